@@ -118,8 +118,10 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     request: RequestId
     """The turn that left the evidence."""
     tenant: TenantId
-    names: tuple[int, ...]
+    names: tuple[int, ...] = ()
     """Of the evidence (`gateway/workflow/evidence.py`)."""
+    given: tuple[int, ...] = ()
+    """Of what its answer gave: if another gateway gave the same, it is no evidence at either."""
     lasts_s: float | None = None
     """For how long the names mean anything; None: as long as the session is remembered."""
     trace: TurnTrace | None = None

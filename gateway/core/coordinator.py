@@ -251,7 +251,7 @@ class Coordinator:
                 self.admission.host_reported(event.host, event.signals, now=now)
             case ev.ToolsTold():
                 self.endings.tell(self.sessions.tools_told(event.spans, event.tenant, now=now), now=now)
-            case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted():
+            case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted() | ev.TwinsFound():
                 self._session_control.take_in(event, now=now)
             case ev.SpendRemembered():
                 self.bounding.remember(event.spent, now=now)

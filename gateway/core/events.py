@@ -227,6 +227,13 @@ class SpendRemembered(msgspec.Struct, frozen=True, tag=True):
     spent: tuple[Spent, ...]
 
 
+class TwinsFound(msgspec.Struct, frozen=True, tag=True):
+    """Two gateways gave the same answer, or the same id, to sessions of their own."""
+
+    names: tuple[int, ...]
+    """Of what was given (`gateway/workflow/evidence.py`)."""
+
+
 class HashesSeeded(msgspec.Struct, frozen=True, tag=True):
     """From now on texts are hashed with this seed; what was recognised by the one before is unknown."""
 
@@ -281,6 +288,7 @@ Event = (
     | SessionStopped
     | LessonsReceived
     | SessionAdopted
+    | TwinsFound
     | SpendRemembered
     | HashesSeeded
     | SettingsChanged

@@ -28,32 +28,40 @@ class Publishing:
     def opened(self, turn: RequestId, tenant: TenantId, stated: ExplicitId | None) -> None:
         """The turn opens a conversation of the session that its client states."""
         if stated is not None:
-            self._name(turn, tenant, evidence.of_stated(tenant, stated.schema, stated.session))
+            name = evidence.of_stated(tenant, stated.schema, stated.session)
+            self._due.append(Publish(request=turn, tenant=tenant, names=(name,)))
 
     def minted(self, live: LiveRequest, minted: int) -> None:
         """Its answer minted an id, of this hash, that will come back."""
-        self._name(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
+        name = evidence.of_minted(live.tenant, minted)
+        self._due.append(Publish(request=live.request, tenant=live.tenant, given=(name,)))
 
     def ended(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
         """By its answer it is found from now on, and by what its client states."""
         tenant, session, stated = live.tenant, turn.session, live.facts.explicit
-        # What this very event saw before (an answer that came whole), goes with it.
-        early = [each for each in self._due if each.request == turn.request]
-        names = [name for each in early for name in each.names]
-        self._due = [each for each in self._due if each not in early]
+        names: list[int] = []
+        given: list[int] = []
+        if self._due:  # what this very event saw before (an answer that came whole) goes with it
+            due, self._due = self._due, []
+            for each in due:
+                if each.request == turn.request:
+                    names += each.names
+                    given += each.given
+                else:
+                    self._due.append(each)
         if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
             names.append(evidence.of_stated(tenant, stated.schema, stated.session))
         if turn.text and not turn.has_failed:
-            names.append(evidence.of_answer(tenant, turn.tail, turn.text))
+            given.append(evidence.of_answer(tenant, turn.tail, turn.text))
         trace = self._sessions.trace_of(turn)
         if answer is not None and live.tried:
             usage, trace.replica = answer.usage, live.tried[-1]
             trace.prompt_tokens, trace.output_tokens = usage.prompt_tokens, usage.output_tokens
             trace.states = tuple((state_key(tenant, each), trace.replica) for each in answer.state_ids)
-        self._due.append(Publish(request=turn.request, tenant=tenant, names=tuple(names), trace=trace))
+        told = Publish(
+            request=turn.request, tenant=tenant, names=tuple(names), given=tuple(given), trace=trace
+        )
+        self._due.append(told)
         if turn.has_failed:
-            again_within_s = retried_within_s(turn)
-            self._name(turn.request, tenant, evidence.of_failed(tenant, turn.body), again_within_s)
-
-    def _name(self, turn: RequestId, tenant: TenantId, name: int, lasts_s: float | None = None) -> None:
-        self._due.append(Publish(request=turn, tenant=tenant, names=(name,), lasts_s=lasts_s))
+            name, lasts_s = evidence.of_failed(tenant, turn.body), retried_within_s(turn)
+            self._due.append(Publish(request=turn.request, tenant=tenant, names=(name,), lasts_s=lasts_s))

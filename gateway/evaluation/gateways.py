@@ -9,7 +9,8 @@ taken out when its recorded time has come.
 import asyncio
 import random
 import secrets
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Self
 
@@ -27,15 +28,33 @@ from gateway.shared_state.protocol import Entry, Store
 _CLIENT: Final = "recorded"
 """Where all requests come from: nothing but their content tells them apart."""
 _IDLE_S: Final = 3600.0
+_TOLD_AFTER_S: Final = 0.1
+"""So long it takes until a gateway hears what another one tells all (`gateway/server/peers.py`)."""
 _PATIENCE_S: Final = 1.0
 """Of a store: here nothing is decided without it."""
 
 
 class _Gateway:
-    def __init__(self, name: str, store: Store, peers: dict[str, Peer], *, now: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        peers: dict[str, Peer],
+        found_twins: Callable[[Sequence[int]], None],
+        *,
+        now: float,
+    ) -> None:
+        """`found_twins`: told what the other gateways will hear of."""
         self.now = now
         self.brain: Coordinator = recorded_brain(now=now, prefix=name, publishes=True)
-        self.directory = Directory(store, name, peers, self._knows, idle_s=_IDLE_S)
+        self._tell = found_twins
+        self.directory = Directory(
+            store, name, peers, self._knows, found_twins=self._found_twins, idle_s=_IDLE_S
+        )
+
+    def _found_twins(self, names: Sequence[int]) -> None:
+        self.brain.handle(ev.TwinsFound(tuple(names)), now=self.now)
+        self._tell(names)
 
     def _knows(self, tenant: TenantId, facts: RequestFacts) -> bool:
         return self.brain.sessions.sessions.knows(tenant, facts, now=self.now)
@@ -64,7 +83,11 @@ class ReplayAmong(Replay):
         names = [f"g{number}" for number in range(count)]
         self._peers = {name: {o: Peer(is_busy=are_busy) for o in names if o != name} for name in names}
         now = exchanges[0].t if exchanges else 0.0
-        self._gateways = {name: _Gateway(name, store, self._peers[name], now=now) for name in names}
+        self._gateways = {
+            name: _Gateway(name, store, self._peers[name], self._found_twins, now=now) for name in names
+        }
+        self._twins: deque[tuple[float, tuple[int, ...]]] = deque()
+        """What two gateways gave, and when the others hear of it."""
         self._of: dict[str, str] = {}
         """Which gateway each request went to."""
         self._lapses: dict[int, float] = {}
@@ -79,6 +102,10 @@ class ReplayAmong(Replay):
         self._forget_lapsed(now)
         for gateway in self._gateways.values():
             gateway.now = now
+        while self._twins and self._twins[0][0] <= now:
+            twins = ev.TwinsFound(self._twins.popleft()[1])
+            for gateway in self._gateways.values():
+                gateway.brain.handle(twins, now=now)
         facts = self.facts_of(number)
         here = self._rng.choice(sorted(self._gateways))
         directory = self._gateways[here].directory
@@ -96,6 +123,10 @@ class ReplayAmong(Replay):
                     for trace in self._runner.run(owner.directory.inherited(self.tenant, facts)):
                         owner.brain.handle(ev.SessionAdopted(trace), now=now)
         self._send(request, now)
+
+    def _found_twins(self, names: Sequence[int]) -> None:
+        now = max(gateway.now for gateway in self._gateways.values())
+        self._twins.append((now + _TOLD_AFTER_S, tuple(names)))
 
     def _forget_lapsed(self, now: float) -> None:
         lapsed = [name for name, until_s in self._lapses.items() if until_s < now]
@@ -117,6 +148,7 @@ class ReplayAmong(Replay):
     def handle(self, event: ev.Event, *, now: float) -> list[Command]:
         assert isinstance(event, ev.RequestEvent)
         of = self._gateways[self._of[event.request]]
+        of.now = now
         commands = of.brain.handle(event, now=now)
         published = [each for each in commands if isinstance(each, Publish)]
         for each in published:
@@ -161,6 +193,7 @@ class SharedReplays:
     def __call__(self, exchanges: Sequence[Exchange]) -> list[Placed]:
         """Where every turn was put, in order of arrival."""
         self._count += 1
+        self._store.on_replaced.clear()  # the gateways of the replay before are gone
         tenant = TenantId(f"recorded-{self._run}-{self._count}")
         found = self._how(exchanges, self._store, self._runner, seed=self._count, tenant=tenant).run()
         self._must_be_up()

@@ -20,7 +20,7 @@ import msgspec
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
-from gateway.history.packing import SHAPE, pack
+from gateway.history.packing import PACKERS, SHAPE, pack
 
 MAX_OPEN: Final = 20_000
 MAX_RECORDS: Final = 200
@@ -125,10 +125,22 @@ class Fold:
 
     def take(self, records: Iterable[rec.Record], running: Mapping[ReplicaId, int]) -> None:
         """`running`: how many turns each replica that is up runs after these records."""
+        record: Any
+        turns, of_turns = self._turns, _OF_TURNS  # a turn has about ten of them
         for record in records:
             kind = type(record)
-            if kind in _OF_TURNS:
-                self._of_turn(kind, record)
+            if kind in of_turns:
+                turn = turns.get(record.turn)
+                if turn is None:
+                    if kind is not rec.TurnArrived:
+                        self._came_late(record)
+                        continue
+                    turn = self._arrived(record)
+                kept = turn.records
+                if len(kept) < MAX_RECORDS:
+                    kept.append(record)
+                if kind in _STEPS:
+                    self._step(kind, turn, record)
             elif kind in _OF_SESSIONS:
                 self._of_session(record)
             elif kind in _MOMENTS:
@@ -168,16 +180,7 @@ class Fold:
 
     # --- folds -----------------------------------------------------------------------------------
 
-    def _of_turn(self, kind: type, record: Any) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is None:
-            if kind is not rec.TurnArrived:
-                told = (SHAPE_NUMBER, [pack(record)], record.session)
-                self._late.append((record.turn, _encode(told)))
-                return
-            turn = self._arrived(record)
-        if len(turn.records) < MAX_RECORDS:
-            turn.records.append(record)
+    def _step(self, kind: type, turn: OpenTurn, record: Any) -> None:
         if kind is rec.Routed:
             turn.loads = self._loads(record.replica)
         elif kind is rec.GpuSubmit:
@@ -189,8 +192,13 @@ class Fold:
                 self._count(turn, record)
         elif kind is rec.Refused:
             self._ended(turn, "refused")
-        elif kind is rec.TurnLeft:
+        else:
             self._ended(turn, "left")
+
+    def _came_late(self, record: Any) -> None:
+        """Its turn was handed out."""
+        told = (SHAPE_NUMBER, [pack(record)], record.session)
+        self._late.append((record.turn, _encode(told)))
 
     def _arrived(self, record: rec.TurnArrived) -> OpenTurn:
         turn = self._turns[record.turn] = OpenTurn(record.turn, record.session)
@@ -253,22 +261,11 @@ class Fold:
 
     def _row(self, turn: OpenTurn) -> TurnRow:
         records = turn.records
-        tenant = model = replica = queue_ms = first_ms = run_ms = None
-        packed = []
-        record: Any
-        for record in records:
-            kind = type(record)
-            packed.append(pack(record))
-            if kind is rec.TurnArrived:
-                tenant, model = record.tenant, record.model
-            elif kind is rec.Routed:
-                replica, queue_ms = record.replica, record.waited_ms
-            elif kind is rec.GpuFirstToken:
-                first_ms = record.launch_delay_ms
-            elif kind is rec.GpuEnd:
-                run_ms = record.duration_ms
-            elif kind is rec.Refused or kind is rec.TurnLeft:
-                queue_ms = record.waited_ms
+        packed = [PACKERS[type(record)](record) for record in records]
+        newest: dict[type, Any] = {type(record): record for record in records}
+        arrived, routed = newest.get(rec.TurnArrived), newest.get(rec.Routed)
+        first, end = newest.get(rec.GpuFirstToken), newest.get(rec.GpuEnd)
+        waited = newest.get(rec.Refused) or newest.get(rec.TurnLeft) or routed
         told = _encode((SHAPE_NUMBER, packed, turn.session, turn.loads))
         if len(told) > MAX_TOLD_BYTES:
             packed = [each for each in packed if len(_encode(each)) <= _MAX_RECORD_BYTES]
@@ -276,9 +273,19 @@ class Fold:
         if len(told) > MAX_TOLD_BYTES:
             told = _encode((SHAPE_NUMBER, [], turn.session, {}))
         return TurnRow(
-            turn.id, turn.session, _short(tenant), _short(model), replica, records[0].at_s, records[-1].at_s,
-            queue_ms, first_ms, run_ms, turn.end if turn.end != "unseen" else None, told,
-        )  # fmt: skip
+            turn.id,
+            turn.session,
+            _short(arrived.tenant) if arrived is not None else None,
+            _short(arrived.model) if arrived is not None else None,
+            routed.replica if routed is not None else None,
+            records[0].at_s,
+            records[-1].at_s,
+            waited.waited_ms if waited is not None else None,
+            first.launch_delay_ms if first is not None else None,
+            end.duration_ms if end is not None else None,
+            turn.end if turn.end != "unseen" else None,
+            told,
+        )
 
 
 _OF_TURNS: Final = frozenset(
@@ -289,6 +296,7 @@ _OF_TURNS: Final = frozenset(
         rec.BoundReached,
     )
 )
+_STEPS: Final = frozenset((rec.Routed, rec.GpuSubmit, rec.GpuEnd, rec.Refused, rec.TurnLeft))
 _OF_SESSIONS: Final = frozenset(
     (rec.SessionStarted, rec.SessionEnded, rec.SessionStopped, SessionHeld, SessionAdmitted)
 )

@@ -7,7 +7,10 @@ from a busy event loop takes milliseconds.
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, Final
+
+from msgspec.structs import astuple
 
 from gateway.history.fold import Finished, SessionRow, TurnRow
 
@@ -76,8 +79,7 @@ def write(connection: sqlite3.Connection, rows: Finished) -> None:
     with connection:  # a transaction
         connection.execute("BEGIN")
         _insert(connection, "turns", _OF_A_TURN, rows.turns)
-        values = [tuple(getattr(row, name) for name in OF_A_SESSION) for row in rows.sessions]
-        _insert(connection, "sessions", OF_A_SESSION, values, _MERGED)
+        _insert(connection, "sessions", OF_A_SESSION, list(map(astuple, rows.sessions)), _MERGED)
         _insert(connection, "moments", ("at_s", "told"), rows.moments)
         _insert(connection, "late", ("turn", "told"), rows.late)
 
@@ -92,7 +94,7 @@ def _insert(
     for start in range(0, len(rows), _AT_ONCE):
         some = rows[start : start + _AT_ONCE]
         connection.execute(
-            _statement(table, tuple(columns), len(some), conflict), [value for row in some for value in row]
+            _statement(table, tuple(columns), len(some), conflict), list(chain.from_iterable(some))
         )
 
 

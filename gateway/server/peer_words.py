@@ -29,6 +29,8 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     """Replicas that do not answer it, or fail or delay what it sends."""
     number: int = 0
     """Of what it said; so what is new differs from what only stands there still."""
+    twins: tuple[int, ...] = ()
+    """Names of what it and another gateway gave, of the last second."""
 
 
 def dead_of(fleet: Fleet) -> tuple[ReplicaId, ...]:

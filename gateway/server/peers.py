@@ -22,7 +22,8 @@ takes it, the request is decided here; gateways that do not know the same secret
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import count
@@ -33,6 +34,7 @@ from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.lessons import PERIOD_S as LESSONS_PERIOD_S
+from gateway.domain.lessons import Owned, TurnTook
 from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.server.connection import ClientConnection, Handler
@@ -65,10 +67,14 @@ _BUSY_FROM: Final = 0.5
 serves all, above it the others must help."""
 _TRIES: Final = 3
 """To pass a request on: to who has its session, to the heir of that, and to the heir's."""
-_LESSONS_AT_ONCE: Final = 4
-"""In one go: one of an engine takes 0.2 ms, all others some microseconds."""
+_OF_ENGINES_AT_ONCE: Final = 4
+"""Lessons in one go: one takes 0.2 ms."""
+_OF_AGENTS_AT_ONCE: Final = 32
+"""All others take 4 µs, the first ones of those that come together twice as long."""
 _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
+_MAX_TWINS: Final = 1024
+"""That a gateway tells at once: 9 kB. Of more in a second, the others hear where they ask the store."""
 _KEEPS_SECRET_EVERY: Final = 10
 """Periods."""
 
@@ -114,6 +120,8 @@ class Peers:
         self._doubted_s = now()
         self._settled_s = now() + (SETTLES_S if secret.is_its_own else 0.0)
         self._others: dict[str, Told] = {}
+        self._twins: deque[tuple[float, int]] = deque(maxlen=_MAX_TWINS)
+        """Names of what this gateway and another one gave, and when that was found."""
         self._direct = DirectTalk(self._origin, now)
         self._has_shared = False
         self._numbers = count(1)
@@ -136,6 +144,7 @@ class Peers:
             self._origin,
             self.alive,
             lambda tenant, facts: sessions.knows(tenant, facts, now=self._now()),
+            found_twins=self._found_twins,
             idle_s=self._idle_s,
             with_quotas=self._with_quotas,
             allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),
@@ -179,8 +188,20 @@ class Peers:
             self._secret.fleet,
             dead_of(coordinator.fleet),
             next(self._numbers),
+            self._lately_found(),
         )
         return encode(told)
+
+    def _found_twins(self, names: Sequence[int]) -> None:
+        self._driver.send(ev.TwinsFound(tuple(names)))
+        now = self._now()
+        self._twins.extend([(now, name) for name in names])
+
+    def _lately_found(self) -> tuple[int, ...]:
+        """Who has not heard it within that time asks the store, which has marked them."""
+        while self._twins and self._now() - self._twins[0][0] > _GONE_AFTER_S:
+            self._twins.popleft()
+        return tuple([name for _, name in self._twins])
 
     async def tell(self) -> None:
         """Says how this gateway is, and learns how the others are."""
@@ -211,6 +232,9 @@ class Peers:
     def _take_in(self, others: dict[str, Told]) -> None:
         for replica in {name for each in others.values() for name in each.dead} - self._said_dead():
             self._check_now(replica)
+        twins = {name for each in others.values() for name in each.twins} - self._said_twins()
+        if twins:
+            self._driver.send(ev.TwinsFound(tuple(twins)))
         self._others = others
         self.alive.clear()
         for origin, peer in others.items():
@@ -225,6 +249,9 @@ class Peers:
 
     def _said_dead(self) -> set[ReplicaId]:
         return {replica for each in self._others.values() for replica in each.dead}
+
+    def _said_twins(self) -> set[int]:
+        return {name for each in self._others.values() for name in each.twins}
 
     async def _put_drains(self, missing: Mapping[ReplicaId, Drain | None]) -> None:
         with contextlib.suppress(StoreUnavailable):
@@ -300,8 +327,8 @@ class Peers:
                 lessons.publish(notes.take())
             with contextlib.suppress(StoreUnavailable):
                 async for batch in lessons.receive():
-                    for at in range(0, len(batch), _LESSONS_AT_ONCE):
-                        self._driver.send(ev.LessonsReceived(tuple(batch[at : at + _LESSONS_AT_ONCE])))
+                    for lesson in _in_pieces(batch):
+                        self._driver.send(lesson)
                         await asyncio.sleep(0)  # requests go first
 
     # --- whose a request is ----------------------------------------------------------------------
@@ -354,6 +381,15 @@ class Peers:
         except asyncio.CancelledError:
             task.cancel()
             raise
+
+
+def _in_pieces(batch: list[Owned]) -> Iterator[ev.LessonsReceived]:
+    """Each as much as may be learned in one go."""
+    of_engines = [each for each in batch if type(each[1]) is TurnTook]
+    of_agents = [each for each in batch if type(each[1]) is not TurnTook]
+    for lessons, at_once in ((of_engines, _OF_ENGINES_AT_ONCE), (of_agents, _OF_AGENTS_AT_ONCE)):
+        for at in range(0, len(lessons), at_once):
+            yield ev.LessonsReceived(tuple(lessons[at : at + at_once]))
 
 
 def _with_quotas(config: Config) -> frozenset[TenantId]:

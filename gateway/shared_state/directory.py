@@ -15,6 +15,10 @@ a summary, a title) is seen by who has all of it, and never needs to be shared.
 
 While the store is down the third rule takes the place of the second, and finds what began by it.
 
+Where two gateways publish the same answer or id, given to sessions of their own, the store tells the later
+one of the other; that one marks the entry and tells all. From then on it proves nothing anywhere
+(`gateway/workflow/traces.py`), but still leads to a gateway, which may guess.
+
 Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; evidence of one tenant never
 leads to a session of another.
 """
@@ -74,17 +78,22 @@ class Directory:
         peers: Mapping[str, Peer],
         knows: Callable[[TenantId, RequestFacts], bool],
         *,
+        found_twins: Callable[[Sequence[int]], None],
         idle_s: float,
         with_quotas: Collection[TenantId] = (),
         allowances: Allowances | None = None,
     ) -> None:
         """`origin`: this gateway's name; `peers`: those of the others that live; `knows`: whether the brain
-        has evidence of a request; `idle_s`: for how long sessions are remembered; `allowances`: none if
-        tenants may publish as much as they cause."""
+        has evidence of a request; `found_twins`: told names of what two gateways gave; `idle_s`: for how
+        long sessions are remembered; `allowances`: none if tenants may publish as much as they cause."""
         self.origin = origin
+        self._owner = origin.encode("ascii") + b" "
+        """What a name leads to begins so; the turn that left it follows."""
         self._store = store
         self._peers = peers
         self._knows = knows
+        self._found_twins = found_twins
+        store.on_replaced.append(self._replaced)
         self._idle_s = idle_s
         self.with_quotas = frozenset(with_quotas)
         self._allowances = allowances
@@ -145,12 +154,24 @@ class Directory:
     async def _look_up(self, names: Sequence[int]) -> list[tuple[str, bytes]]:
         """Who published each piece of evidence, and of which turn it is; the strongest first."""
         values = await self._store.find([name_key(name) for name in names])
-        found = []
-        for value in values:
+        found, twins = [], []
+        for name, value in zip(names, values, strict=True):
             if value is not None:
-                owner, _, turn = value.partition(b" ")
+                if value.startswith(_MARK):
+                    twins.append(name)
+                owner, _, turn = value.removeprefix(_MARK).partition(b" ")
                 found.append((owner.decode("ascii"), turn))
+        if twins:
+            self._found_twins(twins)
         return found
+
+    def _replaced(self, entry: Entry, there: bytes) -> None:
+        """Of a name that had led elsewhere before."""
+        if entry.value is None or not entry.value.startswith(self._owner):
+            return
+        if not there.startswith(self._owner):  # another's, or marked
+            self._store.publish([Entry(entry.key, _MARK + entry.value, entry.ttl_s)])
+            self._found_twins([int.from_bytes(entry.key[len(_NAME) :], "big")])
 
     async def _traces(self, tenant: TenantId, facts: RequestFacts, turns: Sequence[bytes]) -> list[TurnTrace]:
         """What was published of these turns, the first of which names the session; oldest first."""
@@ -199,14 +220,18 @@ class Directory:
         """
         turn = command.request.encode("ascii")
         trace = command.trace
-        lasts_s = self._idle_s if command.lasts_s is None else min(command.lasts_s, self._idle_s)
-        ttl_s = _STATE_TTL_S if trace is not None and trace.states else lasts_s
-        value = b"%s %s" % (self.origin.encode("ascii"), turn)
-        entries = [Entry(name_key(name), value, ttl_s) for name in command.names]
+        ttl_s = self._idle_s if command.lasts_s is None else min(command.lasts_s, self._idle_s)
+        if trace is not None and trace.states:
+            ttl_s = _STATE_TTL_S
+        value = self._owner + turn
+        entries = [Entry(name_key(name), value, ttl_s, True) for name in command.given]
+        if command.names:
+            entries += [Entry(name_key(name), value, ttl_s) for name in command.names]
         size = len(entries) * (_ENTRY_BYTES + _NAME_BYTES + len(value))
         if trace is not None:
-            entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
-            size += _ENTRY_BYTES + entries[-1].size
+            key, told = _turn_key(command.tenant, turn), _ENCODER.encode(trace)
+            entries.append(Entry(key, told, ttl_s))
+            size += _ENTRY_BYTES + len(key) + len(told)
         if self._allowances is not None and not self._allowances.take(command.tenant, size * ttl_s):
             self.withheld += len(entries)
             return
@@ -237,8 +262,13 @@ def _of_one_session(traces: Sequence[TurnTrace], stated: ExplicitId | None) -> l
 _NAME_BYTES: Final = 10
 
 
+_NAME: Final = b"n:"
+_MARK: Final = b"?"
+"""Before the value of a name that is two gateways'."""
+
+
 def name_key(name: int) -> bytes:
-    return b"n:" + name.to_bytes(8, "big")
+    return _NAME + name.to_bytes(8, "big")
 
 
 def _stop_key(session: SessionId) -> bytes:

@@ -159,7 +159,7 @@ class _Connection(asyncio.Protocol):
             case frames.Add(key, more, least, ttl_s):
                 return tables.add(key, more, least, ttl_s)
             case frames.WriteAll(entries):
-                tables.write(entries)
+                return tables.write(entries)
             case frames.Ping():
                 pass
         return None

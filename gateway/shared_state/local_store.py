@@ -39,9 +39,8 @@ class LocalStore(RemoteStore):
     ) -> list[float]:
         return await self._ask(frames.Add(key, list(more), list(least), ttl_s), _row)
 
-    async def _write(self, batch: Sequence[Entry]) -> int:
-        await self._ask(frames.WriteAll(list(batch)), _nothing)
-        return 0
+    async def _write(self, batch: Sequence[Entry]) -> tuple[int, list[tuple[int, bytes]]]:
+        return 0, await self._ask(frames.WriteAll(list(batch)), _replaced)
 
     async def _connect(self) -> None:
         if self._connection is None:
@@ -118,5 +117,8 @@ _found: "msgspec.msgpack.Decoder[list[bytes | None]]" = msgspec.msgpack.Decoder(
 _value: "msgspec.msgpack.Decoder[bytes]" = msgspec.msgpack.Decoder(bytes)
 _gauges: "msgspec.msgpack.Decoder[dict[str, bytes]]" = msgspec.msgpack.Decoder(dict[str, bytes])
 _row: "msgspec.msgpack.Decoder[list[float]]" = msgspec.msgpack.Decoder(list[float])
+_replaced: "msgspec.msgpack.Decoder[list[tuple[int, bytes]]]" = msgspec.msgpack.Decoder(
+    list[tuple[int, bytes]]
+)
 _nothing: "msgspec.msgpack.Decoder[None]" = msgspec.msgpack.Decoder(type(None))
 _text: "msgspec.msgpack.Decoder[str]" = msgspec.msgpack.Decoder(str)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, checked_size
+from gateway.shared_state.protocol import Counters, Entry, OnReplaced, StoreUnavailable, checked_size
 
 MAX_ENTRIES: Final = 1_000_000
 """Of each kind: entries, origins, rows of numbers."""
@@ -81,17 +81,19 @@ class Tables:
         self._entries.put(key, value, now + ttl_s, now)
         return value
 
-    def write(self, entries: Sequence[Entry]) -> int:
-        """In order. Returns how many bytes it took."""
-        now, size = self._clock(), 0
-        for entry in entries:
+    def write(self, entries: Sequence[Entry]) -> list[tuple[int, bytes]]:
+        """In order. Returns where watched entries took the place of other values, and those."""
+        now, replaced = self._clock(), []
+        for at, entry in enumerate(entries):
             key, value, ttl_s = entry.key, entry.value, entry.ttl_s
-            size += checked_size(key, value, ttl_s)
+            checked_size(key, value, ttl_s)
             if value is None:
                 self._entries.delete(key)
-            else:
-                self._entries.put(key, value, now + ttl_s, now)
-        return size
+                continue
+            if entry.is_watched and (there := self._entries.get(key, now)) not in (None, value):
+                replaced.append((at, there))
+            self._entries.put(key, value, now + ttl_s, now)
+        return replaced
 
     def add(self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float) -> list[float]:
         checked_size(key, None, ttl_s)
@@ -116,6 +118,7 @@ class MemoryStore:
         self.tables = Tables(clock, max_entries=max_entries)
         self.counters = Counters()
         self.is_up = True
+        self.on_replaced: list[OnReplaced] = []
 
     async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._called(sum(map(len, keys)))
@@ -133,8 +136,12 @@ class MemoryStore:
         if not self.is_up:
             self.counters.dropped_writes += len(entries)
             return
-        self.counters.bytes_sent += self.tables.write(entries)
+        replaced = self.tables.write(entries)
+        self.counters.bytes_sent += sum([len(entry.key) + len(entry.value or b"") for entry in entries])
         self.counters.writes += len(entries)
+        for at, there in replaced:
+            for hear in self.on_replaced:
+                hear(entries[at], there)
 
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         self._called(len(gauges))

@@ -5,7 +5,7 @@ a store stays bounded without any gateway; each step is atomic and touches one k
 store's own clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -29,11 +29,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     key: bytes
     value: bytes | None
     ttl_s: float
+    is_watched: bool = False
+    """If another value stands there, those of `Store.on_replaced` hear of it."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of key and value."""
-        return len(self.key) + len(self.value or b"")
+
+OnReplaced = Callable[[Entry, bytes], None]
+"""Told of a watched entry and of the other value that it took the place of, which the same step read. So of
+two who publish under one key, the later one hears of the earlier."""
 
 
 class Counters(msgspec.Struct):
@@ -60,6 +62,8 @@ class Counters(msgspec.Struct):
 class Store(Protocol):
     """Every method that is awaited raises `StoreUnavailable` within the deadline, and nothing else, but
     for arguments that make no sense (`ValueError`)."""
+
+    on_replaced: "list[OnReplaced]"
 
     @property
     def counters(self) -> Counters: ...

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from redis import exceptions
@@ -44,6 +44,7 @@ _CLAIM, _EXCHANGE, _ADD = map(_Script, ["claim", "exchange", "add"])
 
 _Command = tuple[Any, ...]
 _Execute = Callable[..., Awaitable[Any]]
+T = TypeVar("T")
 
 
 class RedisStore(RemoteStore):
@@ -72,11 +73,11 @@ class RedisStore(RemoteStore):
         self._execute: _Execute
         if mode == "cluster":
             settings["max_connections"] = 2 * CONNECTIONS
-            self._make_cluster = partial(RedisCluster.from_url, plain_url, **settings)
+            self._make_cluster = partial(_with_raw_sets, RedisCluster.from_url, plain_url, **settings)
             self._cluster = self._make_cluster()
             self._execute = self._cluster.execute_command
         else:
-            self._redis = Redis.from_url(plain_url, **settings)
+            self._redis = _with_raw_sets(Redis.from_url, plain_url, **settings)
             self._execute = self._redis.execute_command
         # Calls beyond it wait for one of the connections that are there.
         self._free = asyncio.Semaphore(CONNECTIONS)
@@ -107,7 +108,7 @@ class RedisStore(RemoteStore):
         row = await self._run(_ADD, _ROW + key, _ms(ttl_s), *map(repr, (*more, *least)))
         return [float(each) for each in row]
 
-    async def _write(self, batch: Sequence[Entry]) -> int:
+    async def _write(self, batch: Sequence[Entry]) -> tuple[int, list[tuple[int, bytes]]]:
         results = await self._do_all([_command(entry) for entry in batch])
         refusals = [result for result in results if isinstance(result, exceptions.ResponseError)]
         for result in results:
@@ -116,7 +117,12 @@ class RedisStore(RemoteStore):
         if refusals:
             self.counters.failures += 1
             await self._follow_primary(refusals[0])
-        return len(refusals)
+        replaced = [
+            (at, there[1:])
+            for at, there in enumerate(results)
+            if type(there) is bytes and there[:1] == VERSION and there[1:] != batch[at].value
+        ]
+        return len(refusals), replaced
 
     async def _connect(self) -> None:
         if self._cluster is None:
@@ -182,10 +188,20 @@ class RedisStore(RemoteStore):
             await self._redis.connection_pool.disconnect(inuse_connections=False)
 
 
+def _with_raw_sets(make: Callable[..., T], url: str, **settings: Any) -> T:
+    """A client that returns what a SET is answered: with GET, the value that stood there. redis-py would make
+    a bool of it, unless each call says otherwise."""
+    client: Any = make(url, **settings)
+    client.response_callbacks.pop("SET")
+    made: T = client
+    return made
+
+
 def _command(entry: Entry) -> _Command:
     if entry.value is None:
         return ("DEL", _ENTRY + entry.key)
-    return ("SET", _ENTRY + entry.key, VERSION + entry.value, "PX", _ms(entry.ttl_s))
+    put = ("SET", _ENTRY + entry.key, VERSION + entry.value, "PX", _ms(entry.ttl_s))
+    return (*put, "GET") if entry.is_watched else put
 
 
 def _ms(seconds: float) -> int:

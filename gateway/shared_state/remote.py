@@ -9,13 +9,13 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from gateway.shared_state.breaker import Breaker
-from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, checked_size
+from gateway.shared_state.protocol import Counters, Entry, OnReplaced, StoreUnavailable, checked_size
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class RemoteStore(ABC):
     def __init__(self, name: str, *, deadline_s: float = DEADLINE_S) -> None:
         """`name` is for the log, without secrets."""
         self.counters = Counters()
+        self.on_replaced: list[OnReplaced] = []
         self._name = name
         self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
@@ -85,18 +86,16 @@ class RemoteStore(ABC):
 
     def publish(self, entries: Sequence[Entry]) -> None:
         sizes = [checked_size(entry.key, entry.value, entry.ttl_s) for entry in entries]
-        now, counters, waiting = self._loop.time(), self.counters, self._waiting
+        now, waiting, waiting_bytes, taken = self._loop.time(), self._waiting, self._waiting_bytes, 0
         for entry, size in zip(entries, sizes, strict=True):
-            if (
-                self._is_closed
-                or len(waiting) >= MAX_WAITING
-                or self._waiting_bytes + size > MAX_WAITING_BYTES
-            ):
-                counters.dropped_writes += 1
+            if self._is_closed or len(waiting) >= MAX_WAITING or waiting_bytes + size > MAX_WAITING_BYTES:
                 continue
-            counters.writes += 1
             waiting.append((now, size, entry))
-            self._waiting_bytes += size
+            waiting_bytes += size
+            taken += 1
+        self._waiting_bytes = waiting_bytes
+        self.counters.writes += taken
+        self.counters.dropped_writes += len(sizes) - taken
         self._write_soon()
 
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
@@ -150,8 +149,9 @@ class RemoteStore(ABC):
     ) -> list[float]: ...
 
     @abstractmethod
-    async def _write(self, batch: Sequence[Entry]) -> int:
-        """In order; returns how many the store refused."""
+    async def _write(self, batch: Sequence[Entry]) -> tuple[int, list[tuple[int, bytes]]]:
+        """In order; returns how many the store refused, and where watched entries took the place of other
+        values, and those."""
 
     @abstractmethod
     async def _connect(self) -> None:
@@ -252,7 +252,11 @@ class RemoteStore(ABC):
                 batch, size = self._take_batch()
                 try:
                     if batch:
-                        self.counters.dropped_writes += await self._bounded(self._write(batch), size)
+                        refused, replaced = await self._bounded(self._write(batch), size)
+                        self.counters.dropped_writes += refused
+                        for at, there in replaced:
+                            for hear in self.on_replaced:
+                                hear(batch[at], there)
                 except StoreUnavailable:
                     self.counters.dropped_writes += len(batch)
                 if len(self._waiting) < BATCH:
@@ -263,17 +267,20 @@ class RemoteStore(ABC):
 
     def _take_batch(self) -> tuple[list[Entry], int]:
         now, waiting = self._loop.time(), self._waiting
-        batch: list[Entry] = []
-        total = 0
-        while waiting and len(batch) < BATCH:
-            since, size, entry = waiting.popleft()
-            total += size
-            age_s = now - since
-            if age_s > AGES_S and entry.value is not None:
-                if entry.ttl_s - age_s < 0.001:
-                    self.counters.dropped_writes += 1
-                    continue
-                entry = msgspec.structs.replace(entry, ttl_s=entry.ttl_s - age_s)
-            batch.append(entry)
+        taken = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
+        total = sum([size for _, size, _ in taken])
         self._waiting_bytes -= total
-        return batch, total
+        if now - taken[0][0] > AGES_S:
+            return list(self._aged(taken, now)), total
+        return [entry for _, _, entry in taken], total
+
+    def _aged(self, taken: Iterable[tuple[float, int, Entry]], now: float) -> Iterator[Entry]:
+        """With less TTL by what they waited; without those that lapsed meanwhile."""
+        for since, _, entry in taken:
+            left_s = entry.ttl_s - (now - since)
+            if entry.value is None:
+                yield entry
+            elif left_s >= 0.001:
+                yield msgspec.structs.replace(entry, ttl_s=left_s)
+            else:
+                self.counters.dropped_writes += 1

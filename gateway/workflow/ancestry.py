@@ -151,6 +151,7 @@ def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
         return link
     is_told = _was_told(turn, traces, facts)
     is_by_id = link.source is not SessionSource.ECHO and not ids.are_counters
+    is_by_id = is_by_id and not traces.is_twin_by_id(turn)
     for key in ids.keys if is_by_id else ():
         is_by_id = is_by_id and _is_alone(turn, holders(traces.minted, key))
     return Link(turn, link.source, False, is_by_id or is_told, is_told)
@@ -158,11 +159,15 @@ def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
 
 def _was_told(turn: Turn, traces: Traces, facts: RequestFacts) -> bool:
     """Whether the conversation holds an answer of this turn's session that nobody else was given."""
-    agent = facts.transcript.agent
-    for block in facts.transcript.blocks:
+    agent, blocks = facts.transcript.agent, iter(facts.transcript.blocks)
+    for block in blocks:
         if (block.tail or agent) == turn.tail and (turn.told_secrets or block.text == turn.text):
             break
     else:
+        return False
+    # Who was given another answer before has another conversation.
+    said = block if block.text else next((each for each in blocks if each.text), None)
+    if said is not None and traces.is_twin_by_answer(turn.session.tenant, said.tail or agent, said.text):
         return False
     for other in holders(traces.tails, turn.tail):
         if other is not turn and other.text == turn.text and other.session is not turn.session:

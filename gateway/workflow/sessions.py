@@ -188,7 +188,7 @@ class Sessions(Shelf):
             session=session.id,
             source=session.source._value_,  # `value` is a call of four functions
             confidence=session.confidence,
-            keys=tuple([key[1:] for key in session.explicit_keys]),
+            keys=tuple([key[1:] for key in session.explicit_keys]) if session.explicit_keys else (),
             parent=session.parent,
             turns=session.turns,
             thread=thread.id,
@@ -212,7 +212,9 @@ class Sessions(Shelf):
             is_twin=turn.is_twin or traces.has_twin(turn),
             has_secrets=turn.has_secrets,
             told_secrets=turn.told_secrets,
-            runs_on=tuple([(name, each.target, each.is_fallback) for name, each in session.runs_on.items()]),
+            runs_on=tuple([(name, each.target, each.is_fallback) for name, each in session.runs_on.items()])
+            if session.runs_on
+            else (),
         )
 
     def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:

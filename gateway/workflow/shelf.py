@@ -7,7 +7,7 @@ leaves no trace.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -17,9 +17,10 @@ from gateway.domain.decision import SessionSource
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
+from gateway.wire.memory import Memory
 from gateway.workflow.by_tenant import ByTenant
 from gateway.workflow.inference import CONFIDENCE, Identity
-from gateway.workflow.traces import Traces, Unread
+from gateway.workflow.traces import MAX_TWINS, Traces, Unread
 from gateway.workflow.turns import ExplicitKey, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
@@ -53,6 +54,7 @@ class Shelf:
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
         self._unread = Unread()
+        self._twins: Memory[bool] = Memory(MAX_TWINS)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -60,8 +62,13 @@ class Shelf:
     def traces_of(self, tenant: TenantId) -> Traces:
         known = self._traces.get(tenant)
         if known is None:
-            known = self._traces[tenant] = Traces(self._unread)
+            known = self._traces[tenant] = Traces(self._unread, self._twins)
         return known
+
+    def twins_found(self, names: Iterable[int]) -> None:
+        """What other gateways gave to sessions of theirs, too, proves nothing."""
+        for name in names:
+            self._twins.put(name, True)
 
     def traces_if_any(self, tenant: TenantId) -> Traces | None:
         return self._traces.get(tenant)

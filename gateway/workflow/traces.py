@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.ids import SessionId
+from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.request import NO_WORDS, Utterance, Words
 from gateway.wire.memory import Memory
+from gateway.workflow import evidence
 from gateway.workflow.turns import Handed, Turn
 
 MAX_HOLDERS: Final = 8
@@ -32,6 +33,9 @@ WORN: Final = 32
 """A body that opened so many conversations in vain quotes nobody."""
 _MAX_FRUITLESS: Final = 1024
 _MAX_ANSWERS: Final = 2**14
+MAX_TWINS: Final = 2**17
+"""Names of what two gateways gave that are remembered, over all tenants: at least the newer half, two minutes
+of 500 twins a second. They matter until the twins have gone on, and take 16 MB at most."""
 MIN_SECRET_CHARS: Final = 64
 """A shorter answer may be one that any model gives to anybody (`Hello! How can I help you today?`)."""
 
@@ -65,7 +69,8 @@ class Unread:
 class Traces:
     """Of one tenant. What two tenants say alike never meets."""
 
-    def __init__(self, unread: Unread | None = None) -> None:
+    def __init__(self, unread: Unread | None = None, twins: Memory[bool] | None = None) -> None:
+        """`twins`: names of what two gateways gave to sessions of their own, of all tenants."""
         self.sessions = 0
         """Those that leave traces here."""
         self.tails: Holders = {}
@@ -86,6 +91,7 @@ class Traces:
         self._given: Memory[SessionId] = Memory(_MAX_ANSWERS)
         """Long answers, and whose they are: nobody's, once several sessions were given one."""
         self._unread = unread or Unread()
+        self._twins = twins if twins is not None else Memory(MAX_TWINS)
         self._waiting: dict[int, _Waiting] = {}
         """By turn, oldest first."""
 
@@ -121,11 +127,16 @@ class Traces:
 
     def has_twin(self, turn: Turn) -> bool:
         """Whether another session's turn left the same evidence."""
-        if turn.minted:
-            alike = [other for minted in turn.minted for other in holders(self.minted, minted)]
-        else:
-            alike = [other for other in holders(self.tails, turn.tail) if other.text == turn.text]
-        return any(other.session is not turn.session for other in alike)
+        session = turn.session
+        for minted in turn.minted:
+            for other in holders(self.minted, minted):
+                if other.session is not session:
+                    return True
+        if not turn.minted:
+            for other in holders(self.tails, turn.tail):
+                if other.session is not session and other.text == turn.text:
+                    return True
+        return False
 
     def is_secret(self, turn: Turn) -> bool:
         """Whether nobody knows its answer but who was given it: it is long, and was given to one session.
@@ -133,6 +144,16 @@ class Traces:
         Of an answer that was forgotten because many others followed, nobody knows that; so it is no secret.
         """
         return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
+
+    def is_twin_by_id(self, turn: Turn) -> bool:
+        """Whether another gateway gave an id of its answer, too."""
+        return len(self._twins) > 0 and any(
+            self._twins.get(evidence.of_minted(turn.session.tenant, minted)) for minted in turn.minted
+        )
+
+    def is_twin_by_answer(self, tenant: TenantId, tail: int, text: int) -> bool:
+        """Whether another gateway gave this answer in the same conversation, too."""
+        return len(self._twins) > 0 and bool(self._twins.get(evidence.of_answer(tenant, tail, text)))
 
     def add_minted(self, turn: Turn, minted: int) -> None:
         _add(self.minted, minted, turn)

@@ -51,8 +51,8 @@ def test_an_answer_that_came_whole_is_published_in_one_piece():
     answer, _, minted = made_by_a_call("resp_1f9c2a7e", "msg_8d2e4b6a")
     ((only,),) = published_for(ev.AnsweredAtOnce(RequestId("r-1"), answer, has_first_token=True))
     said_before = evidence.of_answer(TENANT, opening().transcript.tail, 7)
-    assert only.names == (*only.names[:-1], said_before)
-    assert len(only.names) == 4 and set(only.names[:-1]) == minted
+    assert only.given[-1] == said_before and not only.names
+    assert len(only.given) == 4 and set(only.given[:-1]) == minted
     assert only.trace is not None and only.trace.calls == 1
 
 
@@ -64,15 +64,15 @@ def test_of_an_answer_that_streams_ids_are_published_once_when_they_are_seen():
         ev.ToolCallSeen(request, call_made),
         ev.ResponseFinished(request, answer),
     )
-    assert set(at_once.names) == minted and at_once.trace is None
-    assert not minted & set(at_the_end.names) and at_the_end.trace is not None
+    assert set(at_once.given) == minted and at_once.trace is None
+    assert not minted & set(at_the_end.given) and at_the_end.trace is not None
 
 
 def test_a_turn_that_failed_is_found_for_as_long_as_it_may_be_sent_again():
     (found,) = published_for(ev.AnsweredAtOnce(RequestId("r-1"), Answer(status=503), has_first_token=False))
     whole, again = found
     assert whole.trace is not None and whole.lasts_s is None
-    assert again.trace is None and again.lasts_s == 10.0
+    assert again.trace is None and again.lasts_s == 10.0 and not again.given
     assert again.names == (evidence.of_failed(TENANT, opening().transcript.body),)
 
 
@@ -86,3 +86,19 @@ def test_an_only_gateway_publishes_nothing():
         publishes=False,
     )
     assert published == [[], [], []]
+
+
+def test_what_is_due_of_another_turn_stays_its_own():
+    brain = recorded_brain(now=0.0, publishes=True)
+    brain.handle(ev.RequestArrived(RequestId("r-1"), TENANT, opening()), now=1.0)
+    stated = opening("run-1").explicit
+    assert brain.sessions.publishing is not None and stated is not None
+    brain.sessions.publishing.opened(RequestId("r-2"), TENANT, stated)
+    answer, _, minted = made_by_a_call()
+    commands = brain.handle(ev.AnsweredAtOnce(RequestId("r-1"), answer, has_first_token=True), now=1.0)
+    other, own = [each for each in commands if isinstance(each, Publish)]
+    assert (other.request, other.names) == (
+        "r-2",
+        (evidence.of_stated(TENANT, stated.schema, stated.session),),
+    )
+    assert own.request == "r-1" and set(own.given[:-1]) == minted

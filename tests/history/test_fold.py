@@ -8,7 +8,7 @@ from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId
 from gateway.history import fold as module
-from gateway.history.fold import MAX_LOADS, MAX_TOLD_BYTES, Fold
+from gateway.history.fold import MAX_LOADS, MAX_RECORDS, MAX_TOLD_BYTES, Fold
 from gateway.history.packing import SHAPE, unpack
 from tests.history.lives import A, B, arrival, begun, ended, refused, sent, whole
 
@@ -147,3 +147,24 @@ def test_every_record_of_a_turn_is_kept():
     rest = set(get_args(rec.Record)) - of_turns - module._OF_SESSIONS - module._MOMENTS
     # How many tools run is told by their starts and ends; what operators did stands in their own log.
     assert rest == {rec.ToolNum, rec.ControlActed}
+
+
+def test_who_leaves_or_is_refused_waited_until_then():
+    fold, ids = Fold(), {"turn": RequestId("r1"), "session": SessionId("s")}
+    left = rec.TurnLeft(at_s=1.5, waited_ms=500.0, **ids)
+    tried = [*sent("r2", "s2", 1.0), ended("r2", "s2", 1.1, outcome="failed")[1]]
+    fold.take(
+        [arrival("r1", "s", 1.0), left, arrival("r2", "s2", 1.0), *tried, refused("r2", "s2", 1.1)[1]], UP
+    )
+    fold.finished()
+    rows = [(row.turn, row.outcome, row.queue_ms, row.replica) for row in fold.finished().turns]
+    assert rows == [("r1", "left", 500.0, None), ("r2", "refused", 100.0, "a")]
+
+
+def test_of_a_turn_so_many_records_are_kept():
+    fold = Fold()
+    told = rec.ToolTimed(at_s=1.5, turn=RequestId("r1"), session=SessionId("s"), name="b", duration_ms=3.0)
+    fold.take([arrival("r1", "s", 1.0), *[told] * MAX_RECORDS, *ended("r1", "s", 2.0)], UP)
+    fold.finished()
+    [row] = fold.finished().turns
+    assert len(records_of(row)) == MAX_RECORDS and row.outcome == "finished"

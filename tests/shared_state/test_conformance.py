@@ -42,6 +42,31 @@ async def test_the_last_write_stands_and_none_deletes(store):
     assert await store.find([b"a", b"b"]) == [b"2", None]
 
 
+async def test_who_watches_hears_of_another_value_that_stood_there(store, open_another):
+    other, heard = await open_another(), []
+    store.on_replaced.append(lambda entry, there: heard.append((entry.key, entry.value, there)))
+    other.publish([Entry(key, b"theirs", 60.0) for key in (b"a", b"b", b"d")])
+    other.publish([Entry(b"c", b"mine", 60.0), Entry(b"short", b"theirs", 0.01), Entry(b"d", None, 60.0)])
+    await other.flush()
+    await asyncio.sleep(0.02)
+    mine = [Entry(key, b"mine", 60.0, True) for key in (b"new", b"a", b"c", b"short", b"d")]
+    store.publish([*mine, Entry(b"b", b"mine", 60.0), Entry(b"a", None, 60.0, True)])
+    await store.flush()
+    assert heard == [(b"a", b"mine", b"theirs")]
+    assert await other.find([b"new", b"a", b"b", b"short"]) == [b"mine", None, b"mine", b"mine"]
+
+
+async def test_of_two_who_watch_one_key_the_later_one_hears_of_the_earlier(store, open_another):
+    other, heard = await open_another(), []
+    for each in {id(each): each for each in (store, other)}.values():
+        each.on_replaced.append(lambda entry, there: heard.append((entry.value, there)))
+    for number in range(50):
+        store.publish([Entry(b"%d" % number, b"one", 60.0, True)])
+        other.publish([Entry(b"%d" % number, b"other", 60.0, True)])
+    await asyncio.gather(store.flush(), other.flush())
+    assert len(heard) == 50 and {*heard} <= {(b"one", b"other"), (b"other", b"one")}
+
+
 async def test_entries_lapse(store):
     store.publish([Entry(b"a", b"1", 0.05), Entry(b"b", b"1", 60.0)])
     await store.flush()

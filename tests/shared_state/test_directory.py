@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
-from gateway.domain.ids import RequestId, SessionId, TenantId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
 from gateway.shared_state import directory as module
@@ -57,12 +57,25 @@ class Gateways:
                 name,
                 self.peers[name],
                 partial(self._knows, name),
+                found_twins=partial(self._found_twins, name),
                 idle_s=3600.0,
                 **how,
             )
             for name in names
         }
         self.count = 0
+        self.hears_nothing = ""
+        """The gateway to which nobody tells what two gave."""
+
+    def _found_twins(self, finder: str, names: Sequence[int]) -> None:
+        for name, brain in self.brains.items():
+            if name == finder or name != self.hears_nothing:
+                brain.handle(ev.TwinsFound(tuple(names)), now=self.now_s)
+
+    def all_are_busy(self) -> None:
+        """So sessions begin where they come in."""
+        for peers in self.peers.values():
+            peers.update({name: Peer(is_busy=True) for name in peers})
 
     def _knows(self, name: str, tenant: TenantId, facts: RequestFacts) -> bool:
         return self.brains[name].sessions.sessions.knows(tenant, facts, now=self.now_s)
@@ -141,6 +154,104 @@ async def test_a_conversation_that_goes_on_finds_its_gateway(reply, again):
     gateways.turn("a", facts_of(*OPENING), reply)
     for at in "abc":
         assert await gateways.goes_to(at, facts_of(*again)) == "a"
+
+
+def marked(gateways: Gateways) -> int:
+    return sum(value.startswith(b"?") for value, _ in gateways.store.tables._entries._values.values())
+
+
+SHORT = said("Next.", call("call_aaaaaaaaaaaaaaaa"))
+
+
+@pytest.mark.parametrize("reply", [MADE, said(LONG), SHORT], ids=["both", "an answer", "an id"])
+async def test_what_two_gateways_gave_to_sessions_of_their_own_proves_nothing_at_either(reply):
+    gateways = Gateways("a", "b", "c")
+    gateways.all_are_busy()
+    calls = reply.get("tool_calls")
+    again = facts_of(*OPENING, reply, result(calls[0]["id"]) if calls else user("And now the tests"))
+    twins = {gateways.turn(at, facts_of(*OPENING), reply) for at in "ab"}
+    for at in "abc":
+        where = await gateways.goes_to(at, again)
+        assert where in "ab", "it may guess where there is something to guess"
+        assert gateways.turn(where, again, said("Done.")) not in twins
+
+
+async def test_who_was_not_told_of_twins_learns_it_from_the_store():
+    gateways = Gateways("a", "b", "c")
+    gateways.all_are_busy()
+    gateways.hears_nothing = "c"
+    twins = {gateways.turn(at, facts_of(*OPENING), MADE) for at in "ab"}
+    for name in "ab":
+        gateways.kill(name)
+    assert await gateways.goes_to("c", facts_of(*SECOND)) == "c"
+    assert gateways.turn("c", facts_of(*SECOND), said("Done.")) not in twins
+
+
+async def test_what_two_tenants_were_given_at_two_gateways_is_each_ones_own():
+    gateways = Gateways("a", "b")
+    gateways.all_are_busy()
+    for at, tenant in [("a", TENANT), ("b", TenantId("other"))]:
+        session = gateways.turn(at, facts_of(*OPENING), MADE, tenant=tenant)
+        assert gateways.turn(at, facts_of(*SECOND), said("Done."), tenant=tenant) == session
+    assert marked(gateways) == 0
+
+
+async def test_what_one_gateway_gave_twice_is_marked_nowhere():
+    """It sees that itself; the others are to find it there."""
+    gateways = Gateways("a", "b")
+    for _ in range(2):
+        gateways.turn("a", facts_of(*OPENING), MADE)
+    assert marked(gateways) == 0
+    assert await gateways.goes_to("b", facts_of(*SECOND)) == "a"
+
+
+@pytest.mark.parametrize("third", ["a", "b"])
+async def test_a_third_twin_does_not_undo_the_mark(third):
+    gateways = Gateways("a", "b")
+    gateways.all_are_busy()
+    for at in ("a", "b", third):
+        gateways.turn(at, facts_of(*OPENING), MADE)
+    assert marked(gateways) == 2
+
+
+async def test_an_id_that_a_client_states_at_two_gateways_still_names_its_session():
+    gateways = Gateways("a", "b")
+    gateways.hears_nothing = "b"
+    session = gateways.turn("a", facts_of(*OPENING, session="run"), MADE)
+    gateways.kill("a")
+    assert await gateways.goes_to("b", facts_of(*SECOND, session="run")) == "b"
+    assert gateways.turn("b", facts_of(*SECOND, session="run"), said("Done.")) == session
+    assert not len(gateways.brains["b"].sessions.sessions._twins)
+
+
+@pytest.mark.parametrize("text", ["Next.", ""])
+async def test_an_id_that_repeats_elsewhere_leaves_what_a_conversation_proves(text):
+    """Its answers were given to it alone; also where what came last was a call and no word."""
+    gateways = Gateways("a", "b")
+    gateways.all_are_busy()
+    session = gateways.turn("a", facts_of(*OPENING), MADE)
+    last = said(text, call("call_bbbbbbbbbbbbbbbb"))
+    third = facts_of(*SECOND, last, result("call_bbbbbbbbbbbbbbbb"))
+    assert gateways.turn("a", facts_of(*SECOND), last) == session
+    gateways.turn("b", facts_of(user("Another task")), said("Go.", call("call_bbbbbbbbbbbbbbbb")))
+    assert len(gateways.brains["a"].sessions.sessions._twins) == 1
+    assert gateways.turn("a", third, said("Done.")) == session
+
+
+@pytest.mark.parametrize("text", ["Next.", ""])
+async def test_a_twin_that_went_on_before_the_other_began_proves_nothing_at_its_end(text):
+    gateways = Gateways("a", "b")
+    gateways.all_are_busy()
+    last = said(text, call("call_bbbbbbbbbbbbbbbb"))
+    third = facts_of(*SECOND, last, result("call_bbbbbbbbbbbbbbbb"))
+    twins = {
+        gateways.turn("a", facts, made)
+        for facts, made in [(facts_of(*OPENING), MADE), (facts_of(*SECOND), last)]
+    }
+    assert len(twins) == 1, "nobody else was given it by then"
+    for facts, made in [(facts_of(*OPENING), MADE), (facts_of(*SECOND), last)]:
+        twins.add(gateways.turn("b", facts, made))
+    assert gateways.turn("a", third, said("Done.")) not in twins
 
 
 async def test_evidence_of_a_call_is_there_before_its_answer_has_ended():
@@ -423,9 +534,30 @@ def test_what_a_turn_takes_of_its_allowance_is_what_its_entries_are(monkeypatch)
     publish = gateways.store.publish
 
     def counted(entries: Sequence[Entry]) -> None:
-        stood.append(sum(module._ENTRY_BYTES + each.size for each in entries))
+        stood.append(sum(module._ENTRY_BYTES + len(each.key) + len(each.value or b"") for each in entries))
         publish(entries)
 
     monkeypatch.setattr(gateways.store, "publish", counted)
     gateways.turn("a", facts_of(*OPENING, session="s"), MADE)
     assert stood and taken == pytest.approx(stood)
+
+
+async def test_what_is_stored_at_a_replica_is_remembered_for_a_day():
+    gateways, now = Gateways("a"), 3600.0 + 2.0
+    for states in ((), ((b"key", ReplicaId("x")),)):
+        request = RequestId(f"r-{len(states)}")
+        brain = gateways.brains["a"]
+        brain.handle(ev.RequestArrived(request, TENANT, facts_of(*OPENING)), now=1.0)
+        [published] = [
+            each
+            for each in brain.handle(
+                ev.AnsweredAtOnce(request, Answer(status=200), has_first_token=True), now=1.0
+            )
+            if isinstance(each, Publish)
+        ]
+        assert published.trace is not None
+        published.trace.states = states
+        gateways.directories["a"].publish(published)
+    gateways.now_s = now
+    found = await gateways.store.find([module._turn_key(TENANT, turn) for turn in (b"r-0", b"r-1")])
+    assert [value is not None for value in found] == [False, True]

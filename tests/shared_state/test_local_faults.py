@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.shared_state import frames
+from gateway.shared_state import frames, remote
 from gateway.shared_state.local_server import LocalServer
 from gateway.shared_state.local_store import LocalStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
@@ -127,6 +127,14 @@ async def test_writes_go_together_also_while_others_are_under_way(served_here):
     assert store.counters.calls - calls <= (time.monotonic() - began) / GATHER_S + full
     await store.flush()
     assert await store.find([b"0", b"%d" % (many - 1)]) == [b"1", b"1"]
+
+
+async def test_what_is_written_makes_room(served_here, monkeypatch):
+    monkeypatch.setattr(remote, "MAX_WAITING_BYTES", 10)
+    for _ in range(3):
+        served_here.publish([Entry(b"a", b"1" * 9, 60.0), Entry(b"b", b"1", 60.0)])
+        await served_here.flush()
+    assert (served_here.counters.writes, served_here.counters.dropped_writes) == (3, 3)
 
 
 async def test_what_comes_while_others_are_under_way_follows_them(served_here):

@@ -15,6 +15,7 @@ from gateway.domain.session_ids import numbered_ids
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.spoken import SpokenWords
+from gateway.workflow import shelf
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.core.playbook import answer, facts, stated
@@ -39,6 +40,14 @@ class Book:
         if ends:
             self.sessions.ended(request, answer(), Outcome.ANSWERED, now=now)
         return session, ref
+
+
+def test_the_newest_names_of_twins_are_remembered_and_no_more(monkeypatch):
+    monkeypatch.setattr(shelf, "MAX_TWINS", 8)
+    sessions = Book().sessions
+    for name in range(100):
+        sessions.twins_found([name])
+    assert all(sessions._twins.get(name) for name in range(96, 100)) and len(sessions._twins) <= 8
 
 
 def test_sessions_and_threads_are_named():

@@ -199,3 +199,20 @@ def test_what_agents_are_asked_stands_apart_from_what_others_are_asked():
     traces.remove(one)
     traces.remove(other)
     assert is_empty(traces)
+
+
+def test_a_twin_left_the_same_evidence_in_another_session():
+    one, other, alike = (turn(tail=1, body=2) for _ in range(3))
+    traces = Traces(Unread())
+    for each, text, minted in ((one, 4, ()), (other, 4, (7,)), (alike, 5, (7,))):
+        traces.add_arrival(each, Asked(3))
+        each.text, each.minted = text, minted
+        for known in minted:
+            traces.add_minted(each, known)
+    assert traces.has_twin(one), "by what it answered: `other` answered that, too"
+    assert traces.has_twin(other) and traces.has_twin(alike), "by an id"
+    other.text = 6
+    assert not traces.has_twin(one)
+    alike.minted, one.text = (), 6
+    traces.remove_minted(alike, (7,))
+    assert not traces.has_twin(other), "what else is asked alike does not count beside an id"

@@ -1,0 +1,76 @@
+"""Two busy gateways before a real Redis that give sessions of their own the very same."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.server.bench import Bench, eventually, sends
+from tests.server.test_several_gateways import chat, completion, peers_of, session_of
+from tests.shared_state.servers import RedisServer
+from tests.workflow.world import call, result, said, user
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def busy(start, tmp_path):
+    redis = RedisServer(tmp_path).start()
+    shared = {"url": redis.url, "deadline_ms": 1000}
+    benches = [await start(fleet_secret=b"s" * 32, shared=shared) for _ in range(2)]
+    for bench in benches:
+        peers_of(bench)._is_worker = True  # sessions begin where they come in
+    await eventually(lambda: all([p.is_busy for p in peers_of(b).alive.values()] == [True] for b in benches))
+    yield benches, redis
+    redis.kill()
+
+
+async def ask(bench: Bench, among: list[Bench], messages: list[Any], reply: dict[str, Any]) -> str:
+    """Returns its session."""
+    for each in among:
+        each.backend.script = sends(completion(reply))
+    response = await bench.ask(chat(*messages))
+    assert response.status == 200 and response.json()["choices"][0]["message"] == reply
+    return session_of(response)
+
+
+def has_heard(bench: Bench) -> bool:
+    return len(bench.brain.sessions.sessions._twins) == 2
+
+
+def marks_of(redis: RedisServer) -> int:
+    with redis.admin() as admin:
+        names = admin.keys("turnpike:1:e:n:*")
+        return sum(value.startswith(b"\x01?") for value in admin.mget(names)) if names else 0
+
+
+async def test_what_both_gave_proves_nothing_at_either_and_what_one_gave_does_everywhere(busy):
+    gateways, redis = busy
+    one, other = gateways
+    made = said("Step 1.", call("call_twin_aaaaaaaaaaaa"))
+    first, second = [user("Twin")], [user("Twin"), made, result("call_twin_aaaaaaaaaaaa")]
+    alone = said("Step 1.", call("call_alone_aaaaaaaaaaa"))
+    third = [user("Alone"), alone, result("call_alone_aaaaaaaaaaa")]
+
+    earlier, later = await ask(one, gateways, first, made), await ask(other, gateways, first, made)
+    unique = await ask(one, gateways, [user("Alone")], alone)
+    assert len({earlier, later, unique}) == 3
+    await eventually(lambda: marks_of(redis) == 2)
+    for each in gateways:  # who was first hears of it from who was second
+        await eventually(partial(has_heard, each))
+    done = said("Done.")
+    joined = [await ask(each, gateways, second, done) for each in gateways]
+    assert not {*joined} & {earlier, later, unique}
+    assert await ask(other, gateways, third, done) == unique
+
+
+async def test_what_a_gateway_tells_of_twins_ends_after_a_second(busy):
+    gateways, _ = busy
+    made = said("Step 1.", call("call_twin_aaaaaaaaaaaa"))
+    for each in gateways:
+        await ask(each, gateways, [user("Twin")], made)
+    later = peers_of(gateways[1])
+    await eventually(lambda: len(later._lately_found()) == 2)
+    await asyncio.sleep(1.1)
+    assert later._lately_found() == () and not later._twins
