@@ -150,8 +150,8 @@ def test_every_record_of_a_turn_is_kept():
 
 
 def test_who_leaves_or_is_refused_waited_until_then():
-    fold, ids = Fold(), {"turn": RequestId("r1"), "session": SessionId("s")}
-    left = rec.TurnLeft(at_s=1.5, waited_ms=500.0, **ids)
+    fold = Fold()
+    left = rec.TurnLeft(at_s=1.5, turn=RequestId("r1"), session=SessionId("s"), waited_ms=500.0)
     tried = [*sent("r2", "s2", 1.0), ended("r2", "s2", 1.1, outcome="failed")[1]]
     fold.take(
         [arrival("r1", "s", 1.0), left, arrival("r2", "s2", 1.0), *tried, refused("r2", "s2", 1.1)[1]], UP
