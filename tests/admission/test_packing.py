@@ -17,6 +17,7 @@ from gateway.admission.packing import (
 )
 from gateway.domain.by_agent import UNKNOWN_AGENT
 from gateway.domain.ids import SessionId, TenantId
+from tests.examples import examples
 
 CONFIG = PackingConfig(starved_s=100.0, patience=3.0)
 SMALLEST = PackingConfig(order="smallest", starved_s=100.0, patience=3.0)
@@ -183,5 +184,5 @@ class Queues(RuleBasedStateMachine):
             assert len(heap) <= 2 * len(waiting) + 17
 
 
-Queues.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+Queues.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=60, deadline=None)
 TestQueues = Queues.TestCase

@@ -12,6 +12,7 @@ from gateway.admission.gaps import Gap, Gaps, GapsConfig
 from gateway.admission.sessions import Member, Places
 from gateway.domain.by_agent import UNKNOWN_AGENT
 from gateway.domain.ids import SessionId, TenantId, ThreadId
+from tests.examples import examples
 
 
 def places(hold=None) -> Places:
@@ -197,7 +198,7 @@ class Comings(RuleBasedStateMachine):
         assert set(self.places._silent) == {each.session for each in here if not each.live}
 
 
-Comings.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+Comings.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
 TestComings = Comings.TestCase
 
 

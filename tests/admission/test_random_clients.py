@@ -10,6 +10,7 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import SessionId, TenantId
 from tests.admission.applicants import Play, config
+from tests.examples import examples
 
 MAX_WAITING = 12
 SESSIONS = [f"s{number}" for number in range(14)]
@@ -134,5 +135,5 @@ class Clients(RuleBasedStateMachine):
             assert not pool.held and not pool.queue._crowds and not list(pool.fair.holders)
 
 
-Clients.TestCase.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
+Clients.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=50, deadline=None)
 TestClients = Clients.TestCase

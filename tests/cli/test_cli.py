@@ -1,7 +1,6 @@
 """The `turnpike` command, as a process."""
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -16,37 +15,9 @@ import time
 import pytest
 
 from gateway import __main__ as cli
-from gateway.__main__ import main
 from gateway.server.tenants import hash_key
 
 PATIENCE_S = 20.0
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=_clean_environment(),
-    )
-
-
-@pytest.fixture
-def turnpike(monkeypatch, capsys):
-    """Runs the command within this process, where starting another one shows nothing more."""
-
-    def run_here(*arguments: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-        for name in os.environ:
-            if name.startswith("TURNPIKE_"):
-                monkeypatch.delenv(name)
-        for name, value in environ.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        status = main(list(arguments))
-        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
-
-    return run_here
 
 
 def _clean_environment() -> dict[str, str]:
@@ -151,6 +122,7 @@ def streaming():
     backend.close()
 
 
+@pytest.mark.slow
 def test_sigterm_lets_a_running_stream_end(streaming):
     serving, backend, client = streaming
     idle = socket.create_connection(("127.0.0.1", serving.port), PATIENCE_S)
@@ -167,6 +139,7 @@ def test_sigterm_lets_a_running_stream_end(streaming):
     idle.close()
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_time_to_be_taken_out_of_rotation():
     backend = SlowBackend()
     backend.go_on.set()
@@ -186,6 +159,7 @@ def test_sigterm_leaves_time_to_be_taken_out_of_rotation():
         backend.close()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(streaming):
     serving, _, client = streaming
     serving.process.send_signal(signal.SIGINT)
@@ -197,15 +171,23 @@ def test_a_second_signal_ends_it_at_once(streaming):
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--control"])
-def test_a_port_that_is_taken(flag):
+def test_a_port_that_is_taken(turnpike, flag):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         free = "--control" if flag == "--listen" else "--listen"
-        result = run("serve", "--backend", "http://127.0.0.1:9", flag, address, free, "127.0.0.1:0")
+        result = turnpike("serve", "--backend", "http://127.0.0.1:9", flag, address, free, "127.0.0.1:0")
     assert result.returncode == 1 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("turnpike: ") and "address already in use" in result.stderr.lower()
     assert str(address.rpartition(":")[2]) in result.stderr
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_the_status_of_its_command(tmp_path):
+    command = [sys.executable, "-m", "gateway", "check-config", str(tmp_path / "none.toml")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert len(ended.stderr.splitlines()) == 1 and ended.stderr.startswith("turnpike: ")
 
 
 def test_a_fault_of_our_own_is_told_with_its_trace(turnpike, monkeypatch):
@@ -288,6 +270,7 @@ def test_hash_key(turnpike):
     assert empty.returncode == 1 and empty.stderr == "turnpike: the key is empty\n"
 
 
+@pytest.mark.slow
 def test_the_stream_flag_writes_the_stream(tmp_path):
     backend = SlowBackend()
     backend.go_on.set()

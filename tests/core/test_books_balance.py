@@ -42,6 +42,7 @@ from tests.core.playbook import (
     stated,
     up,
 )
+from tests.examples import examples
 
 MAX_RUNNING = 1
 MAX_WAITING = 4
@@ -359,5 +360,5 @@ class Books(RuleBasedStateMachine):
         assert all(known.open_submits == 0 for known in self.known.values())
 
 
-Books.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+Books.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=50, deadline=None)
 TestBooksBalance = Books.TestCase

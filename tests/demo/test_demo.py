@@ -114,6 +114,7 @@ def is_alive(group):
     return True
 
 
+@pytest.mark.slow
 def test_without_node_it_is_one_line(tmp_path):
     result = run_demo(timeout_s=60, env={**os.environ, "PATH": str(tmp_path)})
     assert (result.returncode, result.stdout) == (2, "")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.simulated_host import HostMemory
@@ -89,7 +90,9 @@ def play(engine: SimulatedEngine, storm: list[tuple[str, Any]]) -> None:
 @pytest.mark.parametrize("reserve_full_input", [True, False])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(storm=STORMS, max_num_seqs=st.sampled_from([2, 16]))
 def test_the_books_balance_and_everybody_runs(

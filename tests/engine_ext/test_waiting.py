@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.examples import examples
 from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig, Rank
 from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.waiting import RankedQueue
@@ -90,7 +91,7 @@ class Queue(RuleBasedStateMachine):
 
 
 TestQueue = Queue.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_what_was_replaced_does_not_outlive_those_that_leave() -> None:

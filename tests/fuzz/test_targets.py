@@ -6,13 +6,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fuzz import runner
 from tests.fuzz.targets import TARGETS, Target
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @settings(
-    max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 @given(rng=st.randoms(use_true_random=False))
 def test_it_holds_for_any_input(target: Target, rng: random.Random) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.config.load import load_config
 from gateway.config.server import ServerConfig
+from tests.command import Turnpike
 from tests.project import shipped
 from tests.project.layout import BIN, PYPROJECT, ROOT, run
 from tests.project.shipped import COMPOSE, CONFIG, ENGINE, GATEWAY, argument, flags, instructions, with_keys
@@ -205,11 +206,7 @@ def test_the_default_engine_is_the_version_under_test(services):
 # --- against the programs themselves --------------------------------------------------------------
 
 
-def turnpike(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "-m", "gateway", *words)
-
-
-def test_every_flag_and_command_that_is_used_exists(services):
+def test_every_flag_and_command_that_is_used_exists(services, turnpike):
     command, *words = services["gateway"]["command"]
     shown = turnpike(command, "--help")
     assert shown.returncode == 0, shown.stderr
@@ -217,7 +214,7 @@ def test_every_flag_and_command_that_is_used_exists(services):
         assert re.search(rf"{flag}\b", shown.stdout), flag
 
 
-def test_the_shipped_configuration_serves_nobody_before_it_has_keys():
+def test_the_shipped_configuration_serves_nobody_before_it_has_keys(turnpike):
     refused = turnpike("serve", "--config", CONFIG)
     assert refused.returncode != 0
     assert "asks for no key; add [[tenants]] with key_hashes" in refused.stderr
@@ -226,14 +223,16 @@ def test_the_shipped_configuration_serves_nobody_before_it_has_keys():
 @pytest.mark.parametrize(
     ("tenant", "control", "code"), [(True, True, 0), (True, False, 1), (False, True, 1)], ids=str
 )
-def test_with_both_keys_it_is_accepted(tmp_path: Path, tenant: bool, control: bool, code: int):
+def test_with_both_keys_it_is_accepted(
+    turnpike: Turnpike, tmp_path: Path, tenant: bool, control: bool, code: int
+):
     config = tmp_path / "turnpike.toml"
     config.write_text(with_keys(CONFIG, tenant=tenant, control=control))
     done = turnpike("check-config", config)
     assert done.returncode == code, done.stderr
 
 
-def test_the_advice_on_making_a_key_works():
+def test_the_advice_on_making_a_key_works(turnpike):
     (advice,) = re.findall(r"gateway (hash-key.*)$", CONFIG.read_text(), re.MULTILINE)
     done = turnpike(*advice.split())
     assert re.search(r"^hash: sha256:[0-9a-f]{64}$", done.stdout, re.MULTILINE), done.stderr

@@ -33,6 +33,7 @@ def lint(tree: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_clean_tree_passes(tree: Path):
     (tree / "gateway/server/app.py").write_text("import asyncio, os, time\nfrom gateway.core import x\n")
     (tree / "gateway/admission/policy.py").write_text("import random\nimport gateway.domain\n")
@@ -61,6 +62,7 @@ def test_a_clean_tree_passes(tree: Path):
         ("gateway/server/app.py", "import vllm", "Only the simulator"),
     ],
 )
+@pytest.mark.slow
 def test_each_contract_breaks(tree: Path, module: str, source: str, broken: str):
     (tree / module).write_text(source + "\n")
     code, output = lint(tree)

@@ -78,7 +78,7 @@ def test_names_are_not_given_twice(objects, optional):
 
 
 @pytest.mark.parametrize(("keys", "code"), [(True, 0), (False, 1)])
-def test_its_settings_are_accepted_once_there_are_keys(tmp_path, keys, code):
+def test_its_settings_are_accepted_once_there_are_keys(turnpike, tmp_path, keys, code):
     config = tmp_path / "turnpike.toml"
     config.write_text(shipped.with_keys(TOML, tenant=keys))
     secrets = {
@@ -86,7 +86,7 @@ def test_its_settings_are_accepted_once_there_are_keys(tmp_path, keys, code):
         "REDIS_PASSWORD": "r",
         "TURNPIKE_SHARED__PEER_URL": "http://10.0.0.9:8082",
     }
-    done = run(BIN / "python", "-m", "gateway", "check-config", config, env=secrets)
+    done = turnpike("check-config", config, **secrets)
     assert done.returncode == code, done.stderr
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.project.layout import ROOT, run
 
+pytestmark = pytest.mark.slow  # each runs pytest
+
 SKIPS = """
 import pytest
 from tests.prerequisites import require_command

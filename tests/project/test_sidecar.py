@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gateway.config.server import ServerConfig
+from tests.command import Turnpike
 from tests.project.layout import BIN, ROOT, run
 from tests.project.shipped import (
     ENGINE,
@@ -90,11 +91,11 @@ def test_the_gateway_asks_the_engine_beside_it_with_its_key() -> None:
 
 @pytest.mark.parametrize(("tenant", "key", "code"), [(True, "k", 0), (False, "k", 1), (True, "", 1)])
 def test_its_settings_are_accepted_once_there_are_keys(
-    tmp_path: Path, tenant: bool, key: str, code: int
+    turnpike: Turnpike, tmp_path: Path, tenant: bool, key: str, code: int
 ) -> None:
     config = tmp_path / "turnpike.toml"
     config.write_text(with_keys(CONFIG, tenant=tenant))
-    done = run(BIN / "python", "-m", "gateway", "check-config", config, env={"VLLM_API_KEY": key})
+    done = turnpike("check-config", config, VLLM_API_KEY=key)
     assert done.returncode == code, done.stderr
 
 

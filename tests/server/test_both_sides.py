@@ -30,6 +30,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing
 from gateway.wire.endpoints import classify
 from gateway.wire.observer import observe
+from tests.examples import examples
 
 HIGH, LOW = 1000, 100
 READ = 4000
@@ -405,7 +406,7 @@ def responses(data: bytes) -> list[bytes]:
 
 BothSides.TestCase.settings = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=80,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from gateway.server.picker import answers
 from tests.envoy_messages import ProcessingResponse
+from tests.examples import examples
 
 SIZES = (0, 1, 126, 127, 128, 16_383, 16_384, 70_000)
 """Around those where protobuf's sizes take a byte more."""
 ANY = st.binary(max_size=9) | st.sampled_from([b"x" * size for size in SIZES])
 HEADERS = st.lists(st.tuples(ANY, ANY), max_size=4)
-some = settings(max_examples=40)
+some = settings(max_examples=examples(40))
 
 
 def read(told: bytes) -> Any:

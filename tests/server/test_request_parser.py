@@ -13,6 +13,7 @@ from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.server.tenants import Tenant
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
+from tests.examples import examples
 
 LIMITS = HttpLimits(max_header_bytes=2000, max_body_bytes=5000, max_buffered_bytes=1 << 20)
 
@@ -115,7 +116,7 @@ def test_any_split_gives_the_same_requests(wanted, cuts):
 
 
 @given(requests())
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_byte_by_byte_is_a_split_too(wanted):
     data, expected = wanted
     assert read(parse([data[i : i + 1] for i in range(len(data))])) == [expected]
@@ -171,7 +172,7 @@ _noise = st.one_of(
 
 
 @given(_noise, _cuts)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_no_bytes_raise_and_the_budget_balances(noise, cuts):
     whole, split = parse([noise]), parse(cut(noise, cuts))
     assert read(whole) == read(split)
@@ -184,7 +185,7 @@ def test_no_bytes_raise_and_the_budget_balances(noise, cuts):
     st.sampled_from([b"GET /", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nHost: a\r\n"]),
     st.integers(1, 700),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_what_is_held_of_a_head_is_bounded(start, step):
     parser = parse([start])
     fed = 0

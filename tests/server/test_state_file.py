@@ -124,6 +124,7 @@ async def ask(port, data):
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_stored_response_is_found_after_a_restart_by_its_tenant_alone(tmp_path):
     backends = [Backend(), Backend()]
     made = json.dumps({"id": "resp_alice1", "object": "response", "status": "completed", "output": []})

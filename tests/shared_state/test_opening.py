@@ -9,6 +9,7 @@ from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.opening import open_store
 
 
+@pytest.mark.slow
 def test_without_a_redis_its_library_is_not_imported():
     said = "import sys, gateway.__main__, gateway.server.app; sys.exit('redis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", said]).returncode == 0

@@ -74,6 +74,7 @@ except EngineMissingError as error:
 """
 
 
+@pytest.mark.slow
 def test_without_vllm_everything_imports_and_the_first_engine_says_what_to_install():
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_VLLM], cwd=ROOT, capture_output=True, text=True, check=True

@@ -12,6 +12,7 @@ from gateway.domain.ids import ReplicaId
 from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from gateway.simulator.kernel import Kernel
+from tests.examples import examples
 from tests.simulator.engine_log import Log, make_turn
 from tests.simulator.worlds import LITTLE
 
@@ -58,7 +59,7 @@ def run(turns: list[tuple[float, int, int, int]], blocks: int, looks: list[float
     return log.events, free, counts.steps, counts.computed_tokens, counts.scheduled_steps, counts.busy_s
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     TURNS,
     st.sampled_from([40, 60, 100, 400]),

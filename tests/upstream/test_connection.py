@@ -12,6 +12,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State, Step
 from gateway.upstream.errors import AnswerCut, AnswerMissing, ConnectFailed
 from gateway.upstream.moments import Run
+from tests.examples import examples
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
 
@@ -153,7 +154,7 @@ STYLES = [b"%x\r\n", b"%X\r\n", b"0%x\r\n", b"%x;a=b\r\n"]
     st.sampled_from([b"0\r\n\r\n", b"0\r\nX-T: y\r\n\r\n"]),
     st.lists(st.integers(1, 2000), max_size=4),
 )
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_a_body_in_chunks_is_the_same_whether_they_pass_the_parser_by_or_not(chunks, end, cuts):
     """`chunks`: size, how the size is written, whether the read ends behind it."""
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -387,7 +388,7 @@ class OneConnection(RuleBasedStateMachine):
         return self.pipe.reads and not self.pipe.is_closing()
 
 
-OneConnection.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+OneConnection.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 TestOneConnection = OneConnection.TestCase
 
 

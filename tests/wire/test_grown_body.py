@@ -15,6 +15,7 @@ from gateway.wire.endpoints import classify
 from gateway.wire.facts import HeaderFacts, read_body_facts, read_header_facts
 from gateway.wire.grown_body import GrownBodies, Items
 from gateway.wire.hashing import hash_seed, seed_hashes
+from tests.examples import examples
 
 HEADER: HeaderFacts = read_header_facts([(b"content-type", b"application/json")])
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -106,7 +107,7 @@ def test_what_was_read_is_not_read_again(path, compact, first, monkeypatch):
     st.booleans(),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_it_says_what_all_of_it_says(path, turns, compact, first):
     """In whatever order turns of two conversations come: behind one another, once more, going back."""
     before = GrownBodies()

@@ -16,6 +16,7 @@ from gateway.wire.hashing import text_hash
 from gateway.wire.inflate import Inflater
 from gateway.wire.marks import leave_marks
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
+from tests.examples import examples
 from tests.wire.shapes import (
     RESPONSE_USAGE,
     chat_body,
@@ -85,7 +86,7 @@ def plain(answer: Answer) -> Answer:
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
 @pytest.mark.parametrize("coding", PACKERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_chunks_do_not_matter(protocol, content_type, stream, expected, coding, data):
     packed = PACKERS[coding](stream)

@@ -13,6 +13,7 @@ from gateway.wire.observer import StreamObserver, observe
 from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import Sighting
 from gateway.wire.text_gap import NumberedGap, Piece, Pieces, TextGap
+from tests.examples import examples
 from tests.wire.shapes import encode
 
 BEFORE, AFTER = b'data: {"choices":[{"index":0,"delta":{"content":"', b'"},"finish_reason":null}]}\n\n'
@@ -244,7 +245,7 @@ _TEXTS = st.sampled_from(
     st.booleans(),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_what_an_answer_says_does_not_depend_on_how_it_is_read(protocol, said, end, is_spaced, keeps):
     """Event by event, which lets events be known again, and in pieces of bytes, which does not."""
     separators = (", ", ": ") if is_spaced else (",", ":")

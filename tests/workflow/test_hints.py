@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow import hints
@@ -47,6 +49,7 @@ def test_without_the_contract_nothing_is_said(monkeypatch):
     assert known.at_end(SessionId("s")) is None and known.at_pause(ref(), HELD) is None
 
 
+@pytest.mark.slow
 def test_a_gateway_without_the_plugin_has_nothing_to_say() -> None:
     code = (
         "import sys; sys.modules['turnpike_vllm'] = None\n"

@@ -19,6 +19,7 @@ from gateway.workflow import shelf
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.core.playbook import answer, facts, stated
+from tests.examples import examples
 from tests.given_ids import given as given_id
 from tests.workflow.world import World, call, result, said, user
 
@@ -182,7 +183,7 @@ TASKS = st.sampled_from(["Fix the first bug", "Fix the second bug", "Write the d
 TENANTS = st.sampled_from(["a", "b"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_however_runs_interleave_tenants_are_never_merged(data):
     """Runs of several tenants, with the same tasks and the same answers: only minted ids differ."""
@@ -210,7 +211,7 @@ def test_however_runs_interleave_tenants_are_never_merged(data):
     assert all(len(tenants) == 1 for tenants in owners.values()), "two tenants in one session"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=16))
 def test_sessions_with_ids_of_their_own_are_never_mixed(order):
     world = World()

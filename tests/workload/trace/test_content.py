@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.workload.trace.content import KEY_BYTES, ContentChain
 from gateway.workload.trace.format import Session, Thread, Turn, TurnRef, check
+from tests.examples import examples
 from tests.workload.trace.oracle import refs_of, sessions, tokens_of
 
 PAIRS = st.tuples(sessions("s"), sessions("t"))
@@ -16,7 +17,7 @@ def _whole(session, ref):
     return tokens_of(session, ref, output=session.threads[ref.thread].turns[ref.turn].output_tokens)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(PAIRS, st.integers(1, 7), st.data())
 def test_keys_are_equal_exactly_where_all_tokens_so_far_are(pair, block_size, data):
     chain = ContentChain(block_size)
