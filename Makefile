@@ -48,7 +48,7 @@ imports: setup  ## who may import whom, alone
 	$(bin)/lint-imports --no-logo
 
 fast: setup  ## the fast tests alone
-	$(bin)/python -m pytest -q -n auto --dist worksteal -m "not engine and not agents and not slow and not alone and not nightly" $(pytest_args)
+	$(bin)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast -m "not engine and not agents and not slow and not alone and not nightly" $(pytest_args)
 
 fuzz: setup  ## a million inputs for whatever reads what others send, on all cores (minutes)
 	$(bin)/python -m tests.fuzz.runner

@@ -4,6 +4,5 @@ from hypothesis import settings
 
 
 def examples(count: int) -> int:
-    """For `max_examples`: `count`, or the share of it that the loaded profile has of the whole runs' examples."""
-    share = settings().max_examples / settings.get_profile("turnpike").max_examples
-    return max(1, int(count * share))
+    """`count`, or as great a share of it as the loaded profile has of the examples of a whole run."""
+    return max(1, count * settings().max_examples // settings.get_profile("turnpike").max_examples)

@@ -35,6 +35,7 @@ from tests.core.playbook import (
     stated,
     up,
 )
+from tests.examples import examples
 
 POOLS = ({"name": "big"}, {"name": "small"})
 CANARY = {"name": "smart", "targets": [{"model": "B", "weight": 95}, {"model": "S", "weight": 5}]}
@@ -90,12 +91,12 @@ def test_what_belongs_to_no_session_goes_to_the_heaviest():
 
 
 def test_a_run_has_one_model_whatever_happens_to_it():
-    """Two thousand runs of several turns, with sub-agents that name themselves, side requests, turns that
+    """Many runs of several turns, with sub-agents that name themselves, side requests, turns that
     fail and are repeated, and replicas that come and go."""
     rng = random.Random(7)
     play = play_with(CANARY, replicas="b b2 s s2")
     models: dict[str, set[str]] = defaultdict(set)
-    runs, turns = 2000, 0
+    runs, turns = examples(2000), 0
     for run in range(runs):
         for turn in range(rng.randint(1, 4)):
             name = f"{run}.{turn}"
@@ -121,7 +122,7 @@ def test_a_run_has_one_model_whatever_happens_to_it():
             one = rng.choice(["b", "s"])
             play >> down(one)
             play >> up(one, pool="big" if one == "b" else "small", models=(one.upper(),))
-    assert len(models) == runs and turns > 4000
+    assert len(models) == runs and turns > 2 * runs
     assert len(play.seen(rec.SessionStarted)) == runs, "sub-agents belong to their parents' runs"
     assert all(len(each) == 1 for each in models.values())
     canaries = sum(each == {"S"} for each in models.values())
@@ -376,7 +377,7 @@ def test_random_adapters_are_never_asked_for_where_they_are_not():
                 place,
             )
 
-    for number in range(1000):
+    for number in range(examples(1000)):
         if rng.random() < 0.1:
             one, model = rng.choice(sorted(listed)), rng.choice("xy")
             listed[one] ^= {model}

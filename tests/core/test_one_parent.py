@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.core import forecasts
+from tests.examples import examples
 from tests.workflow.world import World, call, user
 
-CHILDREN = 2000
+CHILDREN = examples(2000)
 MOST = 300
 """Of anything that is kept of one session. (Tables of what was learned are keyed by numbers.)"""
 

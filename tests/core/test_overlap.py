@@ -26,6 +26,7 @@ from tests.core.playbook import (
     stated,
     up,
 )
+from tests.examples import examples
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 ASKS, READS = 11, 22
@@ -281,7 +282,7 @@ def test_a_fault_when_it_ends_leaves_nothing_in_the_books(monkeypatch):
 
 def test_every_prefill_is_told_once_whatever_happens():
     """Random lives of sessions; the books are checked behind every event."""
-    for seed in range(30):
+    for seed in range(examples(30)):
         dice = random.Random(seed)
         fleet = Fleet(max_running_per_replica=3, ahead={"most": 2})
         begun = _lives(fleet, dice)

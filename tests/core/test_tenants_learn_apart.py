@@ -136,6 +136,7 @@ def test_it_does_where_the_operator_says_that_tenants_share(scene):
     assert decided(scene, is_lied_to=True, workflow=SHARED) != decided(scene, is_lied_to=False)
 
 
+@pytest.mark.slow
 def test_what_is_learned_of_many_tenants_with_many_agents_is_bounded():
     world = World(
         kv_tokens=10**9, admission={"footprint": {"max_agent_types": 20}, "gaps": {"max_agent_types": 20}}

@@ -26,5 +26,5 @@ def test_it_holds_for_any_input(target: Target, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_it_holds_for_many(target: Target) -> None:
-    outcome = runner.run(runner.Batch(target.name, 0, 0, int(500 * target.share)))
+    outcome = runner.run(runner.Batch(target.name, 0, 0, int(examples(500) * target.share)))
     assert outcome.crashes == []

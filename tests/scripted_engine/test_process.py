@@ -76,6 +76,7 @@ def test_a_script_file_is_used_where_it_lies(model: Path, tmp_path: Path) -> Non
     assert path.exists()
 
 
+@pytest.mark.slow
 def test_a_deaf_process_is_ended_all_the_same(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scripted_engine.process._STOP_S", 0.5)
     deaf = StandIn(model=model, deafness="signal.signal(signal.SIGTERM, signal.SIG_IGN);")

@@ -84,6 +84,7 @@ async def test_a_warning_stands_in_a_header_and_in_the_metrics(start):
     assert 'turnpike_bounds_total{action="warn",bound="short",limit="turns"} 1.0' in metrics
 
 
+@pytest.mark.slow
 async def test_sdks_do_not_repeat_it(start):
     """The real ones, with their usual two retries."""
     import anthropic

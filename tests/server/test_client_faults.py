@@ -139,6 +139,7 @@ async def never_reads(bench, request: bytes) -> socket.socket:
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_holds_the_backend_back_and_is_cut(start, framing):
     bench = await start(limits={"client_stall_s": 1.0})
     ended = outcomes(bench)

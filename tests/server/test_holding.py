@@ -203,6 +203,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("api", ANSWERS)
+@pytest.mark.slow
 async def test_sdks_take_keep_alives_and_then_the_answer(start, libraries, api):
     last, count = ANSWERS[api]
     bench, first, gate = await held(start, last)
@@ -215,6 +216,7 @@ async def test_sdks_take_keep_alives_and_then_the_answer(start, libraries, api):
 
 
 @pytest.mark.parametrize("api", ANSWERS)
+@pytest.mark.slow
 async def test_sdks_raise_the_streams_error(start, libraries, api):
     bench, first, gate = await held(start, FAILURE)
     sdk = Sdk(libraries, bench)

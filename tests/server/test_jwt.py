@@ -111,6 +111,7 @@ def _hmac(body: str, secret: bytes) -> str:
     return f"{head}.{body}.{base64.urlsafe_b64encode(mac).rstrip(b'=').decode()}"
 
 
+@pytest.mark.slow
 async def test_a_token_that_expires_counts_no_more_on_an_open_connection(start, path):
     bench = await start(tenants=TEAMS, jwt=settings(path))
     client = await bench.connect()

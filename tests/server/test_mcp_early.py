@@ -327,7 +327,7 @@ async def test_behind_a_call_that_may_write_nothing_is_called_early(start):
     """The agent runs its calls in their order: this one may be to read what that one wrote."""
     tools = Tools()
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await scene(start, tools, server, early_keep_s=0.2)
         for number, first in enumerate(
             ('bash {"x": 1}', 'mcp__t__write {"n": 1}', f'write {{"t": "{"x" * 70_000}"}}')
         ):
@@ -378,7 +378,7 @@ async def test_hints_hold_until_the_server_says_that_its_tools_changed(start):
             await tools.script(exchange)
 
     async with tool_server(script) as server:
-        it = await scene(start, tools, server)
+        it = await scene(start, tools, server, early_keep_s=0.2)
         await it.bench.ask(get(PATH, b"Mcp-Session-Id: s1\r\n"))
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -576,7 +576,7 @@ async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
 async def test_what_is_not_the_same_call_is_the_agent_s_own(start, more):
     tools = Tools()
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await scene(start, tools, server, early_keep_s=0.2)
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         meta = {"_meta": more["meta"]} if "meta" in more else {}

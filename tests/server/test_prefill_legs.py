@@ -229,7 +229,7 @@ async def test_nixl_is_told_where_the_blocks_are(two):
     ],
 )  # fmt: skip
 async def test_a_leg_that_fails_is_seen_by_nobody(two, transfer, script):
-    play = await two(transfer, disaggregation={"threshold_tokens": 500, "patience_s": 0.3})
+    play = await two(transfer, disaggregation={"threshold_tokens": 500, "patience_s": 0.1})
     play.prefill.script = script
     response = await play.bench.ask(post(LONG))
     assert response.status == 200 and response.body == CHAT_ANSWER

@@ -300,6 +300,7 @@ async def test_who_did_what_is_recorded_without_secrets(start):
 
 
 @pytest.mark.parametrize("times", [40])
+@pytest.mark.slow
 async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start, times):
     bench = await start(replicas=2, core={"max_outage_s": 10.0})
     extra = Backend()

@@ -176,6 +176,7 @@ def lose_the_store(gateways: list[Bench], monkeypatch: pytest.MonkeyPatch) -> No
             monkeypatch.setattr(peers_of(bench)._store, step, fails)
 
 
+@pytest.mark.slow
 async def test_without_the_store_runs_are_one_session_and_a_death_is_noticed(several, monkeypatch):
     gateways = await several(3)
     began = session_of(await ask(gateways[0], gateways, "before", 0))
@@ -194,6 +195,7 @@ async def test_without_the_store_runs_are_one_session_and_a_death_is_noticed(sev
     assert len(names) == 1
 
 
+@pytest.mark.slow
 async def test_who_alone_lost_the_store_lives(several, monkeypatch):
     gateways = await several(2)
     lose_the_store(gateways[:1], monkeypatch)
@@ -302,6 +304,7 @@ async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(sev
     assert peers_of(home).passed_on == 1
 
 
+@pytest.mark.slow
 async def test_who_lived_before_the_store_was_away_is_taken_to_live(several, monkeypatch):
     gateways = await several()
     peers = peers_of(gateways[0])

@@ -403,6 +403,7 @@ async def test_a_body_is_read_in_slices(start, monkeypatch):
     assert response.status == 200 and turns >= 1000
 
 
+@pytest.mark.slow
 async def test_a_body_that_swells_is_refused(start):
     bench = await start()
     swollen = gzip.compress(empty_spans(2_000_000))

@@ -125,6 +125,7 @@ async def test_a_close_of_the_backends_is_passed_on(start, connect: Connect, cod
     assert outcomes(records) == ["cut"] * is_running
 
 
+@pytest.mark.slow
 async def test_a_backend_that_falls_silent_is_given_up(start):
     bench = await start(upstream={"stall_timeout_s": 0.4}, limits={"linger_s": 0.1})
     records = records_of(bench)
@@ -233,6 +234,7 @@ async def test_a_client_that_does_not_read_stops_its_backend_and_gets_everything
     assert sent == 400
 
 
+@pytest.mark.slow
 async def test_a_backend_is_not_blamed_for_a_client_that_does_not_read(start):
     bench = await start(upstream={"stall_timeout_s": 0.3})
     big = text({"type": "response.output_text.delta", "delta": "x" * 100_000})
@@ -259,6 +261,7 @@ async def test_a_client_that_never_reads_is_cut(start):
 
 
 @pytest.mark.parametrize("size", [50_000, 1_000_000], ids=["less than may wait", "more"])
+@pytest.mark.slow
 async def test_a_backend_that_does_not_read_stops_its_client(start, size):
     bench = await start()
     may_read = asyncio.Event()

@@ -337,6 +337,7 @@ async def test_a_turn_that_went_elsewhere_says_it(start, receiver):
     assert content(chat)["output.messages"][0]["parts"] == [{"type": "text", "content": "hello"}]
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_leaves_nothing(start, receiver):
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True})
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
@@ -394,6 +395,7 @@ async def test_a_turn_of_a_websocket_says_it_too(start, receiver):
     assert second["output.messages"][0]["parts"] == [{"type": "text", "content": "Twelve."}]
 
 
+@pytest.mark.slow
 async def test_a_collector_that_is_busy_gets_it_once_and_whole(start, receiver):
     receiver.statuses = [503]
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True})

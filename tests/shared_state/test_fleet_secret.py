@@ -36,6 +36,7 @@ async def test_the_first_to_start_agree_on_one(server, config, monkeypatch):
     assert await fleet_secret(config, {}, clock) == first
 
 
+@pytest.mark.slow
 async def test_who_starts_before_the_others_have_reached_an_empty_store_gets_their_secret(server, config):
     starting = asyncio.ensure_future(fleet_secret(config, {}, clock))
     await asyncio.sleep(2.1)  # by then they ask the store again

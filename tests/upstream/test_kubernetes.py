@@ -293,6 +293,7 @@ async def test_a_watch_that_says_nothing_at_all_is_given_up(server, tmp_path, mo
         await it.until(B)
 
 
+@pytest.mark.slow
 async def test_watches_that_end_in_their_time_cost_no_list(server, tmp_path):
     server.put("vllm-a", endpoint("10.0.0.1"))
     async with following(server, tmp_path, watch_s=0.5) as it:  # a second, for the server

@@ -4,6 +4,8 @@ import gc
 import sys
 from types import FunctionType, ModuleType
 
+import pytest
+
 from tests.workflow.world import World, call, result, user
 
 MOST_BYTES = 2**20
@@ -23,6 +25,7 @@ def reachable_bytes(*roots: object) -> int:
     return size
 
 
+@pytest.mark.slow
 def test_the_worst_session_takes_no_more_than_a_mebibyte():
     world = World(max_sessions=10)
     sizes = []

@@ -5,6 +5,7 @@ import json
 import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -227,6 +228,7 @@ def test_sessions_with_ids_of_their_own_are_never_mixed(order):
     assert len(set().union(*found.values())) == len(found)
 
 
+@pytest.mark.slow
 def test_a_session_takes_less_than_ten_kilobytes():
     """Of a few hundred; benchmarks/identity.py measures a hundred thousand."""
     sessions, count = Sessions(SessionsConfig(), numbered_ids()), 300
