@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from benchmarks.results.figures import Cell, bootstrapped, cells, strongest
+from benchmarks.results.figures import Cell, cells, of_logs, strongest
 from benchmarks.results.scenario import OURS, Scenario
 from benchmarks.results.store import Run
 from benchmarks.verdict import Interval
@@ -88,4 +88,6 @@ def _frame(by_load: dict[float, list[Cell]], shown: Sequence[tuple[int, str]], m
 
 def _interval(cell: Cell, metric: str) -> Interval | None:
     values = [value for run in cell.runs.values() if (value := run.metrics[metric]) is not None]
-    return bootstrapped([math.log(max(value, 1e-9)) for value in values])
+    found = of_logs([math.log(max(value, 1e-9)) for value in values])
+    # One run has no bounds, and a band needs some.
+    return Interval(found.mean, found.mean, found.mean) if found and len(values) == 1 else found

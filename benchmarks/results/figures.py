@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from random import Random
 from statistics import fmean
 from typing import Final
 
@@ -10,7 +9,7 @@ import msgspec
 
 from benchmarks.results.scenario import OURS, Scenario
 from benchmarks.results.store import Run
-from benchmarks.verdict import Interval, percentile
+from benchmarks.verdict import Interval, bootstrapped, percentile
 from gateway.simulator.measures.figures import BY_NAME
 
 KEPT: Final = (
@@ -34,7 +33,6 @@ KEPT: Final = (
     "busy_max_to_mean",
 )
 """What is stored of a run."""
-_DRAWS: Final = 2000
 _OFFLOAD: Final = "+offload"
 
 
@@ -129,14 +127,12 @@ def ratio(ours: Cell, theirs: Cell, metric: str) -> Interval | None:
         if not top or not bottom:
             return None
         logs.append(math.log(top / bottom))
-    return bootstrapped(logs)
+    return of_logs(logs)
 
 
-def bootstrapped(logs: Sequence[float]) -> Interval | None:
-    """exp of the mean of logarithms, and between which values 95 % of its resampled means lie."""
+def of_logs(logs: Sequence[float]) -> Interval | None:
+    """The geometric mean of what they are logarithms of, and 95 % of it by bootstrap. None if of nothing."""
     if not logs:
         return None
-    dice = Random("bootstrap")
-    means = sorted(fmean(dice.choices(logs, k=len(logs))) for _ in range(_DRAWS))
-    low, high = means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
-    return Interval(math.exp(fmean(logs)), math.exp(low), math.exp(high))
+    found = bootstrapped(logs)
+    return Interval(math.exp(found.mean), math.exp(found.low), math.exp(found.high))

@@ -13,6 +13,7 @@ from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
+from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.asking import Asking
@@ -26,7 +27,7 @@ from gateway.server.jwt_tokens import JwtTokens
 from gateway.server.leaving import Leaving
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_on, listening_sockets
-from gateway.server.mcp_servers import open_servers
+from gateway.server.mcp_servers import McpServer, open_servers
 from gateway.server.observation import Observation, hosts_of
 from gateway.server.outbound import Outbound
 from gateway.server.peer_secret import PeerSecret
@@ -89,29 +90,12 @@ class Gateway:
         self._now = asyncio.get_running_loop().time
         self._clock = SteadyClock()
         self._tasks = TaskGroup()
-        prefix = secrets.token_hex(3)
+        local_faults = LocalFaults()
         coordinator = assemble(
             config, session_ids=keyed_ids(secrets.token_bytes(32)), publishes=fleet_secret is not None
         )
         self._recorder = Recorder(config) if config.recording.path is not None else None
-        local_faults = LocalFaults()
-        self.observation = Observation(
-            config,
-            coordinator,
-            environ,
-            self._tasks,
-            local_faults,
-            connections=lambda: self.listener.connection_count,
-            clock=self._clock,
-        )
-        self.driver = Driver(
-            coordinator,
-            clock=self._clock,
-            id_prefix=prefix,
-            on_records=self.observation.take,
-            recorder=self._recorder,
-            send_hint=self._send_hint if config.hints.turnpike else None,
-        )
+        self.observation, self.driver = self._open_brain(coordinator, environ, local_faults)
         self.replica_watch = ReplicaWatch(
             config, references, self.driver, self.observation, clock=self._clock, local_faults=local_faults
         )
@@ -126,15 +110,8 @@ class Gateway:
         self.serving = Serving(config, self._asking, self.replica_watch, self.observation.metrics, servers)
         self._tls = references.server_tls
         proxies = TrustedProxies(config.server.trusted_proxies)
-        self.listener = Listener(
-            self.serving.handler,
-            Door(self._tenants, proxies, mcp=servers),
-            config.server.limits,
-            proxies=proxies if config.server.proxy_protocol else None,
-            now=self._now,
-        )
+        self.listener = self._open_listener(proxies, servers)
         self._picker = self._open_picker(proxies) if is_picker else None
-        self.picker_port = 0
         self.leaving = Leaving(
             config.server,
             self.driver,
@@ -146,7 +123,30 @@ class Gateway:
         self._state_file = StateFile.of(config, coordinator.sessions.residence, seat)
         self._spent_file = SpentFile.of(config, self.driver, seat)
         self._control: web.AppRunner | None = None
-        self.control_port = 0
+        self.picker_port = self.control_port = 0
+
+    def _open_brain(
+        self, coordinator: Coordinator, environ: Mapping[str, str], local_faults: LocalFaults
+    ) -> tuple[Observation, Driver]:
+        """What moves the coordinator, and who reads its records."""
+        observation = Observation(
+            self._config,
+            coordinator,
+            environ,
+            self._tasks,
+            local_faults,
+            connections=lambda: self.listener.connection_count,
+            clock=self._clock,
+        )
+        driver = Driver(
+            coordinator,
+            clock=self._clock,
+            id_prefix=secrets.token_hex(3),
+            on_records=observation.take,
+            recorder=self._recorder,
+            send_hint=self._send_hint if self._config.hints.turnpike else None,
+        )
+        return observation, driver
 
     def _open_peers(
         self, environ: Mapping[str, str], secret: bytes | None, *, is_its_own: bool
@@ -189,6 +189,16 @@ class Gateway:
             prefills=Prefills.of(config, self.driver, self.replica_watch.replicas, outbound),
             peers=self._peers,
             spending=Spending.of(self.driver, self._peers, self._clock),
+        )
+
+    def _open_listener(self, proxies: TrustedProxies, servers: Mapping[str, McpServer]) -> Listener:
+        server = self._config.server
+        return Listener(
+            self.serving.handler,
+            Door(self._tenants, proxies, mcp=servers),
+            server.limits,
+            proxies=proxies if server.proxy_protocol else None,
+            now=self._now,
         )
 
     def _open_picker(self, proxies: TrustedProxies) -> "PickerServer":
