@@ -10,6 +10,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Checked where they exist.
 python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks scripted_engine tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=
+# Tests that wait leave a core to another one's.
+workers := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 demo_args ?=
 # Arguments may choose tests that are all in the other half; without any, to find none is a failure.
 or_none := $(if $(pytest_args),|| test $$? -eq 5)
@@ -48,7 +50,7 @@ imports: setup  ## who may import whom, alone
 	$(bin)/lint-imports --no-logo
 
 fast: setup  ## the fast tests alone
-	$(bin)/python -m pytest -q -n auto --dist worksteal --hypothesis-profile=fast -m "not engine and not agents and not slow and not alone and not nightly" $(pytest_args)
+	$(bin)/python -m pytest -q -n $(workers) --dist worksteal --hypothesis-profile=fast -m "not engine and not agents and not slow and not alone and not nightly" $(pytest_args)
 
 fuzz: setup  ## a million inputs for whatever reads what others send, on all cores (minutes)
 	$(bin)/python -m tests.fuzz.runner

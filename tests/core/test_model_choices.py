@@ -388,7 +388,7 @@ def test_random_adapters_are_never_asked_for_where_they_are_not():
         else:
             play >> at_once(running.pop(rng.randrange(len(running))))
         look()
-    assert len(asked) > 400
+    assert len(asked) > examples(400)
 
 
 def test_an_adapter_goes_where_it_has_a_place():

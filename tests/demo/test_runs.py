@@ -79,6 +79,7 @@ async def test_an_edit_is_looked_at_and_not_believed(children, tmp_path):
     assert (run.is_edited, run.does_test_pass) == (True, False)
 
 
+@pytest.mark.slow
 async def test_an_agent_that_hangs_is_stopped(children, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "RUN_WITHIN_S", 0.2)
     run = await run_one(stand_in("sleep 60"), children, tmp_path)

@@ -1,5 +1,6 @@
 """The watch over replicas: it begins with membership, ends with it, and tells what it finds."""
 
+import pytest
 from gateway.domain.ids import ReplicaId
 from tests.server.bench import Backend, eventually, get
 from tests.server.test_members import control, registration, up
@@ -23,6 +24,7 @@ async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
     assert not any(LATE in each for each in known)
 
 
+@pytest.mark.slow
 async def test_who_goes_down_is_asked_for_no_signals_and_shown_with_none(start):
     bench = await start(upstream={"engine_period_s": 0.05, "health_period_s": 0.05})
     bench.backend.metrics = b'vllm:num_requests_running{engine="0"} 3.0\n'
