@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks scripted_engine tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=
 # Tests that wait leave a core to another one's.
-workers := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+workers = $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 demo_args ?=
 # Arguments may choose tests that are all in the other half; without any, to find none is a failure.
 or_none := $(if $(pytest_args),|| test $$? -eq 5)

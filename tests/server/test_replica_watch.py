@@ -1,6 +1,7 @@
 """The watch over replicas: it begins with membership, ends with it, and tells what it finds."""
 
 import pytest
+
 from gateway.domain.ids import ReplicaId
 from tests.server.bench import Backend, eventually, get
 from tests.server.test_members import control, registration, up
