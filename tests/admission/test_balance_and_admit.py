@@ -97,11 +97,8 @@ def test_a_session_larger_than_everything_enters_an_empty_pool():
     assert play.end("s1") == ["s2"]
 
 
-def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
-    play = Play()
-    play.turn("s0", calls=True)
-    play.pool.release(play.pool.places.members[SessionId("s0")], now=play.now)
-    play.is_let_in("s1", agent=1)
+def tools_of_agent_1_slow_down(play: Play) -> None:
+    """Those of agent 2 do not; the host has more to run than it has cores."""
     for slower in (1.0, 9.0):
         for _ in range(20):
             play.policy._cpu.saw_tool(("make",), slower, AgentKey(T, 1))
@@ -110,6 +107,14 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
         play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
         play.policy._cpu.read(now=play.now)
     play.pool.window.with_tools = 1.0
+
+
+def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
+    play = Play()
+    play.turn("s0", calls=True)
+    play.pool.release(play.pool.places.members[SessionId("s0")], now=play.now)
+    play.is_let_in("s1", agent=1)
+    tools_of_agent_1_slow_down(play)
     assert play.ask("s2", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
     assert not play.is_let_in("s3", agent=1)
     play.ask("s4", agent=2)
@@ -124,14 +129,7 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
 def test_who_brings_little_for_tools_passes_one_that_starves_and_has_to_wait_for_them():
     play = Play(packing={"starved_s": 5.0})
     play.is_let_in("s1", agent=1)
-    for slower in (1.0, 9.0):
-        for _ in range(20):
-            play.policy._cpu.saw_tool(("make",), slower, AgentKey(T, 1))
-            play.policy._cpu.saw_tool(("fetch",), 1.0, AgentKey(T, 2))
-        play.policy._cpu.active = 9
-        play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
-        play.policy._cpu.read(now=play.now)
-    play.pool.window.with_tools = 1.0
+    tools_of_agent_1_slow_down(play)
     assert play.ask("heavy", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
     play.now += 20.0
     play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)

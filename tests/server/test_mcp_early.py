@@ -4,8 +4,10 @@ The server counts what it is asked for. The model's answer goes on until the tes
 """
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -185,9 +187,15 @@ class Scene:
         return {labels.split('outcome="')[1].split('"')[0]: count for labels, count in found.items()}
 
 
-async def scene(start: Any, tools: Tools, server: Any, **more: Any) -> Scene:
+async def staged(start: Any, tools: Tools, server: Any, **more: Any) -> Scene:
     bench = await start(mcp=settings(server, early_tools=EARLY, **{"early_keep_s": 2.0, **more}))
     return await Scene(bench, tools).begin()
+
+
+@contextlib.asynccontextmanager
+async def scene(start: Any, tools: Tools, **more: Any) -> AsyncIterator[Scene]:
+    async with tool_server(tools.script) as server:
+        yield await staged(start, tools, server, **more)
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -206,7 +214,7 @@ def messages(response: Message) -> list[dict[str, Any]]:
 async def test_a_call_begins_while_the_answer_goes_on_and_its_agent_gets_the_result(start):
     tools = Tools()
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await staged(start, tools, server)
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n":  1.0}')
         assert tools.counts() == {'read {"n": 1.0}': 1}, "before the answer's end"
@@ -228,7 +236,7 @@ async def test_a_call_begins_while_the_answer_goes_on_and_its_agent_gets_the_res
 async def test_a_result_that_comes_later_is_passed_on_as_it_comes(start, streams):
     tools = Tools(streams=streams)
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await staged(start, tools, server)
         tools.may_answer.clear()
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -275,7 +283,7 @@ async def test_progress_goes_to_the_token_of_who_asked(start):
 async def test_equal_calls_are_made_as_often_as_they_are_asked_for(start):
     tools = Tools()
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await staged(start, tools, server)
         tools.may_answer.clear()
         model = it.model
         await model.asks(**{f"c{n}f7a9x3": 'mcp__t__read {"n": 1}' for n in range(1, 4)})
@@ -303,8 +311,7 @@ NEVER = {
 @pytest.mark.parametrize("asked", NEVER.values(), ids=NEVER.keys())
 async def test_what_is_never_called_early(start, asked):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+    async with scene(start, tools) as it:
         model = it.model
         await model.asks(c1f7a9x3=asked)
         assert not tools.calls
@@ -326,8 +333,7 @@ async def test_what_the_operator_does_not_name_is_not_called_early(start):
 async def test_behind_a_call_that_may_write_nothing_is_called_early(start):
     """The agent runs its calls in their order: this one may be to read what that one wrote."""
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server, early_keep_s=0.2)
+    async with scene(start, tools, early_keep_s=0.2) as it:
         for number, first in enumerate(
             ('bash {"x": 1}', 'mcp__t__write {"n": 1}', f'write {{"t": "{"x" * 70_000}"}}')
         ):
@@ -348,8 +354,7 @@ async def test_behind_a_call_that_may_write_nothing_is_called_early(start):
 
 async def test_nothing_is_called_before_the_mcp_session_is_known_to_be_the_agent_s(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+    async with scene(start, tools) as it:
         stranger = Scene(it.bench, tools, prompt="another agent", mcp_session="s2")
         await stranger.bench.ask(stranger.agent.tell(rpc("tools/list", 0)))
         model = stranger.model
@@ -378,7 +383,7 @@ async def test_hints_hold_until_the_server_says_that_its_tools_changed(start):
             await tools.script(exchange)
 
     async with tool_server(script) as server:
-        it = await scene(start, tools, server, early_keep_s=0.2)
+        it = await staged(start, tools, server, early_keep_s=0.2)
         await it.bench.ask(get(PATH, b"Mcp-Session-Id: s1\r\n"))
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -395,8 +400,7 @@ async def test_hints_hold_until_the_server_says_that_its_tools_changed(start):
 @pytest.mark.parametrize("how", ["its backend dies", "its client leaves"])
 async def test_if_the_answer_breaks_off_the_call_is_cancelled(start, how):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+    async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = it.model
         model.dies = how == "its backend dies"
@@ -417,8 +421,7 @@ async def test_if_the_answer_breaks_off_the_call_is_cancelled(start, how):
 
 async def test_what_nobody_wants_is_dropped_and_after_some_times_not_done_again(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server, early_keep_s=0.1)
+    async with scene(start, tools, early_keep_s=0.1) as it:
         for number in range(5):
             model = it.model
             await model.asks(**{f"c{number}f7a9x3": f'mcp__t__read {{"n": {number}}}'})
@@ -437,7 +440,7 @@ async def test_what_nobody_wants_is_dropped_and_after_some_times_not_done_again(
 async def test_one_that_still_runs_when_nobody_wants_it_is_cancelled(start):
     tools = Tools()
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server, early_keep_s=0.1)
+        it = await staged(start, tools, server, early_keep_s=0.1)
         tools.may_answer.clear()
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -450,7 +453,7 @@ async def test_one_that_still_runs_when_nobody_wants_it_is_cancelled(start):
 async def test_too_large_a_result_is_not_held(start):
     tools = Tools()
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server, early_result_bytes=1000)
+        it = await staged(start, tools, server, early_result_bytes=1000)
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": "%s"}' % ("x" * 2000))
         await eventually(lambda: not early_calls(it.bench))
@@ -470,8 +473,7 @@ FAILURES = {
 @pytest.mark.parametrize(("reply", "calls"), FAILURES.values(), ids=FAILURES.keys())
 async def test_a_failure_that_nobody_saw_is_nobody_s(start, reply, calls):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+    async with scene(start, tools) as it:
         tools.reply = reply
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -486,7 +488,7 @@ async def test_a_failure_that_nobody_saw_is_nobody_s(start, reply, calls):
 async def test_a_failure_of_a_claimed_call_is_its_client_s_and_it_is_not_made_again(start, streams):
     tools = Tools(streams=streams)
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await staged(start, tools, server)
         tools.may_answer.clear()
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -505,8 +507,7 @@ async def test_a_failure_of_a_claimed_call_is_its_client_s_and_it_is_not_made_ag
 
 async def test_a_server_that_refuses_a_claimed_call_gets_the_client_s_own(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+    async with scene(start, tools) as it:
         tools.may_answer.clear()
         tools.reply = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
         model = it.model
@@ -522,7 +523,7 @@ async def test_a_server_that_refuses_a_claimed_call_gets_the_client_s_own(start)
 async def test_a_client_that_cancels_or_leaves_ends_the_call_that_it_was_given(start):
     tools = Tools(streams=True)
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await staged(start, tools, server)
         tools.may_answer.clear()
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
@@ -555,7 +556,7 @@ async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
             await tools.script(exchange)
 
     async with tool_server(script) as server:
-        it = await scene(start, tools, server)
+        it = await staged(start, tools, server)
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
@@ -575,8 +576,7 @@ async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
 )
 async def test_what_is_not_the_same_call_is_the_agent_s_own(start, more):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server, early_keep_s=0.2)
+    async with scene(start, tools, early_keep_s=0.2) as it:
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         meta = {"_meta": more["meta"]} if "meta" in more else {}
@@ -590,8 +590,7 @@ async def test_what_is_not_the_same_call_is_the_agent_s_own(start, more):
 
 async def test_an_early_call_takes_one_of_the_server_s_places_and_waits_for_none(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server, max_concurrent_calls=1)
+    async with scene(start, tools, max_concurrent_calls=1) as it:
         tools.may_answer.clear()
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
@@ -606,8 +605,7 @@ async def test_an_early_call_takes_one_of_the_server_s_places_and_waits_for_none
 
 async def test_the_end_of_the_mcp_session_ends_its_early_calls(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+    async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -623,8 +621,7 @@ async def test_the_end_of_the_mcp_session_ends_its_early_calls(start):
 
 async def test_a_gateway_that_stops_leaves_nothing_behind(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+    async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = it.model
         await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -636,7 +633,7 @@ async def test_a_gateway_that_stops_leaves_nothing_behind(start):
 async def test_a_bug_of_ours_costs_neither_the_answer_nor_the_call(start, monkeypatch):
     tools = Tools()
     async with tool_server(tools.script) as server:
-        it = await scene(start, tools, server)
+        it = await staged(start, tools, server)
         it.bench.may_log_errors = True
 
         def fails(*_: Any, **__: Any) -> Any:

@@ -157,13 +157,7 @@ async def test_streams_of_one_connection_run_side_by_side(start, connect):
 async def test_a_turn_waits_for_its_place_and_pings_do_not(start, connect):
     bench = await start(backend=Speaker, admission={"max_running_per_replica": 1})
     backend, may_end = speaker_of(bench), asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Any, asked: Any) -> None:
-        await may_end.wait()
-        for event in events("resp_1", text="x"):
-            await socket.send_json(event)
-
-    backend.turn = slowly
+    backend.speaks_at(may_end)
     first, second = await connect(bench), await connect(bench, autoping=False)
     await first.socket.send_json(create("one"))
     await eventually(lambda: len(backend.asked) == 1)
@@ -188,12 +182,7 @@ async def test_a_turn_that_is_refused_is_told_so_and_the_next_may_run(start, con
         backend=Speaker, admission={"max_running_per_replica": 1, "max_waiting": 1}, core={"max_held_s": 0.2}
     )
     backend, may_end = speaker_of(bench), asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Any, asked: Any) -> None:
-        await may_end.wait()
-        await socket.send_json(events("resp_1", text="x")[-1])
-
-    backend.turn = slowly
+    backend.speaks_at(may_end)
     first, second = await connect(bench), await connect(bench)
     await first.socket.send_json(create("one"))
     await eventually(lambda: len(backend.asked) == 1)
@@ -214,12 +203,7 @@ async def test_codex_is_told_that_it_waits(start, connect):
         server={"holding": {"quiet_s": 0.05, "period_s": 0.05}},
     )
     backend, may_end = speaker_of(bench), asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Any, asked: Any) -> None:
-        await may_end.wait()
-        await socket.send_json(events("resp_1", text="x")[-1])
-
-    backend.turn = slowly
+    backend.speaks_at(may_end)
     first = await connect(bench)
     codex = await connect(bench, headers={"User-Agent": "codex_exec/0.169.0"})
     other = await connect(bench, autoping=False)

@@ -116,14 +116,8 @@ async def test_what_a_tenant_may_have_in_a_day_is_reserved_where_all_gateways_se
         backend=Speaker, bounds=[bound], tenants=[{"name": "alice", "key_hashes": [SESAME]}]
     )
     may_end = asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Socket, asked: Any) -> None:
-        await may_end.wait()
-        for event in events("resp_1", text="x"):
-            await socket.send_json(event)
-
     for each in gateways:
-        speaker_of(each).turn = slowly
+        speaker_of(each).speaks_at(may_end)
     first, second = [await connect(each, headers=KEY) for each in gateways]
     await first.socket.send_json(create("one"))
     await eventually(lambda: speaker_of(gateways[0]).asked)
@@ -178,13 +172,7 @@ async def test_a_replica_that_does_not_know_its_model_is_asked_what_it_serves(st
 async def test_a_turn_that_waits_holds_up_no_other_stream(start, connect: Connect):
     bench = await start(backend=Speaker, admission={"max_running_per_replica": 1})
     backend, may_end = speaker_of(bench), asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Socket, asked: Any) -> None:
-        await may_end.wait()
-        for event in events("resp_1", text="x", stream=asked.get("stream_id")):
-            await socket.send_json(event)
-
-    backend.turn = slowly
+    backend.speaks_at(may_end)
     first, second = await connect(bench), await connect(bench)
     await first.socket.send_json(create("one"))
     await eventually(lambda: len(backend.asked) == 1)
@@ -209,13 +197,7 @@ async def test_a_turn_that_waits_holds_up_no_other_stream(start, connect: Connec
 async def test_no_more_turns_of_a_connection_wait_at_once_than_may_run(start, connect: Connect):
     bench = await start(backend=Speaker, admission={"max_running_per_replica": 1})
     backend, may_end = speaker_of(bench), asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Socket, asked: Any) -> None:
-        await may_end.wait()
-        for event in events(f"resp_{len(speaker.asked)}", text="x", stream=asked.get("stream_id")):
-            await socket.send_json(event)
-
-    backend.turn = slowly
+    backend.speaks_at(may_end)
     first, second = await connect(bench), await connect(bench)
     await first.socket.send_json(create())
     await eventually(lambda: len(backend.asked) == 1)
@@ -272,12 +254,7 @@ async def test_a_bug_behind_a_wait_costs_one_connection(start, connect: Connect,
     bench = await start(backend=Speaker, admission={"max_running_per_replica": 1})
     bench.may_log_errors = True
     backend, may_end = speaker_of(bench), asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Socket, asked: Any) -> None:
-        await may_end.wait()
-        await socket.send_json(events("resp_1", text="x")[-1])
-
-    backend.turn = slowly
+    backend.speaks_at(may_end)
     first, second = await connect(bench), await connect(bench)
     await first.socket.send_json(create())
     await eventually(lambda: len(backend.asked) == 1)

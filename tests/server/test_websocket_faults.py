@@ -254,12 +254,7 @@ async def test_what_waits_is_bounded(start, connect: Connect):
     """A turn waits for its place; the client sends on, and is not read for long."""
     bench = await start(backend=Speaker, admission={"max_running_per_replica": 1})
     backend, may_end = speaker_of(bench), asyncio.Event()
-
-    async def slowly(speaker: Speaker, socket: Socket, asked: Any) -> None:
-        await may_end.wait()
-        await socket.send_json(events("resp_1", text="x")[-1])
-
-    backend.turn = slowly
+    backend.speaks_at(may_end)
     first, second = await connect(bench), await connect(bench)
     await first.socket.send_json(create())
     await eventually(lambda: len(backend.asked) == 1)
