@@ -36,7 +36,7 @@ minors: setup  ## the engine plugin on the schedulers of vLLM's last four minors
 	$(bin)/python -m tools.minors
 
 # The tests first: they take longest. What is told stays together, and one that fails does not hide the others.
-check: setup  ## format, lint, types, import contracts, fast tests (two minutes, on two cores)
+check: setup  ## format, lint, types, import contracts, fast tests (under a minute, on two cores)
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=2 fast types lint imports
 
 lint: setup  ## format and lint alone

@@ -350,7 +350,8 @@ async def test_a_client_that_leaves_leaves_nothing(start, receiver):
         client.reset()
         await eventually(lambda: not contents.bytes)
     await bench.gateway.stop()
-    assert [content(chat)["output.messages"][0]["finish_reason"] for chat in chats(receiver)] == [
+    told = {chat.span_id: chat for chat in chats(receiver)}  # what a slow collector took may come again
+    assert [content(chat)["output.messages"][0]["finish_reason"] for chat in told.values()] == [
         "client_left"
     ] * 3
 
