@@ -63,7 +63,7 @@ class ShadowTurn(msgspec.Struct, kw_only=True, gc=False, eq=False):
     first_s: float = 0.0
     """When its prompt was computed."""
     ended_s: float | None = None
-    then: "list[Callable[[ShadowTurn], None]]" = []
+    then: "list[Callable[[ShadowTurn], object]]" = []
     """Told of its end."""
 
     @property

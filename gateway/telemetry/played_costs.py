@@ -1,9 +1,8 @@
-"""What a turn takes in a play, as learned from turns as they are, and corrected by the play of these (pure).
+"""What turns take in a play: as learned from the real ones, corrected by a play of these (pure).
 
-What is learned of a replica is learned from turns most of which find nearly all of their prompts cached, and is
-off where others are: by 8 % too little for prompts of tens of thousands of tokens, if nothing was told of the
-replica. In turn it is too much for many turns that decode at once. Whoever plays the turns as they ran, with
-all that makes them wait, sees by how much.
+Most real turns find nearly all of their prompts cached. What they teach is off elsewhere: if nothing
+was told of the replica, 8 % too little for prompts of tens of thousands of tokens, and too much for steps of
+many rows. A play of the turns as they ran has all that makes them wait, so it shows by how much.
 
 Invariants: memory is constant; a factor is at least 1 / `_MOST` and at most `_MOST`.
 """
@@ -15,15 +14,15 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Usage
 
 LONG_TOKENS: Final = 4_000.0
-"""To compute, of a prompt: from there on its first token is late by what its tokens take, and hardly by what
-a step takes or who else is there."""
+"""Of a prompt, to compute: from there on most of the time to its first token is what its tokens take. With
+2,000 or 8,000 it is nearly the same."""
 _SOME_S: Final = 2.0
-"""Of turns, before a correction counts for a half."""
+"""Seconds that turns have to take, all together, before what they say counts for a half."""
 _REMEMBERED: Final = 1_000
 """Turns after which one counts 1/e in a correction."""
 _MOST: Final = 1.25
-"""A correction. What comes later than that, is held up by something else, such as other gateways' turns; the
-error bar tells of it."""
+"""A correction. Turns that take longer than that are held up by something else, such as the turns of other
+gateways; the error bar tells of the rest."""
 
 
 class Watched(Protocol):

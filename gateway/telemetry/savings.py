@@ -7,10 +7,9 @@ balancer would have them that sends turns round robin to the same replicas, with
 difference of the time that the engines were busy is what was saved. There a turn is sent as long after the
 one before it as its agent took, so an agent that waits for longer sends later; nobody is held back.
 
-What a turn costs is learned from turns as they are, most of which find nearly all of their prompts cached. The
-second play computes long prompts, of which few are seen, and many turns at once. So the first play is held
-against what really happened: where its long prompts, or its answers, take less than they really did, those of
-both plays are made longer by that (`played_costs.py`).
+What a turn costs is learned from turns most of which find nearly all of their prompts cached; the second play
+computes long prompts, and many at once. So the first play is held against what really happened, and costs are
+corrected by that in both (`played_costs.py`).
 
 The error bar is measured, too: what the caches of the first play are off by, against what engines report, as
 a share, of what the second one found; and by how much turns came off what was expected of them (the mean of
@@ -325,9 +324,7 @@ class Savings:
         if before.ended_s is not None:
             pool.blind.send(turn, None, at_s=before.ended_s + gap_s)
         else:
-            before.then.append(
-                lambda over: pool.blind.send(turn, None, at_s=(over.ended_s or 0.0) + gap_s) and None
-            )
+            before.then.append(lambda over: pool.blind.send(turn, None, at_s=(over.ended_s or 0.0) + gap_s))
 
     def _computed_beside(self, record: rec.PrefilledAhead | rec.PrefillLegEnded) -> None:
         """For a turn that then found it."""
