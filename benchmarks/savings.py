@@ -5,7 +5,7 @@
 
 A: this gateway's brain, whose estimate (`gateway/telemetry/savings.py`) is read at the end. B: stock vLLM
 behind round robin. Both serve the same sessions, which arrive at the same times, on simulated replicas. The
-truth is what B's engines were busy for longer than A's: the replica-seconds that were saved. B runs once more,
+truth is what B's engines were busy for longer than A's: the replica-seconds that were saved. B runs twice,
 with other noise of its engines' steps (2 %), which means nothing: by how much that changes what was saved
 (`chance`), nobody can foresee.
 
