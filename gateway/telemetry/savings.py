@@ -48,9 +48,9 @@ _LONG_S: Final = 600.0
 _BURST_S: Final = 10.0
 """Of turns that may come at once, as many as are played in that time."""
 UNCHECKED: Final = 0.15
-"""Share of what was saved by which the second play may be off, which nobody can check while it runs. It was 0.01
-to 0.10 on average in simulation, and chance makes as much or more where caches only just become too small
-(docs/design/cost.md)."""
+"""Share of what was saved by which the second play may be off, which nobody can check while it runs. It was
+0.01 to 0.10 on average in simulation, and chance makes as much or more where caches only just become too
+small (docs/design/cost.md)."""
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 _BEGINS_LIKE: Final = frozenset((Edge.RETRIES, Edge.REWINDS))
 """With the prompt of the turn before, and not with its answer."""
