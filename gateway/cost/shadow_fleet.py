@@ -60,8 +60,10 @@ class ShadowTurn(msgspec.Struct, kw_only=True, gc=False, eq=False):
     found: float | None = None
     """Of its prompt, that are cached; None: what the shadow's own caches hold."""
     sent_s: float = 0.0
+    first_s: float = 0.0
+    """When its prompt was computed."""
     ended_s: float | None = None
-    then: "list[Callable[[ShadowTurn], None]]" = []
+    then: "list[Callable[[ShadowTurn], object]]" = []
     """Told of its end."""
 
     @property
@@ -154,6 +156,7 @@ class _Replica:
         ended = []
         if self.prompt is not None and self.left_s <= _DUE_S:
             turn, self.prompt = self.prompt, None
+            turn.first_s = self.at_s
             self._numbers += 1
             heapq.heappush(self.rows, (self.steps + turn.output - 1, self._numbers, turn))
             self.context += turn.tokens
@@ -168,22 +171,24 @@ class _Replica:
 
 
 class ShadowFleet:
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, place: Callable[[], ReplicaId | None] = lambda: None) -> None:
+        """`place`: the replica of a turn that arrives and was sent to none; None if there is none."""
         self.cache = ShadowCache()
         self.totals = Totals()
         self.behind = 0
         """Turns that are not over."""
         self.left_out = 0
         self._costs = costs
+        self._place = place
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._next: dict[ReplicaId, float] = {}
         """When something of it is over. Here, as above, are those that have anything to do."""
-        self._arrivals: list[tuple[float, int, ReplicaId, ShadowTurn]] = []
+        self._arrivals: list[tuple[float, int, ReplicaId | None, ShadowTurn]] = []
         self._numbers = 0
         self._now = 0.0
 
-    def send(self, turn: ShadowTurn, replica: ReplicaId, *, at_s: float) -> bool:
-        """False if it is left out."""
+    def send(self, turn: ShadowTurn, replica: ReplicaId | None, *, at_s: float) -> bool:
+        """`replica`: None if it is placed when it arrives. False if it is left out."""
         if self.behind >= MAX_BEHIND:
             self.left_out += 1
             return False
@@ -210,6 +215,11 @@ class ShadowFleet:
                 ended = replica.over()
             else:
                 _, _, name, turn = heapq.heappop(self._arrivals)
+                name = name or self._place()
+                if name is None:
+                    self.behind -= 1
+                    self.left_out += 1
+                    continue
                 replica = self._replicas.get(name) or self._joined(name)
                 replica.advance(now)
                 replica.waiting.append(turn)

@@ -7,6 +7,10 @@ balancer would have them that sends turns round robin to the same replicas, with
 difference of the time that the engines were busy is what was saved. There a turn is sent as long after the
 one before it as its agent took, so an agent that waits for longer sends later; nobody is held back.
 
+What a turn costs is learned from turns most of which find nearly all of their prompts cached; the second play
+computes long prompts, and many at once. So the first play is held against what really happened, and costs are
+corrected by that in both (`played_costs.py`).
+
 The error bar is measured, too: what the caches of the first play are off by, against what engines report, as
 a share, of what the second one found; and by how much turns came off what was expected of them (the mean of
 those of the first play, and p10 and p90 of first tokens lately), as a share of what was saved. What cannot be
@@ -22,7 +26,7 @@ what it found cached are counted, and nothing else is done with them.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -32,6 +36,7 @@ from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
+from gateway.telemetry.played_costs import LONG_TOKENS, PlayedCosts, Watched
 
 MAX_OPEN: Final = 20_000
 MAX_LEFT: Final = 32_768
@@ -43,28 +48,12 @@ _LONG_S: Final = 600.0
 _BURST_S: Final = 10.0
 """Of turns that may come at once, as many as are played in that time."""
 UNCHECKED: Final = 0.15
-"""Share of what was saved by which the second play, which nobody can check while it runs, was off in
-simulation (docs/design/cost.md): 0.12 to 0.15 on average, up to 0.27 where caches only just become too
-small."""
+"""Share of what was saved by which the second play may be off, which nobody can check while it runs. It was
+0.01 to 0.10 on average in simulation, and chance makes as much or more where caches only just become too
+small (docs/design/cost.md)."""
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 _BEGINS_LIKE: Final = frozenset((Edge.RETRIES, Edge.REWINDS))
 """With the prompt of the turn before, and not with its answer."""
-
-
-class Watched(Protocol):
-    """Who has watched the replicas. None: too little is known of that one."""
-
-    def prefill_s(self, replica: ReplicaId, usage: Usage) -> float | None:
-        """A prompt of so many tokens, so many of them cached, alone."""
-        ...
-
-    def step_s(self, replica: ReplicaId, rows: int, context_tokens: float) -> float | None:
-        """A step of so many turns that decode, whose contexts are so long together."""
-        ...
-
-    def first_token_bars(self, replica: ReplicaId) -> tuple[float, float] | None:
-        """By what factors first tokens lately came sooner or later than was expected: p10 and p90."""
-        ...
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,35 +107,16 @@ class _Open(msgspec.Struct, gc=False):
     arrived: rec.TurnArrived
     pool: PoolId | None = None
     submitted_s: float = 0.0
-
-
-class _Costs:
-    """As `Costs`: of a replica that is not known yet, as of one that is."""
-
-    def __init__(self, watched: Watched, kv_tokens: Callable[[ReplicaId], int | None]) -> None:
-        self._watched = watched
-        self.kv_tokens = kv_tokens
-        self.known: ReplicaId | None = None
-
-    def prompt_s(self, replica: ReplicaId, new_tokens: float, cached_tokens: float) -> float:
-        usage = Usage(prompt_tokens=int(new_tokens + cached_tokens), cached_tokens=int(cached_tokens))
-        seconds = self._watched.prefill_s(replica, usage)
-        if seconds is None and self.known is not None:
-            seconds = self._watched.prefill_s(self.known, usage)
-        return seconds or 1e-3
-
-    def step_s(self, replica: ReplicaId, rows: int, context_tokens: float) -> float:
-        seconds = self._watched.step_s(replica, rows, context_tokens)
-        if seconds is None and self.known is not None:
-            seconds = self._watched.step_s(self.known, rows, context_tokens)
-        return seconds or 1e-3
+    first_s: float | None = None
+    """When its first token came, after it was sent."""
 
 
 class _Pool:
-    def __init__(self, costs: _Costs, replicas: Callable[[], Sequence[ReplicaId]]) -> None:
+    def __init__(self, costs: PlayedCosts, replicas: Callable[[], Sequence[ReplicaId]]) -> None:
+        self.costs = costs
         self.ours = ShadowFleet(costs)
-        self.blind = ShadowFleet(costs)
-        self.turns = self.uncounted = self.left_out = self.next = 0
+        self.blind = ShadowFleet(costs, self._next_replica)
+        self.turns = self.uncounted = self.left_out = self._next = 0
         self.prompt = self.cached = self.cached_s = 0.0
         self.beside = self.beside_s = 0.0
         """Computed ahead, or for another replica."""
@@ -154,11 +124,22 @@ class _Pool:
         """The turns of `ours`: what they really took, and in the play."""
         self._replicas = replicas
 
-    def send_blind(self, turn: ShadowTurn, at_s: float) -> None:
+    def _next_replica(self) -> ReplicaId | None:
+        self._next += 1
         up = self._replicas()
-        if up:
-            self.next += 1
-            self.blind.send(turn, up[self.next % len(up)], at_s=at_s)
+        return up[self._next % len(up)] if up else None
+
+    def played(self, turn: ShadowTurn, took_s: float, first_s: float | None) -> None:
+        """A turn of `ours` is over. `first_s`: when its first token really came, after it was sent; None if
+        nobody saw that."""
+        assert turn.ended_s is not None
+        self.took_s += took_s
+        self.played_s += turn.ended_s - turn.sent_s
+        if first_s is None:
+            return
+        self.costs.steps.learn(took_s - first_s, turn.ended_s - turn.first_s)
+        if turn.prompt - (turn.found or 0.0) >= LONG_TOKENS:
+            self.costs.prompts.learn(first_s, turn.first_s - turn.sent_s)
 
     def saved(self, bars: tuple[float, float]) -> Saved:
         ours, blind = self.ours.totals, self.blind.totals
@@ -196,7 +177,7 @@ class Savings:
         """`turns_per_s`: so many are played, on average; `kv_tokens`: as many fit on a replica, None if its
         engine does not say; `replicas`: those of a pool that may be given turns."""
         self._watched = watched
-        self._costs = _Costs(watched, kv_tokens)
+        self._kv_tokens = kv_tokens
         self._replicas = replicas
         self._allowance = Allowance(per_s=turns_per_s, burst=_BURST_S * turns_per_s)
         self._pools: dict[PoolId, _Pool] = {}
@@ -209,6 +190,7 @@ class Savings:
         self._takes: dict[type, Callable[[Any], None]] = {
             rec.TurnArrived: self._arrived,
             rec.GpuSubmit: self._submitted,
+            rec.GpuFirstToken: self._began,
             rec.GpuEnd: self._ended,
             rec.Refused: self._gone,
             rec.TurnLeft: self._gone,
@@ -218,9 +200,10 @@ class Savings:
         }
 
     def saved(self) -> dict[PoolId, Saved]:
-        known = self._costs.known
-        bars = (self._watched.first_token_bars(known) if known is not None else None) or (0.0, 2.0)
-        return {name: pool.saved(bars) for name, pool in self._pools.items()}
+        return {name: pool.saved(self._bars(pool.costs.known)) for name, pool in self._pools.items()}
+
+    def _bars(self, known: ReplicaId | None) -> tuple[float, float]:
+        return (self._watched.first_token_bars(known) if known is not None else None) or (0.0, 2.0)
 
     def take(self, records: Sequence[rec.Record]) -> None:
         takes = self._takes
@@ -240,15 +223,14 @@ class Savings:
 
     def _play(self) -> None:
         """As far as nothing can come any more that was before."""
-        if self._costs.known is None and sum(each.ours.behind for each in self._pools.values()) < _HELD_UP:
-            return
         until_s = self._now
         if self._open:
             first = next(iter(self._open.values()))
             until_s = max(first.arrived.at_s, self._now - _LONG_S)
         for pool in self._pools.values():
-            pool.ours.play(until_s)
-            pool.blind.play(until_s)
+            if pool.costs.known is not None or pool.ours.behind >= _HELD_UP:
+                pool.ours.play(until_s)
+                pool.blind.play(until_s)
 
     def _arrived(self, record: rec.TurnArrived) -> None:
         if record.session is not None:
@@ -264,9 +246,15 @@ class Savings:
         if turn is not None and record.pool is not None:
             turn.pool, turn.submitted_s = record.pool, record.at_s
             if record.pool not in self._pools:
-                made = _Pool(self._costs, lambda: self._replicas(record.pool or PoolId("")))
+                costs = PlayedCosts(self._watched, self._kv_tokens)
+                made = _Pool(costs, lambda: self._replicas(record.pool or PoolId("")))
                 self._pools[record.pool] = made
             self._pool_of[record.replica] = self._pools[record.pool]
+
+    def _began(self, record: rec.GpuFirstToken) -> None:
+        turn = self._open.get(record.turn)
+        if turn is not None and turn.arrived.is_streamed:
+            turn.first_s = record.launch_delay_ms / 1e3
 
     def _ended(self, record: rec.GpuEnd) -> None:
         if record.outcome == "failed":
@@ -290,10 +278,11 @@ class Savings:
         )
         blind = ShadowTurn(conversation=conversation, known=known, prompt=prompt, output=output)
         took_s = record.duration_ms / 1e3
-        ours.then.append(lambda over: self._played(pool, over, took_s))
+        first_s = turn.first_s
+        ours.then.append(lambda over: pool.played(over, took_s, first_s))
         pool.ours.send(ours, record.replica, at_s=turn.submitted_s)
         if left is None:
-            pool.send_blind(blind, arrived.at_s)
+            pool.blind.send(blind, None, at_s=arrived.at_s)
         else:
             self._send_behind(pool, blind, left.blind, arrived.at_s - left.ended_s)
         self._left[record.turn] = _Left(conversation, prompt, prompt + output, record.at_s, blind)
@@ -304,7 +293,7 @@ class Savings:
         pool.cached += cached
         anew_s = self._watched.prefill_s(record.replica, Usage(prompt_tokens=prompt, cached_tokens=0))
         if anew_s is not None:
-            self._costs.known = record.replica
+            pool.costs.known = record.replica
             pool.cached_s += anew_s - (self._watched.prefill_s(record.replica, record.usage) or 0.0)
 
     def _begins(
@@ -333,13 +322,9 @@ class Savings:
 
     def _send_behind(self, pool: _Pool, turn: ShadowTurn, before: ShadowTurn, gap_s: float) -> None:
         if before.ended_s is not None:
-            pool.send_blind(turn, before.ended_s + gap_s)
+            pool.blind.send(turn, None, at_s=before.ended_s + gap_s)
         else:
-            before.then.append(lambda over: pool.send_blind(turn, (over.ended_s or 0.0) + gap_s))
-
-    def _played(self, pool: _Pool, turn: ShadowTurn, took_s: float) -> None:
-        pool.took_s += took_s
-        pool.played_s += (turn.ended_s or turn.sent_s) - turn.sent_s
+            before.then.append(lambda over: pool.blind.send(turn, None, at_s=(over.ended_s or 0.0) + gap_s))
 
     def _computed_beside(self, record: rec.PrefilledAhead | rec.PrefillLegEnded) -> None:
         """For a turn that then found it."""

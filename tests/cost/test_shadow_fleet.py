@@ -37,7 +37,7 @@ def test_a_turn_alone():
     fleet.play(6.5)
     assert one.ended_s is None and fleet.behind == 1, "nothing is played beyond that"
     fleet.play(FOREVER)
-    assert one.ended_s == pytest.approx(5 + 1 + 1.0)
+    assert one.first_s == pytest.approx(5 + 1) and one.ended_s == pytest.approx(5 + 1 + 1.0)
     assert (
         fleet.totals.busy_s == pytest.approx(2.0)
         and fleet.totals.computed_tokens == 100
@@ -75,6 +75,20 @@ def test_prompts_wait_for_one_another_and_rows_share_steps():
     assert first.ended_s == pytest.approx(2 + 9 * 0.11)
     assert second.ended_s == pytest.approx(2 + 9 * 0.11 + 0.1)
     assert fleet.totals.busy_s == pytest.approx(second.ended_s)
+
+
+def test_a_turn_that_was_sent_to_no_replica_gets_one_when_it_arrives():
+    names = iter([A, B, None])
+    fleet = ShadowFleet(Linear(), lambda: next(names))
+    fleet.send(last := turn("last"), None, at_s=20.0)
+    fleet.send(later := turn("later", known=111, prompt=150), None, at_s=10.0)
+    fleet.send(first := turn("later"), None, at_s=0.0)
+    fleet.play(FOREVER)
+    assert first.ended_s == pytest.approx(2.0)
+    assert later.ended_s == pytest.approx(10 + 1.5 + 1.0), (
+        "the second that arrives runs on the second replica"
+    )
+    assert last.ended_s is None and fleet.left_out == 1 and fleet.behind == 0, "there was none left"
 
 
 def test_a_prompt_takes_longer_beside_many_rows_and_holds_them_up():

@@ -10,6 +10,7 @@ from gateway.domain.decision import Edge
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, ThreadId
 from gateway.domain.request import Usage
 from gateway.telemetry import savings
+from gateway.telemetry.played_costs import Correction
 from gateway.telemetry.savings import UNCHECKED, Saved, Savings
 from tests.telemetry.turns import over, turn
 
@@ -111,6 +112,90 @@ def test_an_agent_that_waits_for_longer_sends_later(is_over):
     # Its first turn ends as it did; 5 s later its tool is done, as it was.
     assert blind.sent_s == pytest.approx(3.0 + 5.0)
     assert blind.ended_s == pytest.approx(8.0 + 3.101 + 1.0), "all of it is computed"
+
+
+def test_round_robin_takes_turns_as_they_arrive_not_as_those_before_them_end():
+    """Of two agents the one that is answered first has the slower tool: it is the second to come again."""
+    made = of()
+    both = [
+        *turn("s-0", "s", 0.0, prompt=1000, agent="s"), *turn("u-0", "u", 0.5, prompt=2000, agent="u"),
+        *turn("s-1", "s", 50.0, prompt=1101, cached=0, edge=Edge.CONTINUES, parent="s-0"),
+        *turn("u-1", "u", 20.0, prompt=2101, cached=0, edge=Edge.CONTINUES, parent="u-0"),
+    ]  # fmt: skip
+    made.take(sorted(both, key=lambda record: record.at_s))
+    # s begins on r1 and u on r0; u comes next, to r1, where nothing of its is; and then s, to r0.
+    assert told(made).blind_tokens == 1000 + 2000 + 1101 + 2101
+
+
+def stretched(records: list[rec.Record], *, prompts: float = 1.0, answers: float = 1.0) -> list[rec.Record]:
+    """The turns of a `talk` take so much longer than it has them."""
+    found: list[rec.Record] = []
+    late_s = first_ms = 0.0
+    for record in records:
+        changed = record
+        if isinstance(record, rec.GpuFirstToken):
+            late_s += (prompts - 1) * record.launch_delay_ms / 1e3
+            first_ms = record.launch_delay_ms * prompts
+            changed = msgspec.structs.replace(record, launch_delay_ms=first_ms)
+        elif isinstance(record, rec.GpuEnd):
+            late_s += answers - 1.0
+            changed = msgspec.structs.replace(record, duration_ms=first_ms + answers * 1e3)
+        found.append(msgspec.structs.replace(changed, at_s=record.at_s + late_s))
+    return found
+
+
+def test_long_prompts_take_what_they_really_took():
+    """The gateway has learned too little of them: in truth they take a fifth longer."""
+    made = of()
+    made.take(stretched(talk("s", 40, grows=5000), prompts=1.2))
+    learned, found = of(), told(made)
+    learned.take(talk("s", 40, grows=5000))
+    expected = told(learned)
+    assert found.tokens == expected.tokens > 1e5
+    assert found.seconds == pytest.approx(1.2 * expected.seconds, rel=0.02)
+
+
+def test_short_prompts_correct_nothing():
+    made, learned = of(), of()
+    made.take(stretched(talk("s", 40, grows=500), prompts=1.2))
+    learned.take(talk("s", 40, grows=500))
+    assert told(made).seconds == pytest.approx(told(learned).seconds, rel=0.001)
+
+
+def test_answers_take_what_they_really_took():
+    made = of()
+    made.take(stretched(talk("s", 40), answers=1.15))
+    found = told(made)
+    assert found.busy_s == pytest.approx(41 + 40 * 1.15, rel=0.02), "prompts take a second each, and two"
+
+
+def test_an_answer_that_is_not_streamed_corrects_nothing():
+    made = of()
+    records = stretched(talk("s", 40, grows=5000), prompts=1.2)
+    for record in records:
+        is_arrival = isinstance(record, rec.TurnArrived)
+        made.take([msgspec.structs.replace(record, is_streamed=False) if is_arrival else record])
+    costs = made._pools[PoolId("p")].costs
+    made.settle()
+    assert costs.prompts.factor == costs.steps.factor == 1.0
+
+
+def test_what_takes_twice_as_long_is_held_up_by_others_and_the_bar_says_so():
+    made = of()
+    made.take(stretched(talk("s", 40, grows=5000), prompts=2.0))
+    found = told(made)
+    assert made._pools[PoolId("p")].costs.prompts.factor == 1.25
+    assert found.error_s > (UNCHECKED + 0.3) * found.seconds
+
+
+def test_a_correction_follows_what_changes():
+    correction = Correction()
+    for _ in range(3000):
+        correction.learn(1.1, 1.0 * correction.factor)
+    assert correction.factor == pytest.approx(1.1, rel=0.01)
+    for _ in range(5000):
+        correction.learn(0.9, 1.0 * correction.factor)
+    assert correction.factor == pytest.approx(0.9, rel=0.01)
 
 
 def test_nothing_is_played_beyond_what_may_still_come():
