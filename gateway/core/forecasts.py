@@ -20,13 +20,13 @@ from typing import Final
 import msgspec
 
 from gateway.core.live import LiveRequest
-from gateway.cost.estimator import Alone, Estimator, Load, Prediction, TurnWork
+from gateway.cost.estimator import Alone, Estimator, Load, Peers, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.tokens import Counted, TokensPerByte
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
-from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, TenantId, ThreadId
+from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, TenantId, ThreadId
 from gateway.domain.lessons import Notes, TurnTook
 from gateway.domain.records import Expected
 from gateway.domain.request import Answer, Usage, Work
@@ -54,8 +54,8 @@ class _Left(Counted, frozen=True):
 
 
 class _Replica:
-    def __init__(self, profile: Profile | None) -> None:
-        self.estimator = Estimator(profile)
+    def __init__(self, profile: Profile | None, peers: Peers | None) -> None:
+        self.estimator = Estimator(profile, peers)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
         self.told = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
@@ -73,6 +73,8 @@ class Forecasts:
         self._notes = notes
         self._profiles = dict(profiles or {})
         self._replicas: dict[ReplicaId, _Replica] = {}
+        self._pools: dict[ReplicaId, PoolId] = {}
+        self._peers: dict[PoolId | None, Peers] = {}
         self._models: TenantLru[TenantId, str | None, TokensPerByte] = TenantLru(_MODELS)
         """A client chooses how many bytes its tokens have, so it teaches this of its own tenant only."""
         self._left: dict[RequestId | ThreadId | None, _Left] = {}
@@ -271,17 +273,27 @@ class Forecasts:
             work = TurnWork(new_tokens=took.new_tokens, cached_tokens=took.cached_tokens)
             _learn(known.estimator, known.estimator.predict(work, load), took)
 
+    def replica_joined(self, replica: ReplicaId, pool: PoolId) -> None:
+        """Until something is known of it, it is expected to be as others of the pool are."""
+        self._pools[replica] = pool
+        self._peers.setdefault(pool, Peers())
+
     def replica_left(self, replica: ReplicaId) -> None:
         """It is no member any more, and nothing runs there."""
-        if self._replicas.pop(replica, None) is not None:
+        peers = self._peers.get(self._pools.pop(replica, None))
+        known = self._replicas.pop(replica, None)
+        if known is not None:
             self._share_lessons()
+            if peers is not None:
+                peers.left(known.estimator)
 
     # --- books -------------------------------------------------------------------------------------
 
     def _of(self, replica: ReplicaId) -> _Replica:
         known = self._replicas.get(replica)
         if known is None:
-            known = self._replicas[replica] = _Replica(self._profiles.get(replica))
+            peers = self._peers.get(self._pools.get(replica))
+            known = self._replicas[replica] = _Replica(self._profiles.get(replica), peers)
             self._share_lessons()
         return known
 

@@ -49,6 +49,7 @@ class Replicas:
         match event:
             case ev.ReplicaJoined():
                 self._fleet.joined(event.replica, event.pool)
+                self._forecasts.replica_joined(event.replica, event.pool)
             case ev.ReplicaCameUp():
                 return self._came_up(event, now=now)
             case ev.ReplicaWentDown():
@@ -104,6 +105,7 @@ class Replicas:
         before = self._fleet.get(event.facts.id)
         had = before.facts.models if before is not None else ()
         if self._fleet.came_up(event.facts, now=now):
+            self._forecasts.replica_joined(event.facts.id, pool)
             self._stream.replica_changed(event.facts.id, "up", "is healthy", now=now)
             self._gate.room_may_be(pool)
             self._tell_admission(pool, now=now)

@@ -10,7 +10,8 @@ Deviations: the paper measures kernels offline and finds their times stable. Her
 what a turn's time consists of, in seconds as the profile believes: launching, matrix products, attention,
 waiting for prefills ahead, sharing steps with rows that decode, reading the prompt. How much of each the
 replica really takes is fitted online to launch delays and decode rates (`fit.py`), so a profile that is
-wrong, or a guess because nothing is known of the server, costs some tens of observations. Error bars are
+wrong, or a guess because nothing is known of the server, costs some tens of observations. A replica
+without a profile is predicted as a peer of its pool is, until it has answered itself. Error bars are
 not the model's own: they are what its predictions lately turned out to be off by (`spread.py`).
 
 Invariants: memory is constant; predictions are positive, and p10 ≤ p90; predicting changes nothing.
@@ -45,7 +46,7 @@ UNKNOWN: Final = Profile(
         source="a guess, until observed",
     ),
 )
-"""Of a server about which nothing is known."""
+"""Of a server about which nothing is known, nor about any other of its pool."""
 
 _FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
@@ -57,6 +58,8 @@ _LEAST_TOKEN_S: Final = 2e-4
 processor left to write to its clients delivers whole answers like that."""
 _AMONG: Final = 16
 """Rows that decode at once where it is asked what one of them costs; from 4 to 64 it is nearly the same."""
+_USUAL_TURN: Final = (2_000.0, 20_000.0, OUTPUT_TOKENS)
+"""To compare replicas by: new tokens, cached ones, and those of the answer."""
 _OUTPUTS: Final = 50
 """Turns over which their usual output is averaged."""
 
@@ -121,7 +124,8 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 class Estimator:
     """Of one replica."""
 
-    def __init__(self, profile: Profile | None = None) -> None:
+    def __init__(self, profile: Profile | None = None, peers: "Peers | None" = None) -> None:
+        """`peers`: of its pool; one of them says what to expect while this one is unseen."""
         self._profile = profile or UNKNOWN
         trust, untried = (0.5, _TRIED) if profile is not None else (0.0, _GUESSED)
         self._first_token = DecayingFit(_FIRST_TOKEN_BELIEF, trust=trust)
@@ -136,6 +140,15 @@ class Estimator:
         self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
         self._formula: Formula | None = None
         """With the four above: None if something was learned since they were worked out."""
+        self._has_profile = profile is not None
+        self._peers = peers
+        if peers is not None and not self.is_unseen:
+            peers.seen(self)
+
+    @property
+    def is_unseen(self) -> bool:
+        """Nothing is known of it: no profile, and no first token seen."""
+        return not (self._has_profile or self._first_token.observations)
 
     @property
     def observations(self) -> int:
@@ -151,10 +164,17 @@ class Estimator:
     def usual_output_tokens(self) -> float:
         return math.exp(self._log_output)
 
+    @property
+    def pace(self) -> float:
+        """Of first tokens; as the last prediction had it."""
+        return self._pace
+
+    def formula(self) -> Formula:
+        """What turns take there, as observed so far; without the pace."""
+        return self._formula or self._multiplied_out()
+
     def predict(self, work: TurnWork, load: Load) -> Prediction:
-        formula = self._formula
-        if formula is None:
-            formula = self._formula = self._multiplied_out()
+        formula = self._formula or self._multiplied_out()
         new, cached = work.new_tokens, work.cached_tokens
         alone_s = formula.alone_s(new, cached)
         first_s = self._pace * (alone_s + formula.more_s(new, load))
@@ -175,37 +195,37 @@ class Estimator:
         )
 
     def _multiplied_out(self) -> Formula:
-        self._pace = self._first_token.pace
-        self._usual_output = self.usual_output_tokens
         self._first_token_bars = self._first_token_spread.bars()
         self._completion_bars = {knew: each.bars() for knew, each in self._completion_spreads.items()}
-        return Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
+        if self._peers is not None and self.is_unseen:
+            peer = self._peers.median
+            formula = peer.formula()
+            self._pace, self._usual_output = peer.pace, peer.expected_output_tokens
+            return formula  # not kept here: the peer learns
+        self._pace = self._first_token.pace
+        self._usual_output = self.usual_output_tokens
+        self._formula = Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
+        return self._formula
 
     def prefill_s(self, new_tokens: float, cached_tokens: float) -> float:
         """Until the first token of a turn that has this replica to itself, as observed so far."""
-        if self._formula is None:
-            self._formula = self._multiplied_out()
-        return self._formula.alone_s(new_tokens, cached_tokens)
+        return self.formula().alone_s(new_tokens, cached_tokens)
 
     def first_token_bars(self) -> tuple[float, float]:
         """By what factors first tokens lately came sooner or later than was predicted: p10 and p90."""
         if self._formula is None:
-            self._formula = self._multiplied_out()
+            self._multiplied_out()
         return self._first_token_bars
 
     def step_s(self, rows: int, context_tokens: float) -> float:
         """Of so many turns that decode, whose contexts are so long together."""
-        if self._formula is None:
-            self._formula = self._multiplied_out()
         mean = context_tokens / rows
         others = Load(decoding=rows - 1, decoding_context_tokens=context_tokens - mean)
-        return self._formula.token_s(mean, others)
+        return self.formula().token_s(mean, others)
 
     def turn_s(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """A turn that has this replica to itself: the completion of its `predict`, without error bars."""
-        formula = self._formula
-        if formula is None:
-            formula = self._formula = self._multiplied_out()
+        formula = self._formula or self._multiplied_out()
         seconds = self._pace * formula.alone_s(new_tokens, cached_tokens)
         if output_tokens > 1:
             seconds += (output_tokens - 1) * formula.token_s(new_tokens + cached_tokens, _NOTHING_ELSE)
@@ -222,9 +242,7 @@ class Estimator:
         """A turn that has this replica to itself; of a prompt so much is new. `decode_s`: what decoding took
         at most, if that was seen: while prompts of others are computed all the time, what a token takes alone
         cannot be told from what they take."""
-        formula = self._formula
-        if formula is None:
-            formula = self._formula = self._multiplied_out()
+        formula = self.formula()
         fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
         token_s, decoded = formula.token_s(prompt, _NOTHING_ELSE), max(0.0, output_tokens - 1)
         beside = formula.token_s(prompt, Load(decoding=_AMONG, decoding_context_tokens=_AMONG * prompt))
@@ -248,7 +266,10 @@ class Estimator:
         self._formula = None
         self._first_token_spread.observe(launch_delay_s / prediction.first_token.seconds)
         features = self._first_token_features(actual or prediction.work, prediction.load)
+        was_unseen = self.is_unseen
         self._first_token.observe(features, launch_delay_s)
+        if was_unseen and self._peers is not None:
+            self._peers.seen(self)
 
     def observe_end(
         self,
@@ -310,3 +331,31 @@ class Estimator:
             profile.step_overhead_s * load.decoding,  # rows are believed to cost what they read, and no more
             2 * model.active_parameters * load.queued_tokens / profile.flops_per_s / OUTPUT_TOKENS,
         )
+
+
+class Peers:
+    """The replicas of a pool of which something is known."""
+
+    def __init__(self) -> None:
+        self._seen: list[Estimator] = []
+        self._median = self._nobody = Estimator()
+        self._is_chosen = True
+
+    def seen(self, replica: Estimator) -> None:
+        """From now on something is known of it."""
+        self._seen.append(replica)
+        self._is_chosen = False
+
+    def left(self, replica: Estimator) -> None:
+        if replica in self._seen:
+            self._seen.remove(replica)
+            self._is_chosen = False
+
+    @property
+    def median(self) -> Estimator:
+        """By speed, as it was known when one came or left; the guess if nobody was seen."""
+        if not self._is_chosen:
+            by_speed = sorted(self._seen, key=lambda each: each.turn_s(*_USUAL_TURN))
+            self._median = by_speed[(len(by_speed) - 1) // 2] if by_speed else self._nobody
+            self._is_chosen = True
+        return self._median
