@@ -3,7 +3,7 @@
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
         [--knee PART=PER_H ...] [--loads KNEES ...] [--agents NAME ...] [--keep FILE]
 
-Simulated, in six parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
+Simulated, in seven parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
 
 `apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on agents that read long documents and on
@@ -35,6 +35,9 @@ second device computes prompts, as in the paper; `agent_xpu` is its policy there
 `turnpike` lets a second of background work count half (`routing.background_weight`); against itself without
 (`even`), vLLM's priorities by class with affinity (`vllm`), and background work bound to the slow devices
 (`bound`). Latencies and throughput.
+
+`unseen`: the first two and a half minutes of these requests; and where a slow device, or the fast one, comes
+after fifty seconds. A gateway that is told no `profile` against one that is (`told`).
 """
 
 import argparse
@@ -48,7 +51,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.command import judged
-from benchmarks.simulations.devices import DEVICES, DOCUMENTS
+from benchmarks.simulations.devices import DEVICES, DOCUMENTS, UNSEEN
 from benchmarks.simulations.kept import Kept
 from benchmarks.simulations.knee import SLOW, find_knee
 from benchmarks.simulations.mix import Arm, Ground, Played
@@ -60,7 +63,7 @@ from gateway.workload.trace.agent_kinds import CODING
 from gateway.workload.trace.agents import AgentKind, session_of
 from gateway.workload.trace.format import Session
 
-PARTS: Final = ("apart", "devices", "forks", "rented", "mix", "classes")
+PARTS: Final = ("apart", "devices", "forks", "rented", "mix", "classes", "unseen")
 RELATIVE: Final = (0.6, 1.0, 1.4)
 NOISE: Final = 0.02
 SUB_AGENTS: Final = 40
@@ -288,6 +291,8 @@ WITHOUT: Final = 1.05
 """How many times as long people wait at least, if background work counts in full."""
 AS_MUCH: Final = 0.98
 """Of its background work within the trace, at least so much is done."""
+AS_SOON: Final = 0.7
+"""Of how long people wait where profiles are told, to where they are not, while little is known."""
 MIXED: Final = ("reactive_s", "reactive_p90_s", "reactive_per_token_s", "background_per_token_s")
 
 
@@ -335,6 +340,15 @@ def classes(bench: Bench) -> None:
             bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=least)
 
 
+def unseen(bench: Bench) -> None:
+    for ground in UNSEEN[:2] if bench.is_quick else UNSEEN:
+        arms = (("untold", "turnpike+plugin"), ("told", "turnpike:profiles=told+plugin"))
+        ours, theirs = (bench.mixed(name, Arm(policy), ground, part="unseen") for name, policy in arms)
+        for metric in BY_CLASS:
+            least = AS_SOON if metric == "reactive_s" else None
+            bench.compare(f"unseen_{ground.name}_told_to_ours_{metric}", ours, theirs, metric, least=least)
+
+
 def _knee(text: str) -> tuple[str, float]:
     name, _, per_h = text.partition("=")
     return name, float(per_h)
@@ -369,6 +383,7 @@ def main(argv: list[str] | None = None) -> int:
             "rented": rented,
             "mix": mix,
             "classes": classes,
+            "unseen": unseen,
         }
         for part in asked.part or PARTS:
             parts[part](bench)

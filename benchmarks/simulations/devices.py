@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.simulations.mix import BACKGROUND, NOISE, REACTIVE, Make, arrivals, requests
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
+from gateway.simulator.fleet import Change, FleetSpec, ReplicaGroup
 from gateway.workload.trace.agent_kinds import SEARCH
 from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
 from gateway.workload.trace.format import Session
@@ -53,6 +53,8 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     trace_s: float
     kinds: tuple[AgentKind, AgentKind] | None = None
     """Of reactive and of background sessions; None: the paper's requests."""
+    joins: str | None = None
+    """A replica that comes after a third of the time."""
 
     def sessions(self, seed: int) -> list[Session]:
         made = requests(REACTIVE), requests(BACKGROUND)
@@ -61,7 +63,8 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
         return arrivals(*made, (self.reactive, self.background), self.trace_s, seed)
 
     def fleet(self, *, is_pair: bool) -> FleetSpec:
-        return FleetSpec(replicas=self.replicas, noise=NOISE)
+        changes = (Change(at_s=self.trace_s / 3, joins=self.joins),) if self.joins else ()
+        return FleetSpec(replicas=self.replicas, noise=NOISE, changes=changes)
 
 
 _SMALL: Final = "benchmarks/simulations/"
@@ -92,3 +95,10 @@ DEVICES: Final = (
 )
 """The paper's requests, at its highest rate of background work, on three small devices; and agents on four
 cards: people who have something searched for, beside agents that read documents."""
+_START: Final = msgspec.structs.replace(DEVICES[0], name="starts", trace_s=150.0)
+UNSEEN: Final = (
+    _START,
+    msgspec.structs.replace(_START, name="slow_joins", joins="sim-2"),
+    msgspec.structs.replace(_START, name="fast_joins", joins="sim-0"),
+)
+"""The requests, while little is known: a gateway has just started, or a device comes."""
