@@ -3,16 +3,18 @@
 Source: SAGA, §4.1 Eq. 1–3 (WA-LRU); Sutradhara, §4.3 (leaf before parent).
 Symbols: α, β, γ → ``alpha``, ``beta``, ``gamma``; size_max → ``size_max_blocks``;
     P_reuse(s) → ``reuse`` of `Evictor.claim`; t_last(s) → when the claim was made.
-Deviations: R̂ is not t/τ_max, τ_max being how long something is idle at most. It grows by 1 in each
-    ``idle_max_s``, and by 1 whenever as many blocks were overwritten as are claimed. So a guess of P_reuse is
-    worth at most 1.7 turnovers of the cache, as with the paper's, however quick these are; but R̂ is not
-    capped, and the order of two threads does not change while time passes: a sort key, no scan. size_max is
-    a constant. What several threads claim outlives each of them, which the papers leave to P_reuse. Nobody
-    tells Sutradhara's tags, which gain nothing beside that (docs/design/engine.md). A claim counts as made
-    as much earlier as the thread is expected to stay away, up to ``idle_max_s``: a longer absence costs more
-    for the same use. What an older turn left beyond the newer one keeps the older one's place: some agents
-    go on from earlier turns. Of that, a block may stay for a while after the one before it in the prompt has
-    gone, and nobody can use it.
+Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, here block by block, and then
+    its size says nothing of a block's worth (measured: benchmarks/eviction.py). R̂ is not t/τ_max, τ_max being
+    how long something is idle at most. It grows by 1 in each ``idle_max_s``, and by 1 whenever as many blocks
+    that were likely to be used again have been overwritten as are claimed: then the cache is too small for
+    what is likely, and recency tells more than a guess. So a guess of P_reuse is worth at most 1.7 such
+    turnovers, as with the paper's, however quick these are; but R̂ is not capped, and the order of two threads
+    does not change while time passes: a sort key, no scan. size_max is a constant. What several threads claim
+    outlives each of them, which the papers leave to P_reuse. Nobody tells Sutradhara's tags, which gain
+    nothing beside that (docs/design/engine.md). A claim counts as made as much earlier as the thread is
+    expected to stay away, up to ``idle_max_s``: a longer absence costs more for the same use. What an older
+    turn left beyond the newer one keeps the older one's place: some agents go on from earlier turns. Of that,
+    a block may stay for a while after the one before it in the prompt has gone, and nobody can use it.
 Invariants: with β = γ = 0, and told of no returns, the order is LRU's; leaf before parent within a turn; a
     block is never named while it is in use, or another turn claims it; each block is claimed once a turn;
     an operation costs what it handles, times O(log n), over time.
@@ -44,12 +46,14 @@ B = TypeVar("B", bound=Block)
 class EvictionConfig:
     alpha: float = 0.3
     beta: float = 0.5
-    gamma: float = 0.2
+    gamma: float = 0.05
     idle_max_s: float = 60.0
     size_max_blocks: int = 4_096
 
 
 _OVER = 1e6
+_LIKELY = 0.5
+"""Probability from which on something is likelier used again than not."""
 _TICK_S = 1e-3
 """Shorter times are not told apart."""
 
@@ -61,6 +65,7 @@ class Chain(Generic[B]):
     owner: Hashable
     blocks: list[B]
     hashes: list[object]
+    reuse: float
     score: float
     version: int = 0
 
@@ -79,7 +84,9 @@ class Evictor(Generic[B]):
     """Their leaf was in use when they were looked at."""
     _count: int = 0
     _turnovers: float = 0.0
-    """How often as many blocks have been overwritten as were claimed."""
+    """How often as many blocks that were likely to be used again have been overwritten as were claimed."""
+    _lost: int = 0
+    """Such blocks, of those that are being named."""
     _noted: tuple[float, float] = (0.0, 0.0)
     """Turnovers and time when the next two were brought up to date."""
     _recent: float = 0.0
@@ -111,6 +118,7 @@ class Evictor(Generic[B]):
             owner,
             list(blocks),
             [each.block_hash for each in blocks],
+            reuse,
             self._score(blocks, reuse, back_in_s, now),
         )
         self._chains[owner] = chain
@@ -127,6 +135,7 @@ class Evictor(Generic[B]):
         """How likely ``owner``'s state is used again, and when, has changed."""
         chain = self._chains.get(owner)
         if chain is not None:
+            chain.reuse = reuse
             chain.score = self._score(chain.blocks, reuse, back_in_s, now)
             self._push(chain)
 
@@ -153,7 +162,7 @@ class Evictor(Generic[B]):
     def victims(self, count: int) -> list[B]:
         """Up to so many free blocks to overwrite, the first first. They are claimed no longer."""
         found: list[B] = []
-        claimed = len(self._claims)
+        claimed, self._lost = len(self._claims), 0
         asleep, self._asleep = self._asleep, []
         self._collect(found, count)
         if len(found) < count and asleep:
@@ -163,7 +172,7 @@ class Evictor(Generic[B]):
             self._collect(found, count)
         else:
             self._asleep += [each for each in asleep if self._chains.get(each.owner) is each]
-        self._turnovers += len(found) / max(claimed, 1)
+        self._turnovers += self._lost / max(claimed, 1)
         return found
 
     def _collect(self, found: list[B], count: int) -> None:
@@ -190,6 +199,7 @@ class Evictor(Generic[B]):
             self._entries -= 1
             if self._unclaim(block) and is_there:
                 found.append(block)
+                self._lost += chain.reuse >= _LIKELY
         return bool(chain.blocks)
 
     def _set_apart(self, older: Chain[B], newer: Chain[B]) -> None:
