@@ -1,17 +1,20 @@
 """Which free blocks are overwritten first?
 
 Source: SAGA, §4.1 Eq. 1–3 (WA-LRU); Sutradhara, §4.3 (leaf before parent).
-Symbols: α, β, γ → ``alpha``, ``beta``, ``gamma``; τ_max → ``idle_max_s``; size_max → ``size_max_blocks``;
+Symbols: α, β, γ → ``alpha``, ``beta``, ``gamma``; size_max → ``size_max_blocks``;
     P_reuse(s) → ``reuse`` of `Evictor.claim`; t_last(s) → when the claim was made.
 Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, here block by block, and then
-    its size says nothing of a block's worth (measured: benchmarks/eviction.py). τ_max and size_max are
-    constants and R̂ is not capped at 1, so that the order of two threads does not change while time passes: a
-    sort key, no scan. What several threads claim outlives each of them, which the papers leave to P_reuse.
-    Nobody tells Sutradhara's tags, which gain nothing beside that (docs/design/engine.md). A claim counts as
-    made as much earlier as the thread is expected to stay away, up to τ_max: a longer absence costs more for
-    the same use. What an older turn left beyond the newer one keeps the older one's place: some agents go on
-    from earlier turns. Of that, a block may stay for a while after the one before it in the prompt has
-    gone, and nobody can use it.
+    its size says nothing of a block's worth (measured: benchmarks/eviction.py). R̂ is not t/τ_max, τ_max being
+    how long something is idle at most. It grows by 1 in each ``idle_max_s``, and by 1 whenever as many blocks
+    that were likely to be used again have been overwritten as are claimed: then the cache is too small for
+    what is likely, and recency tells more than a guess. So a guess of P_reuse is worth at most 1.7 such
+    turnovers, as with the paper's, however quick these are; but R̂ is not capped, and the order of two threads
+    does not change while time passes: a sort key, no scan. size_max is a constant. What several threads claim
+    outlives each of them, which the papers leave to P_reuse. Nobody tells Sutradhara's tags, which gain
+    nothing beside that (docs/design/engine.md). A claim counts as made as much earlier as the thread is
+    expected to stay away, up to ``idle_max_s``: a longer absence costs more for the same use. What an older
+    turn left beyond the newer one keeps the older one's place: some agents go on from earlier turns. Of that,
+    a block may stay for a while after the one before it in the prompt has gone, and nobody can use it.
 Invariants: with β = γ = 0, and told of no returns, the order is LRU's; leaf before parent within a turn; a
     block is never named while it is in use, or another turn claims it; each block is claimed once a turn;
     an operation costs what it handles, times O(log n), over time.
@@ -21,6 +24,7 @@ import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from math import exp
 from typing import Generic, Protocol, TypeVar
 
 
@@ -48,6 +52,10 @@ class EvictionConfig:
 
 
 _OVER = 1e6
+_LIKELY = 0.5
+"""Probability from which on something is likelier used again than not."""
+_TICK_S = 1e-3
+"""Shorter times are not told apart."""
 
 
 @dataclass(eq=False)
@@ -57,6 +65,7 @@ class Chain(Generic[B]):
     owner: Hashable
     blocks: list[B]
     hashes: list[object]
+    reuse: float
     score: float
     version: int = 0
 
@@ -74,6 +83,15 @@ class Evictor(Generic[B]):
     _asleep: list[Chain[B]] = field(default_factory=list)
     """Their leaf was in use when they were looked at."""
     _count: int = 0
+    _turnovers: float = 0.0
+    """How often as many blocks that were likely to be used again have been overwritten as were claimed."""
+    _lost: int = 0
+    """Such blocks, of those that are being named."""
+    _noted: tuple[float, float] = (0.0, 0.0)
+    """Turnovers and time when the next two were brought up to date."""
+    _recent: float = 0.0
+    _recent_s: float = 0.0
+    """Turnovers, and the seconds that they took; one turnover later they weigh e⁻¹ as much."""
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -100,6 +118,7 @@ class Evictor(Generic[B]):
             owner,
             list(blocks),
             [each.block_hash for each in blocks],
+            reuse,
             self._score(blocks, reuse, back_in_s, now),
         )
         self._chains[owner] = chain
@@ -116,6 +135,7 @@ class Evictor(Generic[B]):
         """How likely ``owner``'s state is used again, and when, has changed."""
         chain = self._chains.get(owner)
         if chain is not None:
+            chain.reuse = reuse
             chain.score = self._score(chain.blocks, reuse, back_in_s, now)
             self._push(chain)
 
@@ -142,6 +162,7 @@ class Evictor(Generic[B]):
     def victims(self, count: int) -> list[B]:
         """Up to so many free blocks to overwrite, the first first. They are claimed no longer."""
         found: list[B] = []
+        claimed, self._lost = len(self._claims), 0
         asleep, self._asleep = self._asleep, []
         self._collect(found, count)
         if len(found) < count and asleep:
@@ -151,6 +172,7 @@ class Evictor(Generic[B]):
             self._collect(found, count)
         else:
             self._asleep += [each for each in asleep if self._chains.get(each.owner) is each]
+        self._turnovers += self._lost / max(claimed, 1)
         return found
 
     def _collect(self, found: list[B], count: int) -> None:
@@ -177,6 +199,7 @@ class Evictor(Generic[B]):
             self._entries -= 1
             if self._unclaim(block) and is_there:
                 found.append(block)
+                self._lost += chain.reuse >= _LIKELY
         return bool(chain.blocks)
 
     def _set_apart(self, older: Chain[B], newer: Chain[B]) -> None:
@@ -208,12 +231,25 @@ class Evictor(Generic[B]):
         """Eq. 1, less what time adds to all alike. Larger goes first; what will not be used again, before
         all."""
         config = self.config
+        age, per_s = self._clock(now)
         if reuse <= 0.0:
-            return _OVER - now / config.idle_max_s
+            return _OVER - age
         size = min(len(blocks) / config.size_max_blocks, 1.0)
-        away_s = min(back_in_s or 0.0, config.idle_max_s)
-        recency = (away_s - now) / config.idle_max_s
-        return config.alpha * recency + config.beta * (1.0 - reuse) + config.gamma * size
+        away = min(back_in_s or 0.0, config.idle_max_s) * per_s
+        return config.alpha * (away - age) + config.beta * (1.0 - reuse) + config.gamma * size
+
+    def _clock(self, now: float) -> tuple[float, float]:
+        """How far R̂ of everything has grown, and by how much a second it grows of late."""
+        turnovers, noted_s = self._noted
+        self._noted = self._turnovers, now
+        if self._turnovers:  # else the cache is still filling: how long that takes says nothing
+            passed = self._turnovers - turnovers
+            keep = exp(-passed)
+            self._recent = self._recent * keep + passed
+            self._recent_s = self._recent_s * keep + now - noted_s
+        per_s = 1.0 / self.config.idle_max_s
+        lately = self._recent / max(self._recent_s, _TICK_S)
+        return self._turnovers + now * per_s, lately + per_s
 
     def _push(self, chain: Chain[B]) -> None:
         if not chain.blocks:

@@ -101,6 +101,81 @@ def test_who_is_away_for_longer_goes_first_up_to_a_bound(evictor: Evictor[Cell])
     assert names(evictor.victims(9)) == [1, 2, 3, 4]
 
 
+def overwrite(evictor: Evictor[Cell], count: int, *, reuse: float = 0.5, now: float) -> None:
+    """One block after the other, of threads with this reuse, in a cache of a hundred."""
+    for each in range(10_000, 10_000 + count):
+        evictor.claim("rest", cells(*range(1_000, 1_099)), reuse=1.0, now=now)
+        evictor.claim(each, cells(each), reuse=reuse, now=now)
+        assert names(evictor.victims(1)) == [each]
+
+
+@pytest.mark.parametrize(("others", "outlives"), [(0.5, 75), (0.7, 42), (0.25, 2_000), (0.0, 2_000)])
+def test_a_guess_of_reuse_is_outweighed_by_the_turnover_of_what_is_likely(
+    evictor: Evictor[Cell], others: float, outlives: int
+) -> None:
+    """However quick that is, here no time passes; not by that of what nobody is expected to want."""
+    evictor.claim("sure", cells(*range(100)), reuse=0.95, now=0.0)
+    left = 0
+    for each in range(1_000, 3_000):
+        evictor.claim(each, cells(each), reuse=others, now=0.0)
+        if names(evictor.victims(1)) != [each]:
+            break
+        left += 1
+    assert left == pytest.approx(outlives, rel=0.05)
+
+
+@pytest.mark.parametrize(("took_s", "goes_first"), [(10.0, 2), (1_000.0, 1)])
+def test_how_soon_somebody_returns_counts_against_the_turnover_of_late(
+    evictor: Evictor[Cell], took_s: float, goes_first: int
+) -> None:
+    for each in range(200):
+        overwrite(evictor, 1, now=(each + 1) * took_s / 200)
+    evictor.claim("older", cells(1), reuse=1.0, back_in_s=0.0, now=took_s)
+    overwrite(evictor, 50, now=took_s)
+    evictor.claim("later", cells(2), reuse=1.0, back_in_s=12.0, now=took_s)
+    order = [each for each in names(evictor.victims(200)) if each in (1, 2)]
+    assert order[0] == goes_first
+
+
+@pytest.mark.parametrize("slow", [0, 500], ids=["the cache filled", "the turnover was slow"])
+def test_what_was_slow_long_ago_is_forgotten(evictor: Evictor[Cell], slow: int) -> None:
+    for each in range(slow):
+        overwrite(evictor, 1, now=2.0 * each)
+    for each in range(500):
+        overwrite(evictor, 1, now=1_000.0 + each / 100)
+    evictor.claim("older", cells(1), reuse=0.9, now=1_005.0)
+    overwrite(evictor, 20, now=1_005.0)
+    evictor.claim("later", cells(2), reuse=0.9, back_in_s=1.0, now=1_005.0)
+    assert [each for each in names(evictor.victims(200)) if each in (1, 2)] == [2, 1]
+
+
+def test_no_time_at_all_leaves_an_order(evictor: Evictor[Cell]) -> None:
+    overwrite(evictor, 2_000, now=5.0)
+    evictor.claim("now", cells(1), reuse=0.5, back_in_s=0.0, now=5.0)
+    evictor.claim("later", cells(2), reuse=0.5, back_in_s=9.0, now=5.0)
+    assert [each for each in names(evictor.victims(200)) if each in (1, 2)] == [2, 1]
+
+
+def test_of_what_is_over_the_oldest_goes_first(evictor: Evictor[Cell]) -> None:
+    evictor.claim("old", cells(1), reuse=0.0, now=0.0)
+    evictor.claim("new", cells(2), reuse=0.0, now=1.0)
+    evictor.wake("old")
+    assert names(evictor.victims(2)) == [1, 2]
+
+
+def test_what_turns_out_to_be_over_counts_for_no_turnover(evictor: Evictor[Cell]) -> None:
+    evictor.claim("a", cells(1), reuse=0.9, now=0.0)
+    evictor.expect("a", 0.1, now=0.0)
+    assert names(evictor.victims(1)) == [1] and evictor._turnovers == 0.0
+
+
+def test_to_overwrite_all_that_is_claimed_is_a_turnover(evictor: Evictor[Cell]) -> None:
+    for first in (0, 100):
+        evictor.claim("a", cells(*range(first, first + 100)), reuse=0.5, now=0.0)
+        assert len(evictor.victims(30)) == 30 and len(evictor.victims(999)) == 70
+    assert evictor._turnovers == pytest.approx(2 * (0.3 + 1.0))
+
+
 TOUCHES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 6)), max_size=60)
 
 
