@@ -16,15 +16,18 @@ Mean and p90 of session completion within 15 % of live, and the same order of th
 live by more than 5 %, at the pace that each had.
 """
 
+import itertools
+import statistics
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import msgspec
 
 from benchmarks.command import judged
@@ -32,7 +35,7 @@ from benchmarks.fidelity_profile import Alone, Costs, fitted
 from benchmarks.gateway import gateway
 from benchmarks.live import BLOCK, CHUNK, LONGEST, MODEL, SEQUENCES, Completions, Engines, Kind, drawn, played
 from benchmarks.step_log import Step
-from benchmarks.verdict import Verdict
+from benchmarks.verdict import Interval, Verdict, bootstrapped, percentile
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
@@ -46,6 +49,8 @@ from gateway.workload.trace.format import Session
 
 Settings = dict[str, dict[str, Any]]
 """Of the gateway, by section."""
+Ask = Callable[[aiohttp.ClientSession, str], Endpoint]
+"""How clients ask the gateway at that URL."""
 SEED: Final = 11
 KV_BLOCKS: Final = 1_300
 """Of each server: two or three sessions at their longest."""
@@ -53,14 +58,11 @@ REPLICAS: Final = 2
 ALONE_S: Final = 8.0
 """For each session that is alone."""
 WITHIN: Final = 0.15
-APART: Final = 0.05
-"""Policies that differ by less are not ranked."""
 POLICIES: Final[dict[str, Settings]] = {
     "affinity": {"admission": {"shadow": True}},
     "affinity, cap of 2": {"admission": {"policy": "session-cap", "session_cap": 2}},
     "one turn a replica": {"admission": {"shadow": True, "max_running_per_replica": 1}},
 }
-CALIBRATED_BY: Final = POLICIES["affinity"]
 
 CALIBRATION: Final = Kind(
     name="calibration",
@@ -84,9 +86,16 @@ TEST: Final = Kind(
 )
 
 
-def live(sessions: Iterable[Session], engines: Engines, policy: Settings, at: Path) -> Completions:
+def stated(client: aiohttp.ClientSession, url: str) -> Endpoint:
+    """Sessions say who they are."""
+    return Endpoint(client, url, MODEL)
+
+
+def live(
+    sessions: Iterable[Session], engines: Engines, policy: Settings, at: Path, ask: Ask = stated
+) -> Completions:
     with gateway(engines.urls, at, _as_toml(policy)) as url:
-        return played(sessions, engines.urls, lambda client: Endpoint(client, url, MODEL))
+        return played(sessions, engines.urls, lambda client: ask(client, url))
 
 
 def _as_toml(settings: Settings) -> str:
@@ -105,7 +114,9 @@ def simulated(
     replicas: int = REPLICAS,
     kv_blocks: int = KV_BLOCKS,
     client: ClientConfig | None = None,
+    plugin: Settings | None = None,
 ) -> Completions:
+    """`plugin`: its settings, if the engines carry it."""
     found = Completions()
     profile = costs.profile(chunk_tokens=CHUNK, kv_tokens=kv_blocks * BLOCK)
 
@@ -118,7 +129,7 @@ def simulated(
         sessions,
         FleetSpec(replicas=(ReplicaGroup(profile="tiny", count=replicas, kv_blocks=kv_blocks),)),
         make_brain,
-        options=EngineOptions(max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK),
+        options=EngineOptions(max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK, plugin=plugin),
         client=client,
         seed=SEED,
         sink=found,
@@ -128,46 +139,147 @@ def simulated(
     return found
 
 
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """What is played live and simulated."""
+
+    engines: Engines
+    policy: Settings
+    plugin: Settings | None = None
+    """Its settings, if the engines carry it."""
+
+    def live(self, sessions: Iterable[Session], at: Path, ask: Ask) -> Completions:
+        return live(sessions, self.engines, self.policy, at, ask)
+
+    def simulated(self, sessions: Iterable[Session], costs: Costs, client: ClientConfig) -> Completions:
+        return simulated(
+            sessions,
+            costs,
+            self.policy,
+            replicas=len(self.engines.urls),
+            kv_blocks=self.engines.kv_blocks,
+            client=client,
+            plugin=self.plugin,
+        )
+
+
 def measure(count: int, verdict: Verdict, tell: Any) -> None:
-    calibration, test = drawn(CALIBRATION, count), drawn(TEST, count)
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
         engines = Engines(stack, at, replicas=REPLICAS, kv_blocks=KV_BLOCKS)
-        live(calibration[: count // 3], engines, CALIBRATED_BY, at / "warm")
-        by_itself = alone(calibration[: count // 3], engines, at / "alone")
-        began_s = time.time()
-        before = live(calibration, engines, CALIBRATED_BY, at / "before")
-        steps, lived = at_pace(engines.steps(began_s), before.pace_s), {}
-        for number, (name, policy) in enumerate(POLICIES.items()):
-            lived[name] = live(test, engines, policy, at / str(number))
-            tell(f"live, {name}: mean {lived[name].mean:.2f} s, p90 {lived[name].p90:.2f} s")
-        began_s = time.time()
-        after = live(calibration, engines, CALIBRATED_BY, at / "after")
-        steps += at_pace(engines.steps(began_s), after.pace_s)
+        arms = {name: Arm(engines=engines, policy=policy) for name, policy in POLICIES.items()}
+        compare(arms, drawn(CALIBRATION, count), drawn(TEST, count), at, verdict, tell)
+
+
+def compare(
+    arms: Mapping[str, Arm],
+    calibration: Sequence[Session],
+    test: Sequence[Session],
+    at: Path,
+    verdict: Verdict,
+    tell: Any,
+    *,
+    rounds: int = 1,
+    ask: Ask = stated,
+    client: ClientConfig | None = None,
+    groups: Sequence[str] = ("",),
+) -> None:
+    """The first arm is calibrated by. Every other round is played in the opposite order.
+
+    `groups`: how names of sessions begin that are judged together; the arms are ranked by the first group.
+    """
+    base, few = next(iter(arms.values())), calibration[: len(calibration) // 3]
+    client = client or ClientConfig()
+    for number, arm in enumerate({id(arm.engines): arm for arm in arms.values()}.values()):
+        arm.live(few, at / f"warm-{number}", ask)
+    by_itself = alone(few, base, at / "alone", ask)
+    began_s = time.time()
+    before = base.live(calibration, at / "before", ask)
+    steps = at_pace(base.engines.steps(began_s), before.pace_s)
+    lived: dict[str, list[Completions]] = {name: [] for name in arms}
+    for number in range(rounds):
+        for name in reversed(arms) if number % 2 else arms:
+            run = arms[name].live(test, at / f"{number} {name}", ask)
+            lived[name].append(run)
+            tell(
+                f"live, {name}: mean {run.mean:.2f} s, p90 {run.p90:.2f} s, others' share {run.strangers:.2f}"
+            )
+    began_s = time.time()
+    after = base.live(calibration, at / "after", ask)
+    steps += at_pace(base.engines.steps(began_s), after.pace_s)
 
     costs = fitted(steps, by_itself)
     tell(f"fitted: {costs}")
     for when, seen in (("before", before), ("after", after)):
-        again = simulated(calibration, costs.times(seen.pace_s), CALIBRATED_BY)
+        again = base.simulated(calibration, costs.times(seen.pace_s), client)
         verdict.tell(f"calibration_error_{when}", again.mean / seen.mean - 1)
         verdict.tell(f"calibration_pace_{when}_ms", seen.pace_s * 1e3)
     played = {
-        name: simulated(test, costs.times(lived[name].pace_s), policy) for name, policy in POLICIES.items()
+        name: [arm.simulated(test, costs.times(run.pace_s), client) for run in lived[name]]
+        for name, arm in arms.items()
     }
-    for name in POLICIES:
-        key = name.replace(",", "").replace(" ", "_")
-        tell(f"simulated, {name}: mean {played[name].mean:.2f} s, p90 {played[name].p90:.2f} s")
-        verdict.at_most(f"mean_error_{key}", abs(played[name].mean / lived[name].mean - 1), WITHIN)
-        verdict.at_most(f"p90_error_{key}", abs(played[name].p90 / lived[name].p90 - 1), WITHIN)
-        verdict.tell(f"pace_{key}_ms", lived[name].pace_s * 1e3)
-        verdict.tell(f"live_mean_{key}_s", lived[name].mean)
-        verdict.tell(f"simulated_mean_{key}_s", played[name].mean)
-        verdict.at_most(f"failed_{key}", lived[name].failed + played[name].failed, 0)
-    ranked, disagree = disagreements(
-        {name: each.mean for name, each in lived.items()}, {name: each.mean for name, each in played.items()}
+    for name, group in itertools.product(arms, groups):
+        key = "_".join([name.replace(",", ""), *filter(None, [group])]).replace(" ", "_")
+        judge(key, of(group, lived[name]), of(group, played[name]), verdict)
+    first = groups[0]
+    judge_ranks(
+        {name: of(first, runs) for name, runs in lived.items()},
+        {name: of(first, runs) for name, runs in played.items()},
+        verdict,
+        tell,
     )
+
+
+def of(group: str, runs: Iterable[Completions]) -> list[Completions]:
+    return [run.of(group) for run in runs]
+
+
+def judge(key: str, lived: Sequence[Completions], played: Sequence[Completions], verdict: Verdict) -> None:
+    found, expected = figures(lived), figures(played)
+    for figure, live_s in found.items():
+        verdict.at_most(f"{figure}_error_{key}", abs(expected[figure] / live_s - 1), WITHIN)
+        verdict.tell(f"live_{figure}_{key}_s", live_s)
+        verdict.tell(f"simulated_{figure}_{key}_s", expected[figure])
+    verdict.tell(f"pace_{key}_ms", statistics.fmean(run.pace_s for run in lived) * 1e3)
+    verdict.tell(f"others_share_{key}", max(run.strangers for run in lived))
+    verdict.at_most(f"failed_{key}", sum(run.failed for run in (*lived, *played)), 0)
+
+
+def figures(runs: Sequence[Completions]) -> dict[str, float]:
+    """Of all sessions' completion, and of all turns' first tokens."""
+    whole_s = [each for run in runs for each in run.seconds.values()]
+    first_s = [turn.first_token_s - turn.arrival_s for run in runs for turn in run.turns]
+    return {
+        f"{name}{figure}": value
+        for name, seconds in (("", whole_s), ("first_token_", first_s))
+        for figure, value in (("mean", statistics.fmean(seconds)), ("p90", percentile(seconds, 90)))
+    }
+
+
+def judge_ranks(
+    lived: Mapping[str, Sequence[Completions]],
+    played: Mapping[str, Sequence[Completions]],
+    verdict: Verdict,
+    tell: Any,
+) -> None:
+    """Of each two arms, by how much the first takes longer. What differs live by less than the noise has no
+    rank."""
+    ranked = wrong = 0
+    for one, other in itertools.combinations(lived, 2):
+        seen = [longer(*runs) for runs in zip(lived[one], lived[other], strict=True)]
+        foreseen = [longer(*runs).mean for runs in zip(played[one], played[other], strict=True)]
+        told = ", ".join(f"{each.mean:+.1%} ({each.low:+.1%} to {each.high:+.1%})" for each in seen)
+        tell(f"{one} to {other}: live {told}; simulated {statistics.fmean(foreseen):+.1%}")
+        is_longer = all(each.low > 0 for each in seen)
+        if is_longer or all(each.high < 0 for each in seen):
+            ranked += 1
+            wrong += (statistics.fmean(foreseen) > 0) != is_longer
     verdict.tell("pairs_ranked", ranked)
-    verdict.at_most("pairs_ranked_otherwise", disagree, 0)
+    verdict.at_most("pairs_ranked_otherwise", wrong, 0)
+
+
+def longer(one: Completions, other: Completions) -> Interval:
+    """Than the other, relative to its mean: session by session."""
+    return bootstrapped([(one.seconds[name] - other.seconds[name]) / other.mean for name in other.seconds])
 
 
 def at_pace(steps: Iterable[Step], pace_s: float) -> list[Step]:
@@ -175,15 +287,15 @@ def at_pace(steps: Iterable[Step], pace_s: float) -> list[Step]:
     return [msgspec.structs.replace(step, took_s=step.took_s / pace_s) for step in steps]
 
 
-def alone(sessions: Sequence[Session], engines: Engines, at: Path) -> list[Alone]:
+def alone(sessions: Sequence[Session], arm: Arm, at: Path, ask: Ask) -> list[Alone]:
     """One session after the other. A step of theirs is known by the length of its prompt."""
     began_s = time.time()
     apart = [
         msgspec.structs.replace(each, arrival_s=number * ALONE_S) for number, each in enumerate(sessions)
     ]
-    played = live(apart, engines, CALIBRATED_BY, at)
+    played = arm.live(apart, at, ask)
     inside_s: defaultdict[int, float] = defaultdict(float)
-    for step in engines.steps(began_s):
+    for step in arm.engines.steps(began_s):
         inside_s[step.rows[0].prompt_tokens] += step.took_s
     lengths = Counter(turn.prompt_tokens for turn in played.turns)
     return [
@@ -193,21 +305,6 @@ def alone(sessions: Sequence[Session], engines: Engines, at: Path) -> list[Alone
         for turn in played.turns
         if lengths[turn.prompt_tokens] == 1
     ]
-
-
-def disagreements(lived: dict[str, float], played: dict[str, float]) -> tuple[int, int]:
-    """Pairs of policies that differ live, and those of them whose order is another when simulated."""
-    names = list(lived)
-    pairs = [
-        (one, other)
-        for at, one in enumerate(names)
-        for other in names[at + 1 :]
-        if abs(lived[one] / lived[other] - 1) > APART
-    ]
-    wrong = [
-        pair for pair in pairs if (lived[pair[0]] < lived[pair[1]]) != (played[pair[0]] < played[pair[1]])
-    ]
-    return len(pairs), len(wrong)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -90,6 +90,14 @@ class Completions(Ignore):
         self.seconds[outcome.id] = outcome.end_s - outcome.arrival_s
         self.failed += outcome.failed
 
+    def of(self, names: str) -> "Completions":
+        """Of the sessions whose names begin so."""
+        found = Completions()
+        found.pace_s, found.strangers, found.failed = self.pace_s, self.strangers, self.failed
+        found.seconds = {name: each for name, each in self.seconds.items() if name.startswith(names)}
+        found.turns = [turn for turn in self.turns if turn.session.startswith(names)]
+        return found
+
     @property
     def mean(self) -> float:
         return statistics.mean(self.seconds.values())
@@ -126,6 +134,8 @@ class Engines:
         for engine in engines:
             engine.wait_healthy()
         self.urls = [engine.url for engine in engines]
+        self.kv_blocks = kv_blocks
+        """Of each."""
 
     def steps(self, since_s: float = 0.0) -> list[Step]:
         """That began since then, by the wall clock."""

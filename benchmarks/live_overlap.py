@@ -19,6 +19,7 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -126,17 +127,8 @@ class Seen:
 
 
 def measure(count: int, rounds: int, verdict: Verdict) -> None:
-    words = vocabulary()
-    sessions = sorted(
-        (with_tools(each) for kind in (SWITCHING, APPENDING) for each in drawn(kind, count)),
-        key=lambda each: each.arrival_s,
-    )
-    talks = {each.id: talk(each, words) for each in sessions}
-    for name, said in talks.items():
-        for turn, tool in zip(said.turns, TOOLS, strict=False) if name.startswith(SWITCHING.name) else ():
-            for call in turn.get("tool_calls", ()):
-                call["name"] = tool
-    systems = {part: " ".join(f"{part} {word}" for word in words[: SYSTEM_TOKENS // 2]) for part in SYSTEMS}
+    sessions = arriving(with_tools(each) for kind in (SWITCHING, APPENDING) for each in drawn(kind, count))
+    talks, systems = said(sessions)
     skipped = frozenset(each.id for each in sessions[: int(_SKIPPED * len(sessions))])
     for kind, flags, env in (("", (), {}), ("plugin_", PLUGIN, PLUGIN_ENV)):
         with ExitStack() as stack:
@@ -160,6 +152,22 @@ def measure(count: int, rounds: int, verdict: Verdict) -> None:
             if env:
                 verdict.at_least(f"{kind}hints_followed", sum(map(followed, engines.urls)), 1)
         judge(verdict, kind, without, ahead)
+
+
+def arriving(sessions: Iterable[Session]) -> list[Session]:
+    return sorted(sessions, key=lambda each: each.arrival_s)
+
+
+def said(sessions: Iterable[Session]) -> tuple[dict[str, Talk], dict[str, str]]:
+    """In each session, and the system prompts by name. Sessions that switch call each of `TOOLS` in turn."""
+    words = vocabulary()
+    talks = {each.id: talk(each, words) for each in sessions}
+    for name, each in talks.items():
+        for turn, tool in zip(each.turns, TOOLS, strict=False) if name.startswith(SWITCHING.name) else ():
+            for call in turn.get("tool_calls", ()):
+                call["name"] = tool
+    systems = {part: " ".join(f"{part} {word}" for word in words[: SYSTEM_TOKENS // 2]) for part in SYSTEMS}
+    return talks, systems
 
 
 def make(

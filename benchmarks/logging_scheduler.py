@@ -1,6 +1,7 @@
 """vLLM's scheduler, which also keeps a log of its steps (`step_log.py`). For `--scheduler-cls`.
 
-A step begins when it is scheduled, or when the one before it has ended, whichever is later.
+A step begins when the one before it has ended, if that left requests; else when it is scheduled. So what the
+engine does between steps is the later one's.
 """
 
 import os
@@ -21,9 +22,11 @@ class LoggingScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM's types ar
         self._log = Path(os.environ[VARIABLE]).open("wb", buffering=0)  # noqa: SIM115 - as long as the engine
         self._scheduled: list[tuple[SchedulerOutput, float, list[Row]]] = []
         self._ended_s = 0.0
+        self._goes_on = False
+        """There were requests when the last step ended."""
 
     def schedule(self, *arguments: Any, **named: Any) -> SchedulerOutput:
-        began_s = time.time()
+        began_s = self._ended_s if self._goes_on else time.time()
         out = super().schedule(*arguments, **named)
         if out.total_num_scheduled_tokens:
             rows = [self._row(name, tokens) for name, tokens in out.num_scheduled_tokens.items()]
@@ -39,5 +42,6 @@ class LoggingScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM's types ar
         if self._scheduled and self._scheduled[0][0] is out:
             _, scheduled_s, rows = self._scheduled.pop(0)
             began_s, self._ended_s = max(scheduled_s, self._ended_s), time.time()
+            self._goes_on = self.has_unfinished_requests()
             self._log.write(msgspec.json.encode(Step(began_s, self._ended_s - began_s, rows)) + b"\n")
         return found

@@ -2,10 +2,11 @@
 
 import pytest
 
-from benchmarks.fidelity import CALIBRATION, POLICIES, TEST, disagreements, simulated
+from benchmarks.fidelity import CALIBRATION, POLICIES, TEST, judge_ranks, simulated
 from benchmarks.fidelity_profile import Alone, Costs, fitted
-from benchmarks.live import LONGEST, drawn
+from benchmarks.live import LONGEST, Completions, drawn
 from benchmarks.step_log import Row, Step
+from benchmarks.verdict import Verdict
 from gateway.cost.roofline import Batch, context_product, step_s
 from gateway.workload.trace.format import check
 
@@ -65,10 +66,43 @@ def test_nothing_is_found_to_cost_less_than_nothing():
     assert all(getattr(found, name) >= 0 for name in Costs.__struct_fields__)
 
 
-def test_only_policies_that_differ_are_ranked():
-    lived = {"a": 10.0, "b": 10.2, "c": 20.0}
-    assert disagreements(lived, {"a": 3.0, "b": 2.0, "c": 4.0}) == (2, 0)
-    assert disagreements(lived, {"a": 5.0, "b": 2.0, "c": 4.0}) == (2, 1)
+def completions(**seconds: float) -> Completions:
+    found = Completions()
+    found.seconds = seconds
+    return found
+
+
+SLOW, QUICK = completions(a=10.0, b=30.0), completions(a=8.0, b=25.0)
+AS_SLOW = completions(a=11.0, b=29.0)
+
+
+@pytest.mark.parametrize(
+    ("lived", "played", "ranked", "wrong"),
+    [
+        ([SLOW, QUICK], [SLOW, QUICK], 1, 0),
+        ([SLOW, QUICK], [QUICK, SLOW], 1, 1),
+        ([QUICK, SLOW], [SLOW, QUICK], 1, 1),
+        ([SLOW, AS_SLOW], [QUICK, SLOW], 0, 0),
+    ],
+)
+def test_only_arms_that_differ_live_are_ranked(lived, played, ranked, wrong):
+    verdict = Verdict()
+    of_two = [dict(zip("xy", ([each] for each in runs), strict=True)) for runs in (lived, played)]
+    judge_ranks(*of_two, verdict, lambda *_: None)
+    assert verdict.figures["pairs_ranked"].value == ranked
+    assert verdict.figures["pairs_ranked_otherwise"].value == wrong
+
+
+def test_arms_that_differ_in_one_round_alone_have_no_rank():
+    verdict = Verdict()
+    judge_ranks(
+        {"x": [SLOW, SLOW], "y": [QUICK, AS_SLOW]}, {"x": [SLOW] * 2, "y": [QUICK] * 2}, verdict, print
+    )
+    assert verdict.figures["pairs_ranked"].value == 0
+
+
+def test_a_group_is_of_sessions_whose_names_begin_alike():
+    assert completions(a1=1.0, a2=3.0, b1=50.0).of("a").mean == 2.0
 
 
 @pytest.mark.slow

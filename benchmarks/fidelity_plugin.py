@@ -1,0 +1,68 @@
+"""Does a simulation tell what the engine plugin gains? Live and simulated, with it and without.
+
+    python -m benchmarks.fidelity_plugin [--quick] [--json]
+
+A real vLLM server on the CPU with a tiny model, as it comes, and one that carries `turnpike-vllm`; one
+of them is played at a time, behind the same gateway: as it is by default (`turnpike`), and where nobody waits
+(`affinity`), so that the engine alone decides whose KV cache is kept. The sessions need several times the KV
+that there is. Simulated: `turnpike` and `turnpike+plugin`, and the same without limit, with costs that are
+fitted in the same run, as in `benchmarks.fidelity`, to the engine without the plugin.
+
+Arms are ranked where sessions, pair by pair, take longer in every round, by an interval of 95 %.
+"""
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks import fidelity
+from benchmarks.command import judged
+from benchmarks.fidelity import POLICIES, Arm, Settings, compare
+from benchmarks.live import Engines, drawn
+from benchmarks.live_overlap import PLUGIN, PLUGIN_ENV, followed
+from benchmarks.verdict import Verdict
+
+KV_BLOCKS: Final = 650
+"""Two or three sessions at their longest."""
+TURNPIKE: Final[Settings] = {}
+AFFINITY: Final = POLICIES["affinity"]
+CALIBRATION: Final = msgspec.structs.replace(fidelity.CALIBRATION, first_tokens=(500, 8_000))
+TEST: Final = msgspec.structs.replace(
+    fidelity.TEST, first_tokens=(4_000, 7_000), grows_by=(150, 700), apart_s=1.2
+)
+
+
+def measure(count: int, rounds: int, verdict: Verdict, tell: Any) -> None:
+    with ExitStack() as stack:
+        at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
+        (at / "stock").mkdir()
+        (at / "biased").mkdir()
+        stock = Engines(stack, at / "stock", replicas=1, kv_blocks=KV_BLOCKS)
+        biased = Engines(stack, at / "biased", replicas=1, kv_blocks=KV_BLOCKS, flags=PLUGIN, env=PLUGIN_ENV)
+        arms = {
+            "turnpike": Arm(engines=stock, policy=TURNPIKE),
+            "turnpike+plugin": Arm(engines=biased, policy=TURNPIKE, plugin={}),
+            "affinity": Arm(engines=stock, policy=AFFINITY),
+            "affinity+plugin": Arm(engines=biased, policy=AFFINITY, plugin={}),
+        }
+        compare(arms, drawn(CALIBRATION, count), drawn(TEST, count), at, verdict, tell, rounds=rounds)
+        verdict.at_least("hints_followed", sum(map(followed, biased.urls)), 1)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return judged(
+        __file__,
+        __doc__,
+        lambda is_quick, verdict, tell: measure(8 if is_quick else 12, 1 if is_quick else 2, verdict, tell),
+        quick="8 sessions instead of 12, and half of the runs",
+        about=f"seed {fidelity.SEED}",
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
