@@ -7,21 +7,22 @@ there are two), and clients that play a workload (`turnpike play`). Gateway and 
 and so does each server's own API process: what they take is part of what is calibrated. Simulated: the same
 sessions and the same settings of the same brain, before engines whose steps cost what a profile says.
 
-The costs (`fidelity_profile.py`) are fitted to the engines' steps while one workload is played under one
-policy, before and after the test, and to requests that were alone. What a shared core does varies by half
-within minutes, so costs are in units of the machine's pace (`speedometer.py`), which is measured in each run.
-What counts is another workload, with more sessions at once than the caches hold, under three policies. There,
-if costs are off by a tenth, so are completions; where sessions only just fit, these are off by twice as much.
-Mean and p90 of session completion within 15 % of live, and the same order of the policies, where they differ
-live by more than 5 %, at the pace that each had.
+The costs (`fidelity_profile.py`) are fitted to the engines' steps and to requests while one workload is
+played under one policy, before and after the test. What a shared core does varies by half within minutes, so
+costs are in units of the machine's pace (`speedometer.py`), which is measured in each run. What counts is
+another workload, with more sessions at once than the caches hold, under three policies. There, if costs are
+off by a tenth, so are completions; where sessions only just fit, these are off by twice as much.
+
+Mean and p90 of session completion and of first tokens are to be within 15 % of live, at the pace that each
+run had. The order of two policies is to be the same where live their sessions, pair by pair, differ by more
+than the noise: where in each round the interval of 95 % of the difference excludes none.
 """
 
 import itertools
 import statistics
 import sys
 import tempfile
-import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,7 +32,7 @@ import aiohttp
 import msgspec
 
 from benchmarks.command import judged
-from benchmarks.fidelity_profile import Alone, Costs, fitted
+from benchmarks.fidelity_profile import Asked, Costs, fitted
 from benchmarks.gateway import gateway
 from benchmarks.live import BLOCK, CHUNK, LONGEST, MODEL, SEQUENCES, Completions, Engines, Kind, drawn, played
 from benchmarks.step_log import Step
@@ -55,8 +56,6 @@ SEED: Final = 11
 KV_BLOCKS: Final = 1_300
 """Of each server: two or three sessions at their longest."""
 REPLICAS: Final = 2
-ALONE_S: Final = 8.0
-"""For each session that is alone."""
 WITHIN: Final = 0.15
 POLICIES: Final[dict[str, Settings]] = {
     "affinity": {"admission": {"shadow": True}},
@@ -191,23 +190,26 @@ def compare(
     client = client or ClientConfig()
     for number, arm in enumerate({id(arm.engines): arm for arm in arms.values()}.values()):
         arm.live(few, at / f"warm-{number}", ask)
-    by_itself = alone(few, base, at / "alone", ask)
-    began_s = time.time()
-    before = base.live(calibration, at / "before", ask)
-    steps = at_pace(base.engines.steps(began_s), before.pace_s)
+    steps, requests = list[Step](), list[Asked]()
+
+    def calibrated(when: str) -> Completions:
+        run = base.live(calibration, at / when, ask)
+        seen = base.engines.steps(run.began_s)
+        steps.extend(at_pace(seen, run.pace_s))
+        requests.extend(asked(run, seen))
+        return run
+
+    before = calibrated("before")
     lived: dict[str, list[Completions]] = {name: [] for name in arms}
     for number in range(rounds):
-        for name in reversed(arms) if number % 2 else arms:
+        for name in [*arms][:: -1 if number % 2 else 1]:
             run = arms[name].live(test, at / f"{number} {name}", ask)
             lived[name].append(run)
             tell(
                 f"live, {name}: mean {run.mean:.2f} s, p90 {run.p90:.2f} s, others' share {run.strangers:.2f}"
             )
-    began_s = time.time()
-    after = base.live(calibration, at / "after", ask)
-    steps += at_pace(base.engines.steps(began_s), after.pace_s)
-
-    costs = fitted(steps, by_itself)
+    after = calibrated("after")
+    costs = fitted(steps, requests)
     tell(f"fitted: {costs}")
     for when, seen in (("before", before), ("after", after)):
         again = base.simulated(calibration, costs.times(seen.pace_s), client)
@@ -287,24 +289,22 @@ def at_pace(steps: Iterable[Step], pace_s: float) -> list[Step]:
     return [msgspec.structs.replace(step, took_s=step.took_s / pace_s) for step in steps]
 
 
-def alone(sessions: Sequence[Session], arm: Arm, at: Path, ask: Ask) -> list[Alone]:
-    """One session after the other. A step of theirs is known by the length of its prompt."""
-    began_s = time.time()
-    apart = [
-        msgspec.structs.replace(each, arrival_s=number * ALONE_S) for number, each in enumerate(sessions)
-    ]
-    played = arm.live(apart, at, ask)
-    inside_s: defaultdict[int, float] = defaultdict(float)
-    for step in arm.engines.steps(began_s):
-        inside_s[step.rows[0].prompt_tokens] += step.took_s
-    lengths = Counter(turn.prompt_tokens for turn in played.turns)
-    return [
-        Alone(
-            turn.prompt_tokens, (turn.end_s - turn.arrival_s - inside_s[turn.prompt_tokens]) / played.pace_s
-        )
-        for turn in played.turns
-        if lengths[turn.prompt_tokens] == 1
-    ]
+def asked(run: Completions, steps: Iterable[Step]) -> list[Asked]:
+    """Requests, in units of the machine's pace. Which is which is known by the length of the prompt."""
+    first = {
+        row.prompt_tokens: (row.arrived_s, step.ended_s)
+        for step in steps
+        for row in step.rows
+        if row.ends_prompt and row.arrived_s
+    }
+    lengths = Counter(turn.prompt_tokens for turn in run.turns)
+    found = []
+    for turn in run.turns:
+        if lengths[turn.prompt_tokens] == 1 and turn.prompt_tokens in first:
+            arrived_s, ended_s = first[turn.prompt_tokens]
+            outside_s = turn.first_token_s - turn.arrival_s - (ended_s - arrived_s)
+            found.append(Asked(turn.prompt_tokens, outside_s / run.pace_s))
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -55,7 +55,7 @@ class Counting:
 def counted(session: Session, talk: Talk, systems: dict[str, str], count: Counting) -> Session:
     """The session with the tokens that its agent sends and gets."""
     switches = session.id.startswith(SWITCHING.name)
-    messages, turns, shared = list(talk.opening), [], 0
+    messages, turns, shared = list(talk.opening), list[Turn](), 0
     for at, (turn, answer) in enumerate(zip(session.threads[0].turns, talk.turns, strict=True)):
         if switches:
             messages[0] = {"role": "system", "content": systems[SYSTEMS[at]]}

@@ -28,9 +28,13 @@ from benchmarks.verdict import Verdict
 
 KV_BLOCKS: Final = 650
 """Two or three sessions at their longest."""
+LONGEST: Final = ("--max-model-len", "16384")
+"""No longer than what the cache holds, or vLLM does not start."""
 TURNPIKE: Final[Settings] = {}
 AFFINITY: Final = POLICIES["affinity"]
-CALIBRATION: Final = msgspec.structs.replace(fidelity.CALIBRATION, first_tokens=(500, 8_000))
+CALIBRATION: Final = msgspec.structs.replace(
+    fidelity.CALIBRATION, first_tokens=(500, 8_000), grows_by=(100, 1_000)
+)
 TEST: Final = msgspec.structs.replace(
     fidelity.TEST, first_tokens=(4_000, 7_000), grows_by=(150, 700), apart_s=1.2
 )
@@ -41,8 +45,10 @@ def measure(count: int, rounds: int, verdict: Verdict, tell: Any) -> None:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
         (at / "stock").mkdir()
         (at / "biased").mkdir()
-        stock = Engines(stack, at / "stock", replicas=1, kv_blocks=KV_BLOCKS)
-        biased = Engines(stack, at / "biased", replicas=1, kv_blocks=KV_BLOCKS, flags=PLUGIN, env=PLUGIN_ENV)
+        stock = Engines(stack, at / "stock", replicas=1, kv_blocks=KV_BLOCKS, flags=LONGEST)
+        biased = Engines(
+            stack, at / "biased", replicas=1, kv_blocks=KV_BLOCKS, flags=(*LONGEST, *PLUGIN), env=PLUGIN_ENV
+        )
         arms = {
             "turnpike": Arm(engines=stock, policy=TURNPIKE),
             "turnpike+plugin": Arm(engines=biased, policy=TURNPIKE, plugin={}),

@@ -3,8 +3,9 @@
 A step costs an overhead, so much for each sequence in it (sampling, and the work of the server for a token
 that is streamed), for each new token, and for a token's look at each other of its context: less in a prompt,
 where many look at once, than alone, while decoding. These five are fitted to the steps of engines under load.
-What happens outside steps (parsing, tokens to text, gateway and client) is what the server's front takes: so
-much for a request, and for a token of its prompt. These two are fitted to requests that were alone.
+What a request takes outside the engine until its first token (parsing, tokens to text, gateway and client) is
+what the server's front takes: so much for a request, and for a token of its prompt. These two are fitted to
+requests under the same load.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,19 +71,19 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Alone(msgspec.Struct, frozen=True):
-    """A request while nobody else asked."""
+class Asked(msgspec.Struct, frozen=True):
+    """A request until its first token."""
 
     prompt_tokens: int
     outside_s: float
-    """That it took, beside the engine's steps."""
+    """That it was not in the engine."""
 
 
-def fitted(steps: Iterable[Step], alone: Iterable[Alone]) -> Costs:
+def fitted(steps: Iterable[Step], asked: Iterable[Asked]) -> Costs:
     found = [step for step in steps if step.took_s > 0]
     took_s = np.array([step.took_s for step in found])
     step_s, row_s, token_s, prompt_s, decode_s = _least_squares([_features(step) for step in found], took_s)
-    requests = list(alone)
+    requests = list(asked)
     outside_s = np.array([request.outside_s for request in requests])
     request_s, read_s = _least_squares([(1.0, request.prompt_tokens) for request in requests], outside_s)
     return Costs(

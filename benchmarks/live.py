@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -78,6 +79,8 @@ class Completions(Ignore):
         self.seconds: dict[str, float] = {}
         self.turns: list[TurnOutcome] = []
         self.failed = 0
+        self.began_s = 0.0
+        """By the wall clock, if it was live."""
         self.pace_s = 0.0
         """Of the machine meanwhile, if it was live."""
         self.strangers = 0.0
@@ -182,6 +185,7 @@ def played(
             for engine in engines:
                 async with client.post(f"{engine}/reset_prefix_cache") as answer:
                     answer.raise_for_status()
+            found.began_s = time.time()
             await play(sessions, endpoint(client), found, work=work)
 
     strangers = Strangers()

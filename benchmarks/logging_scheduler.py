@@ -24,6 +24,12 @@ class LoggingScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM's types ar
         self._ended_s = 0.0
         self._goes_on = False
         """There were requests when the last step ended."""
+        self._arrived_s: dict[str, float] = {}
+        """Of requests that have no token yet."""
+
+    def add_request(self, request: Any) -> None:
+        self._arrived_s[request.request_id] = time.time()
+        super().add_request(request)
 
     def schedule(self, *arguments: Any, **named: Any) -> SchedulerOutput:
         began_s = self._ended_s if self._goes_on else time.time()
@@ -35,7 +41,11 @@ class LoggingScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM's types ar
 
     def _row(self, name: str, tokens: int) -> Row:
         request = self.requests[name]
-        return Row(tokens, request.num_computed_tokens - tokens, request.num_prompt_tokens)
+        before = request.num_computed_tokens - tokens
+        row = Row(tokens, before, request.num_prompt_tokens, self._arrived_s.get(name, 0.0))
+        if row.ends_prompt:
+            self._arrived_s.pop(name, None)
+        return row
 
     def update_from_output(self, out: SchedulerOutput, computed: Any) -> Any:
         found = super().update_from_output(out, computed)

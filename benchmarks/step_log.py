@@ -14,16 +14,29 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     new_tokens: int
     tokens_before: int
     prompt_tokens: int
+    arrived_s: float = 0.0
+    """When the engine got the request."""
 
     @property
     def decodes(self) -> bool:
         return self.tokens_before >= self.prompt_tokens
 
+    @property
+    def ends_prompt(self) -> bool:
+        """The step gives the first token."""
+        return not self.decodes and self.tokens_before + self.new_tokens == self.prompt_tokens
+
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
+    """Points in time are of the wall clock."""
+
     began_s: float
     took_s: float
     rows: list[Row]
+
+    @property
+    def ended_s(self) -> float:
+        return self.began_s + self.took_s
 
 
 def read(path: Path) -> list[Step]:

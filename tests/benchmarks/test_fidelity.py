@@ -2,12 +2,14 @@
 
 import pytest
 
-from benchmarks.fidelity import CALIBRATION, POLICIES, TEST, judge_ranks, simulated
-from benchmarks.fidelity_profile import Alone, Costs, fitted
+from benchmarks.fidelity import CALIBRATION, POLICIES, TEST, asked, judge_ranks, simulated
+from benchmarks.fidelity_profile import Asked, Costs, fitted
 from benchmarks.live import LONGEST, Completions, drawn
 from benchmarks.step_log import Row, Step
 from benchmarks.verdict import Verdict
 from gateway.cost.roofline import Batch, context_product, step_s
+from gateway.domain.ids import ReplicaId
+from gateway.simulator.results import TurnOutcome
 from gateway.workload.trace.format import check
 
 COSTS = Costs(
@@ -54,15 +56,15 @@ def test_costs_are_found_again():
         *(step_of(Row(new, before, 30_000)) for new in (200, 2_048) for before in (0, 4_000, 20_000)),
         step_of(Row(500, 0, 500), Row(1, 7_000, 100)),
     ]
-    alone = [Alone(tokens, 0.5 + 1e-4 * tokens) for tokens in (10, 5_000, 20_000)]
-    found = fitted(steps, alone)
+    requests = [Asked(tokens, 0.5 + 1e-4 * tokens) for tokens in (10, 5_000, 20_000)]
+    found = fitted(steps, requests)
     for name in Costs.__struct_fields__:
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
 
 def test_nothing_is_found_to_cost_less_than_nothing():
     steps = [Step(0.0, 0.1, [Row(tokens, 0, 5_000)]) for tokens in (1, 10, 100)]
-    found = fitted(steps, [Alone(10, 0.5), Alone(10_000, 0.4)])
+    found = fitted(steps, [Asked(10, 0.5), Asked(10_000, 0.4)])
     assert all(getattr(found, name) >= 0 for name in Costs.__struct_fields__)
 
 
@@ -87,13 +89,13 @@ AS_SLOW = completions(a=11.0, b=29.0)
 )
 def test_only_arms_that_differ_live_are_ranked(lived, played, ranked, wrong):
     verdict = Verdict()
-    of_two = [dict(zip("xy", ([each] for each in runs), strict=True)) for runs in (lived, played)]
-    judge_ranks(*of_two, verdict, lambda *_: None)
+    one, other = (dict(zip("xy", ([each] for each in runs), strict=True)) for runs in (lived, played))
+    judge_ranks(one, other, verdict, print)
     assert verdict.figures["pairs_ranked"].value == ranked
     assert verdict.figures["pairs_ranked_otherwise"].value == wrong
 
 
-def test_arms_that_differ_in_one_round_alone_have_no_rank():
+def test_arms_that_differ_in_one_round_requests_have_no_rank():
     verdict = Verdict()
     judge_ranks(
         {"x": [SLOW, SLOW], "y": [QUICK, AS_SLOW]}, {"x": [SLOW] * 2, "y": [QUICK] * 2}, verdict, print
@@ -103,6 +105,27 @@ def test_arms_that_differ_in_one_round_alone_have_no_rank():
 
 def test_a_group_is_of_sessions_whose_names_begin_alike():
     assert completions(a1=1.0, a2=3.0, b1=50.0).of("a").mean == 2.0
+
+
+def turn(prompt_tokens: int, arrival_s: float, first_token_s: float) -> TurnOutcome:
+    return TurnOutcome(
+        session="a", thread=0, turn=0, tenant="", replica=ReplicaId(""), arrival_s=arrival_s, waited_s=0.0,
+        began_s=0.0, first_token_s=first_token_s, end_s=first_token_s, prompt_tokens=prompt_tokens,
+        cached_tokens=0, output_tokens=1, preemptions=0, refusals=0,
+    )  # fmt: skip
+
+
+def test_what_was_not_in_the_engine_was_outside():
+    run = Completions()
+    run.pace_s = 2.0
+    # Sent at 1.0 and answered at 9.0; the engine had it from 103.0 to the end of its prompt, at 107.0.
+    run.turns = [turn(500, 1.0, 9.0), turn(70, 1.0, 2.0), turn(70, 1.0, 2.0), turn(90, 1.0, 2.0)]
+    steps = [
+        Step(103.5, 1.5, [Row(300, 0, 500, 103.0), Row(70, 0, 70, 103.0)]),
+        Step(105.0, 2.0, [Row(200, 300, 500, 103.0), Row(1, 70, 70)]),
+        Step(107.0, 2.0, [Row(1, 500, 500)]),
+    ]
+    assert asked(run, steps) == [Asked(500, (8.0 - 4.0) / 2.0)]
 
 
 @pytest.mark.slow
