@@ -291,17 +291,17 @@ def at_pace(steps: Iterable[Step], pace_s: float) -> list[Step]:
 
 def asked(run: Completions, steps: Iterable[Step]) -> list[Asked]:
     """Requests, in units of the machine's pace. Which is which is known by the length of the prompt."""
-    first = {
-        row.prompt_tokens: (row.arrived_s, step.ended_s)
+    in_engine = {
+        row.prompt_tokens: (row.arrived_s, step.ended_s)  # the last one's: it gives the first token
         for step in steps
         for row in step.rows
-        if row.ends_prompt and row.arrived_s
+        if row.arrived_s
     }
     lengths = Counter(turn.prompt_tokens for turn in run.turns)
     found = []
     for turn in run.turns:
-        if lengths[turn.prompt_tokens] == 1 and turn.prompt_tokens in first:
-            arrived_s, ended_s = first[turn.prompt_tokens]
+        if lengths[turn.prompt_tokens] == 1 and turn.prompt_tokens in in_engine:
+            arrived_s, ended_s = in_engine[turn.prompt_tokens]
             outside_s = turn.first_token_s - turn.arrival_s - (ended_s - arrived_s)
             found.append(Asked(turn.prompt_tokens, outside_s / run.pace_s))
     return found

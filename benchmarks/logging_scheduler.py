@@ -43,7 +43,7 @@ class LoggingScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM's types ar
         request = self.requests[name]
         before = request.num_computed_tokens - tokens
         row = Row(tokens, before, request.num_prompt_tokens, self._arrived_s.get(name, 0.0))
-        if row.ends_prompt:
+        if before + tokens == request.num_prompt_tokens:
             self._arrived_s.pop(name, None)
         return row
 

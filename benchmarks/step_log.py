@@ -15,16 +15,11 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     tokens_before: int
     prompt_tokens: int
     arrived_s: float = 0.0
-    """When the engine got the request."""
+    """When the engine got the request; 0 in steps behind the first token."""
 
     @property
     def decodes(self) -> bool:
         return self.tokens_before >= self.prompt_tokens
-
-    @property
-    def ends_prompt(self) -> bool:
-        """The step gives the first token."""
-        return not self.decodes and self.tokens_before + self.new_tokens == self.prompt_tokens
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):

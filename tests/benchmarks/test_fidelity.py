@@ -124,6 +124,7 @@ def test_what_was_not_in_the_engine_was_outside():
         Step(103.5, 1.5, [Row(300, 0, 500, 103.0), Row(70, 0, 70, 103.0)]),
         Step(105.0, 2.0, [Row(200, 300, 500, 103.0), Row(1, 70, 70)]),
         Step(107.0, 2.0, [Row(1, 500, 500)]),
+        Step(109.0, 2.0, [Row(500, 0, 500)]),  # it was preempted
     ]
     assert asked(run, steps) == [Asked(500, (8.0 - 4.0) / 2.0)]
 

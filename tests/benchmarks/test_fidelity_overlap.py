@@ -35,6 +35,7 @@ def test_who_switches_says_the_same_under_another_system_prompt(sessions):
     first, second, *_, last = session.threads[0].turns
     assert [second.shared_key, *(tool.name for tool in first.tools)] == [SYSTEMS[1], TOOLS[0]]
     openings = session.threads[0].shared_tokens, second.shared_tokens
+    assert openings[0] > openings[1]  # `plan` is more than one token
     said_before = first.input_tokens - openings[0] + first.output_tokens
     # The template begins the answer in the prompt, and ends its line behind it.
     assert second.known_tokens - openings[1] == said_before + 1
