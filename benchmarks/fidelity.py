@@ -302,7 +302,7 @@ def asked(run: Completions, steps: Iterable[Step]) -> list[Asked]:
     for turn in run.turns:
         if lengths[turn.prompt_tokens] == 1 and turn.prompt_tokens in in_engine:
             arrived_s, ended_s = in_engine[turn.prompt_tokens]
-            outside_s = turn.first_token_s - turn.arrival_s - (ended_s - arrived_s)
+            outside_s = turn.first_token_s - turn.arrival_s - turn.waited_s - (ended_s - arrived_s)
             found.append(Asked(turn.prompt_tokens, outside_s / run.pace_s))
     return found
 

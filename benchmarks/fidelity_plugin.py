@@ -13,6 +13,7 @@ Arms are ranked where sessions, pair by pair, take longer in every round, by an 
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ import msgspec
 from benchmarks import fidelity
 from benchmarks.command import judged
 from benchmarks.fidelity import POLICIES, Arm, Settings, compare
+from benchmarks.fidelity_chats import CLIENT, Chats
 from benchmarks.live import Engines, drawn
 from benchmarks.live_overlap import PLUGIN, PLUGIN_ENV, followed
 from benchmarks.verdict import Verdict
@@ -41,22 +43,42 @@ TEST: Final = msgspec.structs.replace(
 
 
 def measure(count: int, rounds: int, verdict: Verdict, tell: Any) -> None:
+    chats = Chats(drawn(CALIBRATION, count), drawn(TEST, count))
     with ExitStack() as stack:
+
+        def engine(*flags: str, env: Mapping[str, str] | None = None) -> Engines:
+            at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
+            return Engines(
+                stack,
+                at,
+                replicas=1,
+                kv_blocks=KV_BLOCKS,
+                scripts=chats.scripts,
+                flags=(*LONGEST, *flags),
+                env=env,
+            )
+
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
-        (at / "stock").mkdir()
-        (at / "biased").mkdir()
-        stock = Engines(stack, at / "stock", replicas=1, kv_blocks=KV_BLOCKS, flags=LONGEST)
-        biased = Engines(
-            stack, at / "biased", replicas=1, kv_blocks=KV_BLOCKS, flags=(*LONGEST, *PLUGIN), env=PLUGIN_ENV
-        )
+        stock, biased = engine(), engine(*PLUGIN, env=PLUGIN_ENV)
         arms = {
-            "turnpike": Arm(engines=stock, policy=TURNPIKE),
-            "turnpike+plugin": Arm(engines=biased, policy=TURNPIKE, plugin={}),
             "affinity": Arm(engines=stock, policy=AFFINITY),
             "affinity+plugin": Arm(engines=biased, policy=AFFINITY, plugin={}),
+            "turnpike": Arm(engines=stock, policy=TURNPIKE),
+            "turnpike+plugin": Arm(engines=biased, policy=TURNPIKE, plugin={}),
         }
-        compare(arms, drawn(CALIBRATION, count), drawn(TEST, count), at, verdict, tell, rounds=rounds)
+        compare(
+            arms,
+            chats.calibration,
+            chats.test,
+            at,
+            verdict,
+            tell,
+            rounds=rounds,
+            ask=chats.ask,
+            client=CLIENT,
+        )
         verdict.at_least("hints_followed", sum(map(followed, biased.urls)), 1)
+    chats.judge(verdict)
 
 
 def main(argv: list[str] | None = None) -> int:

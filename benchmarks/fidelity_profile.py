@@ -76,7 +76,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     prompt_tokens: int
     outside_s: float
-    """That it was not in the engine."""
+    """That it neither waited for admission nor was in the engine."""
 
 
 def fitted(steps: Iterable[Step], asked: Iterable[Asked]) -> Costs:

@@ -109,7 +109,7 @@ def test_a_group_is_of_sessions_whose_names_begin_alike():
 
 def turn(prompt_tokens: int, arrival_s: float, first_token_s: float) -> TurnOutcome:
     return TurnOutcome(
-        session="a", thread=0, turn=0, tenant="", replica=ReplicaId(""), arrival_s=arrival_s, waited_s=0.0,
+        session="a", thread=0, turn=0, tenant="", replica=ReplicaId(""), arrival_s=arrival_s, waited_s=0.5,
         began_s=0.0, first_token_s=first_token_s, end_s=first_token_s, prompt_tokens=prompt_tokens,
         cached_tokens=0, output_tokens=1, preemptions=0, refusals=0,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def test_what_was_not_in_the_engine_was_outside():
         Step(107.0, 2.0, [Row(1, 500, 500)]),
         Step(109.0, 2.0, [Row(500, 0, 500)]),  # it was preempted
     ]
-    assert asked(run, steps) == [Asked(500, (8.0 - 4.0) / 2.0)]
+    assert asked(run, steps) == [Asked(500, (8.0 - 0.5 - 4.0) / 2.0)]
 
 
 @pytest.mark.slow

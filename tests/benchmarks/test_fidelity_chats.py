@@ -1,20 +1,18 @@
-"""The parts of the comparison of overlap, without anything live."""
+"""Sessions with the tokens that agents send."""
 
 import pytest
 
-from benchmarks.fidelity_overlap import Counting, counted
+from benchmarks.fidelity_chats import Chats
 from benchmarks.live import drawn
-from benchmarks.live_overlap import APPENDING, SWITCHING, SYSTEMS, TOOLS, said
+from benchmarks.live_overlap import APPENDING, SWITCHING, SYSTEMS, TOOLS
 from gateway.simulator.agents import agent_of
 from gateway.workload.trace.format import TurnRef, check
 
 
 @pytest.fixture(scope="module")
 def sessions():
-    drawn_ones = [each for kind in (SWITCHING, APPENDING) for each in drawn(kind, 2)]
-    talks, systems = said(drawn_ones)
-    count = Counting()
-    return {each.id: counted(each, talks[each.id], systems, count) for each in drawn_ones}
+    found = Chats(drawn(SWITCHING, 2), drawn(APPENDING, 2))
+    return {each.id: each for each in (*found.calibration, *found.test)}
 
 
 def test_counted_sessions_are_workloads(sessions):

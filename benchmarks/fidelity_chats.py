@@ -1,0 +1,108 @@
+"""Agents that chat, live and simulated, and their sessions with as many tokens as they send.
+
+A gateway decides by the tools that are called, so live and simulated agents must call the same ones. Live
+agents chat (`chat_agents.py`). A workload says how long prompts are, but the template and the calls make them
+longer, so tokens are counted as the engines count.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import transformers
+
+from benchmarks.chat_agents import TOOLS, Talk, scripts
+from benchmarks.live_overlap import SWITCHING, SYSTEMS, Agents, said
+from benchmarks.verdict import Verdict
+from gateway.simulator.driver import ClientConfig
+from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
+from turnpike_vllm import tiny_model
+
+CLIENT: Final = ClientConfig(says_when_over=False)
+"""As they are."""
+
+
+class Chats:
+    def __init__(self, calibration: Sequence[Session], test: Sequence[Session]) -> None:
+        """Names of sessions are different in both."""
+        self._talks, self._systems = said([*calibration, *test])
+        self._agents: list[Agents] = []
+        self._count = Counting()
+        self.calibration, self.test = self._counted(calibration), self._counted(test)
+        """With the tokens that agents send and get."""
+        self.scripts = scripts(self._talks)
+        """For the engines."""
+
+    def _counted(self, sessions: Sequence[Session]) -> list[Session]:
+        return [counted(each, self._talks[each.id], self._systems, self._count) for each in sessions]
+
+    def ask(self, client: aiohttp.ClientSession, url: str) -> Agents:
+        """As `fidelity.Ask`."""
+        self._agents.append(Agents(client, url, self._talks, self._systems))
+        return self._agents[-1]
+
+    def judge(self, verdict: Verdict) -> None:
+        lengths = {
+            (each.id, at): turn.input_tokens
+            for each in (*self.calibration, *self.test)
+            for at, turn in enumerate(each.threads[0].turns)
+        }
+        turns = [turn for agents in self._agents for turn in agents.turns]
+        other = sum(turn.prompt_tokens != lengths[turn.session, turn.turn] for turn in turns)
+        verdict.at_most("prompts_of_another_length", other, 0)
+
+
+class Counting:
+    """Tokens, as the engines' chat template makes them."""
+
+    def __init__(self) -> None:
+        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(tiny_model.build())
+
+    def __call__(self, messages: list[dict[str, Any]], *, asks: bool = False) -> int:
+        """`asks`: the model is to go on."""
+        text = self._tokenizer.apply_chat_template(
+            messages, tools=TOOLS, tokenize=False, add_generation_prompt=asks
+        )
+        return len(self._tokenizer(text)["input_ids"])
+
+
+def counted(session: Session, talk: Talk, systems: dict[str, str], count: Counting) -> Session:
+    """The session with the tokens that its agent sends and gets."""
+    switches = session.id.startswith(SWITCHING.name)
+    messages, turns, shared = list(talk.opening), list[Turn](), 0
+    for at, (turn, answer) in enumerate(zip(session.threads[0].turns, talk.turns, strict=True)):
+        if switches:
+            messages[0] = {"role": "system", "content": systems[SYSTEMS[at]]}
+        head, known = count(messages[:1]), count(messages)
+        shared = shared or head
+        messages += [{"role": "tool", "content": result} for result in talk.results[at - 1 : at]]
+        asked = count(messages, asks=True)
+        opens: dict[str, Any] = {}
+        if at and switches:
+            opens = {"shared_key": SYSTEMS[at], "shared_tokens": head, "result_tokens": asked - known}
+        elif at:
+            before = turns[-1].input_tokens + turns[-1].output_tokens
+            opens = {"prefix_of": TurnRef(0, at - 1), "prefix_tokens": before}
+        messages.append(_message(answer))
+        called = answer.get("tool_calls", ())
+        turns.append(
+            Turn(
+                input_tokens=asked,
+                output_tokens=count(messages) - asked - 1,  # the template ends the line
+                tools=tuple(Tool(name=each["name"], duration_s=turn.tools[0].duration_s) for each in called),
+                **opens,
+            )
+        )
+    key = SYSTEMS[0] if switches else "agent"
+    thread = Thread(turns=tuple(turns), shared_key=key, shared_tokens=shared)
+    return msgspec.structs.replace(session, threads=(thread,))
+
+
+def _message(answer: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        {"function": {"name": each["name"], "arguments": json.dumps(each["arguments"])}}
+        for each in answer.get("tool_calls", ())
+    ]
+    return {"role": "assistant", "content": answer["text"], **({"tool_calls": calls} if calls else {})}
