@@ -59,7 +59,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
                 name="tiny",
                 active_parameters=self.token_s * _RATE / 2,
                 dense_weight_bytes=1.0,
-                kv_bytes_per_token=self.decode_context_token_s * _RATE,
+                kv_bytes_per_token=max(1.0, self.decode_context_token_s * _RATE),  # a token has some
                 attention_flops_per_context_token=self.prompt_context_token_s * _RATE,
                 source="fitted",
             ),

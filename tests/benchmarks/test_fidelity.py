@@ -1,5 +1,6 @@
 """The parts of the comparison between live and simulated, without anything live."""
 
+import msgspec
 import pytest
 
 from benchmarks.fidelity import CALIBRATION, POLICIES, TEST, asked, judge_ranks, simulated
@@ -66,6 +67,11 @@ def test_nothing_is_found_to_cost_less_than_nothing():
     steps = [Step(0.0, 0.1, [Row(tokens, 0, 5_000)]) for tokens in (1, 10, 100)]
     found = fitted(steps, [Asked(10, 0.5), Asked(10_000, 0.4)])
     assert all(getattr(found, name) >= 0 for name in Costs.__struct_fields__)
+
+
+def test_a_token_has_a_kv_cache_though_looking_at_it_costs_nothing():
+    free = msgspec.structs.replace(COSTS, decode_context_token_s=0.0)
+    assert free.profile(chunk_tokens=2048, kv_tokens=10_000).model.kv_bytes_per_token > 0
 
 
 def completions(**seconds: float) -> Completions:
