@@ -274,7 +274,10 @@ class Conductor:
         return row.has_aged
 
     def _headroom(self) -> int:
-        """Tokens of this step that are for the best one that waits."""
+        """Tokens of this step that are for the best one that waits.
+
+        Who waits makes no background work step aside (`_share`), and where a step holds less than
+        ``preempt_s`` allows, a background prompt would fill one after another until it is done."""
         scheduler = self.scheduler
         if self.coordinator is None or self.queue is None:
             return 0

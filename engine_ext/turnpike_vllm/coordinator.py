@@ -20,7 +20,8 @@ class CoordinatorConfig:
     max_wait_s: float = 30.0
     """Without service for so long, a request goes before all that are not."""
     headroom: float = 0.5
-    """The share of a step's tokens that a prefill of a worse class leaves to better calls that wait."""
+    """The share of a step's tokens that a running prompt of a worse class leaves, at most, to a better call
+    that waits. 0 leaves none; from 0.1 to 1 first tokens of calls of 200 or 1,500 tokens differ by a fifth."""
 
 
 class Rank(NamedTuple):
