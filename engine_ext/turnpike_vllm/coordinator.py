@@ -21,7 +21,7 @@ class CoordinatorConfig:
     """Without service for so long, a request goes before all that are not."""
     headroom: float = 0.5
     """The share of a step's tokens that a running prompt of a worse class leaves, at most, to a better call
-    that waits. 0 leaves none; from 0.1 to 1 first tokens of calls of 200 or 1,500 tokens differ by a fifth."""
+    that waits. 0: none. From 0.1 to 1, times to first token of 200 or 1,500 new tokens differ by a fifth."""
 
 
 class Rank(NamedTuple):
