@@ -8,6 +8,9 @@ from gateway.shared_state import protocol
 from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.shared_state.remote import GATHER_S
 
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
+"""Starts Redis servers, of which one speaks TLS and three are a cluster; a late answer counts as none."""
+
 
 async def test_what_is_published_is_found_by_the_others(store, open_another):
     other = await open_another()

@@ -240,12 +240,16 @@ def test_forks_pull_what_their_parent_left_where_the_network_is_quick(network_gb
         assert totals.carried_bytes < most, "it is slow, and that was learned"
 
 
-def test_where_the_way_between_zones_is_slow_who_knows_them_goes_on_pulling_within_one():
+@pytest.mark.parametrize(("zone_gbit_s", "every_s"), [(0.01, 100.0), (0.05, 3.0)])
+def test_where_the_way_between_zones_is_slow_who_knows_them_goes_on_pulling_within_one(
+    zone_gbit_s: float, every_s: float
+):
+    """What replicas compute in is stated, so that what is learned is the way between them."""
     groups = [
         ReplicaGroup(profile="little", count=2, kv_blocks=900, network_gbit_s=8.0, zone=zone)
         for zone in ("one", "two")
     ]
-    spec = FleetSpec(replicas=tuple(groups), zone_gbit_s=0.002)
+    spec = FleetSpec(replicas=tuple(groups), zone_gbit_s=zone_gbit_s)
 
     def play(*, is_told: bool) -> tuple[Recorder, Any]:
         def brain(spec: FleetSpec) -> Coordinator:
@@ -254,10 +258,12 @@ def test_where_the_way_between_zones_is_slow_who_knows_them_goes_on_pulling_with
             settings = msgspec.structs.replace(config.prefix_pull, enabled=True)
             apart = msgspec.structs.replace(config.disaggregation, threshold_tokens=1_000_000)
             config = msgspec.structs.replace(config, prefix_pull=settings, disaggregation=apart)
-            return assemble(config, session_ids=numbered_ids())
+            made = assemble(config, session_ids=numbered_ids())
+            made.forecasts.believe({name: LITTLE for name, _ in spec.each()})
+            return made
 
         heard = Recorder()
-        world = [_fork(f"s{number}", 100.0 * number) for number in range(12)]
+        world = [_fork(f"s{number}", every_s * number) for number in range(24)]
         return heard, simulate(world, spec, brain, options=OPTIONS, sink=heard, load_profile=load_little)
 
     (knows, told), (guesses, untold) = play(is_told=True), play(is_told=False)
