@@ -78,7 +78,7 @@ def rows(found: Headlines) -> Iterator[str]:
 
 
 def sources(found: Headlines) -> Iterator[str]:
-    yield "Runs up to here kept no last lines: these figures were copied from the pages, to the digits there."
+    yield "Figures are what the command's last line said, at that revision."
     yield ""
     yield "| figures | command | told at |"
     yield "|---|---|---|"

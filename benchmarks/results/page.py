@@ -1,6 +1,7 @@
 """docs/design/results.md: one screen of what holds and what does not, and everything else folded behind
 it."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
@@ -95,7 +96,7 @@ def _against(at: Sequence[Cell], ours: Cell, metric: str) -> str:
 def told_ratio(found: Interval | None, metric: str) -> str:
     if found is None:
         return "–"
-    text = f"{found.mean:.2f} ({found.low:.2f}–{found.high:.2f})"
+    text = f"{found.mean:.2f}{_between(found)}"
     loss = 1 / found.mean if BY_NAME[metric].higher_is_better else found.mean
     return f"**{text}**" if loss > 1 + _NOTICEABLE else text
 
@@ -133,14 +134,23 @@ def _range(
         )
         found = ratio(ours, rival, claim.metric) if ours and rival else None
         if found is not None:
-            gains.append(found if is_higher else Interval(1 / found.mean, 1 / found.high, 1 / found.low))
+            gains.append(found if is_higher else _inverse(found))
     if not gains:
         return ""
     sign = "×" if is_higher else "÷"
     best = max(gains, key=lambda gain: gain.mean)
     least = min(gains, key=lambda gain: gain.mean)
-    text = f"{sign} {least.mean:.2f} to {best.mean:.2f} ({best.low:.2f}–{best.high:.2f})"
+    text = f"{sign} {least.mean:.2f} to {best.mean:.2f}{_between(best)}"
     return f"**{text}**" if at_least is not None and best.mean < at_least else text
+
+
+def _inverse(found: Interval) -> Interval:
+    return Interval(1 / found.mean, 1 / found.high, 1 / found.low if found.low else math.inf)
+
+
+def _between(found: Interval) -> str:
+    """Its 95 %; of a single seed there is none."""
+    return f" ({found.low:.2f}–{found.high:.2f})" if math.isfinite(found.high) else " (one seed)"
 
 
 def _folded(name: str, scenario: Scenario, store: Store) -> Iterator[str]:
