@@ -313,6 +313,7 @@ class Biases:
                 "free": free,
                 "used": used,
                 "retained": retained,
+                **({} if ferry is None else {"host": ferry.copies.blocks}),
             },
             "running": self._by_class(self.scheduler.running),
             "waiting": self._by_class(self._waiting()),

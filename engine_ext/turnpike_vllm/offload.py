@@ -53,6 +53,8 @@ class HostCopies:
         self.manager = side.manager
         self.bytes_per_block: int = spec.kv_cache_spec.page_size_bytes * len(spec.layer_names)
         self.blocks_per_chunk: int = side.config.blocks_per_chunk
+        self.blocks: int = getattr(side.manager, "_num_chunks", 0) * self.blocks_per_chunk
+        """That the host holds, in the device's size; 0 where this vLLM does not say."""
         self.is_prompt_only: bool = side.config.offload_prompt_only
         """What a model said is copied only once it is part of the next prompt."""
         self._group: int = group.group_idx

@@ -33,7 +33,7 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Whether the window of `sessions` follows tools too; if not, engines alone, to compare with."""
     host_kv_tokens: Annotated[int, Meta(ge=0)] = 0
     """KV tokens that each replica keeps copies of in the host's memory, if it does not say so itself: a vLLM
-    with `--kv-offloading-size` does."""
+    with `--kv-offloading-size` or the plugin does."""
     host_kv_tokens_per_s: Annotated[float, Meta(gt=0)] = 250_000.0
     """Tokens a second that come back from there."""
     window: WindowConfig = WindowConfig()

@@ -73,6 +73,10 @@ def test_the_hosts_memory_is_told_in_tokens_once_something_was_stored():
     ):
         assert read_vllm_metrics(less).host_kv_tokens is None
 
+    blocks = 'turnpike_engine_blocks{state="total"} 158.0\nturnpike_engine_blocks{state="host"} 316.0\n'
+    for stated in (SAID + blocks, said + blocks):
+        assert read_vllm_metrics(stated).host_kv_tokens == 2 * 159 * 16, "the plugin knows"
+
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
