@@ -86,7 +86,7 @@ def test_each_figure_stands_on_its_page_with_its_interval(source: str) -> None:
     for name in of_source(source):
         figure = [found[each].value for each in (name, f"{name}_low", f"{name}_high") if each in found]
         assert None not in figure
-        scaled = [tuple(round(times * (value or 0), 6) for value in figure) for times in (1, 100)]
+        scaled = [tuple(float(f"{times * (value or 0):.3g}") for value in figure) for times in (1, 100)]
         assert any(each in sure or (len(each) == 1 and each[0] in numbers) for each in scaled), name
 
 
