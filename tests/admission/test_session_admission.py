@@ -565,8 +565,12 @@ def test_shadow_mode_tells_and_enforces_nothing():
 # --- what it learns --------------------------------------------------------------------------------
 
 
-def test_who_holds_more_than_its_share_is_put_behind_on_engines_while_others_are_there():
+@pytest.mark.parametrize("are_late", [False, True])
+def test_who_holds_more_than_its_share_is_put_behind_on_engines_while_others_are_late(are_late: bool):
     play = capped(4)
+    if are_late:
+        play.pool.promises.level = 10.0
+    behind = "proactive" if are_late else "reactive"
 
     def classes() -> list[str]:
         found = (play.policy.class_of(SessionId(name), PoolId("pool")) for name in ("a1", "b1"))
@@ -576,10 +580,10 @@ def test_who_holds_more_than_its_share_is_put_behind_on_engines_while_others_are
         assert play.is_let_in(f"a{number}", tenant="a")
     assert classes() == ["reactive", ""], "alone it is behind nobody"
     assert not play.is_let_in("b1", tenant="b")
-    assert classes() == ["proactive", "reactive"]
+    assert classes() == [behind, "reactive"]
     play.end("a0")
     assert play.finish("a0") == ["b1"]
-    assert classes() == ["proactive", "reactive"], "three to one"
+    assert classes() == [behind, "reactive"], "three to one"
     play.end("a3")
     play.finish("a3")
     assert classes() == ["reactive", "reactive"], "two to one is no whole session too much"
