@@ -568,8 +568,6 @@ def test_shadow_mode_tells_and_enforces_nothing():
 @pytest.mark.parametrize("are_late", [False, True])
 def test_who_holds_more_than_its_share_is_put_behind_on_engines_while_others_are_late(are_late: bool):
     play = capped(4)
-    if are_late:
-        play.pool.promises.level = 10.0
     behind = "proactive" if are_late else "reactive"
 
     def classes() -> list[str]:
@@ -578,6 +576,8 @@ def test_who_holds_more_than_its_share_is_put_behind_on_engines_while_others_are
 
     for number in range(4):
         assert play.is_let_in(f"a{number}", tenant="a")
+    if are_late:
+        play.pool.promises.level = 10.0
     assert classes() == ["reactive", ""], "alone it is behind nobody"
     assert not play.is_let_in("b1", tenant="b")
     assert classes() == [behind, "reactive"]
