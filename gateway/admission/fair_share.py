@@ -11,8 +11,7 @@ what a tenant holds, now and lately (`charge`, see `recent_use.py`), by what it 
 most doubled by how urgent its tasks are on average, with their slack floored at `slack_floor` of their
 isolated time. So a tenant whose tasks are late gets twice the share of one with none that are, and never
 more, however many it opens. SAGA preempts what blocks; we never do: work of a tenant that holds more than its
-share is held back at its next turn (`should_yield`), at most one session an epoch; and while the others are
-late (`promises.py`), what it runs is background work to engines that follow hints (`holds_too_much`).
+share is held back at its next turn (`should_yield`), at most one session an epoch.
 
 Invariants: with equal weights and urgencies the tenant that holds least, now and lately, is next; urgency
 moves an entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its

@@ -188,11 +188,7 @@ class PoolAdmission:
         self.is_stirred = True
 
     def class_on_engines(self, member: Member) -> ServiceClass:
-        """§6.2 (4) of SAGA: while those within their share are late, who holds more is put behind them."""
-        are_late = math.isfinite(self.promises.level)
-        if member.is_behind or (are_late and self.fair.holds_too_much(member.tenant)):
-            return ServiceClass.PROACTIVE
-        return member.service_class
+        return ServiceClass.PROACTIVE if member.is_behind else member.service_class
 
     def saw_turn(
         self,

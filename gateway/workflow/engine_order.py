@@ -36,7 +36,7 @@ class EngineOrder:
         self._replica: dict[RequestId, ReplicaId] = {}
 
     def submitted(self, request: RequestId, replica: ReplicaId, can_wait: bool, *, now: float) -> int:
-        """Its priority there. `can_wait`: it is background work, or its tenant's beyond a fair share."""
+        """Its priority there. `can_wait`: it is background work."""
         self.runs(request)  # elsewhere, before
         waiting = self._behind.get(replica)
         is_one_starved = waiting is not None and now - next(iter(waiting.values())) >= MAX_WAIT_S
