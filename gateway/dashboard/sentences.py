@@ -82,8 +82,7 @@ _COUNTS: Final = {
 }
 """What `SessionHeld.with_it` and `limit` count, by the reason."""
 BEHIND: Final = (
-    "Its engine was told that it is background work: it said so, or its tenant held more than its share "
-    "while others were there."
+    "Its engine was told that it is background work: it said so, or its session is beyond a bound."
 )
 REFUSALS: Final = {
     "malformed_http": "it was not valid HTTP",
