@@ -155,7 +155,7 @@ def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:
     computed, stored = queried - found + generated, sums.get("kv_offload_store_bytes_total", 0.0)
     if not host_bytes or not stored or computed < _ENOUGH_TOKENS:
         return None
-    return min(int(float(f"{host_bytes * computed / stored:.1e}")), _MOST)
+    return int(min(float(f"{host_bytes * computed / stored:.1e}"), _MOST))
 
 
 _MOST_RANKS: Final = 1024

@@ -73,6 +73,8 @@ def test_the_hosts_memory_is_told_in_tokens_once_something_was_stored():
     ):
         assert read_vllm_metrics(less).host_kv_tokens is None
 
+    nonsense = said.replace(f"}} {computed * 98_304}", "} 1e-320")
+    assert read_vllm_metrics(nonsense).host_kv_tokens == 1 << 53, "more than a float holds"
     blocks = 'turnpike_engine_blocks{state="total"} 158.0\nturnpike_engine_blocks{state="host"} 316.0\n'
     for stated in (SAID + blocks, said + blocks):
         assert read_vllm_metrics(stated).host_kv_tokens == 2 * 159 * 16, "the plugin knows"
