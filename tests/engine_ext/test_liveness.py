@@ -56,7 +56,8 @@ def balanced(engine: SimulatedEngine) -> None:
     assert free + used + retained == engine.total_blocks
     told = engine.biases.snapshot()["blocks"]
     free, used, retained = engine.account()  # what was told let go of what had expired
-    assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained}
+    size = {} if engine.copies is None else {"host": engine.copies.memory.blocks}
+    assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained} | size
 
 
 def prompt(family: int, tokens: int) -> list[int]:
