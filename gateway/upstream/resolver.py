@@ -36,14 +36,14 @@ class Resolver:
         if self._is_name and asyncio.get_running_loop().time() - self._asked_at > _FRESH_S:
             looking = self._look()
             if not self._known:
-                await asyncio.shield(looking)
+                await _result_of(looking)
         return self._known
 
     async def others(self, failed: tuple[str, ...]) -> tuple[str, ...]:
         """After connections to these have failed: those that DNS names now, beside them."""
         if self._is_name and asyncio.get_running_loop().time() - self._asked_at > _FRESH_S:
             with contextlib.suppress(OSError):
-                await asyncio.shield(self._look())
+                await _result_of(self._look())
         return tuple(address for address in self._known if address not in failed)
 
     def close(self) -> None:
@@ -68,3 +68,11 @@ class Resolver:
         self._looking = None
         if not task.cancelled():
             task.exception()  # whoever waited has it; the others use what is known
+
+
+async def _result_of(looking: "asyncio.Task[None]") -> None:
+    """Raises OSError if it failed, or was given up. Whoever waits no longer does not end it for others."""
+    await asyncio.wait([looking])
+    if looking.cancelled():
+        raise ConnectionAbortedError("it is no member any more")
+    looking.result()

@@ -10,6 +10,7 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.upstream.errors import ConnectFailed, LocalFault
 from gateway.upstream.replica import Address, Replica
 from gateway.upstream.resolver import Resolver
+from tests.server.bench import eventually
 from tests.upstream.test_exchange import Server, ask, run
 
 
@@ -101,6 +102,17 @@ async def test_no_dns_is_no_fault_of_the_replica(is_slow):
         await run(ask(replica))
     assert failed.value.kind == "dns" and replica.local_faults.counts["dns"] == 1
     replica.close()
+
+
+async def test_a_replica_that_goes_while_its_name_is_looked_up_is_a_failed_connection_and_no_cancellation():
+    dns = Scripted()
+    dns.may_answer.clear()
+    replica = replica_at(9, dns)
+    asking = [asyncio.ensure_future(run(ask(replica))) for _ in range(3)]
+    await eventually(lambda: dns.asked)
+    replica.close()
+    for each in await asyncio.gather(*asking, return_exceptions=True):
+        assert isinstance(each, ConnectFailed)
 
 
 async def test_a_replica_that_moved_is_found_at_once():
