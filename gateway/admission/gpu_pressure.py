@@ -97,18 +97,24 @@ class GpuPressure:
 
     # --- what it means -------------------------------------------------------------------------------
 
-    def capacity(self, up: Iterable[ReplicaId]) -> tuple[float, float] | None:
-        """KV tokens of the replicas that are up, on the device and behind it; None if none says.
+    def capacity(self, up: Iterable[ReplicaId], *, host_tokens: int = 0) -> tuple[float, float] | None:
+        """KV tokens of the replicas that are up, on the device and in the host's memory beyond it; None if
+        none says. The host has copies of what is on the device (`EngineSignals.kept_kv_tokens`).
 
-        One that does not say is taken to be like the others.
+        One that does not say is taken to be like the others. `host_tokens`: of each that does not tell the
+        size of its host's.
         """
         known = [self._signals.get(replica) for replica in up]
         said = [signals for signals in known if signals is not None and signals.kv_tokens is not None]
         if not said:
             return None
+        device, beyond = 0.0, 0.0
+        for signals in said:
+            own = float(signals.kv_tokens or 0)
+            device += own
+            beyond += max(0.0, (signals.host_kv_tokens or host_tokens) - own)
         scale = len(known) / len(said)
-        device = sum(float(signals.kv_tokens or 0) for signals in said)
-        return device * scale, sum(float(signals.host_kv_tokens or 0) for signals in said) * scale
+        return device * scale, beyond * scale
 
     def start_afresh(self) -> None:
         """The window was changed: what comes next is its effect."""

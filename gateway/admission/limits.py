@@ -290,15 +290,12 @@ class Limits:
         )
 
     def capacity(self, *, is_whole: bool = False) -> float | None:
-        """KV tokens that the engines state: this gateway's part, or the whole pool's. The host's memory
-        holds copies of what is on the device (`EngineSignals.kept_kv_tokens`): what it has beyond counts."""
-        stated = self.gpu.capacity(self._up)
+        """KV tokens that the engines state: this gateway's part, or the whole pool's."""
+        stated = self.gpu.capacity(self._up, host_tokens=self._config.host_kv_tokens)
         if stated is None:
             return None
-        device, host = stated
-        host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
+        device, beyond = stated
         rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
-        beyond = max(0.0, host - device)
         whole = device + host_tier_tokens(beyond, tokens_per_s=rate, cycle_s=self.window.feedback_s)
         return whole if is_whole else self.part * whole
 

@@ -139,7 +139,7 @@ def test_a_queue_behind_a_full_cache_is_pressure_and_one_behind_long_prompts_is_
 def test_capacity_is_that_of_the_replicas_that_are_up():
     gpu = GpuPressure()
     assert gpu.capacity([A, B]) is None
-    gpu.engine_reported(A, EngineSignals(kv_tokens=1000, host_kv_tokens=500))
+    gpu.engine_reported(A, EngineSignals(kv_tokens=1000, host_kv_tokens=1500))
     assert gpu.capacity([A]) == (1000, 500)
     assert gpu.capacity([A, B]) == (2000, 1000)  # one that does not say is like the others
     gpu.engine_reported(B, EngineSignals(kv_tokens=3000))
@@ -147,6 +147,16 @@ def test_capacity_is_that_of_the_replicas_that_are_up():
     assert gpu.capacity([B]) == (3000, 0)
     gpu.engine_reported(B, EngineSignals(waiting=1))
     assert gpu.capacity([A, B]) == (2000, 1000)
+
+
+def test_the_hosts_memory_counts_beyond_each_replicas_own_device():
+    gpu = GpuPressure()
+    gpu.engine_reported(A, EngineSignals(kv_tokens=1000, host_kv_tokens=4000))
+    gpu.engine_reported(B, EngineSignals(kv_tokens=3000, host_kv_tokens=500))
+    assert gpu.capacity([A, B]) == (4000, 3000)  # and not 500: B's device makes up for nothing on A's host
+    assert gpu.capacity([A, B], host_tokens=9000) == (4000, 3000)  # they say it themselves
+    gpu.engine_reported(B, EngineSignals(kv_tokens=3000))
+    assert gpu.capacity([A, B], host_tokens=9000) == (4000, 9000)
 
 
 def test_of_many_sessions_less_loss_is_too_much():
