@@ -21,7 +21,8 @@ IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/img"
 OFF: Final = 0.02
 """A run that is made again may be off by so much: sums of floats depend on their order."""
 _NOTICEABLE: Final = 0.03
-_SHOWN: Final = ("completion_mean_s", "completion_p90_s", "ttft_p90_s", "goodput_2")
+_OTHERS: Final = {"completion_p90_s": "p90", "ttft_p90_s": "TTFT p90", "goodput_2": "goodput"}
+_SHOWN: Final = ("completion_mean_s", *_OTHERS)
 _COLUMNS: Final = {
     "completion_mean_s": "mean, s",
     "completion_p90_s": "p90, s",
@@ -35,6 +36,7 @@ _COLUMNS: Final = {
 }
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
+_POINTS: Final = (_HERE / "points.md").read_text(encoding="utf-8").strip()
 _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
 
 
@@ -43,34 +45,67 @@ def whole() -> str:
     told = [each for each in read if each[2].runs]
     papers = [each for each in told if not each[1].compares]
     others = Headlines.read()
-    parts = [
-        _HEAD,
-        *_short(papers),
-        "",
-        "## The papers' headlines, each on its own ground",
-        "",
-        *_claims(read),
-        *rows(others),
-        "",
-        "<details><summary>Where the figures that are of no workload above come from</summary>",
-        "",
-        *sources(others),
-        "",
-        "</details>",
-        "",
-    ]
+    parts = [_HEAD, *_short(papers), ""]
     for name, scenario, store in papers:
         path = IMAGES / f"results-{name}.svg"
         path.write_text(drawing(scenario, list(store.runs.values())), encoding="utf-8")
         parts += [f"![{scenario.title}: completion and goodput over load](../img/{path.name})", ""]
+    parts += ["## The papers' headlines, each on its own ground", "", *_claims(read), *rows(others), ""]
+    parts += _details("Where the figures that are of no workload above come from", sources(others))
+    parts += ["", "## Every point", "", _POINTS]
+    parts += ["", *_details("Turnpike ÷ the strongest baseline at each point", _points(papers)), ""]
     parts.append("## Every cell")
     for name, scenario, store in told:
-        parts += ["", *_folded(name, scenario, store)]
+        title = f"{scenario.title}: {scenario.source}"
+        parts += ["", *_details(title, _every_cell(name, scenario, store))]
     return "\n".join([*parts, "", _FOOT])
 
 
+def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:
+    yield f"<details><summary>{summary}</summary>"
+    yield ""
+    yield from lines
+    yield ""
+    yield "</details>"
+
+
 def _short(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
-    heads = " | ".join(_COLUMNS[metric].removesuffix(", s") for metric in _SHOWN)
+    """A row for each workload and each memory and engine that Turnpike has there."""
+    loads = sorted({load for _, scenario, _ in told for load in scenario.loads})
+    heads = " | ".join(f"{load:g} × knee" for load in loads)
+    yield f"| workload | Turnpike | {heads} | worst other figure | seeds |"
+    yield "|---|---|" + "--:|" * len(loads) + "---|--:|"
+    for _, scenario, store in told:
+        by_load = {load: cells(scenario, store.runs.values(), load) for load in scenario.loads}
+        ours = {cell.label: None for at in by_load.values() for cell in at if cell.is_ours}
+        for row, label in enumerate(ours):
+            means, losses, seeds = dict.fromkeys(loads, "–"), [(1.0, "–")], 0
+            for load, at in by_load.items():
+                cell = next((each for each in at if each.label == label), None)
+                if cell is None:
+                    continue
+                seeds = len(cell.runs)
+                means[load] = _against(at, cell, "completion_mean_s")
+                losses += [_loss(at, cell, metric, load) for metric in _OTHERS]
+            worst, text = max(losses)
+            yield (
+                f"| {'' if row else scenario.title} | `{label}` | {' | '.join(means.values())} | "
+                f"{f'**{text}**' if worst > 1 + _NOTICEABLE else '–'} | {seeds} |"
+            )
+
+
+def _loss(at: Sequence[Cell], ours: Cell, metric: str, load: float) -> tuple[float, str]:
+    """How many times worse than the strongest baseline, and in words."""
+    rival = strongest(at, metric, has_offload=ours.has_offload)
+    found = ratio(ours, rival, metric) if rival is not None else None
+    if found is None:
+        return 1.0, "–"
+    loss = 1 / found.mean if BY_NAME[metric].higher_is_better else found.mean
+    return loss, f"{_OTHERS[metric]} × {found.mean:.2f} at {load:g}"
+
+
+def _points(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
+    heads = " | ".join(_name(metric) for metric in _SHOWN)
     yield f"| workload | × knee | Turnpike | strongest baseline | {heads} | seeds |"
     yield "|---|--:|---|---|" + "--:|" * (len(_SHOWN) + 1)
     for _, scenario, store in told:
@@ -86,6 +121,10 @@ def _short(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
                     f"| {scenario.title} | {load:g} | `{ours.label}` | `{rival.label}` | "
                     f"{' | '.join(ratios)} | {seeds} |"
                 )
+
+
+def _name(metric: str) -> str:
+    return _COLUMNS[metric].removesuffix(", s")
 
 
 def _against(at: Sequence[Cell], ours: Cell, metric: str) -> str:
@@ -153,10 +192,8 @@ def _between(found: Interval) -> str:
     return f" ({found.low:.2f}–{found.high:.2f})" if math.isfinite(found.high) else " (one seed)"
 
 
-def _folded(name: str, scenario: Scenario, store: Store) -> Iterator[str]:
+def _every_cell(name: str, scenario: Scenario, store: Store) -> Iterator[str]:
     runs = store.runs.values()
-    yield f"<details><summary>{scenario.title}: {scenario.source}</summary>"
-    yield ""
     made_by = {
         "revision": {run.revision for run in runs},
         "vLLM": {run.vllm for run in runs},
@@ -181,8 +218,6 @@ def _folded(name: str, scenario: Scenario, store: Store) -> Iterator[str]:
             values = [number(metric, _mean(cell, metric)) for metric in _COLUMNS]
             yield f"| `{cell.label}`{star} | {len(cell.runs)} | {' | '.join(values)} |"
     yield from _compared(name)
-    yield ""
-    yield "</details>"
 
 
 def _compared(name: str) -> Iterator[str]:
