@@ -3,9 +3,10 @@
     python -m benchmarks.fidelity [--quick] [--json]
 
 Live: the gateway in front of two real vLLM servers on the CPU with a tiny model, each kept to one core (where
-there are two), and clients that play a workload (`turnpike play`). Gateway and clients run on the same cores,
+there are two), and clients that play a workload. Gateway and clients run on the same cores,
 and so does each server's own API process: what they take is part of what is calibrated. Simulated: the same
-sessions and the same settings of the same brain, before engines whose steps cost what a profile says.
+sessions and the same settings of the same brain, before engines whose steps cost what a profile says. Clients
+are agents that chat and call tools (`fidelity_chats.py`).
 
 The costs (`fidelity_profile.py`) are fitted to the engines' steps and to requests while one workload is
 played under one policy, before and after the test. What a shared core does varies by half within minutes, so
@@ -32,9 +33,10 @@ import aiohttp
 import msgspec
 
 from benchmarks.command import judged
+from benchmarks.fidelity_chats import CLIENT, Chats
 from benchmarks.fidelity_profile import Asked, Costs, fitted
 from benchmarks.gateway import gateway
-from benchmarks.live import BLOCK, CHUNK, LONGEST, MODEL, SEQUENCES, Completions, Engines, Kind, drawn, played
+from benchmarks.live import BLOCK, CHUNK, LONGEST, SEQUENCES, Completions, Engines, Kind, drawn, played
 from benchmarks.step_log import Step
 from benchmarks.verdict import Interval, Verdict, bootstrapped, percentile
 from gateway.assembly import assemble
@@ -85,14 +87,7 @@ TEST: Final = Kind(
 )
 
 
-def stated(client: aiohttp.ClientSession, url: str) -> Endpoint:
-    """Sessions say who they are."""
-    return Endpoint(client, url, MODEL)
-
-
-def live(
-    sessions: Iterable[Session], engines: Engines, policy: Settings, at: Path, ask: Ask = stated
-) -> Completions:
+def live(sessions: Iterable[Session], engines: Engines, policy: Settings, at: Path, ask: Ask) -> Completions:
     with gateway(engines.urls, at, _as_toml(policy)) as url:
         return played(sessions, engines.urls, lambda client: ask(client, url))
 
@@ -112,7 +107,7 @@ def simulated(
     *,
     replicas: int = REPLICAS,
     kv_blocks: int = KV_BLOCKS,
-    client: ClientConfig | None = None,
+    client: ClientConfig = CLIENT,
     plugin: Settings | None = None,
 ) -> Completions:
     """`plugin`: its settings, if the engines carry it."""
@@ -149,24 +144,26 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     def live(self, sessions: Iterable[Session], at: Path, ask: Ask) -> Completions:
         return live(sessions, self.engines, self.policy, at, ask)
 
-    def simulated(self, sessions: Iterable[Session], costs: Costs, client: ClientConfig) -> Completions:
+    def simulated(self, sessions: Iterable[Session], costs: Costs) -> Completions:
         return simulated(
             sessions,
             costs,
             self.policy,
             replicas=len(self.engines.urls),
             kv_blocks=self.engines.kv_blocks,
-            client=client,
+            client=CLIENT,
             plugin=self.plugin,
         )
 
 
 def measure(count: int, verdict: Verdict, tell: Any) -> None:
+    chats = Chats(drawn(CALIBRATION, count), drawn(TEST, count))
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
-        engines = Engines(stack, at, replicas=REPLICAS, kv_blocks=KV_BLOCKS)
+        engines = Engines(stack, at, replicas=REPLICAS, kv_blocks=KV_BLOCKS, scripts=chats.scripts)
         arms = {name: Arm(engines=engines, policy=policy) for name, policy in POLICIES.items()}
-        compare(arms, drawn(CALIBRATION, count), drawn(TEST, count), at, verdict, tell)
+        compare(arms, chats.calibration, chats.test, at, verdict, tell, ask=chats.ask)
+    chats.judge(verdict)
 
 
 def compare(
@@ -177,9 +174,8 @@ def compare(
     verdict: Verdict,
     tell: Any,
     *,
+    ask: Ask,
     rounds: int = 1,
-    ask: Ask = stated,
-    client: ClientConfig | None = None,
     groups: Sequence[str] = ("",),
 ) -> None:
     """The first arm is calibrated by. Every other round is played in the opposite order.
@@ -187,7 +183,6 @@ def compare(
     `groups`: how names of sessions begin that are judged together; the arms are ranked by the first group.
     """
     base, few = next(iter(arms.values())), calibration[: len(calibration) // 3]
-    client = client or ClientConfig()
     for number, arm in enumerate({id(arm.engines): arm for arm in arms.values()}.values()):
         arm.live(few, at / f"warm-{number}", ask)
     steps, requests = list[Step](), list[Asked]()
@@ -212,11 +207,11 @@ def compare(
     costs = fitted(steps, requests)
     tell(f"fitted: {costs}")
     for when, seen in (("before", before), ("after", after)):
-        again = base.simulated(calibration, costs.times(seen.pace_s), client)
+        again = base.simulated(calibration, costs.times(seen.pace_s))
         verdict.tell(f"calibration_error_{when}", again.mean / seen.mean - 1)
         verdict.tell(f"calibration_pace_{when}_ms", seen.pace_s * 1e3)
     played = {
-        name: [arm.simulated(test, costs.times(run.pace_s), client) for run in lived[name]]
+        name: [arm.simulated(test, costs.times(run.pace_s)) for run in lived[name]]
         for name, arm in arms.items()
     }
     for name, group in itertools.product(arms, groups):

@@ -20,7 +20,7 @@ import msgspec
 from benchmarks import fidelity, live_overlap
 from benchmarks.command import judged
 from benchmarks.fidelity import Arm, Settings, compare
-from benchmarks.fidelity_chats import CLIENT, Chats
+from benchmarks.fidelity_chats import Chats
 from benchmarks.live import Engines, drawn
 from benchmarks.live_overlap import APPENDING, SWITCHING, arriving, with_tools
 from benchmarks.verdict import Verdict
@@ -48,7 +48,6 @@ def measure(count: int, rounds: int, verdict: Verdict, tell: Any) -> None:
             tell,
             rounds=rounds,
             ask=chats.ask,
-            client=CLIENT,
             groups=(SWITCHING.name, APPENDING.name),
         )
     chats.judge(verdict)

@@ -23,7 +23,7 @@ import msgspec
 from benchmarks import fidelity
 from benchmarks.command import judged
 from benchmarks.fidelity import POLICIES, Arm, Settings, compare
-from benchmarks.fidelity_chats import CLIENT, Chats
+from benchmarks.fidelity_chats import Chats
 from benchmarks.live import Engines, drawn
 from benchmarks.live_overlap import PLUGIN, PLUGIN_ENV, followed
 from benchmarks.verdict import Verdict
@@ -75,7 +75,6 @@ def measure(count: int, rounds: int, verdict: Verdict, tell: Any) -> None:
             tell,
             rounds=rounds,
             ask=chats.ask,
-            client=CLIENT,
         )
         verdict.at_least("hints_followed", sum(map(followed, biased.urls)), 1)
     chats.judge(verdict)

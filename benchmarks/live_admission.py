@@ -19,6 +19,7 @@ import msgspec
 
 from benchmarks.command import judged
 from benchmarks.fidelity import KV_BLOCKS, REPLICAS, TEST, Settings, live
+from benchmarks.fidelity_chats import Chats
 from benchmarks.live import Completions, Engines, drawn
 from benchmarks.verdict import Verdict
 
@@ -43,13 +44,17 @@ def measured(found: Completions) -> Run:
 
 
 def measure(count: int, verdict: Verdict) -> None:
+    chats = Chats([], drawn(TEST, count))
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live-")))
-        engines = Engines(stack, at, replicas=REPLICAS, kv_blocks=KV_BLOCKS)
+        engines = Engines(stack, at, replicas=REPLICAS, kv_blocks=KV_BLOCKS, scripts=chats.scripts)
 
         def played(name: str, policy: Settings, apart_s: float, sessions: int) -> Run:
-            kind = msgspec.structs.replace(TEST, apart_s=apart_s)
-            found = measured(live(drawn(kind, sessions), engines, policy, at / name))
+            these = [
+                msgspec.structs.replace(each, arrival_s=each.arrival_s * apart_s / TEST.apart_s)
+                for each in chats.test[:sessions]
+            ]
+            found = measured(live(these, engines, policy, at / name, chats.ask))
             print(f"{name}: mean {found.mean:.0f}, hits {found.hits:.2f}", file=sys.stderr, flush=True)
             return found
 

@@ -1,0 +1,25 @@
+"""The machine's pace, by a little work."""
+
+import tracemalloc
+
+from benchmarks.speedometer import Work, paced
+
+
+def test_the_work_allocates_next_to_nothing():
+    """What fresh memory takes is the system's mood, and no pace."""
+    work = Work()
+    work()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        work()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most - before < 100_000
+
+
+def test_it_is_measured_at_least_once():
+    with paced() as pace:
+        pass
+    assert pace.s > 0
