@@ -84,8 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     return judged(
         __file__,
         __doc__,
-        lambda is_quick, verdict, tell: measure(8 if is_quick else 12, 1 if is_quick else 2, verdict, tell),
-        quick="8 sessions instead of 12, and half of the runs",
+        lambda is_quick, verdict, tell: measure(8 if is_quick else 12, 1 if is_quick else 4, verdict, tell),
+        quick="8 sessions instead of 12, and one round instead of four",
         about=f"seed {fidelity.SEED}",
         argv=argv,
     )
