@@ -190,7 +190,7 @@ def compare(
     def calibrated(when: str) -> Completions:
         run = base.live(calibration, at / when, ask)
         seen = base.engines.steps(run.began_s)
-        steps.extend(at_pace(seen, run.pace_s))
+        steps.extend(at_pace(itertools.chain(*seen), run.pace_s))
         requests.extend(asked(run, seen))
         return run
 
@@ -284,11 +284,17 @@ def at_pace(steps: Iterable[Step], pace_s: float) -> list[Step]:
     return [msgspec.structs.replace(step, took_s=step.took_s / pace_s) for step in steps]
 
 
-def asked(run: Completions, steps: Iterable[Step]) -> list[Asked]:
-    """Requests, in units of the machine's pace. Which is which is known by the length of the prompt."""
+def asked(run: Completions, steps: Iterable[Sequence[Step]]) -> list[Asked]:
+    """Requests, in units of the machine's pace. `steps`: of each engine. Which request is which is known by
+    the length of the prompt."""
     in_engine = {
-        row.prompt_tokens: (row.arrived_s, step.ended_s)  # the last one's: it gives the first token
-        for step in steps
+        row.prompt_tokens: (
+            row.arrived_s,
+            step.ended_s,
+            of_engine,
+        )  # the last one's: it gives the first token
+        for of_engine in steps
+        for step in of_engine
         for row in step.rows
         if row.arrived_s
     }
@@ -296,9 +302,13 @@ def asked(run: Completions, steps: Iterable[Step]) -> list[Asked]:
     found = []
     for turn in run.turns:
         if lengths[turn.prompt_tokens] == 1 and turn.prompt_tokens in in_engine:
-            arrived_s, ended_s = in_engine[turn.prompt_tokens]
+            arrived_s, ended_s, of_engine = in_engine[turn.prompt_tokens]
             outside_s = turn.first_token_s - turn.arrival_s - turn.waited_s - (ended_s - arrived_s)
-            found.append(Asked(turn.prompt_tokens, outside_s / run.pace_s))
+            computed_s = sum(
+                max(0.0, min(step.ended_s, arrived_s) - max(step.began_s, arrived_s - outside_s))
+                for step in of_engine
+            )
+            found.append(Asked(turn.prompt_tokens, outside_s / run.pace_s, computed_s < outside_s / 2))
     return found
 
 

@@ -4,8 +4,8 @@ A step costs an overhead, so much for each sequence in it (sampling, and the wor
 that is streamed), for each new token, and for a token's look at each other of its context: less in a prompt,
 where many look at once, than alone, while decoding. These five are fitted to the steps of engines under load.
 What a request takes outside the engine until its first token (parsing, tokens to text, gateway and client) is
-what the server's front takes: so much for a request, and for a token of its prompt. These two are fitted to
-requests under the same load.
+what the server's front takes: so much for a request, and for a token of its prompt, while the engine on its
+core computes, and a part of that while it does not. These are fitted to requests under the same load.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,13 +37,20 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     decode_context_token_s: float
     request_s: float
     prompt_token_s: float
+    idle_share: float = 1.0
+    """No seconds: the part of the two above while the engine is idle."""
 
     def times(self, factor: float) -> "Costs":
-        return Costs(**{name: getattr(self, name) * factor for name in self.__struct_fields__})
+        seconds = {
+            name: getattr(self, name) * factor for name in self.__struct_fields__ if name.endswith("_s")
+        }
+        return msgspec.structs.replace(self, **seconds)
 
     @property
     def front(self) -> FrontCosts:
-        return FrontCosts(request_s=self.request_s, prompt_token_s=self.prompt_token_s)
+        return FrontCosts(
+            request_s=self.request_s, prompt_token_s=self.prompt_token_s, idle_share=self.idle_share
+        )
 
     def profile(self, *, chunk_tokens: int, kv_tokens: int) -> Profile:
         return Profile(
@@ -77,6 +84,8 @@ class Asked(msgspec.Struct, frozen=True):
     prompt_tokens: int
     outside_s: float
     """That it neither waited for admission nor was in the engine."""
+    is_beside_idle: bool = False
+    """Its engine computed for less than half of that time."""
 
 
 def fitted(steps: Iterable[Step], asked: Iterable[Asked]) -> Costs:
@@ -84,8 +93,12 @@ def fitted(steps: Iterable[Step], asked: Iterable[Asked]) -> Costs:
     took_s = np.array([step.took_s for step in found])
     step_s, row_s, token_s, prompt_s, decode_s = _least_squares([_features(step) for step in found], took_s)
     requests = list(asked)
-    outside_s = np.array([request.outside_s for request in requests])
-    request_s, read_s = _least_squares([(1.0, request.prompt_tokens) for request in requests], outside_s)
+    idle = [request for request in requests if request.is_beside_idle]
+    busy = [request for request in requests if not request.is_beside_idle] or requests
+    outside_s = np.array([request.outside_s for request in busy])
+    request_s, read_s = _least_squares([(1.0, request.prompt_tokens) for request in busy], outside_s)
+    expected_s = sum(request_s + read_s * request.prompt_tokens for request in idle)
+    idle_s = sum(request.outside_s for request in idle)
     return Costs(
         step_s=step_s,
         row_s=row_s,
@@ -94,6 +107,7 @@ def fitted(steps: Iterable[Step], asked: Iterable[Asked]) -> Costs:
         decode_context_token_s=decode_s,
         request_s=request_s,
         prompt_token_s=read_s,
+        idle_share=min(1.0, idle_s / expected_s) if expected_s else 1.0,
     )
 
 

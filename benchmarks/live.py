@@ -140,9 +140,9 @@ class Engines:
         self.kv_blocks = kv_blocks
         """Of each."""
 
-    def steps(self, since_s: float = 0.0) -> list[Step]:
-        """That began since then, by the wall clock."""
-        return [step for log in self._logs for step in read(log) if step.began_s >= since_s]
+    def steps(self, since_s: float = 0.0) -> list[list[Step]]:
+        """Of each engine, that began since then, by the wall clock."""
+        return [[step for step in read(log) if step.began_s >= since_s] for log in self._logs]
 
 
 def _options(

@@ -21,6 +21,7 @@ COSTS = Costs(
     decode_context_token_s=4e-8,
     request_s=0.5,
     prompt_token_s=1e-4,
+    idle_share=0.4,
 )
 
 
@@ -58,6 +59,7 @@ def test_costs_are_found_again():
         step_of(Row(500, 0, 500), Row(1, 7_000, 100)),
     ]
     requests = [Asked(tokens, 0.5 + 1e-4 * tokens) for tokens in (10, 5_000, 20_000)]
+    requests += [Asked(tokens, 0.4 * (0.5 + 1e-4 * tokens), is_beside_idle=True) for tokens in (10, 9_000)]
     found = fitted(steps, requests)
     for name in Costs.__struct_fields__:
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
@@ -67,6 +69,8 @@ def test_nothing_is_found_to_cost_less_than_nothing():
     steps = [Step(0.0, 0.1, [Row(tokens, 0, 5_000)]) for tokens in (1, 10, 100)]
     found = fitted(steps, [Asked(10, 0.5), Asked(10_000, 0.4)])
     assert all(getattr(found, name) >= 0 for name in Costs.__struct_fields__)
+    assert found.idle_share == 1.0  # nothing was seen of it
+    assert found.times(2.0).request_s == 2 * found.request_s and found.times(2.0).idle_share == 1.0
 
 
 def test_a_token_has_a_kv_cache_though_looking_at_it_costs_nothing():
@@ -132,7 +136,10 @@ def test_what_was_not_in_the_engine_was_outside():
         Step(107.0, 2.0, [Row(1, 500, 500)]),
         Step(109.0, 2.0, [Row(500, 0, 500)]),  # it was preempted
     ]
-    assert asked(run, steps) == [Asked(500, (8.0 - 0.5 - 4.0) / 2.0)]
+    other = [Step(98.0, 5.0, [Row(1, 20, 20)])]
+    assert asked(run, [steps, other]) == [Asked(500, (8.0 - 0.5 - 4.0) / 2.0, is_beside_idle=True)]
+    steps.insert(0, Step(100.0, 3.0, [Row(1, 20, 20)]))
+    assert asked(run, [steps]) == [Asked(500, (8.0 - 0.5 - 4.0) / 2.0)]
 
 
 @pytest.mark.slow

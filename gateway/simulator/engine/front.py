@@ -18,9 +18,14 @@ from gateway.simulator.kernel import Alarm, Kernel
 class FrontCosts(msgspec.Struct, frozen=True, kw_only=True):
     request_s: Annotated[float, Meta(ge=0)] = 0.0
     prompt_token_s: Annotated[float, Meta(ge=0)] = 0.0
+    idle_share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """What part of that it takes when the engine has no turn to compute: both may share a core."""
 
 
 class _Engine(Protocol):
+    @property
+    def turns(self) -> int: ...
+
     def submit(self, turn: EngineTurn) -> None: ...
 
     def abort(self, number: int) -> None: ...
@@ -39,6 +44,8 @@ class Front:
 
     def submit(self, turn: EngineTurn) -> None:
         cost_s = self._costs.request_s + self._costs.prompt_token_s * turn.input_tokens
+        if not self._engine.turns:
+            cost_s *= self._costs.idle_share
         self._free_s = max(self._kernel.now, self._free_s) + cost_s
         self._here[turn.number] = self._kernel.at(self._free_s, self._hand_on, turn)
 
