@@ -10,9 +10,9 @@ are agents that chat and call tools (`fidelity_chats.py`).
 
 The costs (`fidelity_profile.py`) are fitted to the engines' steps and to requests while one workload is
 played under one policy, before and after the test. What a shared core does varies by half within minutes, so
-costs are in units of the machine's pace (`speedometer.py`), which is measured in each run. What counts is
-another workload, with more sessions at once than the caches hold, under three policies. There, if costs are
-off by a tenth, so are completions; where sessions only just fit, these are off by twice as much.
+costs are in units of the machine's pace (`speedometer.py`), which is measured before and after each run. What
+counts is another workload, with more sessions at once than the caches hold, under three policies. There, if
+costs are off by a tenth, so are completions; where sessions only just fit, these are off by twice as much.
 
 Mean and p90 of session completion and of first tokens are to be within 15 % of live, at the pace that each
 run had. The order of two policies is to be the same where live their sessions, pair by pair, differ by more

@@ -1,32 +1,19 @@
 """How fast is this machine just now? Shared cores vary by half within minutes.
 
-The same little work, once a second, in processor time: what two phases of a benchmark took can be compared
-by what this took meanwhile.
+The same little work, in processor time, while nothing else of the benchmark runs: what two phases took can be
+compared by what this took before and after each. Beside a phase it would tell what that phase does to caches.
 """
 
 import statistics
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
 
-_EVERY_S: Final = 1.0
+_TIMES: Final = 25
+_REST_S: Final = 0.02
 _NUMBERS: Final = 400_000
 """More than a core's own cache holds."""
-
-
-class Pace:
-    """Of one phase. Seconds of the work, to be compared with another phase's."""
-
-    def __init__(self) -> None:
-        self.all_s: list[float] = []
-
-    @property
-    def s(self) -> float:
-        return statistics.median(self.all_s)
 
 
 class Work:
@@ -41,24 +28,12 @@ class Work:
             np.exp(self._room, out=self._room).sum()
 
 
-@contextmanager
-def paced() -> Iterator[Pace]:
-    """Measures as long as it is open, on a thread; at least once."""
-    pace, is_over = Pace(), threading.Event()
-    work = Work()
-
-    def measure() -> None:
-        while True:
-            began_s = time.thread_time()
-            work()
-            pace.all_s.append(time.thread_time() - began_s)
-            if is_over.wait(_EVERY_S):
-                return
-
-    thread = threading.Thread(target=measure, daemon=True)
-    thread.start()
-    try:
-        yield pace
-    finally:
-        is_over.set()
-        thread.join()
+def pace_s() -> float:
+    """Seconds of the work. Takes half a second."""
+    work, took_s = Work(), []
+    for _ in range(_TIMES):
+        began_s = time.thread_time()
+        work()
+        took_s.append(time.thread_time() - began_s)
+        time.sleep(_REST_S)
+    return statistics.median(took_s)
