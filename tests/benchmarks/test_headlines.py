@@ -7,7 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks import eviction, overlap, unlike
+from benchmarks.results.compares import judge
 from benchmarks.results.headlines import NOT_MEASURED, Headline, Headlines, figures, rows, told_figure
+from benchmarks.results.scenario import Scenario
+from benchmarks.results.store import Store
 from benchmarks.verdict import Figure, Verdict
 from tests.benchmarks.test_overlap import runs as overlap_runs
 from tests.project.test_pages import ROOT
@@ -52,12 +55,23 @@ def eviction_names() -> Verdict:
     return verdict
 
 
+def of_scenarios(*names: str) -> Verdict:
+    """Of their stored runs."""
+    verdict = Verdict()
+    for name in names:
+        judge(verdict, name, lambda other: (Scenario.read(other), Store(other)))
+    return verdict
+
+
 SURE = re.compile(r"([\d.]*\d)[^\d()]{0,10}\(([\d.]*\d) to ([\d.]*\d)\)")
 YIELDED: dict[str, Callable[[], Verdict]] = {
     "overlap": overlap_names,
     "mix": mix_names,
     "eviction": eviction_names,
+    "fairness": lambda: of_scenarios("fairness"),
+    "scaling": lambda: of_scenarios("saga-64-gpus", "saga-8-gpus"),
 }
+STORED = ("fairness", "scaling")
 
 
 def of_source(source: str) -> list[str]:
@@ -74,6 +88,12 @@ def test_each_figure_is_one_that_its_command_yields(source: str) -> None:
     verdict = YIELDED[source]()
     assert of_source(source)
     assert set(of_source(source)) <= verdict.figures.keys()
+
+
+@pytest.mark.parametrize("source", STORED)
+def test_what_is_told_of_scenarios_is_what_their_stored_runs_yield(source: str) -> None:
+    told, found = figures(source), YIELDED[source]().figures
+    assert {name: found[name].value for name in told} == {name: told[name].value for name in told}
 
 
 @pytest.mark.parametrize("source", FOUND.sources)
