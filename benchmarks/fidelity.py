@@ -151,7 +151,6 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
             self.policy,
             replicas=len(self.engines.urls),
             kv_blocks=self.engines.kv_blocks,
-            client=CLIENT,
             plugin=self.plugin,
         )
 
@@ -287,12 +286,8 @@ def at_pace(steps: Iterable[Step], pace_s: float) -> list[Step]:
 def asked(run: Completions, steps: Iterable[Sequence[Step]]) -> list[Asked]:
     """Requests, in units of the machine's pace. `steps`: of each engine. Which request is which is known by
     the length of the prompt."""
-    in_engine = {
-        row.prompt_tokens: (
-            row.arrived_s,
-            step.ended_s,
-            of_engine,
-        )  # the last one's: it gives the first token
+    in_engine = {  # until the end of the prompt's last step, which gives the first token
+        row.prompt_tokens: (row.arrived_s, step.ended_s, of_engine)
         for of_engine in steps
         for step in of_engine
         for row in step.rows

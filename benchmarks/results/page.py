@@ -100,8 +100,7 @@ def _loss(at: Sequence[Cell], ours: Cell, metric: str, load: float) -> tuple[flo
     found = ratio(ours, rival, metric) if rival is not None else None
     if found is None:
         return 1.0, "–"
-    loss = 1 / found.mean if BY_NAME[metric].higher_is_better else found.mean
-    return loss, f"{_OTHERS[metric]} × {found.mean:.2f} at {load:g}"
+    return _times_worse(found, metric), f"{_OTHERS[metric]} × {found.mean:.2f} at {load:g}"
 
 
 def _points(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
@@ -136,8 +135,11 @@ def told_ratio(found: Interval | None, metric: str) -> str:
     if found is None:
         return "–"
     text = f"{found.mean:.2f}{_between(found)}"
-    loss = 1 / found.mean if BY_NAME[metric].higher_is_better else found.mean
-    return f"**{text}**" if loss > 1 + _NOTICEABLE else text
+    return f"**{text}**" if _times_worse(found, metric) > 1 + _NOTICEABLE else text
+
+
+def _times_worse(found: Interval, metric: str) -> float:
+    return 1 / found.mean if BY_NAME[metric].higher_is_better else found.mean
 
 
 def _claims(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
