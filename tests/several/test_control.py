@@ -16,6 +16,9 @@ from tests.several.fleet import Fleet, running_fleet
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
+AGENTS = 24
+"""Which gateway has a session is by chance: that one of two has none is one run in 2**23."""
+
 
 async def asked(port: int, path: bytes) -> Message:
     client = Client(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 22))
@@ -50,7 +53,7 @@ async def control_of(fleet: Fleet, directory: Path) -> AsyncIterator[int]:
 
 async def test_sessions_of_all_gateways_are_told_of_as_one(tmp_path):
     async with running_fleet(tmp_path, gateways=2) as fleet, control_of(fleet, tmp_path) as port:
-        for number in range(6):
+        for number in range(AGENTS):
             fleet.agent(f"agent-{number}", headers=b"x-turnpike-session: stated-%d\r\n" % number)
         await asyncio.gather(*(agent.run(turns=2) for agent in fleet.agents))
 
@@ -100,17 +103,19 @@ async def test_what_is_over_is_told_of_all_gateways(tmp_path):
         running_fleet(tmp_path, gateways=2, preludes=preludes) as fleet,
         control_of(fleet, tmp_path) as port,
     ):
-        for number in range(6):
+        for number in range(AGENTS):
             fleet.agent(f"agent-{number}", headers=b"x-turnpike-session: stated-%d\r\n" % number)
         await asyncio.gather(*(agent.run(turns=2) for agent in fleet.agents))
         known = {agent.sessions[0] for agent in fleet.agents}
         async with asyncio.timeout(30):
-            while (past := await told(port, b"/turnpike/history"))["turns"] < 12 or len(past["sessions"]) < 6:
+            while (past := await told(port, b"/turnpike/history"))["turns"] < 2 * AGENTS or (
+                len(past["sessions"]) < AGENTS
+            ):
                 await asyncio.sleep(0.3)
-        assert past["outcomes"] == {"finished": 12} and past["percentiles"]["run_ms"]["p99"] > 0
+        assert past["outcomes"] == {"finished": 2 * AGENTS} and past["percentiles"]["run_ms"]["p99"] > 0
         assert {row["session"] for row in past["sessions"]} == known
         apart = [(await told(each.control_port, b"/turnpike/history"))["turns"] for each in fleet.gateways]
-        assert sum(apart) == 12 and all(apart), "each has some"
+        assert sum(apart) == 2 * AGENTS and all(apart), "each has some"
         for session in known:
             page = await told(port, b"/turnpike/sessions/%s" % session.encode())
             assert len(page["turns"]) == 2 and page["session"]["turns"] == 2
