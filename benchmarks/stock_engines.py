@@ -41,7 +41,14 @@ class StockOptions(EngineOptions):
         ]
 
 
-def stock_engines(stack: ExitStack, replicas: int, *, kv_blocks: int = KV_BLOCKS) -> tuple[list[str], Path]:
+def stock_engines(
+    stack: ExitStack,
+    replicas: int,
+    *,
+    kv_blocks: int = KV_BLOCKS,
+    name: str = MODEL,
+    flags: Sequence[str] = (),
+) -> tuple[list[str], Path]:
     """Started side by side, each on a core of its own as far as there are as many, and warmed up.
 
     Their URLs, and the directory of the model, which is the tokenizer's too. They end with `stack`.
@@ -49,10 +56,10 @@ def stock_engines(stack: ExitStack, replicas: int, *, kv_blocks: int = KV_BLOCKS
     model = tiny_model.build()
     options = StockOptions(
         model=model,
-        served_model_names=(MODEL,),
+        served_model_names=(name,),
         max_model_len=LONGEST,
         block_size=BLOCK,
-        extra_args=("--num-gpu-blocks-override", str(kv_blocks)),
+        extra_args=("--num-gpu-blocks-override", str(kv_blocks), *flags),
         extra_env={"VLLM_SERVER_DEV_MODE": "1"},  # for `/reset_prefix_cache`
     )
     cores = sorted(os.sched_getaffinity(0))
@@ -63,7 +70,7 @@ def stock_engines(stack: ExitStack, replicas: int, *, kv_blocks: int = KV_BLOCKS
             engine.launch()
     for engine in engines:
         engine.wait_healthy(_HEALTHY_WITHIN_S)
-        warm_up(engine.url)
+        warm_up(engine.url, name)
     return [engine.url for engine in engines], model
 
 

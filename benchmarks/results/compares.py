@@ -73,9 +73,9 @@ def _tell(verdict: Verdict, name: str, found: Interval | None, compare: Compare,
     values = {name: None if found is None else found.mean}
     judged = name
     if found is not None and not is_one and found.low < found.high:
-        values |= {f"{name} low": found.low, f"{name} high": found.high}
+        values |= {f"{name}_low": found.low, f"{name}_high": found.high}
         if compare.is_sure:
-            judged = f"{name} low" if compare.at_most is None else f"{name} high"
+            judged = f"{name}_low" if compare.at_most is None else f"{name}_high"
     for key, value in values.items():
         if key != judged or (compare.is_sure and is_one):
             verdict.tell(key, value)

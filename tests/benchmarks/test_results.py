@@ -162,10 +162,10 @@ def test_a_target_is_of_the_mean_ratio_or_of_its_whole_interval(scenario):
     found = with_target(at_most=1.0)
     assert found[name][0] == pytest.approx((0.7 * 0.9 * 1.1) ** (1 / 3), rel=1e-3)
     assert found[name][1:] == ("<= 1", True)
-    assert found[f"{name} low"][0] < found[name][0] < found[f"{name} high"][0]
+    assert found[f"{name}_low"][0] < found[name][0] < found[f"{name}_high"][0]
     sure = with_target(at_most=1.0, is_sure=True)
-    assert sure[name][1:] == (None, True) and sure[f"{name} high"][1:] == ("<= 1", False)
-    assert with_target(at_least=0.6, is_sure=True)[f"{name} low"][1:] == (">= 0.6", True)
+    assert sure[name][1:] == (None, True) and sure[f"{name}_high"][1:] == ("<= 1", False)
+    assert with_target(at_least=0.6, is_sure=True)[f"{name}_low"][1:] == (">= 0.6", True)
     assert not with_target(at_least=0.9)[name][2]
     assert not with_target(loads=[1.5])
 
@@ -177,7 +177,7 @@ def test_shares_are_told_as_differences(scenario):
     compare = Compare(policy="turnpike", against=["affinity"], metrics=("goodput_2",), is_difference=True)
     found = judged(msgspec.structs.replace(scenario, compares=[compare]), runs)
     name = "x at 1.2: goodput_2 turnpike - affinity"
-    assert [found[f"{name}{side}"][0] for side in ("", " low", " high")] == [0.15, 0.1, 0.2]
+    assert [found[f"{name}{side}"][0] for side in ("", "_low", "_high")] == [0.15, 0.1, 0.2]
 
 
 def test_a_single_seed_is_never_sure(scenario):
