@@ -148,25 +148,29 @@ def measure(asked: argparse.Namespace, is_quick: bool, verdict: Verdict, tell: A
         source = unpack(asked.sdist, "benchmarks/multi_turn", at)
         engines, model = stock_engines(stack, REPLICAS, name=MODEL, flags=FOR_VLLM_ROUTER)
         names = asked.arms or list(RIVALS)
+
+        def run(name: str, active: int, number: int) -> Run:
+            rival, files = RIVALS[name], Path(stack.enter_context(tempfile.TemporaryDirectory(dir=at)))
+            with rival.start(engines, files / "gateway") as url:
+                empty(engines)
+                before, others = PrefixCache.of(engines), Strangers()
+                requests, failed = benchmark(
+                    source, url, model, active, number, files, is_named=bool(rival.headers)
+                )
+                return Run.of(requests, failed, PrefixCache.of(engines).hit_rate_since(before), others.share)
+
+        run(names[-1], ROWS[0], 0)  # engines are slow at first with several requests at a time
         for number in range(1 if is_quick else asked.rounds):
-            for active in ROWS[-1:] if is_quick else ROWS:
-                first = number % len(names)
+            first = number % len(names)
+            for active in asked.rows[-1:] if is_quick else asked.rows:
                 for name in names[first:] + names[:first]:
-                    rival, files = RIVALS[name], at / f"{number}-{active}-{name}"
-                    files.mkdir()
-                    with rival.start(engines, files / "gateway") as url:
-                        empty(engines)
-                        before, others = PrefixCache.of(engines), Strangers()
-                        requests, failed = benchmark(
-                            source, url, model, active, number, files, is_named=bool(rival.headers)
-                        )
-                        hit_rate = PrefixCache.of(engines).hit_rate_since(before)
-                        run = Run.of(requests, failed, hit_rate, others.share)
-                    found.setdefault(active, {}).setdefault(name, []).append(run)
+                    seen = run(name, active, number)
+                    found.setdefault(active, {}).setdefault(name, []).append(seen)
                     tell(
-                        f"{active} at a time, {name}: {run.requests_per_s:.2f} requests/s, first token after "
-                        f"{run.ttft_mean_ms:.0f} ms (p90 {run.ttft_p90_ms:.0f}), hits {run.hit_rate:.3f}, "
-                        f"{run.failed} failed, {run.strangers:.0%} of the machine to others"
+                        f"{active} at a time, {name}: {seen.requests_per_s:.2f} requests/s, first token "
+                        f"after {seen.ttft_mean_ms:.0f} ms (p90 {seen.ttft_p90_ms:.0f}), "
+                        f"hits {seen.hit_rate:.3f}, {seen.failed} failed, "
+                        f"{seen.strangers:.0%} of the machine to others"
                     )
     for active, row in found.items():
         judge(active, row, verdict)
@@ -198,6 +202,13 @@ def judge(active: int, row: Mapping[str, Sequence[Run]], verdict: Verdict) -> No
 def main(argv: list[str] | None = None) -> int:
     own = options()
     own.add_argument("--rounds", type=int, default=3)
+    own.add_argument(
+        "--rows",
+        type=lambda text: tuple(map(int, text.split(","))),
+        default=ROWS,
+        metavar="N,…",
+        help="conversations at a time",
+    )
     own.add_argument(
         "--arms", type=lambda text: text.split(","), metavar="NAME,…", help=f"of {', '.join(RIVALS)}"
     )
