@@ -70,8 +70,9 @@ YIELDED: dict[str, Callable[[], Verdict]] = {
     "eviction": eviction_names,
     "fairness": lambda: of_scenarios("fairness"),
     "scaling": lambda: of_scenarios("saga-64-gpus", "saga-8-gpus"),
+    "placement": lambda: of_scenarios("routing-like", "routing-unlike"),
 }
-STORED = ("fairness", "scaling")
+STORED = ("fairness", "scaling", "placement")
 
 
 def of_source(source: str) -> list[str]:
