@@ -5,8 +5,8 @@
 The tests are those of the release that is installed; `--sdist` is its source archive, from PyPI. Each test
 runs twice, each time against a server that has just started: vLLM on the CPU with a tiny model of dummy
 weights. The names of models that the tests ask for are names of that one. A test that wants words that make
-sense fails both ways, and tells nothing; how many do is told. So is how many want what only trusted tenants
-may (`trust`): nobody is, with the gateway's defaults.
+sense fails both ways, and tells nothing; how many do is told. Apart are those that want what only tenants may
+that the gateway trusts (`trust`): with its defaults it trusts none.
 """
 
 import argparse
@@ -62,8 +62,6 @@ REPORT_VARIABLE: Final = "VLLM_TESTS_REPORT"
 THROUGH_VARIABLE: Final = "VLLM_TESTS_THROUGH_TURNPIKE"
 """Of pytest's environment: is set if clients go through a gateway."""
 _TEST_TIMEOUT_S: Final = 120
-
-
 REFUSED: Final = {
     "test_kv_transfer_prompt_token_ids_round_trip": 'trust = ["kv-transfer"]',
     "test_kv_transfer_prompt_token_ids_streaming": 'trust = ["kv-transfer"]',
@@ -125,9 +123,8 @@ def measure(asked: argparse.Namespace, is_quick: bool, verdict: Verdict, tell: A
     modules = QUICK if is_quick else MODULES
     with tempfile.TemporaryDirectory(prefix="vllm-tests-") as folder:
         tests = unpack(asked.sdist, "tests", Path(folder))
-        (
-            tests / "tests/conftest.py"
-        ).unlink()  # prepares models of all kinds, and imports what only they need
+        # It prepares models of all kinds, and imports what only they need.
+        (tests / "tests/conftest.py").unlink()
         try:
             direct, through = (run(tests, modules, asked.only, is_through=each) for each in (False, True))
         finally:
