@@ -54,8 +54,12 @@ def measure(count: int, verdict: Verdict) -> None:
                 msgspec.structs.replace(each, arrival_s=each.arrival_s * apart_s / TEST.apart_s)
                 for each in chats.test[:sessions]
             ]
-            found = measured(live(these, engines, policy, at / name, chats.ask))
-            print(f"{name}: mean {found.mean:.0f}, hits {found.hits:.2f}", file=sys.stderr, flush=True)
+            seen = live(these, engines, policy, at / name, chats.ask)
+            found = measured(seen)
+            verdict.tell(f"{name}_mean_s", seen.mean)
+            verdict.tell(f"{name}_pace_ms", 1e3 * seen.pace_s)
+            told = f"{name}: mean {seen.mean:.1f} s at a pace of {1e3 * seen.pace_s:.2f} ms"
+            print(f"{told}, hits {found.hits:.2f}", file=sys.stderr, flush=True)
             return found
 
         played("warm", STRONG, CROWDED_APART_S, count // 3)
