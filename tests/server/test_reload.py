@@ -342,7 +342,8 @@ async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start
         is_over.set()
         await asking
     assert set(statuses) == {200} and len(statuses) > times
-    assert after[0] <= before[0] + 3 and after[1] <= before[1] + 1, (before, after)
+    # Each of four that ask may have a connection to either replica, idle or not, and both its ends are here.
+    assert after[0] <= before[0] + 16 and after[1] <= before[1] + 8, (before, after)
     health = bench.gateway.replica_watch.health
     assert set(health._wake) == {"set-0", "set-1"} and set(health._facts) == {"set-0", "set-1"}
     assert set(bench.brain.forecasts._replicas) <= {"set-0", "set-1"}
