@@ -299,10 +299,25 @@ async def test_who_did_what_is_recorded_without_secrets(start):
     bench.may_log_errors = True
 
 
+async def held(bench, may_ask: asyncio.Event) -> tuple[int, int]:
+    """Descriptors and tasks while nobody asks, less those of the health checks' connections: how many of them
+    are kept is by chance. Each is two descriptors and a task here, where both ends are."""
+    may_ask.clear()
+    replicas = bench.gateway.replica_watch.replicas
+    await eventually(lambda: not any(each._idle or each._busy for each in replicas.values()))
+    await asyncio.sleep(0.3)
+    gc.collect()
+    kept = sum(len(backend._writers) for backend in bench.backends)
+    found = len(os.listdir("/proc/self/fd")) - 2 * kept, len(asyncio.all_tasks()) - kept
+    assert kept <= 2 * len(bench.backends), "a replica's health and its models may be asked side by side"
+    may_ask.set()
+    return found
+
+
 @pytest.mark.parametrize("times", [40])
 @pytest.mark.slow
 async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start, times):
-    bench = await start(replicas=2, core={"max_outage_s": 10.0})
+    bench = await start(replicas=2, core={"max_outage_s": 10.0}, upstream={"idle_connection_s": 0.2})
     extra = Backend()
     await extra.open()
     bench.backends.append(extra)
@@ -311,11 +326,13 @@ async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start
     pool = bench.settings["pools"][0]
     pool["replicas"] = [{**each, "name": f"set-{n}"} for n, each in enumerate(pool["replicas"])]
     await reload(bench)
-    both, statuses, is_over = list(pool["replicas"]), [], asyncio.Event()
+    both, statuses, is_over, may_ask = list(pool["replicas"]), [], asyncio.Event(), asyncio.Event()
+    may_ask.set()
 
     async def ask_again_and_again():
         client = await bench.connect()
         while not is_over.is_set():
+            await may_ask.wait()
             statuses.append((await client.ask(post())).status)
             await asyncio.sleep(0)
 
@@ -324,9 +341,7 @@ async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start
         await reload(bench)
         members = bench.gateway.replica_watch.members
         await eventually(lambda: len(bench.brain.fleet) == 2 and not members._leaving)
-        await asyncio.sleep(0.3)
-        gc.collect()
-        return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+        return await held(bench, may_ask)
 
     asking = asyncio.gather(*(ask_again_and_again() for _ in range(4)))
     try:
@@ -340,10 +355,10 @@ async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start
         after = await settled()
     finally:
         is_over.set()
+        may_ask.set()
         await asking
     assert set(statuses) == {200} and len(statuses) > times
-    # Each of four that ask may have a connection to either replica, idle or not, and both its ends are here.
-    assert after[0] <= before[0] + 16 and after[1] <= before[1] + 8, (before, after)
+    assert after[0] <= before[0] + 3 and after[1] <= before[1] + 1, (before, after)
     health = bench.gateway.replica_watch.health
     assert set(health._wake) == {"set-0", "set-1"} and set(health._facts) == {"set-0", "set-1"}
     assert set(bench.brain.forecasts._replicas) <= {"set-0", "set-1"}
