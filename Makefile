@@ -8,7 +8,7 @@ bin := .venv/bin
 # Whatever the environment says: half of what it takes to collect the tests is to compile them.
 export PYTHONDONTWRITEBYTECODE :=
 # Checked where they exist.
-python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks scripted_engine tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
+python_trees := gateway lab engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks scripted_engine tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=
 # Tests that wait leave a core to another one's.
 workers = $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))

@@ -43,8 +43,8 @@ from gateway.admission import (
 from gateway.admission import queue as waiting
 from gateway.admission import throughput as how_many
 from gateway.routing import kv_ledger, predicted
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.experiment.trial import Setting, Trial, Trials
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.experiment.trial import Setting, Trial, Trials
 
 
 class Without(msgspec.Struct, frozen=True):

@@ -23,8 +23,8 @@ from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, SEED, prompt, quiet_engine
 from benchmarks.verdict import Verdict, percentile
 from gateway.routing.prefill_ahead import has_slack
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions, StepTime
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions, StepTime
 
 _PAUSES: Final = 0.25
 _SAID: Final = 40

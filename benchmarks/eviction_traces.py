@@ -12,9 +12,9 @@ import msgspec
 
 from benchmarks.engine_bench import SEED
 from gateway.domain.records import Record, StepPredicted
-from gateway.evaluation.metrics import true_parents
-from gateway.evaluation.recording import Exchange
-from gateway.evaluation.replay import Replay
+from lab.evaluation.metrics import true_parents
+from lab.evaluation.recording import Exchange
+from lab.evaluation.replay import Replay
 
 BLOCK = 64
 TOOL_REUSE, IDLE_REUSE = 0.95, 0.5

@@ -43,12 +43,12 @@ from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.domain.session_ids import numbered_ids
-from gateway.simulator.driver import ClientConfig
-from gateway.simulator.engine.options import EngineOptions
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.simulator.live.endpoint import Endpoint
-from gateway.simulator.run import POOL, simulate
-from gateway.workload.trace.format import Session
+from lab.simulator.driver import ClientConfig
+from lab.simulator.engine.options import EngineOptions
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.live.endpoint import Endpoint
+from lab.simulator.run import POOL, simulate
+from lab.workload.trace.format import Session
 
 Settings = dict[str, dict[str, Any]]
 """Of the gateway, by section."""

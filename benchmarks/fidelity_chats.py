@@ -16,9 +16,9 @@ import transformers
 from benchmarks.chat_agents import TOOLS, Talk, scripts
 from benchmarks.live_overlap import SWITCHING, SYSTEMS, Agents, said
 from benchmarks.verdict import Verdict
-from gateway.simulator.driver import ClientConfig
-from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
-from turnpike_vllm import tiny_model
+from lab.engine import tiny_model
+from lab.simulator.driver import ClientConfig
+from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 
 CLIENT: Final = ClientConfig(says_when_over=False)
 """As they are."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.step_log import Step
 from gateway.cost.profile import Hardware, Model, Profile
 from gateway.cost.roofline import context_product
-from gateway.simulator.engine.front import FrontCosts
+from lab.simulator.engine.front import FrontCosts
 
 _RATE: Final = 1e12
 """FLOPs and bytes a second: they only carry times."""

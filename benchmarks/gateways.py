@@ -19,10 +19,10 @@ from benchmarks.command import judged
 from benchmarks.simulations.knee import SLOW, find_knee
 from benchmarks.simulations.workloads import MIXES, composed, load
 from benchmarks.verdict import Interval, Verdict
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.experiment.trial import Setting, Trial, Trials
-from gateway.simulator.fleet import decode_fleet
-from gateway.simulator.measures.figures import RunFigures
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.experiment.trial import Setting, Trial, Trials
+from lab.simulator.fleet import decode_fleet
+from lab.simulator.measures.figures import RunFigures
 
 ONE: Final = "turnpike"
 AFFINITY: Final = "turnpike:admission=none:placement=affinity"

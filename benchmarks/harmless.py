@@ -32,12 +32,12 @@ from benchmarks.command import judged
 from benchmarks.processes import BenchmarkError
 from benchmarks.simulations.workloads import load
 from benchmarks.verdict import Verdict
-from gateway.simulator.baselines.plan import Plan
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.experiment.parallel import run_all
-from gateway.simulator.experiment.trial import Setting, Trial
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
+from lab.simulator.baselines.plan import Plan
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.experiment.parallel import run_all
+from lab.simulator.experiment.trial import Setting, Trial
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 
 
 class Engine(msgspec.Struct, frozen=True):

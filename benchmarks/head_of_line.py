@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
 from benchmarks.verdict import Verdict, bootstrapped
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.hints import ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 LONG_TOKENS, LONG_EVERY_S = 16_384, 0.18
 SESSIONS, PAUSE_S = 10, 1.0

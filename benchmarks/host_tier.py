@@ -21,8 +21,8 @@ from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint
 from benchmarks.retention import BLOCK, Agent, Mix, Play, Run
 from benchmarks.verdict import Verdict, percentile
-from turnpike_vllm.simulated import SimulatedOptions
-from turnpike_vllm.simulated_host import HostMemory
+from lab.engine.simulated import SimulatedOptions
+from lab.engine.simulated_host import HostMemory
 
 BLOCKS = 1_601
 MIX = Mix(sessions=16, turns=5, opening=12_000, observation=1_500, answer=120)

@@ -17,10 +17,10 @@ from benchmarks.processes import Strangers, on_cpus
 from benchmarks.speedometer import pace_s
 from benchmarks.step_log import VARIABLE, Step, read
 from benchmarks.verdict import percentile
-from gateway.simulator.live.endpoint import Endpoint
-from gateway.simulator.live.player import Work, play, sleep
-from gateway.simulator.results import Ignore, SessionOutcome, TurnOutcome
-from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
+from lab.simulator.live.endpoint import Endpoint
+from lab.simulator.live.player import Work, play, sleep
+from lab.simulator.results import Ignore, SessionOutcome, TurnOutcome
+from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 from scripted_engine import process as scripted
 
 MODEL: Final = "scripted"

@@ -33,8 +33,8 @@ from benchmarks.command import judged
 from benchmarks.gateway import gateway
 from benchmarks.live import MODEL, Completions, Engines, Kind, drawn, played
 from benchmarks.verdict import Verdict, percentile
-from gateway.simulator.live.endpoint import Question, Reply
-from gateway.workload.trace.format import Session
+from lab.simulator.live.endpoint import Question, Reply
+from lab.workload.trace.format import Session
 
 SWITCHING: Final = Kind(
     name="switching",

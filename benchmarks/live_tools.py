@@ -29,7 +29,7 @@ from benchmarks.command import judged
 from benchmarks.gateway import gateway
 from benchmarks.live import MODEL, Engines, Kind, drawn, played
 from benchmarks.verdict import Verdict
-from gateway.workload.trace.format import Session, Tool
+from lab.workload.trace.format import Session, Tool
 
 KIND: Final = Kind(
     name="tools",

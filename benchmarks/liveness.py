@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
 from benchmarks.verdict import Verdict
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 BLOCK = 16
 

@@ -19,11 +19,11 @@ import msgspec
 
 from benchmarks.verdict import Verdict
 from gateway.domain.ids import TenantId
-from gateway.evaluation.recording import Exchange, read_recording
 from gateway.wire.echoing import Client, Echoing
 from gateway.wire.facts import read_facts
 from gateway.wire.next_prompt import compare, may_be_foreseen
 from gateway.wire.said import Kind, Said
+from lab.evaluation.recording import Exchange, read_recording
 
 _TENANT: Final = TenantId("t")
 _FLOOR: Final = 0.9

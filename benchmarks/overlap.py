@@ -40,13 +40,13 @@ from benchmarks.processes import BenchmarkError
 from benchmarks.simulations.knee import SLOW, find_knee
 from benchmarks.simulations.workloads import load
 from benchmarks.verdict import Interval, Verdict
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.experiment.parallel import run_all
-from gateway.simulator.experiment.trial import Setting, Trial
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.workload.trace.agent_kinds import ORCHESTRATOR
-from gateway.workload.trace.agents import session_of
-from gateway.workload.trace.format import Session
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.experiment.parallel import run_all
+from lab.simulator.experiment.trial import Setting, Trial
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.workload.trace.agent_kinds import ORCHESTRATOR
+from lab.workload.trace.agents import session_of
+from lab.workload.trace.format import Session
 
 PARTS: Final = ("paper", "short", "coin", "recorded")
 BASELINE: Final = "oldest-first"

@@ -2,7 +2,7 @@
 
     python -m benchmarks.plugin_cost [--quick] [--json]
 
-The real scheduler and KV cache manager, no model (`turnpike_vllm.simulated`): ``schedule()``, a fabricated
+The real scheduler and KV cache manager, no model (`lab.engine.simulated`): ``schedule()``, a fabricated
 output, ``update_from_output()``, with 1 and with 64 requests that decode. Stock, installed and idle (no hint
 has come), and awake with everything on (each request hinted, other sessions retained). ``full``: the batch
 has no place for one more, which waits; then the plugin looks at every step anew. CPU time, without the
@@ -22,7 +22,7 @@ from typing import Any, Final
 from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, hint, prompt, quiet_engine
 from benchmarks.verdict import Spread, Verdict, ratios
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 
 BLOCK: Final = 16
 TURNS: Final = 20

@@ -41,14 +41,14 @@ from gateway.admission.limits import Bound, Limits
 from gateway.admission.sessions import Member
 from gateway.core import events as ev
 from gateway.domain.decision import WaitReason
-from gateway.simulator import signals
-from gateway.simulator.baselines.plan import Plan
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.driver import ClientConfig
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.simulator.results import Ignore, ReplicaSample, SessionOutcome
-from gateway.simulator.run import simulate
-from gateway.workload.trace.format import Session
+from lab.simulator import signals
+from lab.simulator.baselines.plan import Plan
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.driver import ClientConfig
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.results import Ignore, ReplicaSample, SessionOutcome
+from lab.simulator.run import simulate
+from lab.workload.trace.format import Session
 
 PUSHED_S: Final = 0.1
 LOOK_S: Final = 0.1

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.command import judged
 from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
 from benchmarks.verdict import Verdict
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 
 BLOCK, BLOCKS = 64, 1_601
 WINDOW = 0.9

@@ -33,7 +33,7 @@ from benchmarks.gateway import gateway
 from benchmarks.live import MODEL, Completions, Engines, Kind, drawn, played
 from benchmarks.processes import Pinning
 from benchmarks.verdict import Verdict, percentile
-from gateway.workload.trace.format import Session
+from lab.workload.trace.format import Session
 
 REPLICAS: Final = 3
 KV_BLOCKS: Final = 2_000

@@ -34,16 +34,16 @@ from gateway.config.profiles import load_profile
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import PoolId
 from gateway.domain.records import Record
-from gateway.simulator.baselines.plan import Plan
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.brain import Brain
-from gateway.simulator.driver import ClientConfig
-from gateway.simulator.experiment.draw import Arrivals, draw
-from gateway.simulator.fleet import FleetSpec, decode_fleet
-from gateway.simulator.results import Ignore, Sink, Totals
-from gateway.simulator.run import POOL, simulate
 from gateway.telemetry.savings import Saved, Savings
-from gateway.workload.trace.format import Session
+from lab.simulator.baselines.plan import Plan
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.brain import Brain
+from lab.simulator.driver import ClientConfig
+from lab.simulator.experiment.draw import Arrivals, draw
+from lab.simulator.fleet import FleetSpec, decode_fleet
+from lab.simulator.results import Ignore, Sink, Totals
+from lab.simulator.run import POOL, simulate
+from lab.workload.trace.format import Session
 
 OFF: Final = 0.15
 _RETRIES: Final = 1_000_000

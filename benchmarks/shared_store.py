@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from benchmarks.processes import free_port
 from gateway.wire.kv_transfer import TransferName
+from lab.engine import tiny_model
 from scripted_engine.process import EngineOptions, ScriptedEngine
-from turnpike_vllm import tiny_model
 
 MODEL: Final = "attentive"
 POOL: Final = "pool"

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from benchmarks.processes import BenchmarkError, on_cpus
+from lab.engine import tiny_model
 from scripted_engine.process import EngineOptions, ScriptedEngine
-from turnpike_vllm import tiny_model
 
 MODEL: Final = "tiny"
 KV_BLOCKS: Final = 1_000

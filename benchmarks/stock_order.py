@@ -30,18 +30,18 @@ import msgspec
 from benchmarks.command import judged
 from benchmarks.simulations.knee import Slow, find_knee
 from benchmarks.verdict import Interval, Verdict
-from gateway.simulator.baselines.plan import Plan
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.engine.options import EngineOptions
-from gateway.simulator.experiment.draw import Arrivals, draw
-from gateway.simulator.fleet import FleetSpec, decode_fleet
-from gateway.simulator.isolated import IsolatedTimes
-from gateway.simulator.measures.goodput import ALPHAS, is_in_time
-from gateway.simulator.results import Ignore, SessionOutcome, TurnOutcome
-from gateway.simulator.run import simulate
-from gateway.workload.trace.agent_kinds import SEARCH
-from gateway.workload.trace.agents import session_of
-from gateway.workload.trace.format import ServiceClass, Session, Thread, Turn
+from lab.simulator.baselines.plan import Plan
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.engine.options import EngineOptions
+from lab.simulator.experiment.draw import Arrivals, draw
+from lab.simulator.fleet import FleetSpec, decode_fleet
+from lab.simulator.isolated import IsolatedTimes
+from lab.simulator.measures.goodput import ALPHAS, is_in_time
+from lab.simulator.results import Ignore, SessionOutcome, TurnOutcome
+from lab.simulator.run import simulate
+from lab.workload.trace.agent_kinds import SEARCH
+from lab.workload.trace.agents import session_of
+from lab.workload.trace.format import ServiceClass, Session, Thread, Turn
 
 FCFS, OURS = "turnpike", "turnpike:engines=priority"
 AGE, SERVICE = "turnpike+oldest-first", "turnpike+plas"
@@ -177,7 +177,7 @@ _played: dict[Run, Found] = {}
 
 def play_all(runs: Sequence[Run], *, jobs: int) -> list[Found]:
     global _alone  # noqa: PLW0603 - what a forked process inherits
-    import gateway.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds
+    import lab.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds
 
     if _alone is None:
         bare, options = Plan.of(fleet()), EngineOptions()

@@ -34,12 +34,12 @@ from gateway.core import events as ev
 from gateway.core.commands import Command
 from gateway.domain.ids import TenantId
 from gateway.domain.lessons import PERIOD_S, Notes, ToolRan, read
-from gateway.evaluation.recording import read_recording
-from gateway.evaluation.replay import Replay, recorded_brain
 from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.local_server import LocalServer
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Entry, Store
+from lab.evaluation.recording import read_recording
+from lab.evaluation.replay import Replay, recorded_brain
 from scripted_engine.guardian import guard
 
 FINDS, KEYS = 5_000, 4

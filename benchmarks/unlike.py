@@ -58,10 +58,10 @@ from benchmarks.simulations.mix import Arm, Ground, Played
 from benchmarks.simulations.mix import play as play_mix
 from benchmarks.simulations.played import Figures, Game, by_processes, play_all
 from benchmarks.verdict import Verdict, bootstrapped
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.workload.trace.agent_kinds import CODING
-from gateway.workload.trace.agents import AgentKind, session_of
-from gateway.workload.trace.format import Session
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.workload.trace.agent_kinds import CODING
+from lab.workload.trace.agents import AgentKind, session_of
+from lab.workload.trace.format import Session
 
 PARTS: Final = ("apart", "devices", "forks", "rented", "mix", "classes", "unseen")
 RELATIVE: Final = (0.6, 1.0, 1.4)

@@ -24,7 +24,7 @@ import vllm.transformers_utils.repo_utils
 from benchmarks.gateway import gateway
 from benchmarks.processes import guarded
 from benchmarks.vllm_tests import REPORT_VARIABLE, THROUGH_VARIABLE, Outcome, without_adapters
-from turnpike_vllm import tiny_model
+from lab.engine import tiny_model
 
 _MODEL: Final = str(tiny_model.build())
 

@@ -22,9 +22,9 @@ from benchmarks.verdict import Verdict
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
-from gateway.evaluation.workflow_cli import evaluate_workflow
 from gateway.tool_probe.calls import ToolRun
 from gateway.workflow.predictor import Predictor, WorkflowConfig
+from lab.evaluation.workflow_cli import evaluate_workflow
 
 SEED: Final = 7
 TYPES: Final = 50

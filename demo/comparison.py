@@ -11,7 +11,7 @@ from demo.records import Held
 from demo.sides import Side
 from gateway.dashboard.sentences import WAITS
 from gateway.domain.decision import WaitReason
-from gateway.simulator.results import TurnOutcome
+from lab.simulator.results import TurnOutcome
 
 SAME = 1.05
 """Two runs of the same side differ by about as much, on a machine that nobody else uses."""

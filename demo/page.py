@@ -7,7 +7,7 @@ from importlib import resources
 from demo.comparison import Comparison, Measure, by_conversation, done_over_time
 from demo.side_by_side import OURS, STOCK, introduction
 from demo.sides import Side
-from gateway.simulator.report.svg import Frame, Scale, rect, short, text
+from lab.simulator.report.svg import Frame, Scale, rect, short, text
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _GAP = 940, 96, 12, 12, 4
 _PHASES = (
@@ -24,7 +24,7 @@ td.same { color: var(--dim); } .legend.still { position: static; } .plots { max-
 
 def as_html(compared: Comparison, *, dashboard: str | None = None) -> str:
     """`dashboard`: its address, as long as the demo runs."""
-    shared = resources.files("gateway.simulator.report").joinpath("style.css").read_text(encoding="utf-8")
+    shared = resources.files("lab.simulator.report").joinpath("style.css").read_text(encoding="utf-8")
     body = "\n".join(_body(compared, dashboard))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

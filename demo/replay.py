@@ -19,9 +19,9 @@ from benchmarks.live import Completions, Kind, drawn
 from demo.balancer import Choose
 from demo.progress import Say
 from demo.runs import SAY_EVERY_S
-from gateway.simulator.live.endpoint import Endpoint, Question, Reply
-from gateway.simulator.live.player import play
-from gateway.workload.trace.format import Session
+from lab.simulator.live.endpoint import Endpoint, Question, Reply
+from lab.simulator.live.player import play
+from lab.workload.trace.format import Session
 
 NAMED_BY = "x-session-affinity"
 CONVERSATIONS = 24

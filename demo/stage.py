@@ -16,8 +16,8 @@ from demo.install import BIN, ROOT
 from demo.processes import Children, Process, free_port, last_lines
 from demo.progress import Say
 from demo.scripts import Script, scripts
+from lab.engine import tiny_model
 from scripted_engine.process import EngineOptions
-from turnpike_vllm import tiny_model
 
 MODEL = "scripted"
 ENGINE = EngineOptions(

@@ -9,12 +9,13 @@ import secrets
 import sys
 from contextlib import redirect_stdout
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any, Final, TextIO, cast
 
+import shtab
 import uvloop
 
 from gateway import __version__
-from gateway.completion import add_completion
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
@@ -22,8 +23,6 @@ from gateway.dashboard.cli import add_look
 from gateway.dashboard.settings_cli import add_settings_commands
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
-from gateway.evaluation.cli import add_eval
-from gateway.evaluation.workflow_cli import add_graph
 from gateway.server.app import Gateway
 from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
@@ -36,20 +35,28 @@ from gateway.server.workers.seat import Seat
 from gateway.server.workers.supervisor import Supervisor
 from gateway.shared_state.fleet_secret import derived, draw, fleet_secret
 from gateway.shared_state.protocol import StoreUnavailable
-from gateway.simulator.cli import add_simulate
-from gateway.simulator.live.cli import add_play
-from gateway.simulator.replay import add_replay
 from gateway.upstream.doctor import add_doctor
 from gateway.upstream.host_probe import add_probe
 from gateway.upstream.starter import add_init
 from gateway.wire.hashing import seed_hashes
-from gateway.workload.cli import add_workload
 
 _log: Final = logging.getLogger("gateway")
 
 
+_LAB_COMMANDS: Final = {
+    "eval": "measure inference on recorded traffic",
+    "play": "play a workload against a real fleet, and measure it",
+    "replay": "replay a recording: the same events, the same decisions",
+    "simulate": "play a workload on a simulated fleet",
+    "workload": "import, compose and describe workloads",
+}
+"""Entry points of `turnpike.commands`, in the distribution `turnpike-lab`."""
+
+
 def main(argv: list[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    parser = _lab_parser(words[0]) if words and words[0] in _LAB_COMMANDS else _parser()
+    arguments = parser.parse_args(words)
     log = logging.StreamHandler(sys.stderr)
     log.setFormatter(LineFormatter("turnpike: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[log])
@@ -97,18 +104,36 @@ def _parser() -> argparse.ArgumentParser:
     hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")
     hashing.set_defaults(command=_hash_key)
 
-    add_eval(commands)
-    add_graph(commands)
-    add_workload(commands)
-    add_simulate(commands)
-    add_replay(commands)
     add_look(commands)
     add_settings_commands(commands)
     add_control(commands)
-    add_play(commands)
     add_probe(commands)
-    add_completion(commands, parser)
+    for name, summary in _LAB_COMMANDS.items():
+        commands.add_parser(name, help=f"{summary} (turnpike-lab)")
+    completion = commands.add_parser("completion", help="print what completes this command in a shell")
+    completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    completion.set_defaults(command=lambda arguments: _complete(parser, arguments.shell))
     return parser
+
+
+def _lab_parser(name: str) -> argparse.ArgumentParser:
+    """Of one command of the lab, which is loaded for it alone. Raises SystemExit where the lab is not
+    installed."""
+    for each in entry_points(group="turnpike.commands", name=name):
+        parser = argparse.ArgumentParser(prog="turnpike")
+        each.load()(parser.add_subparsers(required=True, metavar="COMMAND"))
+        return parser
+    print(
+        f"turnpike: `{name}` is a command of turnpike-lab, which is not installed: "
+        "pip install ./lab, from the project's sources",
+        file=sys.stderr,
+    )
+    raise SystemExit(2)
+
+
+def _complete(parser: argparse.ArgumentParser, shell: str) -> int:
+    print(shtab.complete(parser, shell))
+    return 0
 
 
 _BESIDE: Final = "http://127.0.0.1:8000"

@@ -5,9 +5,9 @@ import os
 import sys
 from pathlib import Path
 
+from lab.engine import tiny_model
 from scripted_engine import script
 from scripted_engine.process import EngineOptions
-from turnpike_vllm import tiny_model
 
 
 def main(arguments: list[str] | None = None) -> int:

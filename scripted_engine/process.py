@@ -27,10 +27,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lab.engine import tiny_model
 from scripted_engine import script
 from scripted_engine.guardian import guard
 from scripted_engine.voice import SCRIPT_VARIABLE
-from turnpike_vllm import tiny_model
 
 PROCESSOR = "scripted_engine.processor:ScriptedReply"
 _HERE = str(Path(__file__).resolve().parents[1])

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.simulator.replay import replay
+from lab.simulator.replay import replay
 
 _READY_WITHIN_S = 60.0
 

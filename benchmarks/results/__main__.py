@@ -33,10 +33,10 @@ from benchmarks.results.world import on_cores
 from benchmarks.simulations.knee import Slow, find_knee
 from benchmarks.simulations.workloads import composed, load
 from benchmarks.verdict import Verdict
-from gateway.simulator.baselines.spec import Variant, parse_policies
-from gateway.simulator.experiment.parallel import run_all
-from gateway.simulator.experiment.trial import Setting, Trial
-from gateway.workload.trace.format import Session
+from lab.simulator.baselines.spec import Variant, parse_policies
+from lab.simulator.experiment.parallel import run_all
+from lab.simulator.experiment.trial import Setting, Trial
+from lab.workload.trace.format import Session
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/design/results.md"
 _KNEE_SEEDS: Final = 3

@@ -8,7 +8,7 @@ from benchmarks.results.figures import Cell, cells, of_logs, strongest
 from benchmarks.results.scenario import OURS, Scenario
 from benchmarks.results.store import Run
 from benchmarks.verdict import Interval
-from gateway.simulator.report.svg import Frame, text
+from lab.simulator.report.svg import Frame, text
 
 _STYLE: Final = """
 text { font: 11px system-ui, sans-serif; fill: #57606a; } .title { font-weight: 600; fill: #24292f; }

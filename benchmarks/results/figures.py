@@ -10,7 +10,7 @@ import msgspec
 from benchmarks.results.scenario import OURS, Scenario
 from benchmarks.results.store import Run
 from benchmarks.verdict import Interval, bootstrapped, percentile
-from gateway.simulator.measures.figures import BY_NAME
+from lab.simulator.measures.figures import BY_NAME
 
 KEPT: Final = (
     "completion_mean_s",

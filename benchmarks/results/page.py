@@ -14,8 +14,8 @@ from benchmarks.results.headlines import NOT_MEASURED, Headlines, rows, sources
 from benchmarks.results.scenario import OURS, Claim, Scenario, names
 from benchmarks.results.store import Store
 from benchmarks.verdict import Interval, Verdict
-from gateway.simulator.measures.figures import BY_NAME
-from gateway.simulator.report.text import number
+from lab.simulator.measures.figures import BY_NAME
+from lab.simulator.report.text import number
 
 IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/img"
 OFF: Final = 0.02

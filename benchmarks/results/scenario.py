@@ -13,8 +13,8 @@ import msgspec
 
 from benchmarks.processes import BenchmarkError
 from benchmarks.results.world import World
-from gateway.simulator.baselines.spec import Variant, parse_policies
-from gateway.simulator.fleet import FleetSpec
+from lab.simulator.baselines.spec import Variant, parse_policies
+from lab.simulator.fleet import FleetSpec
 
 FOLDER: Final = Path(__file__).with_name("scenarios")
 OURS: Final = "turnpike"
@@ -25,7 +25,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     what: str
     metric: str
-    """As `gateway.simulator.measures.figures.METRICS` names it."""
+    """As `lab.simulator.measures.figures.METRICS` names it."""
     theirs: str
     """As printed."""
     policy: str
@@ -48,7 +48,7 @@ class Compare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     beside: str = ""
     """Another scenario: the figure is divided by the same policy's there."""
     metrics: tuple[str, ...] = ("completion_mean_s",)
-    """As `gateway.simulator.measures.figures.METRICS` names them; or, of a group of tenants, with all seeds
+    """As `lab.simulator.measures.figures.METRICS` names them; or, of a group of tenants, with all seeds
     as one: `slowdown_p99.GROUP`, `slowdown_mean.GROUP`, `goodput_1.5.GROUP`."""
     loads: list[float] = []
     """Relative to the knee; by default all."""

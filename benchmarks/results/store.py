@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.workload.trace.format import Session
+from lab.workload.trace.format import Session
 
 FOLDER: Final = Path(__file__).with_name("runs")
 

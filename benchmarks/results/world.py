@@ -9,10 +9,10 @@ from random import Random
 
 import msgspec
 
-from gateway.simulator.experiment.draw import draw
-from gateway.simulator.experiment.trial import Setting, Staged, Trial
-from gateway.simulator.fleet import Change
-from gateway.workload.trace.format import Session
+from lab.simulator.experiment.draw import draw
+from lab.simulator.experiment.trial import Setting, Staged, Trial
+from lab.simulator.fleet import Change
+from lab.workload.trace.format import Session
 
 _LATE_SEEDS = 1000
 """Beyond all others: the second half is drawn by other seeds than the first."""

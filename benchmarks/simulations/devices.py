@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from benchmarks.simulations.mix import BACKGROUND, NOISE, REACTIVE, Make, arrivals, requests
-from gateway.simulator.fleet import Change, FleetSpec, ReplicaGroup
-from gateway.workload.trace.agent_kinds import SEARCH
-from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
-from gateway.workload.trace.format import Session
-from gateway.workload.trace.spread import Spread
+from lab.simulator.fleet import Change, FleetSpec, ReplicaGroup
+from lab.workload.trace.agent_kinds import SEARCH
+from lab.workload.trace.agents import AgentKind, ToolKind, session_of
+from lab.workload.trace.format import Session
+from lab.workload.trace.spread import Spread
 
 _LONGEST: Final = 40_000
 """Tokens of an agent's conversation: on the slowest card several fit."""

@@ -3,8 +3,8 @@
 from random import Random
 from typing import Final
 
-from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef, check
-from gateway.workload.trace.spread import Spread
+from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef, check
+from lab.workload.trace.spread import Spread
 
 CONTEXT: Final = Spread(median=40_000, sigma=0.4, least=10_000, most=90_000)
 TASK: Final = Spread(median=500, sigma=0.6, least=50, most=4_000)

@@ -16,11 +16,11 @@ import msgspec
 
 from benchmarks.simulations.played import Figures, outcomes
 from benchmarks.verdict import percentile
-from gateway.simulator.engine.options import EngineOptions
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.simulator.results import SessionOutcome
-from gateway.workload.trace.format import ServiceClass, Session, Thread, Turn
-from gateway.workload.trace.spread import Spread
+from lab.simulator.engine.options import EngineOptions
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.results import SessionOutcome
+from lab.workload.trace.format import ServiceClass, Session, Thread, Turn
+from lab.workload.trace.spread import Spread
 
 TRACE_S: Final = 900.0
 NOISE: Final = 0.02

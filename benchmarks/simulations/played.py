@@ -14,15 +14,15 @@ from benchmarks.simulations.forks import forking
 from benchmarks.verdict import percentile
 from gateway.config.profiles import load_profile
 from gateway.domain.ids import ReplicaId
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.driver import ClientConfig
-from gateway.simulator.engine.options import EngineOptions
-from gateway.simulator.experiment.draw import Arrivals, draw
-from gateway.simulator.fleet import FleetSpec
-from gateway.simulator.isolated import IsolatedTimes
-from gateway.simulator.results import Ignore, SessionOutcome, Totals, TurnOutcome
-from gateway.simulator.run import simulate
-from gateway.workload.trace.format import Session
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.driver import ClientConfig
+from lab.simulator.engine.options import EngineOptions
+from lab.simulator.experiment.draw import Arrivals, draw
+from lab.simulator.fleet import FleetSpec
+from lab.simulator.isolated import IsolatedTimes
+from lab.simulator.results import Ignore, SessionOutcome, Totals, TurnOutcome
+from lab.simulator.run import simulate
+from lab.workload.trace.format import Session
 
 Figures = dict[str, float]
 
@@ -75,7 +75,7 @@ def by_processes(
     play: Callable[..., Figures], tasks: Sequence[tuple[object, ...]], *, jobs: int
 ) -> Iterator[Figures]:
     """Of each task, in their order, each as soon as those before it are over."""
-    import gateway.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds; forked processes inherit it
+    import lab.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds; forked processes inherit it
 
     if jobs == 1 or len(tasks) <= 1:
         yield from (play(*task) for task in tasks)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.simulator.baselines.plan import Plan
-from gateway.simulator.engine.options import EngineOptions
-from gateway.simulator.experiment.draw import fitting
-from gateway.simulator.fleet import FleetSpec
-from gateway.workload.trace.files import read_workload
-from gateway.workload.trace.format import Header, Session
+from lab.simulator.baselines.plan import Plan
+from lab.simulator.engine.options import EngineOptions
+from lab.simulator.experiment.draw import fitting
+from lab.simulator.fleet import FleetSpec
+from lab.workload.trace.files import read_workload
+from lab.workload.trace.format import Header, Session
 
 MIXES = ("saga-tenants", "mars-ilr3", "sutradhara-fan-out")
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.cold_start import PLAIN, WITH_PEOPLE, ended, played
 from benchmarks.live import drawn
 from benchmarks.rivals import KIND, SESSIONS
-from gateway.workload.trace.format import check
+from lab.workload.trace.format import check
 
 
 def test_sessions_end_with_an_answer_that_asks_for_nothing_and_people_answer_others():

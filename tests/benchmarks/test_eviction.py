@@ -18,8 +18,8 @@ from benchmarks.eviction_traces import (
     peak_live,
     play,
 )
-from gateway.evaluation.recording import read_recording
-from tests.evaluation.recordings import Recorder
+from lab.evaluation.recording import read_recording
+from tests.lab.evaluation.recordings import Recorder
 
 
 def turns(*chains: tuple[int, list[int]]) -> list[Access]:

@@ -10,8 +10,8 @@ from benchmarks.step_log import Row, Step
 from benchmarks.verdict import Verdict
 from gateway.cost.roofline import Batch, context_product, step_s
 from gateway.domain.ids import ReplicaId
-from gateway.simulator.results import TurnOutcome
-from gateway.workload.trace.format import check
+from lab.simulator.results import TurnOutcome
+from lab.workload.trace.format import check
 
 COSTS = Costs(
     step_s=0.01,

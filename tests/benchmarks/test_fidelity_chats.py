@@ -5,8 +5,8 @@ import pytest
 from benchmarks.fidelity_chats import Chats
 from benchmarks.live import drawn
 from benchmarks.live_overlap import APPENDING, SWITCHING, SYSTEMS, TOOLS
-from gateway.simulator.agents import agent_of
-from gateway.workload.trace.format import TurnRef, check
+from lab.simulator.agents import agent_of
+from lab.workload.trace.format import TurnRef, check
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from benchmarks.harmless import (
 )
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
-from gateway.workload.trace.files import write_workload
-from gateway.workload.trace.format import Header, check
+from lab.workload.trace.files import write_workload
+from lab.workload.trace.format import Header, check
 
 POINT = Point("h200", 4.0, 40_000, 1.5, "tools", False)
 

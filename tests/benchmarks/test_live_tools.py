@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.live import drawn
 from benchmarks.live_tools import KIND, TIMES, arriving, compute
-from gateway.workload.trace.format import Tool
+from lab.workload.trace.format import Tool
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.simulations.mix import TRACE_S, Arm, Ground, play
 from gateway.config.profiles import load_profile
 from gateway.cost.roofline import Batch, step_s
-from gateway.workload.trace.format import ServiceClass
+from lab.workload.trace.format import ServiceClass
 
 
 def test_requests_of_both_classes_come_at_their_rates_and_in_order():

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from benchmarks.next_prompts import follow
-from gateway.evaluation.recording import read_recording
-from tests.evaluation.recordings import Recorder
+from lab.evaluation.recording import read_recording
+from tests.lab.evaluation.recordings import Recorder
 
 
 def counts(recorder: Recorder, at: Path) -> dict[str, int]:

@@ -16,7 +16,7 @@ from benchmarks.overlap import (
     tossed,
 )
 from benchmarks.verdict import Verdict
-from gateway.workload.trace.format import Session
+from lab.workload.trace.format import Session
 
 
 def runs(*ftr_s: float, completion_s: float = 60.0) -> list[Figures]:

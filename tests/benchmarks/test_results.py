@@ -18,11 +18,11 @@ from benchmarks.results.store import FOLDER, Run, Store
 from benchmarks.results.world import World, on_cores
 from benchmarks.simulations.workloads import Workload
 from benchmarks.verdict import Verdict
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.experiment.trial import Setting, Staged, Trial, usual
-from gateway.simulator.fleet import Change, FleetSpec, ReplicaGroup
-from gateway.simulator.measures.figures import RunFigures
-from gateway.workload.trace.format import Header, Session, Thread, Tool, Turn
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.experiment.trial import Setting, Staged, Trial, usual
+from lab.simulator.fleet import Change, FleetSpec, ReplicaGroup
+from lab.simulator.measures.figures import RunFigures
+from lab.workload.trace.format import Header, Session, Thread, Tool, Turn
 
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),))
 

@@ -11,7 +11,7 @@ from benchmarks.chat_agents import NAMED_BY, ChatAgents, Talk, Turned, scripts, 
 from benchmarks.live import drawn
 from benchmarks.rivals import COLD, KIND, LESS, OURS, WORSE, Run, Seen, judge
 from benchmarks.verdict import Verdict
-from gateway.simulator.live.endpoint import Question, TurnedAwayError
+from lab.simulator.live.endpoint import Question, TurnedAwayError
 from scripted_engine import script
 
 WORDS = ["alpha", "beta", "gamma", "delta"]

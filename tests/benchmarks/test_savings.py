@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.savings import OFF, Outcome, judge
 from benchmarks.verdict import Verdict
-from gateway.simulator.results import Totals
 from gateway.telemetry.savings import Saved
+from lab.simulator.results import Totals
 
 
 def run(*, said_s: float, true_s: float, error_s: float = 1.0, chance: float = 0.0) -> Outcome:

@@ -7,7 +7,7 @@ from benchmarks.simulations import kept
 from benchmarks.simulations.kept import Kept
 from benchmarks.simulations.knee import BEHIND, SATURATED, Slow, find_knee
 from benchmarks.simulations.played import Game
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
 
 
 @pytest.mark.parametrize("true_knee", [3.0, 60.0, 64.0, 900.0])

@@ -6,11 +6,11 @@ from gateway.core import events as ev
 from gateway.core.commands import Publish
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Utterance
-from gateway.evaluation.replay import recorded_brain
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.hashing import hash_text
 from gateway.workflow import evidence
+from lab.evaluation.replay import recorded_brain
 from tests.workflow.world import call, user
 
 TENANT = TenantId("t")

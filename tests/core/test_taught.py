@@ -22,10 +22,10 @@ from gateway.domain.lessons import (
     TurnMade,
     TurnTook,
 )
-from gateway.evaluation.replay import recorded_brain
 from gateway.telemetry.event_log import decode_event, encode_event
 from gateway.workflow.agent_types import AgentType
 from gateway.workflow.steps import Step
+from lab.evaluation.replay import recorded_brain
 
 ACME, BETA = TenantId("acme"), TenantId("beta")
 REPLICA, POOL = ReplicaId("a"), PoolId("pool")

@@ -16,8 +16,8 @@ from demo.runs import AgentRun, Plan
 from demo.sides import Counts, Side
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId
-from gateway.simulator.results import SessionOutcome, TurnOutcome
-from gateway.workload.trace.format import ServiceClass
+from lab.simulator.results import SessionOutcome, TurnOutcome
+from lab.workload.trace.format import ServiceClass
 
 
 def outcome(session, at_s, *, waited_s=0.0, first_s, end_s):

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
-from turnpike_vllm.simulated_config import Parts
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated_config import Parts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated_config import Parts
 from tests.engine_ext.functional_worker import Worker, greedy
 from tests.engine_ext.test_scheduler import balanced, prompt
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
-from turnpike_vllm.simulated_config import Parts
 from turnpike_vllm.tried import BIASES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated_host import HostMemory
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.retention import Thread
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
-from turnpike_vllm.simulated_host import HostMemory
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated_host import HostMemory
 from tests.engine_ext.test_scheduler import balanced, prompt
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
-from turnpike_vllm.simulated_host import HostMemory
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

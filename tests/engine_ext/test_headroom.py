@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from tests.engine_ext.test_configurations import with_adapters
 from tests.engine_ext.test_scheduler import prompt
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated_host import HostMemory
 from tests.examples import examples
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
-from turnpike_vllm.simulated_host import HostMemory
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.retention import Thread
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from lab.engine.simulated import SimulatedEngine, SimulatedOptions, StepLoad
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions, StepLoad
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

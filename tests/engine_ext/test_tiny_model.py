@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lab.engine import tiny_model
 from scripted_engine import script
-from turnpike_vllm import tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -38,7 +38,7 @@ def test_a_clean_tree_passes(tree: Path):
     (tree / "gateway/server/app.py").write_text("import asyncio, os, time\nfrom gateway.core import x\n")
     (tree / "gateway/admission/policy.py").write_text("import random\nimport gateway.domain\n")
     (tree / "gateway/workflow/reuse.py").write_text("import turnpike_vllm\n")
-    (tree / "gateway/simulator/engine.py").write_text("import turnpike_vllm\nimport vllm\nimport time\n")
+    (tree / "lab/simulator/engine.py").write_text("import turnpike_vllm\nimport vllm\nimport time\n")
     (tree / "turnpike_vllm/plugin.py").write_text("import vllm\nimport threading\n")
     code, output = lint(tree)
     assert code == 0, output
@@ -49,7 +49,7 @@ def test_a_clean_tree_passes(tree: Path):
     [
         ("gateway/domain/ids.py", "import gateway.core", "Layers"),
         ("gateway/core/coordinator.py", "from gateway import server", "Layers"),
-        ("gateway/server/app.py", "import gateway.simulator", "Layers"),
+        ("gateway/server/app.py", "import lab.simulator", "Layers"),
         ("gateway/helpers.py", "", "Layers"),
         ("gateway/core/coordinator.py", "import asyncio", "Pure unless"),
         ("gateway/admission/window.py", "from time import monotonic", "Pure unless"),

@@ -16,7 +16,7 @@ from tests.project.layout import ROOT
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 _DATA = """
-import gateway.shared_state, gateway.simulator.report
+import gateway.shared_state, lab.simulator.report
 from importlib.resources import files
 from gateway.config.profiles import shipped_parts
 assert shipped_parts().models and shipped_parts().hardware
@@ -72,7 +72,7 @@ def test_nothing_is_missing(empty):
     assert run(empty / "turnpike", "--version").startswith("turnpike 0.")
     assert "doctor" in run(empty / "turnpike-vllm", "--help")
     run(empty / "python", "-c", _DATA)
-    run(empty / "python", "-c", "import turnpike_vllm.tiny_model as model; assert model._fingerprint()")
+    run(empty / "python", "-c", "import lab.engine.tiny_model as model; assert model._fingerprint()")
 
 
 def test_it_serves(empty, tmp_path):

@@ -9,7 +9,7 @@ import uvloop
 
 from gateway.server import app, control, listener
 from gateway.shared_state.local_server import LocalServer
-from gateway.simulator.replay import replay
+from lab.simulator.replay import replay
 from tests.server.bench import Bench
 
 StartBench = Callable[..., Awaitable[Bench]]

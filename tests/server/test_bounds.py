@@ -10,8 +10,8 @@ import pytest
 
 from gateway.config.load import ConfigError, load_config
 from gateway.server.tenants import hash_key
-from gateway.simulator.replay import replay
 from gateway.wire.facts import TRANSCRIPTS
+from lab.simulator.replay import replay
 from tests.server.bench import Bench, answer, eventually, post
 from tests.workflow.world import call, result, said, user
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from lab.engine import tiny_model
 from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.gateways import running_gateway
-from turnpike_vllm import tiny_model
 
 pytestmark = [pytest.mark.alone, pytest.mark.engine]
 

@@ -12,7 +12,7 @@ import pytest
 from gateway.config.load import ConfigError, load_config
 from gateway.server.picker.checking import check_picker
 from gateway.server.tenants import hash_key
-from gateway.simulator.replay import replay
+from lab.simulator.replay import replay
 from tests.envoy import DESTINATION, envoy
 from tests.server.bench import (
     CHAT,

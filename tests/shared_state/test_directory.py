@@ -12,7 +12,6 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
-from gateway.evaluation.replay import recorded_brain
 from gateway.shared_state import directory as module
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
@@ -21,6 +20,7 @@ from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.observer import observe
+from lab.evaluation.replay import recorded_brain
 from tests.workflow.world import call, result, said, user
 
 CHAT = classify("POST", "/v1/chat/completions")

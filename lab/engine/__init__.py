@@ -1,0 +1,1 @@
+"""vLLM without a GPU: its scheduler without a model, and a tiny model for the whole of it."""

@@ -1,0 +1,226 @@
+"""MARS, as its paper has it: a window by AIMD before the engine, a feedback queue and retention inside it.
+
+Source: MARS, §4.2 (PackQueue, UpdateWindow) and §4.3 (coordinator, co-scheduler).
+
+Symbols: raw window → `_Window.raw`; KV soft cap → `room`; active tools and their times (EMA) → `_Host`;
+PackQueue's three orders → `MarsRouter.pack`; levels of the feedback queue → `Coordinator.level`.
+
+Deviations: the paper prints no constants; those here are AIMD's usual ones. Signals come once a second, as
+from a stock engine, instead of from its free list. vLLM compares priorities when it lets a turn in, so a call
+is not demoted while it runs. Chunks are not shrunk: that needs the plugin. Retention's benefit is the prefill
+it saves, its cost the blocks it keeps from those that wait, for as long as the tool takes by the EMA.
+
+Invariants: a session that entered stays in until it ends; at least one session may be in.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from gateway.core import events as ev
+from gateway.core.commands import Command
+from gateway.cost.profile import Profile
+from gateway.cost.roofline import prefill_s
+from gateway.domain.ids import ReplicaId
+from lab.simulator.baselines.pauses import tool_name
+from lab.simulator.baselines.plan import Plan, Recipe, Values
+from lab.simulator.baselines.router import Affinity, Member, ReplicaBook, Router, Turn
+from lab.simulator.engine.policy import EnginePolicy, Retained
+from lab.simulator.engine.turn import EngineTurn
+from lab.simulator.fleet import FleetSpec
+
+_LOW, _HIGH = 0.75, 0.9
+"""Shares of the KV cache: where the soft cap begins, and overload."""
+_PERSISTS = 3
+"""Reports in a row until overload, or health, counts."""
+_SMOOTH, _SLOW = 0.05, 0.005
+"""Of the averages of tools' times: lately, and in the long run."""
+_TOOL = 0.2
+"""Of one tool's."""
+_CONGESTED = 2.0
+"""Tools take so many times what they do in the long run."""
+_LEVELS = 4
+_FIRST_TOKENS = 8_192
+"""Of the highest level; twice as many for each below."""
+_PROMOTED_S = 10.0
+
+
+class _Window(msgspec.Struct):
+    """Of one replica."""
+
+    raw: float = 4.0
+    kv_used: float = 0.0
+    overloaded: int = 0
+    healthy: int = 0
+    preemptions: int = 0
+
+    def report(self, used: float, preemptions: int, *, host_is_congested: bool) -> None:
+        is_bad = used >= _HIGH or preemptions > self.preemptions or host_is_congested
+        self.kv_used, self.preemptions = used, preemptions
+        self.overloaded = self.overloaded + 1 if is_bad else 0
+        self.healthy = self.healthy + 1 if used < _LOW and not is_bad else 0
+        if self.overloaded == _PERSISTS:
+            self.raw, self.overloaded = max(1.0, self.raw / 2), 0
+        elif self.healthy == _PERSISTS:
+            self.raw, self.healthy = self.raw + 1, 0
+
+    def room(self, kv_tokens: int) -> float:
+        """Tokens that may still be projected: less and less of what is free, once the cap begins."""
+        free = 1.0 - self.kv_used
+        return kv_tokens * free * min(1.0, free / (1.0 - _LOW))
+
+
+class _Host:
+    """The tools of all sessions."""
+
+    def __init__(self) -> None:
+        self._began_s: dict[str, float] = {}
+        self._lately_s: float | None = None
+        self._usually_s = 0.0
+
+    def began(self, session: str, *, now: float) -> None:
+        self._began_s[session] = now
+
+    def ended(self, session: str, *, now: float) -> None:
+        began_s = self._began_s.pop(session, None)
+        if began_s is None:
+            return
+        took_s = now - began_s
+        if self._lately_s is None:
+            self._lately_s = self._usually_s = took_s
+        self._lately_s += _SMOOTH * (took_s - self._lately_s)
+        self._usually_s += _SLOW * (took_s - self._usually_s)
+
+    @property
+    def is_congested(self) -> bool:
+        lately_s = self._lately_s or 0.0
+        return bool(self._began_s) and lately_s > _CONGESTED * self._usually_s
+
+
+class MarsRouter(Router):
+    def __init__(self, kv_tokens: Mapping[str, int]) -> None:
+        super().__init__(kv_tokens, Affinity(), None)
+        self._windows: dict[ReplicaId, _Window] = {}
+        self._host = _Host()
+        self._entered: dict[ReplicaId, float] = {}
+        """Projected tokens of those that entered since the last report."""
+
+    def handle(self, event: ev.Event, *, now: float) -> list[Command]:
+        match event:
+            case ev.EngineReported():
+                signals = event.signals
+                window = self._windows.setdefault(event.replica, _Window())
+                window.report(
+                    signals.kv_used or 0.0,
+                    signals.preemptions or 0,
+                    host_is_congested=self._host.is_congested,
+                )
+                self._entered[event.replica] = 0.0
+                return list(self._let_in(now=now))
+            case ev.RequestArrived() if event.facts.explicit is not None:
+                self._host.ended(event.facts.explicit.session, now=now)
+            case ev.ResponseFinished() if event.answer.tool_calls:
+                self._host.began(self.live[event.request].member.name, now=now)
+            case _:
+                pass
+        return super().handle(event, now=now)
+
+    def _ready(self) -> Iterator[Turn]:
+        """Turns of sessions that are in, then newcomers in the order of the queue."""
+        waiting = list(self._waiting.values())
+        yield from [turn for turn in waiting if turn.member.book is not None]
+        for turn in self.pack([turn for turn in waiting if turn.member.book is None]):
+            if turn.member.book is not None:
+                yield turn  # another turn of its session entered just now
+                continue
+            books = [book for book in self._books if self._may_enter(turn.member, book)]
+            if books:
+                book = self._placement.choose(turn.member, books)
+                self._entered[book.replica] = self._entered.get(book.replica, 0.0) + turn.member.tokens
+                self._enter(turn.member, book)
+                yield turn
+
+    def pack(self, queue: list[Turn]) -> list[Turn]:
+        """Smallest first; on a congested host the longest first. Who does not fit keeps nobody from entering,
+        so that under KV pressure a feasible set of smaller ones does."""
+        return sorted(queue, key=lambda turn: turn.member.tokens, reverse=self._host.is_congested)
+
+    def _may_enter(self, member: Member, book: ReplicaBook) -> bool:
+        if not book.members:
+            return True
+        window = self._windows.setdefault(book.replica, _Window())
+        room = window.room(book.kv_tokens) - self._entered.get(book.replica, 0.0)
+        return len(book.members) < int(window.raw) and member.tokens <= room
+
+
+class _Session(msgspec.Struct):
+    footprint: int
+    served: int = 0
+    """Tokens computed for it."""
+    returned_s: float | None = None
+
+
+class Coordinator(EnginePolicy):
+    """Feedback queue and retention, of one engine."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._sessions: dict[str, _Session] = {}
+        self._paused_s: dict[str, float] = {}
+        self._tools_s: dict[str, float] = {}
+        """EMA, by tool."""
+        self._waiting: dict[int, EngineTurn] = {}
+
+    def level(self, turn: EngineTurn) -> int:
+        """0 is the highest: by footprint at first, then by what the session has been served as well."""
+        session = self._sessions.setdefault(turn.session.id, _Session(turn.turn.input_tokens))
+        level, most = 0, _FIRST_TOKENS
+        while level < _LEVELS - 1 and max(session.footprint, session.served) > most:
+            level, most = level + 1, most * 2
+        return level
+
+    def priority(self, turn: EngineTurn, *, now: float) -> int:
+        """A level is worth the time after which whoever waits is promoted by one."""
+        paused_s = self._paused_s.pop(turn.session.id, None)
+        if paused_s is not None:
+            tool = tool_name(turn)
+            before_s = self._tools_s.get(tool, now - paused_s)
+            self._tools_s[tool] = before_s + _TOOL * (now - paused_s - before_s)
+        self._waiting[turn.number] = turn
+        return int(1000 * (self.level(turn) * _PROMOTED_S + now))
+
+    def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:
+        self._waiting.pop(turn.number, None)
+        context = turn.turn.input_tokens + turn.turn.output_tokens
+        session = self._sessions.setdefault(turn.session.id, _Session(turn.turn.input_tokens))
+        session.served += context - turn.cached_tokens
+        if turn.is_last:
+            if turn.ref.thread == 0:
+                self._sessions.pop(turn.session.id, None)
+            return None
+        self._paused_s[turn.session.id] = now
+        saved_s = prefill_s(self._profile, context)
+        waiting = sum(each.began_s is None for each in self._waiting.values())
+        expected_s = self._tools_s.get(tool_name(turn), saved_s)
+        if waiting and expected_s > saved_s:
+            return None
+        return now + max(saved_s, 2 * expected_s)
+
+    def release_order(self, retained: Sequence[Retained], *, now: float) -> Sequence[Retained]:
+        """The lowest level first, and of one level the largest."""
+        return sorted(retained, key=lambda each: (-self.level(each.turn), -each.blocks))
+
+
+def _mars(plan: Plan, values: Values) -> Plan:
+    def brain(fleet: FleetSpec) -> MarsRouter:
+        return MarsRouter(plan.kv_tokens(fleet))
+
+    return plan.with_brain(brain).with_policy(lambda: Coordinator(plan.profile), by_priority=True)
+
+
+MARS = Recipe(
+    name="mars",
+    summary="AIMD window and packing before the engine, a feedback queue and retention inside",
+    source="MARS §4",
+    apply=_mars,
+)

@@ -1,0 +1,172 @@
+"""Where other gateways send a turn, behind our admission: what our placement is compared with.
+
+Source: vLLM's production stack (`session`: a hash ring over replicas; `prefixaware`: the replica that has
+seen the longest beginning of the prompt) and smg, SGLang's gateway (`cache_aware`: the same if enough of the
+prompt was seen there, else where the least was seen; the shortest queue where queues are far apart).
+SAGA's rule is in `session_affinity.py`.
+
+Symbols: production stack's trie and smg's radix trees → what was sent where, by conversation and by what the
+conversations of an agent share; smg's `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold` →
+`THRESHOLD`, `FAR_APART`, `FAR_APART_SHARE`, with its defaults.
+
+Deviations: the beginning of a prompt that is known is known exactly, by its conversation, and that which
+agents share by what engines found of it; the originals compare texts, and forget.
+
+Invariants: the chosen replica is one of the candidates; nothing is ever forgotten but sessions that end.
+"""
+
+import zlib
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.domain.decision import Placement, PlacementReason, SessionRef
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+from gateway.domain.request import Usage
+from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from lab.simulator.baselines.session_affinity import SessionAffinity
+
+THRESHOLD: Final = 0.3
+FAR_APART: Final = 64
+FAR_APART_SHARE: Final = 1.5
+_ON_THE_RING: Final = 160
+
+
+def _there(replica: ReplicaId) -> Placement:
+    return Placement(replica=replica, reason=PlacementReason.LEAST_LOADED)
+
+
+class RoundRobin(PlacementPolicy):
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
+        self._turn += 1
+        return _there(candidates[self._turn % len(candidates)].replica)
+
+
+class FewestRunning(PlacementPolicy):
+    def __init__(self) -> None:
+        self._by_load = LeastLoaded()
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
+        return self._by_load.place(candidates)
+
+
+class SessionHash(PlacementPolicy):
+    """As the production stack's `session` router."""
+
+    def __init__(self) -> None:
+        self._rings: dict[frozenset[ReplicaId], tuple[list[int], list[ReplicaId]]] = {}
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
+        names = frozenset(load.replica for load in candidates)
+        if names not in self._rings:
+            points = sorted(
+                (zlib.crc32(f"{name}#{point}".encode()), name)
+                for name in names
+                for point in range(_ON_THE_RING)
+            )
+            self._rings[names] = ([at for at, _ in points], [name for _, name in points])
+        ring, owners = self._rings[names]
+        stated = session.session if session is not None else ""
+        return _there(owners[bisect(ring, zlib.crc32(stated.encode())) % len(owners)])
+
+
+class _Seen(PlacementPolicy):
+    """What was sent where."""
+
+    def __init__(self) -> None:
+        self._conversations: dict[tuple[SessionId, ThreadId], dict[ReplicaId, int]] = {}
+        self._agents: dict[int, set[ReplicaId]] = {}
+        self._shared_bytes: dict[int, int] = {}
+        self._tree_bytes: dict[ReplicaId, int] = {}
+
+    def seen(self, session: SessionRef | None, asked: Asked, replica: ReplicaId) -> int:
+        """Bytes of the prompt's beginning."""
+        if session is None:
+            return 0
+        own = self._conversations.get((session.session, session.thread), {}).get(replica, 0)
+        is_known = replica in self._agents.get(asked.agent.agent_type, ())
+        shared = self._shared_bytes.get(asked.agent.agent_type, 0) if is_known else 0
+        return min(asked.body_bytes, max(own, shared))
+
+    def send(self, session: SessionRef | None, asked: Asked, replica: ReplicaId) -> Placement:
+        if session is not None:
+            more = asked.body_bytes - self.seen(session, asked, replica)
+            self._tree_bytes[replica] = self._tree_bytes.get(replica, 0) + more
+            places = self._conversations.setdefault((session.session, session.thread), {})
+            places[replica] = asked.body_bytes
+            self._agents.setdefault(asked.agent.agent_type, set()).add(replica)
+        return _there(replica)
+
+    def turn_over(
+        self,
+        session: SessionRef,
+        replica: ReplicaId,
+        usage: Usage,
+        *,
+        agent: int,
+        pauses: bool,
+        now: float,
+    ) -> None:
+        """The first turn of a conversation finds what it shares with others."""
+        key = (session.session, session.thread)
+        places = self._conversations.get(key, {})
+        if session.parent is None and len(places) == 1 and usage.cached_tokens and usage.prompt_tokens:
+            share = usage.cached_tokens / usage.prompt_tokens
+            found = int(share * places.get(replica, 0))
+            self._shared_bytes[agent] = max(self._shared_bytes.get(agent, 0), found)
+
+    def session_ended(self, session: SessionId) -> None:
+        for key in [key for key in self._conversations if key[0] == session]:
+            del self._conversations[key]
+
+
+class PrefixTrie(_Seen):
+    """As the production stack's `prefixaware` router: load counts for nothing."""
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
+        seen = [(self.seen(session, asked, load.replica), load.replica) for load in candidates]
+        most = max(seen)[0]
+        best = [replica for found, replica in seen if found == most]
+        named = session.session if session is not None else ""
+        return self.send(session, asked, best[zlib.crc32(named.encode()) % len(best)])
+
+
+class CacheAware(_Seen):
+    """As smg's `cache_aware` policy."""
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
+        running = [load.running for load in candidates]
+        most, least = max(running), min(running)
+        if most - least > FAR_APART and most > FAR_APART_SHARE * least:
+            shortest = min(candidates, key=lambda load: load.running)
+            return self.send(session, asked, shortest.replica)
+        found, best = max((self.seen(session, asked, load.replica), load.replica) for load in candidates)
+        if asked.body_bytes and found / asked.body_bytes > THRESHOLD:
+            return self.send(session, asked, best)
+        smallest = min(candidates, key=lambda load: self._tree_bytes.get(load.replica, 0))
+        return self.send(session, asked, smallest.replica)
+
+
+PLACEMENTS: Final[dict[str, Callable[[], PlacementPolicy]]] = {
+    "round-robin": RoundRobin,
+    "least-loaded": FewestRunning,
+    "session-hash": SessionHash,
+    "prefix-trie": PrefixTrie,
+    "cache-aware": CacheAware,
+    "affinity": SessionAffinity,
+}
+"""Of others, by name."""

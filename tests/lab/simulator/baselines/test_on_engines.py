@@ -1,0 +1,254 @@
+"""Every baseline on a tiny engine, against times that were worked out by hand.
+
+A step takes one second and computes at most 64 tokens, blocks have 16 tokens, and an answer is one token
+unless it says more: a prompt of 64 new tokens takes one step, one of 65 to 128 takes two, and each further
+token of an answer one more.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lab.simulator.baselines.spec import PolicySpec
+from lab.simulator.engine.options import EngineOptions
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.run import simulate
+from lab.workload.trace.format import ServiceClass, Session
+from tests.lab.simulator.baselines.turns import chat
+from tests.lab.simulator.worlds import Recorder
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]  # of importing vLLM
+
+PROFILE = str(Path(__file__).parent / "clock.toml")
+
+
+def play(
+    policy: str, *world: Session, blocks: int = 64, replicas: int = 1, at_once: int = 64
+) -> dict[str, tuple[float, float]]:
+    """When each turn first ran and when it ended, by `session/turn`. `blocks`: those that can be used."""
+    # vLLM keeps a block for itself.
+    group = ReplicaGroup(profile=PROFILE, count=replicas, kv_blocks=blocks + 1)
+    fleet = FleetSpec(replicas=(group,))
+    (variant,) = PolicySpec.parse(policy).variants
+    plan = variant.plan(fleet, EngineOptions(block_size=16, max_model_len=1024, max_num_seqs=at_once))
+    recorder = Recorder()
+
+    def foreseen():
+        for session in sorted(world, key=lambda session: session.arrival_s):
+            if plan.foresee is not None:
+                plan.foresee(session)
+            yield session
+
+    simulate(foreseen(), plan.fleet, plan.make_brain, options=plan.options, sink=recorder)
+    return {
+        f"{turn.session}/{turn.turn}": (round(turn.began_s, 6), round(turn.end_s, 6))
+        for turn in recorder.turns
+    }
+
+
+def talk(name: str, *prompts: int, at_s: float = 0.0, tool_s: float = 1.0, output: int = 1) -> Session:
+    return chat(name, *prompts, arrival_s=at_s, tool_s=tool_s, output=output)
+
+
+# --- the gateway's side ----------------------------------------------------------------------------------
+
+
+def test_affinity_finds_what_round_robin_does_not():
+    session = talk("a", 64, 128)
+    # The second turn, at 2 s, finds 64 tokens where the first one ran, and none on the other replica.
+    assert play("affinity", session, replicas=2) == {"a/0": (0, 1), "a/1": (2, 3)}
+    assert play("stock", session, replicas=2) == {"a/0": (0, 1), "a/1": (2, 4)}
+
+
+def test_a_session_cap_makes_the_next_wait_for_the_whole_session():
+    world = talk("a", 64, 128, tool_s=10.0), talk("b", 64, at_s=0.5)
+    assert play("affinity", *world)["b/0"] == (1, 2)
+    assert play("session-cap:n=1", *world) == {"a/0": (0, 1), "a/1": (11, 12), "b/0": (12, 13)}
+
+
+def test_a_request_cap_makes_the_next_wait_for_the_turn_alone():
+    world = talk("a", 64, 128, tool_s=10.0, output=4), talk("b", 64, at_s=0.5)
+    # Without a cap 63 tokens of b join the second step of a, and the last one its third.
+    assert play("affinity", *world)["b/0"] == (1, 3)
+    assert play("request-cap:n=1", *world)["b/0"] == (4, 5)
+
+
+def test_a_footprint_lets_in_what_fits():
+    # 12 blocks are 192 tokens, 0.75 of them 144. At 2 s a holds 65 tokens and b 64; c would make it more.
+    world = [
+        talk(name, 64, 80, tool_s=10.0, at_s=at_s) for name, at_s in (("a", 0.0), ("b", 1.0), ("c", 2.0))
+    ]
+    found = play("footprint:f=0.75", *world, blocks=12)
+    # When a is over, at 12, c enters and fills a step; b comes back at the same time and gets the next one.
+    assert found == {
+        "a/0": (0, 1),
+        "b/0": (1, 2),
+        "a/1": (11, 12),
+        "c/0": (12, 13),
+        "b/1": (13, 14),
+        "c/1": (23, 24),
+    }
+    # At their peaks they take 81 each: b does not fit beside a.
+    assert play("footprint-peak:f=0.75", *world, blocks=12)["b/0"] == (12, 13)
+    assert play("affinity", *world, blocks=12)["c/0"] == (2, 3)
+
+
+# --- order in the engine ---------------------------------------------------------------------------------
+
+
+def test_order_by_age_by_size_and_by_service():
+    """One at a time. A long answer runs from 1 to 7 s; meanwhile others come to wait."""
+    long = talk("long", 64, at_s=0.5, output=6)
+    old = talk("old", 64, 128)  # its second turn, of 64 new tokens, comes at 2 s
+    young = talk("young", 80, at_s=1.5)  # two steps, comes before it
+
+    def order(policy, *world):
+        found = play(policy, *world, at_once=1)
+        assert found["old/0"] == (0, 1) and found["long/0"] == (1, 7)
+        return found["old/1"], found["young/0"]
+
+    assert order("affinity", old, long, young) == ((9, 10), (7, 9))
+    assert order("oldest-first", old, long, young) == ((7, 8), (8, 10))
+    assert order("smallest-first", old, long, young) == ((9, 10), (7, 9))  # 80 against 128
+    late = msgspec.structs.replace(young, arrival_s=2.5)
+    assert order("affinity", old, long, late) == ((7, 8), (8, 10))
+    assert order("plas:levels=0", old, long, late) == (
+        (9, 10),
+        (7, 9),
+    )  # one was served for 1 s, one not at all
+    assert order("plas:levels=2:first_s=2", old, long, late) == (
+        (7, 8),
+        (8, 10),
+    )  # both are in the first queue
+    assert order("smallest-first", old, long, late) == ((9, 10), (7, 9))
+    background = msgspec.structs.replace(old, service_class=ServiceClass.PROACTIVE)
+    assert order("reactive-first", background, long, late) == ((9, 10), (7, 9))
+    assert order("reactive-first", old, long, late) == ((7, 8), (8, 10))
+
+
+# --- what is kept, and what is overwritten ---------------------------------------------------------------
+
+
+def test_belady_keeps_what_is_needed_first():
+    """12 blocks: a and b leave 4 each, then c needs 8. a was used before b, and is needed again before b."""
+    world = (
+        talk("a", 64, 128, tool_s=10.0),
+        talk("b", 64, 128, at_s=1.0, tool_s=100.0),
+        talk("c", 128, at_s=5.0),
+    )
+    stock, belady = play("affinity", *world, blocks=12), play("belady", *world, blocks=12)
+    assert stock["c/0"] == belady["c/0"] == (5, 7)
+    assert stock["a/1"] == (11, 13)  # overwritten: all of it is computed again
+    assert belady["a/1"] == (11, 12)
+    assert belady["b/1"] == (102, 104)
+    assert play("infinite-kv", *world, blocks=12)["b/1"] == (102, 103)
+
+
+def test_what_conversations_share_is_kept_for_the_last_of_them():
+    """a and b open with the same 32 tokens. a is over when c needs 8 of 12 blocks: of a's 4 blocks the 2 that
+    b shares are kept, though a is overwritten first. b's next turn finds all that it left."""
+    world = [
+        msgspec.structs.replace(
+            session, threads=(msgspec.structs.replace(session.threads[0], shared_key="x", shared_tokens=32),)
+        )
+        for session in (talk("a", 64), talk("b", 64, 128, at_s=1.0, tool_s=20.0))
+    ]
+    # a has 4 blocks and b 2 more; 6 are free, and c takes them and the last 2 of a's.
+    found = play("belady", *world, talk("c", 128, at_s=5.0), blocks=12)
+    assert found["c/0"] == (5, 7)
+    assert found["b/1"] == (22, 23)
+    # With 10 blocks there is less: c takes 4 that are free, 2 of a's own and 2 of b's own, which leaves the
+    # opening. All but 32 tokens are computed again, in two steps.
+    assert play("belady", *world, talk("c", 128, at_s=5.0), blocks=10)["b/1"] == (22, 24)
+
+
+PAUSED_BEFORE_OVER = (
+    talk("b", 64, 128, tool_s=20.0),  # pauses from 1 to 21 s
+    talk("a", 64, at_s=1.0),  # over at 2 s
+    talk("c", 128, at_s=5.0),  # needs 8 blocks of 12, when 4 are free
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends_s"),
+    [
+        ("affinity", 23),  # b was used before a, so it is overwritten: two steps
+        ("kvflow", 22),  # a never comes back, b is one step away
+        ("belady", 22),
+        ("continuum:ttl_s=30:skip_slow=0", 22),  # b is held until 31
+        # Held until 1.5; so it was let go before a, which ended at 2, and stands before it in the queue.
+        ("continuum:ttl_s=0.5:skip_slow=0", 23),
+        ("continuum-dynamic", 22),  # little is known: 2 s, until 3; then it stands behind a
+    ],
+)
+def test_a_conversation_that_pauses_is_kept_before_one_that_is_over(policy, ends_s):
+    found = play(policy, *PAUSED_BEFORE_OVER, blocks=12)
+    assert found["c/0"] == (5, 7)
+    assert found["b/1"] == (21, ends_s)
+
+
+def test_a_dynamic_ttl_follows_what_it_has_seen():
+    """b's first tool takes 1 s, so at its second pause that is what is known. Computing 81 tokens again takes
+    2 steps, so 1 s of holding gains 2 − 1. It is let go at 4, before a is over, and is overwritten; 2 s would
+    have kept it."""
+    thread = talk("b", 64, 80, 96).threads[0]
+    first, second, third = thread.turns
+    second = msgspec.structs.replace(
+        second, tools=(msgspec.structs.replace(first.tools[0], duration_s=20.0),)
+    )
+    b = Session(id="b", threads=(msgspec.structs.replace(thread, turns=(first, second, third)),))
+    world = b, talk("a", 64, at_s=3.5), talk("c", 128, at_s=10.0)
+    dynamic = play("continuum-dynamic:few=0", *world, blocks=13)
+    assert dynamic["b/1"] == (2, 3) and dynamic["a/0"] == (3.5, 4.5)
+    # c takes 4 blocks that are free and the last 4 of b's 5: 16 tokens of 96 are found, 80 take two steps.
+    assert dynamic["b/2"] == (23, 25)
+    assert play("continuum:ttl_s=2:skip_slow=0", *world, blocks=13)["b/2"] == (23, 24)
+
+
+def test_infercept_holds_for_as_long_as_that_is_worth():
+    """b's 129 tokens take 3 steps to compute again, with half of them there on average: 1.5 s of holding are
+    worth as much, until 3.5. c comes at 3.2 and needs 8 of 16 blocks, when 4 are free."""
+    world = talk("b", 128, 144, tool_s=10.0), talk("a", 64, at_s=2.0), talk("c", 128, at_s=3.2)
+    assert play("affinity", *world, blocks=16)["b/1"] == (
+        12,
+        14,
+    )  # the last 4 blocks of b's 8 were overwritten
+    assert play("infercept", *world, blocks=16)["b/1"] == (12, 13)
+    late = (*world[:2], talk("c", 128, at_s=4.0))
+    assert play("infercept", *late, blocks=16)["b/1"] == (12, 13)  # let go at 3.5, so it stands behind a
+    assert play("infercept:estimate=known", *world, blocks=16)["b/1"] == (12, 14)  # 10 s are not worth it
+
+
+def test_pressure_overrides_what_is_held():
+    """b is held for an hour, and c needs 11 of 12 blocks. Nothing runs, so c gets them at once; of b's 4 the
+    first is left."""
+    world = talk("b", 64, 128, tool_s=20.0), talk("c", 176, at_s=5.0)
+    found = play("continuum:ttl_s=3600:skip_slow=0", *world, blocks=12)
+    assert found["c/0"] == (5, 8)
+    assert found["b/1"] == (21, 23)
+
+
+# --- what a gateway says of the order ----------------------------------------------------------------------
+
+
+def test_engines_that_are_told_let_background_work_wait():
+    background = msgspec.structs.replace(talk("b", 64, at_s=1.0), service_class=ServiceClass.PROACTIVE)
+    world = talk("a", 64, output=4), background, talk("c", 64, at_s=2.0)
+    assert play("turnpike:admission=none", *world, at_once=1) == {"a/0": (0, 4), "b/0": (4, 5), "c/0": (5, 6)}
+    found = play("turnpike:admission=none:engines=priority", *world, at_once=1)
+    assert found == {"a/0": (0, 4), "c/0": (4, 5), "b/0": (5, 6)}
+
+
+def test_of_one_class_a_newcomer_throws_nobody_out():
+    world = talk("old", 96, output=31), talk("new", 64, at_s=3.0, output=31)
+    # Together they come to 14 blocks.
+    found = play("turnpike:admission=none:engines=priority", *world, blocks=12)
+    assert found == play("turnpike:admission=none", *world, blocks=12)
+    assert found["old/0"] == play("turnpike:admission=none", *world)["old/0"]
+    assert found["new/0"] > play("turnpike:admission=none", *world)["new/0"], "it was"

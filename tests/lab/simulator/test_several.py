@@ -1,0 +1,97 @@
+"""Several gateways before one simulated fleet."""
+
+import pytest
+
+from gateway.assembly import assemble
+from gateway.core import events as ev
+from gateway.core.commands import Command
+from gateway.core.coordinator import Coordinator
+from gateway.domain.ids import PoolId
+from gateway.domain.records import SessionStarted, TurnArrived
+from gateway.domain.session_ids import numbered_ids
+from lab.simulator.engine.options import EngineOptions
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.run import POOL, simulate, stock_config
+from lab.simulator.several import SeveralGateways
+from tests.lab.simulator.worlds import Recorder, load_little, sessions
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of importing vLLM
+
+OPTIONS = EngineOptions(block_size=16, max_model_len=8192)
+FLEET = FleetSpec(replicas=(ReplicaGroup(profile="little", count=2, kv_blocks=600),))
+
+
+def gateways(
+    count: int, made: list[Coordinator], *, period_s: float = 0.1, publishes: bool = False
+) -> SeveralGateways:
+    def make(number: int) -> Coordinator:
+        ids = numbered_ids(f"g{number}-")
+        made.append(assemble(stock_config(FLEET), session_ids=ids, publishes=publishes))
+        return made[-1]
+
+    return SeveralGateways(count, make, period_s=period_s)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_all_sessions_are_served_and_nothing_is_left(count: int):
+    made: list[Coordinator] = []
+    crowd = sessions(40, every_s=0.2, seed=count)
+    record = Recorder()
+    totals = simulate(
+        crowd,
+        FLEET,
+        lambda _: gateways(count, made),
+        seed=1,
+        sink=record,
+        load_profile=load_little,
+        options=OPTIONS,
+    )
+    assert totals.sessions == 40 and totals.failed_sessions == 0
+    assert not any(brain.live for brain in made)
+    started = [each.session for each in record.records if isinstance(each, SessionStarted)]
+    served = [sum(session.startswith(f"s-g{at}-") for session in started) for at in range(count)]
+    assert sum(served) == 40 and min(served) > 0
+
+
+def test_the_parts_of_a_pool_add_up_to_one():
+    made: list[Coordinator] = []
+    seen: list[list[float]] = []
+
+    class Watched(SeveralGateways):
+        def handle(self, event: ev.Event, *, now: float) -> list[Command]:
+            commands = super().handle(event, now=now)
+            pools = [brain.admission.pools.get(PoolId(POOL)) for brain in made]
+            if all(pools):
+                seen.append([pool.limits.part for pool in pools if pool is not None])
+            return commands
+
+    def brain(_: FleetSpec) -> SeveralGateways:
+        several = gateways(3, made)
+        several.__class__ = Watched
+        return several
+
+    simulate(
+        sessions(60, every_s=0.05, seed=3), FLEET, brain, seed=1, load_profile=load_little, options=OPTIONS
+    )
+    late = seen[len(seen) // 4 :]
+    assert max(map(sum, late)) < 1.1, "parts are told within a period"
+    assert min(map(sum, late)) > 0.9
+    assert max(map(max, late)) > 0.4, "who has more to do has the larger part"
+
+
+def test_what_one_learns_all_know():
+    made: list[Coordinator] = []
+    record = Recorder()
+    simulate(
+        sessions(60, every_s=0.5, seed=5),
+        FLEET,
+        lambda _: gateways(3, made, publishes=True),
+        seed=1,
+        sink=record,
+        load_profile=load_little,
+        options=OPTIONS,
+    )
+    turns = sum(isinstance(each, TurnArrived) for each in record.records)
+    steps = [sum(graph.steps for graph in brain.sessions.predictor.conversations.graphs) for brain in made]
+    assert turns > 100 and min(steps) > 0.95 * turns, "but for the last seconds"
+    assert max(steps) <= turns

@@ -1,0 +1,101 @@
+"""What simulated engines say of themselves reaches the brain, once a second, while anything goes on."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from gateway.assembly import assemble
+from gateway.config import Config
+from gateway.core import events as ev
+from gateway.core.coordinator import Coordinator
+from gateway.domain.engine import EngineSignals
+from gateway.domain.session_ids import numbered_ids
+from lab.simulator.errors import ConservationError
+from lab.simulator.fleet import FleetSpec
+from lab.simulator.kernel import Kernel
+from lab.simulator.run import POOL, simulate
+from lab.simulator.signals import PERIOD_S, Reports
+from tests.lab.simulator.test_run import OPTIONS, fleet
+from tests.lab.simulator.worlds import load_little, sessions
+
+
+class Listening(Coordinator):
+    """A gateway that keeps what it was told of engines."""
+
+    heard: list[tuple[float, EngineSignals]]
+
+    def handle(self, event: ev.Event, *, now: float):
+        if isinstance(event, ev.EngineReported):
+            self.heard.append((now, event.signals))
+        return super().handle(event, now=now)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(600)
+def test_under_pressure_engines_tell_of_it():
+    heard: list[tuple[float, EngineSignals]] = []
+
+    def make_brain(_: FleetSpec) -> Coordinator:
+        replicas = [{"url": "http://sim", "name": "little-0"}]
+        settings = {
+            "pools": [{"name": POOL, "replicas": replicas}],
+            "admission": {"shadow": True, "max_running_per_replica": 64},
+        }
+        brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
+        brain.__class__ = Listening
+        assert isinstance(brain, Listening)
+        brain.heard = heard
+        return brain
+
+    totals = simulate(
+        sessions(12, every_s=0.3, seed=2),
+        fleet(1, blocks=330),
+        make_brain,
+        options=OPTIONS,
+        load_profile=load_little,
+    )
+    times = [at for at, _ in heard]
+    assert times[:3] == [0.0, PERIOD_S, 2 * PERIOD_S]
+    assert totals.end_s - PERIOD_S <= times[-1] <= totals.end_s
+    signals = [each for _, each in heard]
+    assert signals[0].kv_tokens == 329 * 16 and signals[0].kv_used == 0.0
+    assert signals[0].host_kv_tokens is None
+    assert max(each.kv_used or 0.0 for each in signals) > 0.9
+    assert max(each.waiting or 0 for each in signals) > 0 and max(each.running or 0 for each in signals) > 1
+    # Counters: they never fall, and end near what the turns themselves reported.
+    for before, after in itertools.pairwise(signals):
+        assert (after.prefix_hit or 0) >= (before.prefix_hit or 0)
+    assert 0 < (signals[-1].prefix_hit or 0) <= totals.cached_tokens
+    assert (signals[-1].prefix_queried or 0) <= totals.prompt_tokens
+    assert totals.preemptions > 0 and 0 < (signals[-1].preemptions or 0) <= totals.preemptions
+
+
+def test_reports_alone_keep_no_simulation_going():
+    kernel = Kernel()
+    sent: list[ev.Event] = []
+    kernel.at(2.5, lambda: None)
+    Reports((), block_size=16, kernel=kernel, send=sent.append).begin()
+    kernel.run()
+    assert kernel.now == 3 * PERIOD_S
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.timeout(600)
+def test_a_simulation_in_which_nothing_more_happens_says_so():
+    class Deaf(Coordinator):
+        def handle(self, event: ev.Event, *, now: float):
+            return [] if isinstance(event, ev.RequestArrived) else super().handle(event, now=now)
+
+    def make_brain(_: FleetSpec) -> Coordinator:
+        settings = {"pools": [{"name": POOL, "replicas": [{"url": "http://sim", "name": "little-0"}]}]}
+        brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
+        brain.__class__ = Deaf
+        return brain
+
+    with pytest.raises(ConservationError, match="nothing more happens"):
+        simulate(
+            sessions(2, every_s=1, seed=1), fleet(1), make_brain, options=OPTIONS, load_profile=load_little
+        )

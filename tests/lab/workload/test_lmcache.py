@@ -1,0 +1,71 @@
+"""LMCache's logs: chat put together again from flat text."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.workload.lmcache import lmcache
+from tests.lab.workload.corpora import assert_histories_grow, assert_in_time, imported, member, said
+
+
+def _row(second, text, output):
+    return {
+        "timestamp": 1_700_000_000_000_000 + int(second * 1e6),
+        "input": text,
+        "output": output,
+        "session_id": "x",
+    }
+
+
+def test_answers_stand_between_the_users_messages():
+    rows = [_row(2, "fix\n\nit\n\n<returncode>0", "second"), _row(0, "fix\n\nit", "first")]
+    ((session, turns),) = imported(lmcache, member(*rows, name="miniswe/0f3"))
+    assert (session.client, session.name) == ("lmcache-miniswe", "miniswe/0f3")
+    assert turns[0].body["messages"] == [said("user", "fix\n\nit")]
+    assert turns[1].body["messages"] == [
+        said("user", "fix\n\nit"),
+        said("assistant", "first"),
+        said("user", "<returncode>0"),
+    ]
+    assert turns[1].at_s == 2.0
+    assert turns[0].lasts_s <= 2.0
+    assert [turn.thread for turn in turns] == ["1", "1"]
+
+
+def test_a_call_that_the_log_lost_leaves_its_place_empty():
+    rows = [_row(0, "book", ""), _row(1, "book", "booked")]
+    ((_, turns),) = imported(lmcache, member(*rows))
+    assert turns[1].body["messages"] == [said("user", "book"), said("assistant", ""), said("tool", "")]
+    assert [turn.finish for turn in turns] == [None, "stop"]
+
+
+def test_two_models_speak_in_two_threads():
+    rows = [
+        _row(0, "How can I help?", "book"),
+        _row(1, "book", "where to?"),
+        _row(2, "How can I help?\n\nwhere to?", "home"),
+        _row(3, "book\n\nhome", "done"),
+        _row(4, "bookshop", "no"),
+    ]
+    ((session, turns),) = imported(lmcache, member(*rows, name="trace"))
+    assert session.client == "lmcache-trace"
+    assert [turn.thread for turn in turns] == ["1", "2", "1", "2", "3"]
+    assert_histories_grow(turns)
+
+
+def test_an_empty_file_is_no_session():
+    assert imported(lmcache, member()) == []
+
+
+@given(st.lists(st.tuples(st.text("ab\n", max_size=4), st.text("xy", max_size=2)), min_size=1, max_size=6))
+def test_histories_grow_whatever_is_said(talk):
+    text, rows = "start", []
+    for second, (word, output) in enumerate(talk):
+        rows.append(_row(second, text, output))
+        text = text if not output else f"{text}\n\n{word}"
+    ((_, turns),) = imported(lmcache, member(*rows))
+    assert_histories_grow(turns)
+    assert_in_time(turns)
+    assert (
+        "\n\n".join(m["content"] for m in turns[-1].body["messages"] if m["role"] == "user")
+        == rows[-1]["input"]
+    )

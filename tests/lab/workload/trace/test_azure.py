@@ -1,0 +1,38 @@
+"""Azure's arrivals and lengths."""
+
+from lab.workload.trace.azure import AZURE
+from tests.lab.workload.trace.made import imported, table, with_problems
+
+ROWS = (
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    ("2023-11-16 18:15:46.6805900", 374, 44),
+    ("2023-11-16 18:15:50.9951690", 396, 109),
+    ("2023-11-16 18:15:50.0000000", 1, 2),
+    ("2023-11-16 18:16:46.6805900", 10, 20),
+)
+
+
+def test_every_request_is_a_session():
+    sessions = imported(AZURE, table(*ROWS))
+    assert [(s.id, s.arrival_s) for s in sessions] == [
+        ("corpus:2", 0.0),
+        ("corpus:3", 4.314579),
+        ("corpus:4", 4.314579),
+        ("corpus:5", 60.0),
+    ]
+    turns = [s.threads[0].turns[0] for s in sessions]
+    assert [(t.input_tokens, t.output_tokens) for t in turns] == [(374, 44), (396, 109), (1, 2), (10, 20)]
+
+
+def test_a_part_of_it_and_faster():
+    sessions = imported(AZURE, table(*ROWS), start_s=3.0, duration_s=57.0, rate=2.0)
+    assert [s.arrival_s for s in sessions] == [0.65729, 0.65729]
+
+
+def test_odd_lines_are_problems():
+    sessions, problems = with_problems(
+        AZURE, table(("x", 1, 2), ROWS[1], ROWS[1][:2], (ROWS[1][0], 0, 1), ())
+    )
+    assert len(sessions) == 1
+    assert [problem.split(": ")[0] for problem in problems] == [f"corpus, line {n}" for n in (1, 3, 4)]
+    assert "a request of 0 and 1 tokens" in problems[2]

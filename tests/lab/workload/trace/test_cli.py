@@ -1,0 +1,110 @@
+"""`turnpike workload import` of workloads, from the command line to the file."""
+
+import json
+
+import pytest
+
+from gateway.__main__ import main
+from lab.workload.trace.files import read_workload
+from lab.workload.trace.format import Header
+from tests.lab.workload.corpora import said
+
+CORPUS = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:15:{second:02}.0,{100 + second},{second + 1}\n" for second in range(10)
+)
+
+
+@pytest.fixture
+def arrivals(tmp_path):
+    file = tmp_path / "azure.csv"
+    file.write_text(CORPUS)
+    return file
+
+
+@pytest.fixture
+def talks(tmp_path):
+    talk = [said("user", "hello"), said("assistant", "yes?"), said("user", "x"), said("assistant", "y")]
+    file = tmp_path / "talks.jsonl"
+    file.write_text("".join(json.dumps({"task_id": n, "traj": talk}) + "\n" for n in range(3)))
+    return file
+
+
+def _import(tmp_path, *arguments, out="out.jsonl"):
+    return main(["workload", "import", *map(str, arguments), "-o", str(tmp_path / out)])
+
+
+def _read(tmp_path, out="out.jsonl") -> tuple[Header, list]:
+    header, sessions = read_workload(str(tmp_path / out))
+    return header, list(sessions)
+
+
+def test_a_corpus_becomes_a_workload(tmp_path, arrivals, capsys):
+    assert _import(tmp_path, "azure", arrivals) == 0
+    header, sessions = _read(tmp_path)
+    assert len(sessions) == 10
+    assert capsys.readouterr().out == f"{tmp_path}/out.jsonl: 10 turn(s) of 10 session(s)\n"
+    assert header.name == "azure"
+    (source,) = header.sources
+    assert source.origin == "Azure LLM inference trace 2023 (CC-BY-4.0)"
+    assert (
+        source.how == "file azure.csv; arrivals and lengths as recorded; every request a session of its own"
+    )
+
+
+def test_what_was_chosen_stands_in_the_header(tmp_path, arrivals):
+    options = ["--from", 2, "--for", 6, "--rate", 2, "--first-prompt-max", 106, "--limit", 4, "--match", "*"]
+    assert _import(tmp_path, "azure", arrivals, *options) == 0
+    header, sessions = _read(tmp_path)
+    assert [s.arrival_s for s in sessions] == [0.0, 0.5, 1.0, 1.5]
+    assert header.sources[0].how.endswith(
+        "; duration_s=6.0, rate=2.0, start_s=2.0; match='*', first_prompt_max=106, limit=4"
+    )
+
+
+def test_a_kind_that_can_be_either_is_exchanges_unless_asked(tmp_path, talks, capsys):
+    assert _import(tmp_path, "tau-bench", talks) == 0
+    assert "6 exchange(s) of 3 session(s)" in capsys.readouterr().out
+    assert _import(tmp_path, "tau-bench", talks, "--as", "workload", "--seed", 3) == 0
+    header, sessions = _read(tmp_path)
+    assert (header.seed, [s.turns for s in sessions]) == (3, [2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["azure", "--as", "exchanges"], "azure is written as workload only"),
+        (["openai-http", "--as", "workload"], "openai-http is written as exchanges only"),
+        (["exchanges", "--as", "workload"], "exchanges is written as exchanges only"),
+        (["tau-bench", "--turns-max", "3"], "for workloads only: --turns-max"),
+        (["tau-bench", "--no-sub-agents"], "for workloads only: --no-sub-agents"),
+        (["azure", "--sessions-at-once", "3"], "for exchanges only: --sessions-at-once"),
+        (["azure", "--shared-part", "0.5"], "azure knows no --shared-part"),
+        (["azure", "--no-sub-agents"], "azure knows no --no-sub-agents"),
+        (["azure", "--seed", "1"], "azure knows no --seed"),
+        (["kv-cache-tester", "--shared-part", "2"], "<= 1.0"),
+        (["azure", "--turns-min", "0"], ">= 1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path, arrivals, arguments, complaint, capsys):
+    assert _import(tmp_path, arguments[0], arrivals, *arguments[1:]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_problems_are_reported(tmp_path, arrivals, capsys):
+    arrivals.write_text(CORPUS + "odd\n")
+    assert _import(tmp_path, "azure", arrivals) == 0
+    output = capsys.readouterr()
+    assert "; 1 malformed record(s) left out" in output.out
+    assert output.err.startswith("turnpike: azure, line 12: ")
+    assert _import(tmp_path, "azure", arrivals, "--turns-min", 2) == 1
+    assert "nothing to import (1 malformed record(s))" in capsys.readouterr().err
+
+
+def test_help_tells_what_each_kind_is_written_as(capsys):
+    with pytest.raises(SystemExit):
+        main(["workload", "import", "--help"])
+    text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
+    assert "written as exchanges: exchanges, openai-http, tau-bench" in text
+    assert "as a workload: kv-cache-tester, mooncake, azure, servegen" in text

@@ -1,0 +1,118 @@
+"""A session from observed turns: lineage becomes prefixes and threads, times become tools and pauses."""
+
+import pytest
+
+from gateway.domain.decision import Edge
+from lab.workload.trace.format import Tool, TurnRef
+from lab.workload.trace.gateway_stream import GATEWAY_STREAM
+from tests.lab.workload.trace.made import imported, with_problems
+from tests.lab.workload.trace.stream import Tape
+
+
+def _one(tape):
+    (session,) = imported(GATEWAY_STREAM, tape.member)
+    return session
+
+
+def _prefixes(session, thread=0):
+    return [(turn.prefix_of, turn.prefix_tokens) for turn in session.threads[thread].turns]
+
+
+@pytest.mark.parametrize(
+    ("edge", "shared"),
+    [
+        (Edge.CONTINUES, (TurnRef(0, 0), 110)),
+        (Edge.REWINDS, (TurnRef(0, 0), 110)),
+        (Edge.FORKS, (TurnRef(0, 0), 110)),
+        (Edge.RETRIES, (TurnRef(0, 0), 100)),
+        (Edge.COMPACTS, (TurnRef(0, 0), 64)),
+        (Edge.SERVES, (TurnRef(0, 0), 64)),
+        (Edge.QUOTES, (None, 0)),
+        (Edge.SPAWNED, (None, 0)),
+        (Edge.OPENS, (None, 0)),
+    ],
+)
+def test_an_edge_tells_what_is_shared(edge, shared):
+    session = _one(Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, edge, "a", cached=64))
+    assert _prefixes(session)[1] == shared
+
+
+def test_no_more_is_shared_than_there_is():
+    session = _one(Tape().turn(0, "a", 100, 10).turn(5, "b", 50, 10, Edge.CONTINUES, "a"))
+    assert _prefixes(session)[1] == (TurnRef(0, 0), 50)
+
+
+def test_a_retry_stands_where_the_failed_attempt_would():
+    tape = Tape().turn(0, "a", 100, 10).arrive(5, "b", Edge.CONTINUES, "a")
+    tape.end(6, "b", outcome="failed").turn(7, "c", 130, 10, Edge.RETRIES, "b")
+    assert _prefixes(_one(tape)) == [(None, 0), (TurnRef(0, 0), 110)]
+    tape.turn(9, "d", 150, 10, Edge.CONTINUES, "b")
+    assert _prefixes(_one(tape))[2] == (TurnRef(0, 0), 110)
+
+
+def test_a_break_on_the_way_stays_a_break():
+    tape = Tape().turn(0, "a", 100, 10).arrive(5, "b", Edge.COMPACTS, "a")
+    tape.turn(7, "c", 130, 10, Edge.CONTINUES, "b", cached=7)
+    assert _prefixes(_one(tape))[1] == (TurnRef(0, 0), 7)
+    lost = Tape().turn(0, "a", 100, 10).turn(7, "c", 130, 10, Edge.CONTINUES, "unknown")
+    assert _prefixes(_one(lost))[1] == (None, 0)
+
+
+def test_gaps_are_tools_or_persons():
+    tape = Tape().turn(0, "a", 100, 10).tools("a", "read", "run")
+    tape.turn(4, "b", 150, 10, Edge.CONTINUES, "a").turn(25, "c", 200, 10, Edge.CONTINUES, "b")
+    first, second, third = _one(tape).threads[0].turns
+    assert first.tools == (Tool(name="read", duration_s=3.0), Tool(name="run", duration_s=3.0))
+    assert (second.pause_s, second.is_pause_human) == (0.0, False)
+    assert (third.pause_s, third.is_pause_human) == (20.0, True)
+
+
+def test_sub_agents_are_waited_for_if_the_thread_goes_on_after_them():
+    tape = Tape().turn(0, "a", 100, 10).tools("a", "Task", "Task", "read")
+    tape.turn(2, "x", 50, 5, Edge.SPAWNED, "a", thread="s.2")
+    tape.turn(4, "y", 70, 5, Edge.CONTINUES, "x", thread="s.2")
+    tape.turn(3, "z", 60, 5, Edge.SPAWNED, "a", thread="s.3")
+    tape.turn(9, "b", 150, 10, Edge.CONTINUES, "a")
+    session = _one(tape)
+    assert session.threads[0].turns[0].tools == (
+        Tool(name="Task", starts_thread=1, duration_s=4.0),
+        Tool(name="Task", starts_thread=2),
+        Tool(name="read"),
+    )
+    assert [thread.turns[0].pause_s for thread in session.threads] == [0.0, 1.0, 2.0]
+    assert session.threads[0].turns[1].pause_s == 0.0
+    assert _prefixes(session, 1) == [(None, 0), (TurnRef(1, 0), 55)]
+
+
+def test_a_thread_that_runs_on_is_detached():
+    tape = Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, Edge.CONTINUES, "a")
+    tape.turn(1, "x", 120, 5, Edge.FORKS, "a", thread="s.2", lasts_s=60)
+    session = _one(tape)
+    assert session.threads[0].turns[0].tools == (Tool(name="thread", starts_thread=1, is_detached=True),)
+    assert _prefixes(session, 1) == [(TurnRef(0, 0), 110)]
+    assert (session.threads[0].turns[1].pause_s, session.threads[0].turns[1].is_pause_human) == (4.0, True)
+
+
+def test_a_thread_of_unknown_origin_is_the_latest_turns():
+    tape = Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, Edge.CONTINUES, "a")
+    tape.turn(7, "x", 20, 5, thread="s.2")
+    assert [len(turn.tools) for turn in _one(tape).threads[0].turns] == [0, 1]
+
+
+def test_a_thread_is_its_parents_whatever_came_since():
+    tape = Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, Edge.CONTINUES, "a")
+    tape.turn(7, "x", 20, 5, Edge.SPAWNED, "a", thread="s.2")
+    assert [len(turn.tools) for turn in _one(tape).threads[0].turns] == [1, 0]
+
+
+def test_a_later_thread_is_no_base():
+    tape = Tape().turn(0, "a", 100, 10).turn(2, "x", 20, 5, Edge.SPAWNED, "a", thread="s.2")
+    tape.turn(5, "b", 150, 10, Edge.CONTINUES, "x")
+    assert _prefixes(_one(tape))[1] == (None, 0)
+
+
+def test_without_counted_turns_there_is_no_session():
+    tape = Tape().arrive(0, "a").turn(1, "b", None, 5).turn(2, "c", 5, None)
+    sessions, problems = with_problems(GATEWAY_STREAM, tape.member)
+    assert sessions == []
+    assert problems == ["turn b: nobody counted its tokens", "turn c: nobody counted its tokens"]

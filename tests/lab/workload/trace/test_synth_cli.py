@@ -1,0 +1,62 @@
+"""`turnpike workload synth` and `show`, from the command line."""
+
+import pytest
+
+from gateway.__main__ import main
+from lab.workload.trace.files import read_workload
+
+
+def _synth(tmp_path, *arguments, out="out.jsonl.gz"):
+    return main(["workload", "synth", *map(str, arguments), "-o", str(tmp_path / out)])
+
+
+def test_a_workload_is_composed_and_shown(tmp_path, capsys):
+    assert _synth(tmp_path, "--agents", "team", "--count", 5, "--per-hour", 60, "--kind", "turns=3") == 0
+    assert capsys.readouterr().out == f"{tmp_path}/out.jsonl.gz: 5 session(s)\n"
+    assert main(["workload", "show", str(tmp_path / "out.jsonl.gz")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("workload team, seed 0\n")
+    assert "sessions  5: 5 team; 5 reactive" in shown
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    for seed, out in ((1, "a.jsonl.gz"), (1, "b.jsonl.gz"), (2, "c.jsonl.gz")):
+        assert _synth(tmp_path, "--preset", "saga-tenants", "--count", 9, "--seed", seed, out=out) == 0
+    a, b, c = ((tmp_path / f"{name}.jsonl.gz").read_bytes() for name in "abc")
+    assert a == b != c
+
+
+def test_every_option_arrives(tmp_path):
+    assert _synth(tmp_path, "--agents", "chat", "--count", 9, out="one.jsonl") == 0
+    one = tmp_path / "one.jsonl"
+    options = ["--sessions", one, "--arrivals", one, "--replace", "--tenants", "a=1", "--until", 5]
+    more = ["--proactive", 1, "--deadline", 7, "--tool-cores", 2]
+    assert _synth(tmp_path, *options, *more, out="two.jsonl") == 0
+    header, sessions = read_workload(str(tmp_path / "two.jsonl"))
+    made = list(sessions)
+    assert {(s.tenant, s.service_class.value, s.deadline_s) for s in made} == {("a", "proactive", 7.0)}
+    assert header.sources[0].how == "drawn with replacement"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--agents", "chat"], "say how many"),
+        (["--agents", "chat", "--count", "0"], ">= 1"),
+        (["--agents", "chat", "--count", "1", "--per-hour", "0"], "> 0"),
+        (["--agents", "chat", "--per-hour", "1", "--until", "0.001"], "no session arrives"),
+        (["--sessions", "absent.jsonl"], "absent.jsonl"),
+    ],
+)
+def test_what_cannot_be_is_an_error_in_one_line(tmp_path, arguments, complaint, capsys):
+    assert _synth(tmp_path, *arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_showing_what_is_no_workload_names_the_line(tmp_path, capsys):
+    file = tmp_path / "x.jsonl"
+    file.write_text("{}\n")
+    assert main(["workload", "show", str(file)]) == 1
+    assert "x.jsonl, line 1: not the header of a workload" in capsys.readouterr().err
