@@ -25,11 +25,12 @@ from demo.balancer import Balancer, Choose
 from demo.comparison import Comparison
 from demo.errors import DemoError
 from demo.install import ROOT, install_agents, require_node
-from demo.processes import Children, free_port, require_free
+from demo.processes import Children, require_free
 from demo.progress import Progress, Say
 from demo.replay import CONVERSATIONS, Replay, replay
 from demo.runs import AgentRun, Place, Plan, plans, run_agents
 from demo.sides import Side, run_side
+from scripted_engine.ports import free_port
 
 ENGINES = 2
 KEPT_DIRECTORIES = 3

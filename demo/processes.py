@@ -87,13 +87,6 @@ def _signal_group(pid: int, number: int) -> bool:
     return True
 
 
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def require_free(port: int) -> int:
     """The same port, or one line saying that it is taken."""
     with socket.socket() as probe:

@@ -13,10 +13,11 @@ import aiohttp
 
 from demo.errors import DemoError
 from demo.install import BIN, ROOT
-from demo.processes import Children, Process, free_port, last_lines
+from demo.processes import Children, Process, last_lines
 from demo.progress import Say
 from demo.scripts import Script, scripts
 from lab.engine import tiny_model
+from scripted_engine.ports import free_port
 from scripted_engine.process import EngineOptions
 
 MODEL = "scripted"

@@ -1,5 +1,6 @@
-"""What Turnpike is measured and tested with: simulated fleets, workloads, recorded sessions, engines that compute
-nothing. A distribution of its own (`turnpike-lab`): nothing that serves imports it.
+"""What Turnpike is measured and tested with: simulated fleets, workloads, recorded sessions.
+
+A distribution of its own (`turnpike-lab`): nothing that serves imports it.
 
 * `workload`: recordings and traces in one format, and mixes that are composed of them.
 * `engine`: vLLM's scheduler without a model, on a virtual clock; a tiny model for vLLM itself.

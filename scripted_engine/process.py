@@ -13,7 +13,6 @@ Standard library only; vLLM runs in the child.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from typing import Any, Self
 from lab.engine import tiny_model
 from scripted_engine import script
 from scripted_engine.guardian import guard
+from scripted_engine.ports import free_port
 from scripted_engine.voice import SCRIPT_VARIABLE
 
 PROCESSOR = "scripted_engine.processor:ScriptedReply"
@@ -106,7 +106,7 @@ class ScriptedEngine:
 
     def __init__(self, scripts: Mapping[str, Any] | Path, options: EngineOptions | None = None) -> None:
         self.options = options or EngineOptions()
-        self.port = self.options.port or _free_port(self.options.host)
+        self.port = self.options.port or free_port(self.options.host)
         self._scripts = scripts
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -225,12 +225,6 @@ def scripted_fleet(
         for engine in engines:
             engine.wait_healthy()
         yield engines
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as listener:
-        listener.bind((host, 0))
-        return int(listener.getsockname()[1])
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

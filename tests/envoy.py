@@ -4,21 +4,15 @@ API inference extension has it: `override_host` takes the endpoint from the head
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from scripted_engine.ports import free_port
 from tests.prerequisites import require_command
 
 _TYPE = "type.googleapis.com/envoy.extensions"
 DESTINATION = "x-gateway-destination-endpoint"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def address(port: int) -> dict[str, Any]:

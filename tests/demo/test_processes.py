@@ -6,8 +6,9 @@ import socket
 import pytest
 
 from demo.errors import DemoError
-from demo.processes import Children, first_error, free_port, last_lines, require_free
+from demo.processes import Children, first_error, last_lines, require_free
 from scripted_engine.guardian import marked
+from scripted_engine.ports import free_port
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import math
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.shared_state.protocol import VERSION
 from gateway.shared_state.redis_store import PREFIX
+from scripted_engine.ports import free_port
 from tests.server.bench import DONE, STREAM_HEAD, Backend, Client, Exchange, Message, answer, chunk, get, post
 from tests.shared_state.servers import RedisCluster, RedisServer
 
@@ -366,12 +366,6 @@ async def running_fleet(
             each.kill()
         redis.kill()
         await engines.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def now() -> float:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import redis
 import trustme
 
+from scripted_engine.ports import free_port
 from tests.prerequisites import require_command
 
 USER, PASSWORD = "turnpike", "p:a/s@s"
@@ -23,12 +23,12 @@ class RedisServer:
         """`kind`: plain, cluster (this one node has all slots), node (of a cluster, without slots), or secure
         (TLS, and an ACL user)."""
         self.kind = kind
-        self.port = _free_port()
+        self.port = free_port()
         self.directory = directory
         self._settings = list(settings)
         self._process: subprocess.Popen[bytes] | None = None
         if kind in ("cluster", "node"):
-            self.cluster_port = _free_port()
+            self.cluster_port = free_port()
             self._settings += ["--cluster-enabled", "yes", "--cluster-port", str(self.cluster_port)]
         if kind == "secure":
             authority = trustme.CA()
@@ -138,9 +138,3 @@ class RedisCluster:
     def kill(self) -> None:
         for node in self.nodes:
             node.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
