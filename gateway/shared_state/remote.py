@@ -1,7 +1,11 @@
 """What the stores have in common that are reached by a connection: one deadline, one breaker, writes behind.
 
-Invariants: no call outlives the deadline; while the breaker is open no call does I/O; connections are made by
-the probe alone or within a deadline; what waits to be written is bounded, and written in order.
+A deadline is counted in slices of a timer. However long the own event loop stands still, one slice passes, and
+what the store answered meanwhile is read before the next one: a stall here is no fault of the store's.
+
+Invariants: no call outlives the deadline, but for stalls of the own loop; while the breaker is open no call does
+I/O; connections are made by the probe alone or within a deadline; what waits to be written is bounded, and
+written in order.
 """
 
 import asyncio
@@ -20,6 +24,8 @@ from gateway.shared_state.protocol import Counters, Entry, OnReplaced, StoreUnav
 _log = logging.getLogger(__name__)
 
 DEADLINE_S: Final = 0.02
+SLICES: Final = 4
+"""Of a deadline. An answer that lies there takes up to three rounds of the loop until its call has it."""
 CONNECT_S: Final = 1.0
 """For the connections that a probe makes."""
 CLOSES_WITHIN_S: Final = 5.0
@@ -175,8 +181,7 @@ class RemoteStore(ABC):
         counters.bytes_sent += sent
         began = self._loop.time()
         try:
-            async with asyncio.timeout(self._deadline_s):
-                result = await work
+            result = await self._in_time(work)
         except TimeoutError:
             counters.timeouts += 1
             self._failed(began, "no answer in time")
@@ -190,6 +195,24 @@ class RemoteStore(ABC):
             raise StoreUnavailable(f"{self._name}: {error}") from error
         self._breaker.worked()
         return result
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """Raises TimeoutError when the deadline's slices are over."""
+        loop, slice_s = self._loop, self._deadline_s / SLICES
+        async with asyncio.timeout(None) as limit:
+
+            def elapse(left: int) -> None:
+                nonlocal timer
+                if left:
+                    timer = loop.call_later(slice_s, elapse, left - 1)
+                else:
+                    limit.reschedule(loop.time())
+
+            timer = loop.call_later(slice_s, elapse, SLICES - 1)
+            try:
+                return await work
+            finally:
+                timer.cancel()
 
     def _failed(self, began: float, why: str) -> None:
         if self._breaker.failed(began=began, now=self._loop.time()):
@@ -223,8 +246,7 @@ class RemoteStore(ABC):
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._connect()
-            async with asyncio.timeout(self._deadline_s):
-                await self._ping()
+            await self._in_time(self._ping())
         except Exception as error:  # noqa: BLE001 - whatever it is, the store is not up, and is probed again
             _log.debug("the shared store %s does not answer a probe: %r", self._name, error)
             self._breaker.probed(works=False)

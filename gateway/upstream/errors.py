@@ -68,3 +68,14 @@ def local_kind(error: BaseException | None) -> str | None:
     if isinstance(error, socket.gaierror):
         return None if error.errno in _UNKNOWN_NAME else "dns"
     return _LOCAL_ERRNOS.get(error.errno or 0) if isinstance(error, OSError) else None
+
+
+def lookup_error(error: OSError) -> OSError:
+    """An error of a name look-up, as one that `local_kind` understands.
+
+    What is no `gaierror` was EAI_SYSTEM: a system call of the resolver's failed on this machine. Its errno is
+    that of whichever call came last: without descriptors, EMFILE or the EBUSY of a module that did not load.
+    """
+    if isinstance(error, socket.gaierror) or local_kind(error) is not None:
+        return error
+    return socket.gaierror(socket.EAI_SYSTEM, str(error))

@@ -18,7 +18,7 @@ import msgspec
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId
-from gateway.upstream.errors import local_kind
+from gateway.upstream.errors import local_kind, lookup_error
 from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 1 << 20
@@ -133,7 +133,10 @@ class HealthChecks:
         except (aiohttp.ClientError, OSError, TimeoutError, _Unusable) as error:
             if self._replicas.get(replica.id) is not replica:
                 return
-            if (kind := local_kind(error.__cause__ or error)) is not None:
+            cause = error.__cause__ or error
+            if isinstance(error, aiohttp.ClientConnectorDNSError):
+                cause = lookup_error(error.os_error)
+            if (kind := local_kind(cause)) is not None:
                 # It says nothing of the replica; what was known stays.
                 replica.local_faults.saw(kind, now=asyncio.get_running_loop().time())
                 return

@@ -11,6 +11,8 @@ import ipaddress
 import socket
 from typing import Final
 
+from gateway.upstream.errors import lookup_error
+
 _FRESH_S: Final = 5.0
 """For this long nobody asks again."""
 
@@ -61,7 +63,11 @@ class Resolver:
         self._asked_at = asyncio.get_running_loop().time()
 
     async def _look_up(self) -> tuple[str, ...]:
-        found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise lookup_error(error) from error
         return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
     def _looked(self, task: "asyncio.Task[None]") -> None:

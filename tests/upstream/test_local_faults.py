@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from gateway.upstream.errors import LOCAL_KINDS, local_kind
+from gateway.upstream.errors import LOCAL_KINDS, local_kind, lookup_error
 from gateway.upstream.local_faults import LASTING_S, LocalFaults
 
 
@@ -48,3 +48,17 @@ def test_two_faults_with_nothing_between_them_are_no_lasting_want():
 )
 def test_what_is_a_want_of_this_machine(error, kind):
     assert local_kind(error) == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.EMFILE, ""), "file_descriptors"),
+        (OSError(errno.EBUSY, ""), "dns"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, ""), "dns"),
+        (socket.gaierror(socket.EAI_AGAIN, ""), "dns"),
+        (socket.gaierror(socket.EAI_NONAME, ""), None),
+    ],
+)
+def test_a_name_look_up_without_an_answer_is_a_want_of_this_machine_whatever_its_errno(error, kind):
+    assert local_kind(lookup_error(error)) == kind
