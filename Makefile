@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup programs test nightly minors check lint types imports fast fuzz demo docs format clean
+.PHONY: help setup lock newest programs test nightly minors check lint types imports fast fuzz demo docs format clean
 
 bin := .venv/bin
 # Whatever the environment says: half of what it takes to collect the tests is to compile them.
@@ -12,22 +12,26 @@ python_trees := gateway lab engine_ext/turnpike_vllm $(foreach tree,demo tests b
 pytest_args ?=
 # Tests that wait leave a core to another one's.
 workers = $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+are_fast := not engine and not agents and not slow and not alone and not nightly
 demo_args ?=
-# Arguments may choose tests that are all in the other half; without any, to find none is a failure.
-or_none := $(if $(pytest_args),|| test $$? -eq 5)
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU
+setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU, as requirements.lock has them
 	@tools/setup.sh
+
+lock: setup  ## renew requirements.lock
+	@tools/lock.sh
+
+newest: setup  ## the fast tests on the newest versions of all, and on the lowest that pyproject.toml allows (minutes)
+	@tools/newest.sh -m "$(are_fast)" $(pytest_args)
 
 programs: setup  ## fetch what tests use and pip does not have, where it is missing: Chromium, promtool, Redis, Envoy, Helm, kubectl
 	@tools/programs.sh
 
 test: setup programs  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)
-	$(bin)/python -m pytest -n auto --dist loadfile -m "not alone and not nightly" $(pytest_args) $(or_none)
-	$(bin)/python -m pytest -m "alone and not nightly" $(pytest_args) $(or_none)
+	$(bin)/python -m tools.run_tests $(pytest_args)
 
 nightly: setup programs minors  ## every agent and framework, with a backend that refuses or dies (many minutes); minors
 	$(bin)/python -m pytest -m nightly $(pytest_args)
@@ -50,7 +54,7 @@ imports: setup  ## who may import whom, alone
 	$(bin)/lint-imports --no-logo
 
 fast: setup  ## the fast tests alone
-	$(bin)/python -m pytest -q -n $(workers) --dist worksteal --hypothesis-profile=fast -m "not engine and not agents and not slow and not alone and not nightly" $(pytest_args)
+	$(bin)/python -m pytest -q -n $(workers) --dist worksteal --hypothesis-profile=fast -m "$(are_fast)" $(pytest_args)
 
 fuzz: setup  ## a million inputs for whatever reads what others send, on all cores (minutes)
 	$(bin)/python -m tests.fuzz.runner
@@ -59,7 +63,7 @@ demo: setup  ## real agents and vLLM servers, with a load balancer and with the 
 	$(bin)/python -m demo $(demo_args)
 
 docs: setup  ## the documentation as a site, in build/docs; a link that leads nowhere is an error
-	@$(bin)/python -c 'import material' 2>/dev/null || $(bin)/python -m uv pip install --quiet --python $(bin)/python --group docs
+	@$(bin)/python -c 'import material' 2>/dev/null || $(bin)/python -m uv pip install --quiet --python $(bin)/python --constraints requirements.lock --group docs
 	$(bin)/python -m mkdocs --quiet build --strict --config-file tools/mkdocs.yml
 
 format: setup  ## rewrite the sources as the formatter and the linter want them

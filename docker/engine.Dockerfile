@@ -2,13 +2,16 @@
 #   docker build -f docker/engine.Dockerfile -t turnpike-engine .
 # Its arguments are those of `vllm serve`; the plugin's scheduler is one of them:
 #   turnpike-engine MODEL --scheduler-cls=turnpike_vllm.scheduler.TurnpikeScheduler --enable-prompt-tokens-details
-ARG PYTHON_TAG=3.12-slim
+ARG PYTHON_TAG=3.12.12-slim-bookworm@sha256:593bd06efe90efa80dc4eee3948be7c0fde4134606dd40d8dd8dbcade98e669c
+# With a digest behind it, no other image can take its place: v0.32.0@sha256:...
 ARG VLLM_TAG=v0.32.0
 
 FROM python:${PYTHON_TAG} AS wheel
 WORKDIR /src
-COPY engine_ext .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+COPY requirements.lock ./
+RUN awk '/^uv==/,!/\\$/' requirements.lock >uv.txt && pip install --no-cache-dir --require-hashes -r uv.txt
+COPY engine_ext engine_ext
+RUN uv build --no-cache --wheel --build-constraints requirements.lock --out-dir /wheels engine_ext
 
 # vLLM's own entry point (`vllm serve`) and user stay as they are.
 FROM vllm/vllm-openai:${VLLM_TAG}

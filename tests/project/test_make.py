@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from tests.project.layout import PYPROJECT, ROOT, run
+from tools import run_tests
 
 NESTED = {"MAKEFLAGS": "", "MAKELEVEL": "", "MFLAGS": "", "pytest_args": ""}
 
@@ -25,7 +26,21 @@ def test_help_is_the_default_and_lists_every_target():
 
 
 @pytest.mark.parametrize(
-    "target", ["programs", "test", "nightly", "minors", "check", "demo", "docs", "format", "fast", "fuzz"]
+    "target",
+    [
+        "lock",
+        "newest",
+        "programs",
+        "test",
+        "nightly",
+        "minors",
+        "check",
+        "demo",
+        "docs",
+        "format",
+        "fast",
+        "fuzz",
+    ],
 )
 def test_every_target_sets_up_first(target: str):
     assert dry_run(target).splitlines()[0] == "tools/setup.sh"
@@ -41,11 +56,11 @@ def test_the_others_fetch_them(target: str):
 
 
 def test_make_test_and_make_nightly_leave_no_test_out():
-    pytest_words = [".venv/bin/python", "-m", "pytest"]
-    together, alone = (shlex.split(line) for line in dry_run("test").splitlines()[-2:])
-    assert together == [*pytest_words, "-n", "auto", "--dist", "loadfile", "-m", "not alone and not nightly"]
-    assert alone == [*pytest_words, "-m", "alone and not nightly"]
-    assert shlex.split(dry_run("nightly").splitlines()[-1]) == [*pytest_words, "-m", "nightly"]
+    assert dry_run("test").splitlines()[-1].split() == [".venv/bin/python", "-m", "tools.run_tests"]
+    marks = [part[part.index("-m") + 1] for part in run_tests.PARTS.values()]
+    assert marks == ["not alone and not nightly", "alone and not nightly"]
+    nightly = [".venv/bin/python", "-m", "pytest", "-m", "nightly"]
+    assert shlex.split(dry_run("nightly").splitlines()[-1]) == nightly
     assert "-m" not in " ".join(PYPROJECT["tool"]["pytest"]["ini_options"]["addopts"]).split()
 
 

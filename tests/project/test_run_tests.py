@@ -1,0 +1,64 @@
+"""`make test`: each part runs whatever another one gave, and one summary names what failed in any."""
+
+import pytest
+
+from tools import run_tests
+
+TESTS = """
+import pytest
+
+def test_fails(): assert False
+def test_passes(): pass
+@pytest.mark.later
+def test_later(): pass
+@pytest.mark.later
+def test_skips(): pytest.skip("it cannot")
+@pytest.fixture
+def broken():
+    yield
+    raise ValueError
+@pytest.mark.later
+def test_breaks_afterwards(broken): pass
+"""
+PARTS = {"first": ("-m", "not later"), "second": ("-m", "later")}
+
+
+@pytest.fixture
+def summary(tmp_path, capfd):
+    """Runs the tests in a folder of their own; returns the exit status and what was printed last."""
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = later\n")
+
+    def run(*arguments: str, parts=PARTS):
+        code = run_tests.main(
+            ["-p", "no:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path), *arguments], parts
+        )
+        return code, capfd.readouterr().out.rpartition("\nslowest ")[2].splitlines()
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_failure_hides_neither_the_other_part_nor_itself(summary):
+    code, lines = summary()
+    assert code == 1 and lines[-1] == "2 passed, 2 failed, 1 skipped"
+    assert lines[-3:-1] == ["FAILED test_some.py::test_fails", "FAILED test_some.py::test_breaks_afterwards"]
+    assert lines[0] == "5:" and sum(" s  test_some.py::" in line for line in lines) == 5
+    assert [line.partition(" tests in ")[0] for line in lines if " tests in " in line] == [
+        "first: 2",
+        "second: 3",
+    ]
+
+
+@pytest.mark.slow
+def test_tests_of_one_part_may_be_chosen_and_none_is_a_failure(summary):
+    assert summary("-k", "test_later") == summary("-k", "test_later")
+    code, lines = summary("-k", "test_later")
+    assert (code, lines[-1]) == (0, "1 passed, 0 failed, 0 skipped")
+    assert summary("-k", "nothing")[0] == 1
+
+
+@pytest.mark.slow
+def test_a_part_that_ends_early_is_named_and_is_a_failure(summary):
+    code, lines = summary("-k", "passes", parts={**PARTS, "third": ("--no-such-option",)})
+    assert code == 1 and any("third: 0 tests" in line and "ended early (exit 4)" in line for line in lines)
