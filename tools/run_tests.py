@@ -62,17 +62,10 @@ def main(arguments: Sequence[str], parts: dict[str, Sequence[str]] = PARTS) -> i
     for name, chosen in parts.items():
         with tempfile.TemporaryDirectory() as folder:
             report, began = Path(folder) / "report.xml", time.monotonic()
-            command = [
-                sys.executable,
-                "-m",
-                "pytest",
-                *chosen,
-                "-o",
-                "junit_family=xunit1",
-                f"--junitxml={report}",
-            ]
+            command = [sys.executable, "-m", "pytest", *chosen, f"--junitxml={report}"]
+            command += ["-o", "junit_family=xunit1", *arguments]  # that family names files
             print(f"tests: {name}", flush=True)
-            codes.append(subprocess.run([*command, *arguments], check=False).returncode)
+            codes.append(subprocess.run(command, check=False).returncode)
             found = read(report) if report.exists() else []
         outcomes += found
         ended = "" if codes[-1] in {0, 1, _NO_TESTS} else f", and ended early (exit {codes[-1]})"

@@ -4,8 +4,8 @@ A deadline is counted in slices of a timer. However long the own event loop stan
 and what the store answered meanwhile is read before the next one: a stall here is no fault of the store's.
 
 Invariants: no call outlives the deadline, but for stalls of the own loop; while the breaker is open no call
-does I/O; connections are made by the probe alone or within a deadline; what waits to be written is bounded, and
-written in order.
+does I/O; connections are made by the probe alone or within a deadline; what waits to be written is bounded,
+and written in order.
 """
 
 import asyncio

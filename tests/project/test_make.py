@@ -69,7 +69,7 @@ def test_make_check_runs_every_fast_gate():
     for part in (
         "ruff format --check .",
         "ruff check .",
-        "mypy gateway engine_ext/turnpike_vllm",
+        "mypy gateway lab engine_ext/turnpike_vllm",
         "lint-imports",
         '-m "not engine and not agents and not slow and not alone and not nightly"',
     ):

@@ -53,9 +53,11 @@ async def test_a_call_teaches_what_it_took_and_not_what_its_phase_took(start):
         bench = await start(mcp=settings(server))
         agent = Agent(bench)
         await agent.ask(c1f7a9x3='mcp__t__read {"path": "a", "n": 1.0}')
+        clock = asyncio.get_running_loop().time
+        before_s = clock()
         assert (await bench.ask(agent.tell(call("read", n=1, path="a")))).status == 200
         [(name, took_s, has_failed)] = timed(bench)
-        assert name == "mcp__t__read" and 0.1 <= took_s < 0.5 and not has_failed
+        assert name == "mcp__t__read" and 0.1 <= took_s <= clock() - before_s and not has_failed
         await asyncio.sleep(0.5)
         agent.results("c1f7a9x3")
         await agent.ask()

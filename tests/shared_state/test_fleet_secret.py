@@ -54,7 +54,7 @@ async def test_without_a_store_there_is_none(config, monkeypatch):
         await fleet_secret(config, {}, clock)
 
 
-async def test_a_store_of_its_own_process_is_not_waited_for():
-    before_s = clock()
-    await fleet_secret(SharedConfig(url="memory://"), {}, clock)
-    assert clock() - before_s < 0.1
+async def test_a_store_of_its_own_process_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(module, "SETTLES_S", 3600.0)
+    async with asyncio.timeout(20):
+        await fleet_secret(SharedConfig(url="memory://"), {}, clock)

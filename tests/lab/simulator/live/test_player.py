@@ -12,6 +12,7 @@ from lab.simulator.live.endpoint import Endpoint, TurnedAwayError
 from lab.simulator.live.player import play
 from lab.simulator.results import Ignore, SessionOutcome, TurnOutcome
 from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
+from tests import virtual_time
 from tests.lab.simulator.live.server import Server, running
 
 
@@ -40,19 +41,19 @@ async def played(server: Server, *sessions: Session, retries: int = 10) -> Kept:
     return kept
 
 
-async def test_a_session():
+def test_a_session():
     server = Server(takes_s=0.05)
-    kept = await played(server, one(arrival_s=0.1))
+    kept = virtual_time.run(played(server, one(arrival_s=0.1)))
     first, second = kept.turns
     assert [len(asked["prompt"]) for asked in server.asked] == [20, 30]
     assert server.asked[1]["prompt"][:24] == [*server.asked[0]["prompt"], 1000, 1001, 1002, 1003]
     assert [asked["max_tokens"] for asked in server.asked] == [4, 2]
     assert (server.sessions, server.finals) == (["one", "one"], [False, True])
-    assert first.arrival_s == pytest.approx(0.1, abs=0.09)
-    assert 0.05 <= first.first_token_s - first.arrival_s < 0.5
-    assert 0.3 <= second.arrival_s - first.end_s < 0.6, "the slower tool, then the pause"
+    assert first.arrival_s == pytest.approx(0.1)
+    assert first.first_token_s - first.arrival_s == pytest.approx(0.05)
+    assert second.arrival_s - first.end_s == pytest.approx(0.3), "the slower tool, then the pause"
     assert (first.replica, first.cached_tokens, first.output_tokens) == ("r", 3, 4)
-    assert 0.007 <= first.waited_s < 0.05
+    assert first.waited_s == pytest.approx(0.007)
     (over,) = kept.sessions
     assert (over.turns, over.failed, over.end_s) == (2, False, second.end_s)
     assert over.final_first_token_s == second.first_token_s
