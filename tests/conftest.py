@@ -1,6 +1,10 @@
 """What every test may use: the shared real engines; and what holds for every run of tests."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from scripted_engine.guardian import guard
 
@@ -15,3 +19,28 @@ settings.register_profile("fast", deadline=None, max_examples=settings().max_exa
 
 def pytest_configure() -> None:
     guard()  # engines, gateways, browsers and agents end with the run, whatever ends that
+
+
+class ByEngines(LoadFileScheduling):
+    """A file's tests run on one worker; those of all files that share the real engines, too, and first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return "engines" if _shares_engines(file) else file
+
+
+def _shares_engines(file: str) -> bool:
+    return "from tests.engines import" in Path(file).read_text()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByEngines | None:
+    return ByEngines(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, so that no worker is left with it at the end."""
+    weights = {item.path: 0 for item in items}
+    for item in items:
+        weights[item.path] += 100 * (item.get_closest_marker("engine") is not None) + 1
+    shared = {path for path in weights if _shares_engines(str(path))}
+    items.sort(key=lambda item: (item.path not in shared, -weights[item.path]))

@@ -5,6 +5,7 @@
 Every part runs, whatever an earlier one gave. Arguments go to each; they may choose tests of one part alone.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,8 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+WORKERS = (3 * len(os.sched_getaffinity(0)) + 1) // 2
+"""Tests that wait leave a core to another one's."""
 PARTS = {
-    "together": ("-n", "auto", "--dist", "loadfile", "-m", "not alone and not nightly"),
+    "together": (
+        *("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"),
+        *("-m", "not alone and not nightly"),
+    ),
     "alone": ("-m", "alone and not nightly"),
 }
 SLOWEST = 20

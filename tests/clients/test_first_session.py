@@ -16,7 +16,7 @@ from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.prerequisites import require_command
 from tests.project.layout import ROOT
 
-pytestmark = [pytest.mark.engine, pytest.mark.agents, pytest.mark.alone, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.engine, pytest.mark.agents, pytest.mark.timeout(1200)]
 
 PAGE = ROOT / "docs/guide/first-session.md"
 MOST_S = 300.0

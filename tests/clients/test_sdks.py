@@ -16,7 +16,6 @@ from tests.clients.site import Site
 from tests.engines import Fleet
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.engine,
     pytest.mark.timeout(300),
 ]  # the engines start with its first test

@@ -7,7 +7,7 @@ from tests.dashboard.fake_control import FakeControl, learned
 from tests.dashboard.life import lived, now, whole_turn
 from tests.dashboard.probes import CONTRAST, FRAMES_IN_2500_MS, LIVE, OVERHANGING, ROWS, SKIP_TO_ROWS
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 async def opened(page: Page, control: FakeControl) -> None:

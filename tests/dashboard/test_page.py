@@ -24,7 +24,7 @@ from tests.dashboard.life import (
 )
 from tests.dashboard.probes import LIVE, ROWS, SKIP_TO_ROWS
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PHASE = "document.querySelector('#rows .phase')?.textContent"
 FOCUSED = "document.activeElement.closest('.row')?.dataset.key ?? document.activeElement.id"

@@ -10,7 +10,7 @@ from tests.dashboard.browser import Page
 from tests.dashboard.probes import LIVE, ROWS, SKIP_TO_ROWS
 from tests.server.bench import DONE, STREAM_HEAD, Bench, Exchange, chunk, post
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KEY_HASH = "sha256:b03ddf3ca2e714a6548e7495e2a03f5e824eaac9837cd7f159c67b90fb4b7342"
 """Of `P@ssw0rd`."""

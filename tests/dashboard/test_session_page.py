@@ -19,7 +19,7 @@ from tests.dashboard.fake_control import FakeControl
 from tests.dashboard.probes import LIVE, OVERHANGING
 from tests.history.lives import A, B, arrival, begun, ended, refused, sent, whole
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 TEXT = "document.getElementById('view-session').innerText"
 PARTS = "[...document.querySelectorAll('#view-session .part h3')].map(e => e.textContent)"
 READY = "document.querySelectorAll('#view-session .decisions tbody tr').length"

@@ -28,7 +28,6 @@ def silent(line):
     """Nobody reads along."""
 
 
-@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.agents
 @pytest.mark.timeout(300)

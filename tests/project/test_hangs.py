@@ -8,7 +8,7 @@ import pytest
 
 from tests.project.layout import ROOT, run
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 LOOP = """
 def test_plain():

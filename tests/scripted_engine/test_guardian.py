@@ -121,7 +121,6 @@ with ScriptedEngine({"scripts": {}}) as engine:
 """
 
 
-@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_a_real_engine_ends_with_a_runner_that_is_killed():

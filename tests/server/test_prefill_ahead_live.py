@@ -47,7 +47,6 @@ def post(url: str, body: bytes) -> bytes:
     return answer
 
 
-@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])

@@ -8,7 +8,7 @@ from gateway.shared_state import protocol
 from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.shared_state.remote import GATHER_S
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 """Starts Redis servers, of which one speaks TLS and three are a cluster; a late answer counts as none."""
 
 

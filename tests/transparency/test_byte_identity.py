@@ -17,7 +17,7 @@ from tests.transparency import exchange
 from tests.transparency.conftest import Route
 from tests.transparency.exchange import Message
 
-pytestmark = [pytest.mark.alone, pytest.mark.engine]
+pytestmark = pytest.mark.engine
 
 TOOL = {"name": "bash", "parameters": {"type": "object", "properties": {"command": {"type": "string"}}}}
 

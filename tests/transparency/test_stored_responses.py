@@ -15,7 +15,7 @@ from tests.transparency import exchange
 from tests.transparency.conftest import SCRIPTS
 from tests.transparency.exchange import Message
 
-pytestmark = [pytest.mark.alone, pytest.mark.engine]
+pytestmark = pytest.mark.engine
 
 OURS, THEIRS = "a-key-of-ours", "a-key-of-theirs"
 REQUEST = {"model": MODEL, "input": "Please begin. [[script:talk]]"}

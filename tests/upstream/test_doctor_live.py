@@ -8,7 +8,7 @@ from gateway.config.load import load_config
 from gateway.upstream.doctor import examine_all
 from tests.engines import MODEL, Fleet
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 
 def test_a_real_vllm_is_described(fleet: Fleet) -> None:

@@ -79,7 +79,6 @@ async def listening(config, books):
         await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.parametrize("books", [KvBooks, Lossy], ids=["all events come", "every fifth is lost"])
 async def test_the_books_agree_with_what_the_next_turn_finds(engine, books):
