@@ -1,4 +1,4 @@
-"""An event loop whose time passes only where nobody can go on: a test of waits is exact, and does not wait."""
+"""An event loop whose time passes only where nobody can go on: tests of waits are exact, and do not wait."""
 
 import asyncio
 import selectors
