@@ -62,7 +62,15 @@ class RedisServer:
         ]  # it would overwrite the environment by which the guardian knows it
         with (self.directory / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        until = time.monotonic() + 20
+        try:
+            self._await_start(until=time.monotonic() + 20)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _await_start(self, *, until: float) -> None:
+        assert self._process is not None
         with self.admin() as admin:
             while True:
                 with contextlib.suppress(redis.ConnectionError):
@@ -77,7 +85,6 @@ class RedisServer:
                 while b"cluster_state:ok" not in admin.execute_command("CLUSTER", "INFO"):
                     assert time.monotonic() < until
                     time.sleep(0.01)
-        return self
 
     def admin(self) -> redis.Redis:
         if self.kind == "secure":
@@ -115,7 +122,14 @@ class RedisCluster:
         return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
 
     def start(self) -> "RedisCluster":
-        until = time.monotonic() + 30
+        try:
+            self._start(until=time.monotonic() + 30)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _start(self, *, until: float) -> None:
         for number, node in enumerate(self.nodes):
             node.start()
             with node.admin() as admin:
@@ -130,7 +144,6 @@ class RedisCluster:
                 ):
                     assert time.monotonic() < until
                     time.sleep(0.01)
-        return self
 
     def admin(self) -> redis.RedisCluster:
         return redis.RedisCluster("127.0.0.1", self.nodes[0].port)
