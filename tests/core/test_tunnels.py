@@ -45,6 +45,18 @@ def test_it_takes_a_place_and_teaches_nothing():
     assert play.session.turns == 1 and not play.session.live_turns
 
 
+def test_placement_hears_nothing_of_it(monkeypatch):
+    """It would hold that this session has nothing in the cache."""
+    play, heard = Playbook(), []
+    monkeypatch.setattr(play.brain.placement, "turn_over", lambda *_, **__: heard.append(1))
+    play >> tunnel("r1") << dispatch("r1", to="a")
+    play >> started("r1", 101) >> finished("r1", status=101)
+    assert not heard
+    play >> arrived("r2") << dispatch("r2", to="a")
+    play >> started("r2") >> finished("r2")
+    assert heard
+
+
 def test_it_never_runs_where_it_may_not():
     play = Playbook(replicas="a b c", core={"max_outage_s": 0.0})
     play >> tunnel("r1", "a") << dispatch("r1", to="b")
