@@ -198,11 +198,12 @@ class Members:
 
     def _takes_websockets(self, name: ReplicaId, pool: PoolId) -> bool:
         """At `/v1/responses`, as the settings of this replica say, or those of its pool's discovery."""
-        [its_pool] = [each for each in self._config.pools if each.name == pool] or [None]
-        if its_pool is None:  # it is about to leave
-            return False
-        settings = dict(zip(its_pool.names(), its_pool.replicas, strict=True)).get(name) or its_pool.discovery
-        return settings is not None and settings.responses_websocket
+        for its_pool in self._config.pools:
+            if its_pool.name == pool:
+                own = dict(zip(its_pool.names(), its_pool.replicas, strict=True)).get(name)
+                settings = own or its_pool.discovery
+                return settings is not None and settings.responses_websocket
+        return False  # it is about to leave
 
     def _key_of(self, name: ReplicaId, pool: PoolId) -> str | None:
         named = self._references.replica_keys

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import ssl
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -171,7 +171,7 @@ class Sockets(Backend):
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
         self.port = self._runner.addresses[0][1]
-        self._server = self._runner.server
+        self._server = cast(Any, self._runner.server)  # that there is one says that it is open
 
     async def close(self) -> None:
         await self._runner.cleanup()

@@ -10,7 +10,16 @@ from gateway.domain import records as rec
 from tests.server.bench import Exchange, eventually, post
 from tests.server.test_auth import ALICE, TENANTS, bearer
 from tests.server.test_tunnel import records_of
-from tests.server.tunnels import agrees, echo, handshake, none_left, open_tunnel, settles
+from tests.server.tunnels import (
+    agrees,
+    echo,
+    handshake,
+    none_left,
+    open_tunnel,
+    read_on,
+    settles,
+    stop_reading,
+)
 
 PIECE = b"x" * 100_000
 PIECES = 400
@@ -36,9 +45,9 @@ async def test_a_client_that_does_not_read_stops_the_replica_and_gets_everything
 
     bench.backend.script = agrees(floods)
     client = await open_tunnel(bench)
-    client.reader._transport.pause_reading()
+    stop_reading(client.reader)
     assert await settles(lambda: sent) < PIECES / 2
-    client.reader._transport.resume_reading()
+    read_on(client.reader)
     await client.reader.readexactly(PIECES * len(PIECE))
     assert sent == PIECES
 
@@ -49,9 +58,9 @@ async def test_a_replica_that_does_not_read_stops_the_client_and_gets_everything
 
     async def waits(exchange: Exchange) -> None:
         nonlocal came
-        exchange.reader._transport.pause_reading()
+        stop_reading(exchange.reader)
         await may_read.wait()
-        exchange.reader._transport.resume_reading()
+        read_on(exchange.reader)
         while data := await exchange.reader.read(1 << 20):
             came += len(data)
 
@@ -81,7 +90,7 @@ async def test_a_client_that_never_reads_is_cut(start):
 
     bench.backend.script = agrees(floods)
     client = await open_tunnel(bench)
-    client.reader._transport.pause_reading()
+    stop_reading(client.reader)
     await eventually(lambda: outcomes(records) == ["client_left"])
     await none_left(bench)
 
@@ -91,7 +100,7 @@ async def test_a_replica_that_never_reads_is_cut_and_blamed(start):
     records = records_of(bench)
 
     async def never_reads(exchange: Exchange) -> None:
-        exchange.reader._transport.pause_reading()
+        stop_reading(exchange.reader)
         while True:  # or else the silence would be the reason
             await exchange.send(b"x")
             await asyncio.sleep(0.05)

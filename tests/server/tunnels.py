@@ -60,6 +60,14 @@ async def open_tunnel(bench: Bench, request: bytes | None = None, behind: bytes 
     return client
 
 
+def stop_reading(reader: asyncio.StreamReader) -> None:
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+
+
+def read_on(reader: asyncio.StreamReader) -> None:
+    reader._transport.resume_reading()  # type: ignore[attr-defined]
+
+
 async def settles(count: Any, pause_s: float = 0.2) -> int:
     """The number that this does not go beyond any more."""
     before = -1
