@@ -203,6 +203,15 @@ class Bounds:
         self._periods: dict[str | None, str] = {}
         """Those that run: of days, and of months."""
 
+    def counts_tokens(self, tenant: TenantId) -> bool:
+        """Whether some bound of its is of tokens or cost, whatever its agents are."""
+        return any(
+            (each.tokens is not None or each.cost is not None)
+            and not each.shadow
+            and (not each.tenants or tenant in each.tenants)
+            for each in (*self._of_sessions, *self._of_accounts)
+        )
+
     @property
     def has_accounts(self) -> bool:
         return bool(self._of_accounts)

@@ -92,6 +92,11 @@ class SessionAdmission:
 
     # --- questions -----------------------------------------------------------------------------------
 
+    def counts_tokens(self, tenant: TenantId) -> bool:
+        """Whether it has a quota of tokens."""
+        quota = self._tenants.get(tenant)
+        return quota is not None and quota.tokens_per_minute is not None
+
     def has_room(self, load: ReplicaLoad) -> bool:
         """Whether one more turn may run on this replica. Never changes anything."""
         return load.running < self._max_running

@@ -10,7 +10,6 @@ from gateway.config.holding import HoldingConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
-from gateway.config.websocket import WebSocketConfig
 
 Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
 
@@ -67,7 +66,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What the gateway says on its standard error: this, and what is graver."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
-    websocket: WebSocketConfig = WebSocketConfig()
 
     @property
     def is_relay(self) -> bool:

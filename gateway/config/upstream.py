@@ -36,6 +36,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The environment variable that holds the key to send to this replica."""
     api_key_file: Annotated[str, PRIVATE] | None = None
     """The file that holds it."""
+    responses_websocket: bool = False
+    """It takes WebSockets at `/v1/responses`. Where no replica of a pool does, clients get 426. Nothing in
+    them is checked: neither whose stored response a client names, nor whether it says where KV caches are."""
     kv_events: KvEventsConfig | None = None
     """Without them, what it holds of each session is estimated."""
     role: Literal["both", "prefill", "decode"] = "both"
@@ -81,6 +84,8 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The environment variable that holds the key to send to all of them."""
     api_key_file: Annotated[str, PRIVATE] | None = None
     """The file that holds it."""
+    responses_websocket: bool = False
+    """They take WebSockets at `/v1/responses`."""
 
     def address(self) -> tuple[str, str, int]:
         """Scheme, name and port of `dns`."""

@@ -15,7 +15,7 @@ from gateway.core.commands import Command, Spend
 from gateway.core.live import LiveRequest
 from gateway.core.stream import GPU_WORK, Stream
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import Answer
 from gateway.domain.spending import Reserved, Spent
 from gateway.workflow.sessions import Sessions
@@ -55,6 +55,9 @@ class Bounding:
         live.bound = f"{first.bound.name} {first.limit}"
         live.is_behind = first.bound.action == "behind"
         return refusals.beyond_bound(first) if first.bound.action == "refuse" else None
+
+    def counts_tokens(self, tenant: TenantId) -> bool:
+        return self.bounds is not None and self.bounds.counts_tokens(tenant)
 
     def give_back(self, reserved: Reserved | None) -> None:
         """Nothing of it will be used."""

@@ -36,8 +36,9 @@ from gateway.core.stream import Stream
 from gateway.core.taught import Taught
 from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId, RequestId, TenantId
 from gateway.domain.lessons import Notes
+from gateway.domain.request import Work
 from gateway.domain.shares import Share
 from gateway.fleet.trickle import Trickle
 from gateway.routing.disaggregation import DisaggregationConfig
@@ -289,11 +290,12 @@ class Coordinator:
             facts=facts,
             pool=None,
             home=None,
+            without=event.without,
             arrived_s=now,
         )
         self.live[event.request] = live  # first of all: nobody hangs whose home cannot be found
         home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
-        live.home = event.only or (home.replica if home else None)
+        live.home = home.replica if home else None
         named = self.models.named.get(facts.model or "") if self.models.named else None
         if named is None:
             live.pool = self.fleet.pool_for(facts.model, live.home)
@@ -324,11 +326,17 @@ class Coordinator:
     def _refusal_at_the_door(self, live: LiveRequest, named: NamedModel | None) -> Refusal | None:
         if self.is_draining:
             return refusals.draining()
+        if live.facts.work is Work.TUNNEL and self.counts_tokens(live.tenant):
+            return refusals.uncounted()
         if self._config.is_unknown_state_refused:
             unknown = self.sessions.first_unknown_state(live.tenant, live.facts)
             if unknown is not None:
                 return refusals.unknown_state(unknown)
         return refusals.unknown_model(live.facts.model) if live.pool is None and named is None else None
+
+    def counts_tokens(self, tenant: TenantId) -> bool:
+        """Whether it has limits of tokens, or of what they cost."""
+        return self.admission.counts_tokens(tenant) or self.bounding.counts_tokens(tenant)
 
     def _admit(self, live: LiveRequest, *, now: float) -> None:
         """Submits, parks or refuses a request that is new, whose attempt failed, or whose replicas left."""

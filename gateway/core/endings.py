@@ -20,7 +20,7 @@ from gateway.core.to_engines import ToEngines
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import RequestId, SessionId
-from gateway.domain.request import Answer, Usage
+from gateway.domain.request import Answer, Usage, Work
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
@@ -101,7 +101,8 @@ class Endings:
             self._trickle.over(live.request)
         if live.session is None:
             return
-        is_answered = answer is not None and answer.status < 400
+        is_tunnel = live.facts.work is Work.TUNNEL  # of which nothing is known but its time
+        is_answered = answer is not None and answer.status < 400 and not is_tunnel
         outcome = None
         if live.tried:
             usage = answer.usage if answer is not None else _NO_USAGE

@@ -21,8 +21,8 @@ class RequestArrived(msgspec.Struct, frozen=True, tag=True):
     request: RequestId
     tenant: TenantId
     facts: RequestFacts
-    only: ReplicaId | None = None
-    """The one replica that may run it, as it comes by a connection that goes there."""
+    without: tuple[ReplicaId, ...] = ()
+    """Replicas that may not run it."""
     reserved: Reserved | None = None
     """If what it is expected to take is reserved in the shared store."""
 

@@ -81,11 +81,6 @@ class Fleet:
         self._pools = {pool.id: pool for pool in pools}
         self._first = next(iter(self._pools))
 
-    @property
-    def only_pool(self) -> PoolId | None:
-        """None if there are several."""
-        return self._first if len(self._pools) == 1 else None
-
     def __iter__(self) -> Iterator[ReplicaState]:
         return iter(self._replicas.values())
 

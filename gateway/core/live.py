@@ -57,6 +57,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """The steps so far, oldest first; bounded by the number of attempts."""
     replica: ReplicaId | None = None
     """Where it runs now."""
+    without: tuple[ReplicaId, ...] = ()
+    """Where it is never sent."""
     tried: list[ReplicaId] = []
     """Where it is not sent again."""
     attempts: int = 0
@@ -111,7 +113,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     def lane(self) -> Lane:
         """Where it may run. Requests that are refused at the door have none."""
         assert self.pool is not None
-        without = frozenset(self.tried)
+        without = frozenset(self.tried).union(self.without)
         return Lane(pool=self.pool, home=self.home, without=without, model=self.model)
 
     def applicant(self, prompt_tokens: float) -> Applicant:

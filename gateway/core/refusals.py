@@ -61,6 +61,11 @@ def stopped() -> Refusal:
     return Refusal(reason=RefusalReason.SESSION_STOPPED, message="An operator has stopped this session.")
 
 
+def uncounted() -> Refusal:
+    message = "This key has a limit of tokens, and in a WebSocket none can be counted: use HTTP."
+    return Refusal(reason=RefusalReason.UNSUPPORTED_UPGRADE, message=message)
+
+
 def waited_too_long(number: int, reason: WaitReason | None = None) -> Refusal:
     """`number`: how many waited too long so far.
 

@@ -12,7 +12,7 @@ from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.kv_ledger import Conversation
 
-GPU_WORK = (Work.GENERATE, Work.POOL)
+GPU_WORK = (Work.GENERATE, Work.POOL, Work.TUNNEL)
 
 
 class Stream:

@@ -22,13 +22,15 @@ class Protocol(Word):
 
 
 class Work(Word):
-    """What a request makes an engine do; only `GENERATE` requests are turns of a session."""
+    """What a request makes an engine do; only `GENERATE` and `TUNNEL` requests are turns of a session."""
 
     GENERATE = "generate"
     POOL = "pool"
     """Embeddings, rerank, score, classify: one prefill, no KV to keep."""
     STATE = "state"
     """Reads, deletes or cancels something a replica stores, such as a response by its id."""
+    TUNNEL = "tunnel"
+    """A WebSocket, unread: it takes a place, as one turn of its session, for as long as it is open."""
     LIGHT = "light"
     """Tokenize, count tokens, list models, and whatever else a backend offers."""
 
@@ -197,6 +199,9 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
         return self.words.old_probes
 
 
+_OF_SESSIONS: Final = (Work.GENERATE, Work.TUNNEL)
+
+
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The few fields of a request that decisions are made from."""
 
@@ -246,7 +251,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_turn(self) -> bool:
         """It is of a session, which is to be found."""
-        return self.work is Work.GENERATE and self.is_readable and not self.is_relayed
+        return self.work in _OF_SESSIONS and self.is_readable and not self.is_relayed
 
     @property
     def takes_keep_alives(self) -> bool:

@@ -14,7 +14,7 @@ from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
-from gateway.domain.ids import ReplicaId, TenantId
+from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.asking import Asking
 from gateway.server.clock import SteadyClock
@@ -36,7 +36,6 @@ from gateway.server.prefills import Prefills
 from gateway.server.reading import Reading
 from gateway.server.references import References, read_references
 from gateway.server.replica_watch import ReplicaWatch
-from gateway.server.request_head import RequestHead
 from gateway.server.serving import Serving
 from gateway.server.settings import (
     Read,
@@ -315,7 +314,7 @@ class Gateway:
         if self._peers is not None:
             self._peers.follow(config)
         self._forget_visitors()
-        self.serving.follow(server)
+        self.serving.follow(config)
         self.replica_watch.follow(config, references)
         self.leaving.follow(server)
         if (access := self.observation.access) is not None:
@@ -328,11 +327,6 @@ class Gateway:
         self.listener.forget_visitors()
         if self._peers is not None:
             self._peers.listener.forget_visitors()
-        self.serving.websockets.ask_anew(self._whose)
-
-    def _whose(self, head: RequestHead) -> TenantId | None:
-        tenant = self._tenants.authenticate(head.headers, head.visitor.client)
-        return tenant.id if tenant is not None else None
 
     def _on_hangup(self, settings: Settings) -> None:
         self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))

@@ -1,4 +1,4 @@
-"""How a turn is asked for, whatever it came by: HTTP, or a message of a WebSocket.
+"""How a turn is asked for.
 
 It is read and judged, what others know of its session is fetched, what it may use is reserved, and the brain
 is told. What the brain decides is said to the replica beside what the client says.
@@ -91,12 +91,12 @@ class Asking:
         return True
 
     async def open(
-        self, request: HttpRequest, facts: RequestFacts, *, only: ReplicaId | None = None
+        self, request: HttpRequest, facts: RequestFacts, *, without: tuple[ReplicaId, ...] = ()
     ) -> Ticket:
-        """The ticket must be closed. `only`: the one replica that may run it."""
+        """The ticket must be closed. `without`: replicas that may not run it."""
         tenant, spending = request.head.visitor.tenant.id, self.spending
         reserved = await spending.reserve(tenant, facts) if spending is not None else None
-        ticket = self.driver.open_ticket(tenant, facts, reserved, only=only)
+        ticket = self.driver.open_ticket(tenant, facts, reserved, without=without)
         if self._traces is not None and (traceparent := request.head.facts.traceparent):
             self._traces.arrived(ticket.request, traceparent)
         return ticket
@@ -109,25 +109,6 @@ class Asking:
         abilities = self.driver.coordinator.fleet.abilities(replica.id)
         return self.outbound.priority(request, replica, abilities, decision.priority)
 
-    def message(
-        self,
-        decision: Dispatch,
-        request: HttpRequest,
-        facts: RequestFacts,
-        replica: Replica,
-        priority: int | None,
-    ) -> bytes:
-        """As it goes to the replica over a WebSocket."""
-        return self.outbound.message(
-            request,
-            replica,
-            self.driver.coordinator.fleet.abilities(replica.id),
-            is_readable=facts.is_readable,
-            hint=decision.hint,
-            priority=priority,
-            model=_other_model(decision, facts),
-        )
-
     def chunks(
         self,
         ticket: Ticket,
@@ -139,7 +120,7 @@ class Asking:
         priority: int | None,
         fetch: Mapping[str, Raw] | None = None,
     ) -> list[Chunk]:
-        """As it goes to the replica by HTTP; `priority` and `fetch` may be said of each try."""
+        """As it goes to the replica; `priority` and `fetch` may be said of each try."""
         session = decision.session
         return self.outbound.chunks(
             request,

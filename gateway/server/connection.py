@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol as WireProtocol
-from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection_states import State, Step, advance
 from gateway.server.door import Visitor
 from gateway.server.request_head import no_room, too_large
@@ -44,18 +43,6 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
-class Tunnel(Protocol):
-    """Who speaks another protocol with a client."""
-
-    def client_sent(self, data: bytes) -> None: ...
-
-    def drain(self) -> None:
-        """To be ended as soon as nothing runs."""
-
-    def check(self, now: float) -> None:
-        """Called about once a second."""
-
-
 _FIRST_REQUEST_S: Final = 0.5
 """So long a connection that begins as a drain does may take to bring its request, which is on its way."""
 
@@ -68,7 +55,7 @@ class ClientConnection(ResponseWriter):
         self._run: Run | None = None
         """The handler of the current request, once it has to wait."""
         self._source: Source | None = None
-        self._tunnel: Tunnel | None = None
+        self._check_tunnel: Callable[[float], None] | None = None
         self._is_reading = True
         now = listener.now()
         self._since = self._last_read = self._first_byte = now
@@ -81,11 +68,6 @@ class ClientConnection(ResponseWriter):
     def is_paused(self) -> bool:
         """The client does not read what was written to it."""
         return self._paused_since is not None
-
-    @property
-    def budget(self) -> BufferBudget:
-        """Of what is held for clients."""
-        return self._listener.budget
 
     # --- from the transport ----------------------------------------------------------------------
 
@@ -114,9 +96,6 @@ class ClientConnection(ResponseWriter):
             if parser.is_between and not data.strip(b"\r\n"):
                 return  # an empty line, which some clients send behind a body
             parser.hold(data)
-        elif state is State.SWITCHED and self._tunnel is not None:
-            self._tunnel.client_sent(data)
-            return
         else:
             return  # nobody reads it any more
         if parser.unread_bytes > _MAX_UNREAD_BYTES and self._is_reading:
@@ -140,7 +119,7 @@ class ClientConnection(ResponseWriter):
         self._parser.close()
         if self._run is not None:
             self._run.cancel()
-        self._tunnel = None  # the two hold each other
+        self._check_tunnel = None  # the two hold each other
 
     def pause_writing(self) -> None:
         self._paused_since = self._listener.now()
@@ -166,29 +145,20 @@ class ClientConnection(ResponseWriter):
 
     # --- another protocol ------------------------------------------------------------------------
 
-    def switch(self, lines: bytes, tunnel: Tunnel) -> None:
-        """Agrees to another protocol, in which `tunnel` gets what the client sends. The handler goes on until
-        the client is gone. `lines`: the response's head."""
+    def switch(self, lines: bytes, protocol: asyncio.Protocol, check: Callable[[float], None]) -> bytes:
+        """Switches to `protocol`, which has the transport from now on, and tells this when it is lost. The
+        handler goes on until then, or until it ends the connection. `lines`: the response; `check` is called
+        about once a second. Returns what the client has sent behind its request."""
         self.state = advance(self.state, Step.SWITCH)
-        if self.state is State.SWITCHED:
-            self._tunnel = tunnel
-            self.transport.write(lines + b"\r\n")
-            self.read_on()
-            if rest := self._parser.take_unread():
-                tunnel.client_sent(rest)
+        if self.state is not State.SWITCHED:
+            return b""
+        self._check_tunnel = check
+        self.transport.write(lines)
+        self.transport.set_protocol(protocol)
+        self._read_again()
+        return self._parser.take_unread()
 
-    def send(self, data: bytes) -> None:
-        """In the other protocol; to a client that is gone it does nothing."""
-        if self.state is State.SWITCHED:
-            self.transport.write(data)
-
-    def hold_off(self) -> None:
-        """Reads no more of the client until `read_on`."""
-        if self._is_reading and self.state is State.SWITCHED:
-            self._is_reading = False
-            self.transport.pause_reading()
-
-    def read_on(self) -> None:
+    def _read_again(self) -> None:
         if not self._is_reading and not self.transport.is_closing():
             self._is_reading = True
             self.transport.resume_reading()
@@ -220,7 +190,9 @@ class ClientConnection(ResponseWriter):
             self.let_go_of_body()
         self._current = None
         self._since = self._first_byte = self._last_read = self._listener.now()
-        if self.state is not State.ANSWERED:  # the handler stopped half-way
+        if self.state is State.SWITCHED:
+            self.close()
+        elif self.state is not State.ANSWERED:  # the handler stopped half-way
             self.abort()
         elif self._must_close or self._listener.is_draining:
             self.close()
@@ -264,7 +236,7 @@ class ClientConnection(ResponseWriter):
         if self._parser.refusal is not None:
             self._refuse_and_linger(self._parser.refusal)
             return
-        self.read_on()
+        self._read_again()
         if self._parser.wants_continue:
             self._parser.wants_continue = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -273,7 +245,7 @@ class ClientConnection(ResponseWriter):
         """Answers, and reads on for a while: closing on unread bytes would reset the answer away."""
         self.state = advance(self.state, Step.REFUSE)
         self._since = self._listener.now()
-        self.read_on()
+        self._read_again()
         self._refused_method = self._parser.refused_method
         path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
         self.refuse(self._listener.door.protocol_of(path), refusal)
@@ -296,13 +268,16 @@ class ClientConnection(ResponseWriter):
     def forget_visitor(self) -> None:
         """The door is asked again, also for a head that it knows."""
         self._parser.forget_head()
+        if self.state is State.SWITCHED and self._current is not None:
+            head = self._current.head
+            judged = self._judge(head.method, head.target, head.headers)
+            if isinstance(judged, Refusal) or judged.tenant.id != head.visitor.tenant.id:
+                self.abort()
 
     def drain(self) -> None:
         """No further request is taken; an idle connection closes now."""
         if self.is_idle:
             self.close()
-        elif self.state is State.SWITCHED and self._tunnel is not None:
-            self._tunnel.drain()
 
     def check_timeouts(self, now: float) -> None:
         """Called about once a second."""
@@ -315,8 +290,8 @@ class ClientConnection(ResponseWriter):
         elif state is State.LINGERING:
             if now - self._since > limits.linger_s:
                 self.close()
-        elif state is State.SWITCHED and self._tunnel is not None:
-            self._tunnel.check(now)
+        elif state is State.SWITCHED and self._check_tunnel is not None:
+            self._check_tunnel(now)
         elif state is State.IDLE and self._paused_since is None:
             self._check_request(now)
 

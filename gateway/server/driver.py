@@ -91,15 +91,15 @@ class Driver:
         facts: RequestFacts,
         reserved: Reserved | None = None,
         *,
-        only: ReplicaId | None = None,
+        without: tuple[ReplicaId, ...] = (),
     ) -> "Ticket":
         """Tells the brain of a request. The ticket must be closed; it is a context manager. `reserved`: what
-        the shared store has reserved for it; `only`: the one replica that may run it."""
+        the shared store has reserved for it; `without`: replicas that may not run it."""
         request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
         ticket = Ticket(self, request)
         self.tickets[request] = ticket
         try:
-            self.send(ev.RequestArrived(request, tenant, facts, only, reserved))
+            self.send(ev.RequestArrived(request, tenant, facts, without, reserved))
         except BaseException:
             del self.tickets[request]
             raise

@@ -16,6 +16,7 @@ import msgspec
 from gateway.config.server import ServerConfig
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
+from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import RequestFacts
 from gateway.server.asking import Asking
@@ -30,12 +31,13 @@ from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
-from gateway.server.websockets import WebSockets
+from gateway.server.tunnel import Tunnels
 from gateway.telemetry.spreads import Spread
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
+from gateway.wire.handshake import key_of
 from gateway.wire.inflate import INFLATABLE, inflating
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from gateway.wire.said import Said
@@ -74,7 +76,7 @@ class Handlers:
         *,
         server: ServerConfig,
         overhead: Spread | None = None,
-        websockets: WebSockets,
+        tunnels: Tunnels,
         legs: PrefillLegs | None = None,
         pulls: PrefixPulls | None = None,
     ) -> None:
@@ -85,7 +87,7 @@ class Handlers:
         self._health = health
         self._asking = asking
         self._overhead = overhead
-        self._websockets = websockets
+        self._tunnels = tunnels
         self._legs = legs
         self._pulls = pulls
         self._served = 0
@@ -101,7 +103,7 @@ class Handlers:
         endpoint = request.head.visitor.endpoint
         try:
             if request.head.is_websocket:
-                await self._websockets.serve(client, request.head)
+                await self._serve_websocket(client, request)
             else:
                 await self._serve(client, request)
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
@@ -155,6 +157,24 @@ class Handlers:
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, facts, attempt)
+
+    async def _serve_websocket(self, client: ClientConnection, request: HttpRequest) -> None:
+        judged = self._tunnels.judge(request.head, await self._asking.read(request))
+        if isinstance(judged, Refusal):
+            client.refuse(request.head.visitor.endpoint.protocol, judged)
+            return
+        facts, without = judged
+        await self._asking.is_ours(request, facts, None)
+        with await self._asking.open(request, facts, without=without) as ticket:
+            ticket.on_cancel = client.refuse_instead
+            attempt = await self._reach(ticket, client, request, facts)
+            if attempt is None:
+                return
+            if not attempt.upstream.is_switched:
+                await self._answer(ticket, client, request, facts, attempt)
+                return
+            replica, upstream, told = attempt.replica, attempt.upstream, attempt.told
+            await self._tunnels.run(client, request.head, ticket, replica, upstream, told)
 
     async def _reach(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts
@@ -259,13 +279,16 @@ class Handlers:
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
         chunks_with = partial(self._asking.chunks, ticket, decision, request, facts, replica)
+        head = request.head
         told = fetch.fields if fetch is not None else None
         exchange = partial(
             replica.exchange,
-            is_head_request=request.head.method == "HEAD",
+            is_head_request=head.method == "HEAD",
+            websocket_key=key_of(head.headers) if head.is_websocket else None,
             may_repeat=facts.is_replayable and decision.attempt == 1 and not told,  # that is said once
         )
-        priority = self._asking.priority(request, replica, decision)
+        # Of a handshake none is told: a 400 would not mean that.
+        priority = None if head.is_websocket else self._asking.priority(request, replica, decision)
         chunks = chunks_with(priority=priority, fetch=told)
         ticket.fetch = fetch
         if ticket.began_s and self._overhead is not None and not decision.waited_s:

@@ -133,7 +133,7 @@ class Listener:
 
     def forget_visitors(self) -> None:
         """Who comes on a connection that is open is looked at anew."""
-        for connection in self._connections:
+        for connection in tuple(self._connections):
             connection.forget_visitor()
 
     # --- for connections -------------------------------------------------------------------------

@@ -115,7 +115,8 @@ class McpProxy:
         self._passages: dict[Passage, McpServer] = {}
 
     def __call__(self, client: ClientConnection, request: HttpRequest) -> Coroutine[Any, Any, None]:
-        if request.head.visitor.endpoint.protocol is not Protocol.MCP:
+        head = request.head
+        if head.is_websocket or head.visitor.endpoint.protocol is not Protocol.MCP:
             return self._others(client, request)
         return self._guarded(client, request)
 

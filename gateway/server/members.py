@@ -107,6 +107,7 @@ class Members:
         for replica in self.replicas.values():
             replica.follow(config.upstream, api_key=self._key_of(replica.id, replica.pool))
             replica.kv_tier = references.kv_tiers.get(replica.id)
+            replica.responses_websocket = self._takes_websockets(replica.id, replica.pool)
         self._follow_feeds()
 
     def _follow_feeds(self) -> None:
@@ -192,7 +193,17 @@ class Members:
             local_faults=self._local_faults,
             keepalive_s=self._config.server.limits.tcp_keepalive_s,
             kv_tier=self._references.kv_tiers.get(member.name),
+            responses_websocket=self._takes_websockets(member.name, member.pool),
         )
+
+    def _takes_websockets(self, name: ReplicaId, pool: PoolId) -> bool:
+        """At `/v1/responses`, as the settings of this replica say, or those of its pool's discovery."""
+        for its_pool in self._config.pools:
+            if its_pool.name == pool:
+                own = dict(zip(its_pool.names(), its_pool.replicas, strict=True)).get(name)
+                settings = own or its_pool.discovery
+                return settings is not None and settings.responses_websocket
+        return False  # it is about to leave
 
     def _key_of(self, name: ReplicaId, pool: PoolId) -> str | None:
         named = self._references.replica_keys

@@ -34,10 +34,8 @@ _PRIORITY: Final = b"x-vllm-priority"
 _RANK: Final = b"x-data-parallel-rank"
 _NONE: Final[frozenset[bytes]] = frozenset()
 _TRACE: Final = frozenset((b"traceparent",))
-_OF_A_HANDSHAKE: Final = frozenset(
-    (b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions")
-)
-"""Of one hop. No extension is asked for, so messages can be read on their way."""
+_UPGRADE: Final = b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+"""Of this hop. The rest of the handshake is the client's, extensions included: its messages are not read."""
 _FOR_US_ALONE: Final = b"x-turnpike-"
 _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 
@@ -84,35 +82,13 @@ class Outbound:
         if session is not None and abilities.session_header and self._hints.session:
             if "x-session-id" not in head.facts.stated:
                 told += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
+        if head.is_websocket:
+            told += _UPGRADE
         if len(body) == 1 and len(body[0]) < _COPY_BELOW:
             return [b"%s%sContent-Length: %d\r\n\r\n%s" % (start, told, len(body[0]), body[0])]
         if body or head.method in _METHODS_WITH_BODY:
             told += b"Content-Length: %d\r\n" % sum(map(len, body))
         return [b"%s%s\r\n" % (start, told), *body]
-
-    def handshake(self, head: RequestHead, replica: Replica, key: bytes) -> bytes:
-        """The head by which a WebSocket is asked for, as the client asks for it; `key`: of this hop."""
-        lines = self._start(head, replica, _OF_A_HANDSHAKE)
-        return b"%sUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n" % lines + (
-            b"Sec-WebSocket-Key: %s\r\n\r\n" % key
-        )
-
-    def message(
-        self,
-        request: HttpRequest,
-        replica: Replica,
-        abilities: Abilities,
-        *,
-        is_readable: bool,
-        hint: str | None,
-        priority: int | None,
-        model: str | None,
-    ) -> bytes:
-        """What asks for a response over a WebSocket: the body that it would have over HTTP, and in it what
-        would stand in a header, as far as vLLM reads it there."""
-        request = _asking_for(model, request)
-        said = {"priority": priority} if priority is not None else {}
-        return b"".join(self._body(request, replica, abilities, hint, is_readable=is_readable, more=said))
 
     def priority(self, request: HttpRequest, replica: Replica, abilities: Abilities, ours: int) -> int | None:
         """What to say of it to an engine that orders requests, if anything."""

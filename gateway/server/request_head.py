@@ -6,14 +6,9 @@ from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.server.door import Visitor
 from gateway.upstream.replica import Replica
-from gateway.wire.endpoints import classify
 from gateway.wire.facts import HeaderFacts
+from gateway.wire.handshake import is_handshake
 from gateway.wire.headers import RawHeaders
-
-_RESPONSES = "/v1/responses"
-"""The one path where WebSocket may be spoken."""
-_KEY_BYTES = 24
-"""Of a `Sec-WebSocket-Key`: 16 in base64 (RFC 6455 §4.1)."""
 
 
 class RequestHead(msgspec.Struct, kw_only=True, eq=False):
@@ -29,7 +24,7 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     visitor: Visitor
     facts: HeaderFacts
     is_websocket: bool = False
-    """It asks for a WebSocket: a handshake that is in order, on a path where one may be had."""
+    """It asks for a WebSocket, by a handshake that is in order."""
     passed_on: dict[Replica, bytes] = {}
     """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
 
@@ -74,30 +69,15 @@ def check_head(
     if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
         # An absolute target names a server; which server answers is not the client's to say.
         raise malformed("the request target must be a path")
-    if is_websocket and (lengths or codings or not _is_handshake(method, target, headers, version)):
-        raise RefusedRequest(no_websocket())
+    if is_websocket and (lengths or codings or not is_handshake(method, headers, version)):
+        message = "The opening handshake of the WebSocket is not that of RFC 6455, version 13."
+        raise refused(RefusalReason.UNSUPPORTED_UPGRADE, message)
     return None if codings else length
 
 
 def asks_for_websocket(headers: RawHeaders) -> bool:
     """Of a head that was checked."""
     return any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
-
-
-def _is_handshake(method: bytes, target: bytes, headers: RawHeaders, version: str) -> bool:
-    """RFC 6455 §4.2.1."""
-    path = target.partition(b"?")[0].decode("latin-1")
-    if method != b"GET" or version != "1.1" or classify("POST", path).name != _RESPONSES:
-        return False
-    keys = [value for name, value in headers if name.lower() == b"sec-websocket-key"]
-    versions = [value for name, value in headers if name.lower() == b"sec-websocket-version"]
-    return versions == [b"13"] and len(keys) == 1 and len(keys[0]) == _KEY_BYTES
-
-
-def no_websocket() -> Refusal:
-    """Who tries it, as Codex may, takes 426 for this and asks by HTTP."""
-    message = "WebSocket is not spoken here: ask by HTTP."
-    return Refusal(reason=RefusalReason.UNSUPPORTED_UPGRADE, message=message)
 
 
 def refused(reason: RefusalReason, message: str) -> RefusedRequest:

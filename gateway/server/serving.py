@@ -1,9 +1,8 @@
-"""Who serves requests: those for tool servers, for a WebSocket, and all others; made as the settings say."""
+"""Who serves requests: those for tool servers, and all others; made as the settings say."""
 
 from collections.abc import Mapping
 
 from gateway.config import Config
-from gateway.config.server import ServerConfig
 from gateway.server.asking import Asking
 from gateway.server.connection import Handler
 from gateway.server.handlers import Handlers
@@ -15,7 +14,7 @@ from gateway.server.mcp_servers import McpServer
 from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.replica_watch import ReplicaWatch
 from gateway.server.tenants import CREDENTIAL_HEADERS
-from gateway.server.websockets import WebSockets
+from gateway.server.tunnel import Tunnels
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.metrics import Metrics
 
@@ -30,9 +29,7 @@ class Serving:
         tool_servers: Mapping[str, McpServer],
     ) -> None:
         driver, replicas, health = asking.driver, watch.replicas, watch.health
-        self.websockets = WebSockets(
-            replicas, health, asking, config=config.server, counts=metrics.websockets
-        )
+        self.tunnels = Tunnels(replicas, asking, config, metrics.tunnels)
         self.handlers = Handlers(
             driver,
             replicas,
@@ -40,7 +37,7 @@ class Serving:
             asking,
             server=config.server,
             overhead=metrics.overhead,
-            websockets=self.websockets,
+            tunnels=self.tunnels,
             legs=PrefillLegs.of(config, driver, replicas, health, asking.outbound),
             pulls=PrefixPulls.of(config, replicas, metrics.pulls),
         )
@@ -57,10 +54,10 @@ class Serving:
         self.handler: Handler = self.mcp or self.handlers
         """For every request on every connection."""
 
-    def follow(self, server: ServerConfig) -> None:
+    def follow(self, config: Config) -> None:
         """For what comes from now on."""
-        self.handlers.follow(server)
-        self.websockets.follow(server)
+        self.handlers.follow(config.server)
+        self.tunnels.config = config
 
     def sweep(self, now: float) -> None:
         """Gives up on who has stopped sending; called about once a second."""

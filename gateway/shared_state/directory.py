@@ -104,7 +104,7 @@ class Directory:
 
     def is_here(self, tenant: TenantId, facts: RequestFacts) -> bool:
         """Whether that is known without asking anybody."""
-        if facts.work is not Work.GENERATE and not facts.state_ids and not facts.stores:
+        if facts.work not in (Work.GENERATE, Work.TUNNEL) and not facts.state_ids and not facts.stores:
             return True
         return not self.is_in_doubt and self._knows(tenant, facts)
 

@@ -56,8 +56,8 @@ class Metrics(Collector):
         """How late the event loop is, in seconds."""
         self.unread: Counter[str] = Counter()
         """Requests whose body was not understood, by why."""
-        self.websockets: Counter[str] = Counter()
-        """`opened`, and of these `closed`; `refused`: those that were asked for in vain."""
+        self.tunnels: Counter[str] = Counter()
+        """`opened`, and of these `closed`; `refused`: WebSockets that were asked for in vain."""
         self.pulls: Counter[str] = Counter()
         """Prompts whose beginning was to be pulled from another replica, by outcome."""
         self.mcp: McpCounts | None = None
@@ -84,17 +84,17 @@ class Metrics(Collector):
             self._connections(),
         )
         yield GaugeMetricFamily(
-            "turnpike_websockets",
+            "turnpike_tunnels",
             "Open WebSockets of clients",
-            self.websockets["opened"] - self.websockets["closed"],
+            self.tunnels["opened"] - self.tunnels["closed"],
         )
         upgrades = CounterMetricFamily(
-            "turnpike_websocket_upgrades",
-            "WebSockets that clients asked for: opened, or refused with 426",
+            "turnpike_tunnel_requests",
+            "WebSockets that clients asked for: opened, or refused with 426 before a replica was asked",
             labels=["outcome"],
         )
         for outcome in ("opened", "refused"):
-            upgrades.add_metric([outcome], self.websockets[outcome])
+            upgrades.add_metric([outcome], self.tunnels[outcome])
         yield upgrades
         yield GaugeMetricFamily(
             "turnpike_peers_alive",

@@ -17,7 +17,8 @@ from gateway.upstream.connection_states import TRANSITIONS, UNANSWERED_STATES, S
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.moments import Moment
 from gateway.upstream.response_head import LastResponse, ResponseHead, read_head, remember
-from gateway.wire.headers import RawHeaders
+from gateway.wire.handshake import accept_of
+from gateway.wire.headers import RawHeaders, get_header
 from gateway.wire.splice import Chunk
 
 Sink = Callable[[list[bytes], bool], None]
@@ -86,6 +87,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_whole = False
         """All of the last response has come."""
         self._is_head_request = False
+        self.websocket_key: bytes | None = None
+        """The request is the opening handshake of a WebSocket, with this key."""
         self._keep_alive = False
         """The response leaves the connection open."""
 
@@ -103,9 +106,9 @@ class UpstreamConnection(asyncio.Protocol):
         after = TRANSITIONS[self.state].get(step)
         self.state = after if after is not None else advance(self.state, step)
 
-    def send(self, chunks: list[Chunk], *, is_head_request: bool) -> None:
-        """Sends one request; `chunks` are its head and body. Raises ConnectFailed, with nothing sent, if the
-        replica closed the connection meanwhile."""
+    def send(self, chunks: list[Chunk], *, is_head_request: bool, websocket_key: bytes | None = None) -> None:
+        """Sends one request; `chunks` are its head and body; `websocket_key`: of a handshake.
+        Raises ConnectFailed, with nothing sent, if the replica closed the connection meanwhile."""
         if self.transport.is_closing():
             raise ConnectFailed("it closed the connection before anything was sent")
         if self.state is _READY:
@@ -115,6 +118,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.head = None
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
+        self.websocket_key = websocket_key
         self._is_whole = False
         self._sink = self._chunk_sink = None
         self._is_between_chunks = False
@@ -148,6 +152,17 @@ class UpstreamConnection(asyncio.Protocol):
         if self._read:
             self._flush(sink)
         self._chunk_sink = chunk_sink
+
+    @property
+    def is_switched(self) -> bool:
+        """It is a WebSocket's from now on; `head` is that of the response that says so."""
+        return self.state is State.SWITCHED
+
+    def take_rest(self) -> bytes:
+        """What came behind that head."""
+        rest = b"".join(self._read)
+        self._read.clear()
+        return rest
 
     def pause(self) -> None:
         """Reads no more until `resume`. Nothing, if nothing is to come."""
@@ -187,7 +202,9 @@ class UpstreamConnection(asyncio.Protocol):
                 self._chunk_sink(data, data[len(start) : -2])
                 return
         if state is not _ANSWERING and state not in UNANSWERED_STATES:
-            if state is not State.CLOSING:
+            if state is State.SWITCHED:
+                self._read.append(data)
+            elif state is not State.CLOSING:
                 self.abort()  # a response nobody asked for
             return
         self.last_read = self._now()
@@ -254,6 +271,9 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self.is_switched and isinstance(error, httptools.HttpParserUpgrade):
+                self._read.append(data[error.args[0] :])
+                return True
             if not self._is_whole:
                 self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
                 return False
@@ -313,7 +333,7 @@ class UpstreamConnection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if 100 <= status < 200:
             if status == 101:
-                raise ValueError("a change of protocol")
+                self._switch()
             return
         self._keep_alive = self._parser.should_keep_alive() and not self._is_head_request
         fields = (status, self._reason, self._headers, self._is_head_request)
@@ -324,6 +344,21 @@ class UpstreamConnection(asyncio.Protocol):
         self._step(Step.HEAD)
         if self.head.is_empty:
             self._end()
+
+    def _switch(self) -> None:
+        """Only to a WebSocket that was asked for, and by a replica that read this very handshake."""
+        assert self._parser is not None
+        key, names = self.websocket_key, {name.lower() for name, _ in self._headers}
+        if (
+            key is None
+            or not self._parser.should_upgrade()
+            or (get_header(self._headers, b"upgrade") or "").lower() != "websocket"
+            or get_header(self._headers, b"sec-websocket-accept") != accept_of(key)
+            or names & {b"content-length", b"transfer-encoding"}
+        ):
+            raise ValueError("a change of protocol")
+        self.head = read_head(101, self._reason, self._headers, False)
+        self._step(Step.SWITCH)
 
     def on_chunk_header(self) -> None:
         self._has_chunk_ended = False

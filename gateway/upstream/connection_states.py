@@ -2,9 +2,10 @@
 
 Theory of operation. A connection is *new* until its transport is there, then *ready* for a request. A request
 was *sent*; when the response's head has come it is *answering*, and *paused* while its client does not read.
-After the response it is *ready* again, or *spent*: the replica will close it, or sent more than it was asked
-for. We *abort* it in any state; then it is *closing* until the transport says that it is *closed*, which may
-also happen by itself.
+A response that switches protocols is the last one: the connection is *switched*, and no HTTP any more. After
+any other it is *ready* again, or *spent*: the replica will close it, or sent more than it was asked for. We
+*abort* it in any state; then it is *closing* until the transport says that it is *closed*, which may also
+happen by itself.
 
 An interim response (1xx) is no step. Any pair that is not in the table is a bug on our side, and raises
 `ConnectionStateError`.
@@ -23,6 +24,7 @@ class State(Word):
     ANSWERING = "answering"
     PAUSED = "paused"
     SPENT = "spent"
+    SWITCHED = "switched"
     CLOSING = "closing"
     CLOSED = "closed"
 
@@ -31,6 +33,7 @@ class Step(Word):
     OPEN = "open"
     SEND = "send"
     HEAD = "head"
+    SWITCH = "switch"
     PAUSE = "pause"
     RESUME = "resume"
     END = "end"
@@ -49,7 +52,12 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
         Step.ABORT: State.CLOSING,
         Step.LOSE: State.CLOSED,
     },
-    State.SENT: {Step.HEAD: State.ANSWERING, Step.ABORT: State.CLOSING, Step.LOSE: State.CLOSED},
+    State.SENT: {
+        Step.HEAD: State.ANSWERING,
+        Step.SWITCH: State.SWITCHED,
+        Step.ABORT: State.CLOSING,
+        Step.LOSE: State.CLOSED,
+    },
     State.ANSWERING: {
         Step.PAUSE: State.PAUSED,
         Step.END: State.READY,
@@ -64,6 +72,7 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
         Step.LOSE: State.CLOSED,
     },
     State.SPENT: {Step.SPEND: State.SPENT, Step.ABORT: State.CLOSING, Step.LOSE: State.CLOSED},
+    State.SWITCHED: {Step.ABORT: State.CLOSING, Step.LOSE: State.CLOSED},
     State.CLOSING: {Step.ABORT: State.CLOSING, Step.LOSE: State.CLOSED},
     State.CLOSED: {Step.ABORT: State.CLOSED},
 }

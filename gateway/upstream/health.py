@@ -185,7 +185,6 @@ class HealthChecks:
                 key = told.get("key") if isinstance(told, dict) else None
                 replica.hint_key = key if isinstance(key, str) else None
         replica.refuses_priority = False
-        replica.speaks_websocket = None
         known = vllm_abilities(version)
         is_ordered = known.priority and self._are_ordered and not has_plugin
         return msgspec.structs.replace(known, turnpike_hints=has_plugin, priority=is_ordered)

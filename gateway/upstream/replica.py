@@ -4,9 +4,8 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -27,16 +26,10 @@ from gateway.upstream.errors import (
 from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
-from gateway.upstream.websocket import NoWebSocket, UpstreamWebSocket
 from gateway.wire.kv_transfer import Tier
 from gateway.wire.splice import Chunk
 
-C = TypeVar("C", UpstreamConnection, UpstreamWebSocket)
-
 _MAX_URL: Final = 2048
-_NO_WEBSOCKET_FOR_S: Final = 600.0
-"""So long a replica that does not speak it is not asked again, unless it was down meanwhile: who replaces it
-by one that does, behind the same address, waits no longer."""
 _PRINTED: Final = re.compile(r"[!-~]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[A-Fa-f0-9:.]+(%[A-Za-z0-9._-]+)?")
 
@@ -95,6 +88,7 @@ class Replica:
         local_faults: LocalFaults | None = None,
         keepalive_s: int | None = None,
         kv_tier: Tier | None = None,
+        responses_websocket: bool = False,
     ) -> None:
         """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never."""
         self.id = replica
@@ -102,6 +96,7 @@ class Replica:
         self.address = address
         self.api_key = api_key
         self.kv_tier = kv_tier
+        self.responses_websocket = responses_websocket
         self.hint_key: str | None = None
         """With what hints to its engine are signed, as it told us; a new one each time it starts."""
         self.refuses_priority = False
@@ -115,10 +110,6 @@ class Replica:
         """Most recently used last."""
         self._is_closed = False
         self._busy: set[UpstreamConnection] = set()
-        self._websockets: set[UpstreamWebSocket] = set()
-        self.speaks_websocket: bool | None = None
-        """As it showed; None if it was not asked lately."""
-        self._showed_s = 0.0
 
     async def endpoint(self) -> str:
         """IP address and port, for who connects there instead of us. Raises OSError if none is known."""
@@ -148,63 +139,48 @@ class Replica:
 
     @property
     def busy_count(self) -> int:
-        return len(self._busy) + len(self._websockets)
+        return len(self._busy)
 
     async def exchange(
-        self, chunks: list[Chunk], *, is_head_request: bool, may_repeat: bool
+        self,
+        chunks: list[Chunk],
+        *,
+        is_head_request: bool,
+        may_repeat: bool,
+        websocket_key: bytes | None = None,
     ) -> UpstreamConnection:
         """Sends a request and waits for the response's head; then the connection's `head` is there.
 
         The request is sent at most twice: on a kept connection, and again on a fresh one if the replica
         closed the kept one without an answer. A request that must not run twice (not `may_repeat`) is sent on
         a fresh one only. Raises `LocalFault`, `ConnectFailed`, `AnswerMissing` or `AnswerTimedOut`. Whoever
-        gets the connection gives it back with `release`.
+        gets the connection gives it back with `release`. `websocket_key`: of the handshake, if it is one.
         """
         kept = self._take_idle() if may_repeat else None
         if kept is not None:
             try:
-                return await self._ask(kept, chunks, is_head_request=is_head_request)
+                return await self._ask(kept, chunks, is_head_request, websocket_key)
             except AnswerTimedOut:
                 raise
             except AnswerMissing:
                 pass
         try:
-            fresh = await self._connect(UpstreamConnection)
-            return await self._ask(fresh, chunks, is_head_request=is_head_request)
+            fresh = await self._connect()
+            return await self._ask(fresh, chunks, is_head_request, websocket_key)
         except AnswerMissing as missing:
             missing.resends = int(kept is not None)
             raise
 
-    async def upgrade(self, lines: bytes, key: bytes) -> UpstreamWebSocket:
-        """Asks for a WebSocket. `lines`: the request's head; `key`: its `Sec-WebSocket-Key`. Raises
-        NoWebSocket if it answers in another way, or an UpstreamError. Whoever gets it gives it back with
-        `drop`."""
-        websocket = await self._connect(UpstreamWebSocket)
-        self._websockets.add(websocket)
-        try:
-            websocket.ask(lines, key)
-            await websocket.opened
-        except BaseException as error:
-            if isinstance(error, NoWebSocket) and error.is_lasting:
-                self._shows(speaks_websocket=False)
-            self.drop(websocket)
-            raise
-        self._shows(speaks_websocket=True)
-        return websocket
-
-    def drop(self, websocket: UpstreamWebSocket) -> None:
-        self._websockets.discard(websocket)
-        websocket.close()
-
-    def _shows(self, *, speaks_websocket: bool) -> None:
-        self.speaks_websocket, self._showed_s = speaks_websocket, asyncio.get_running_loop().time()
-
     async def _ask(
-        self, connection: UpstreamConnection, chunks: list[Chunk], *, is_head_request: bool
+        self,
+        connection: UpstreamConnection,
+        chunks: list[Chunk],
+        is_head_request: bool,
+        websocket_key: bytes | None,
     ) -> UpstreamConnection:
         self._busy.add(connection)
         try:
-            connection.send(chunks, is_head_request=is_head_request)
+            connection.send(chunks, is_head_request=is_head_request, websocket_key=websocket_key)
             await connection.head_came
         except BaseException:
             self.release(connection, reuse=False)
@@ -222,13 +198,10 @@ class Replica:
     def sweep(self, *, now: float) -> None:
         """Gives up on heads that do not come, closes connections unused for too long; once a second."""
         for connection in tuple(self._busy):
-            if connection.head is None and now - connection.sent_at > self._config.head_timeout_s:
+            is_handshake = connection.websocket_key is not None
+            limit_s = self._config.connect_timeout_s if is_handshake else self._config.head_timeout_s
+            if connection.head is None and now - connection.sent_at > limit_s:
                 connection.give_up_on_head()
-        for opening in tuple(self._websockets):
-            if not opening.opened.has_come and now - opening.asked_s > self._config.connect_timeout_s:
-                opening.give_up()
-        if self.speaks_websocket is False and now - self._showed_s > _NO_WEBSOCKET_FOR_S:
-            self.speaks_websocket = None
         oldest_kept = now - self._config.idle_connection_s
         kept = [c for c in self._idle if c.is_reusable and c.last_read > oldest_kept]
         for connection in self._idle:
@@ -236,7 +209,7 @@ class Replica:
                 connection.abort()
         self._idle = kept
 
-    def is_stalled(self, connection: UpstreamConnection | UpstreamWebSocket, *, now: float) -> bool:
+    def is_stalled(self, connection: UpstreamConnection, *, now: float) -> bool:
         return now - connection.last_read > self._config.stall_timeout_s
 
     def close(self) -> None:
@@ -244,8 +217,6 @@ class Replica:
         self._is_closed = True
         for connection in (*self._idle, *self._busy):
             connection.abort()
-        for websocket in tuple(self._websockets):
-            websocket.abort()
         self._idle = []
         self._resolver.close()
 
@@ -258,9 +229,9 @@ class Replica:
             connection.abort()
         return None
 
-    async def _connect(self, make: Callable[[], C]) -> C:
+    async def _connect(self) -> UpstreamConnection:
         """In a task of its own: the waiting coroutine is none, and a timeout needs one."""
-        connecting = asyncio.get_running_loop().create_task(self._open(make))
+        connecting = asyncio.get_running_loop().create_task(self._open())
         try:
             fresh = await connecting
             if self._is_closed:
@@ -272,7 +243,7 @@ class Replica:
             connecting.cancel()
             raise
 
-    async def _open(self, make: Callable[[], C]) -> C:
+    async def _open(self) -> UpstreamConnection:
         addresses: tuple[str, ...] = ()
         if self._is_closed:
             raise ConnectFailed("it is no member any more")
@@ -280,12 +251,12 @@ class Replica:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 addresses = await self._resolver.addresses()
                 try:
-                    return await self._open_any(addresses, make)
+                    return await self._open_any(addresses)
                 except ConnectFailed:
                     others = await self._resolver.others(addresses)
                     if not others:
                         raise
-                    return await self._open_any(others, make)
+                    return await self._open_any(others)
         except TimeoutError:
             if not addresses:
                 raise self._failure(socket.gaierror(socket.EAI_AGAIN, "DNS did not answer in time")) from None
@@ -293,11 +264,11 @@ class Replica:
         except OSError as error:
             raise self._failure(error) from error
 
-    async def _open_any(self, addresses: tuple[str, ...], make: Callable[[], C]) -> C:
+    async def _open_any(self, addresses: tuple[str, ...]) -> UpstreamConnection:
         failed: OSError | None = None
         for address in addresses:
             try:
-                connection = await self._open_one(address, make)
+                connection = await self._open_one(address)
             except OSError as error:
                 if failed is None or local_kind(failed) is not None:  # what the replica did tells more
                     failed = error
@@ -309,9 +280,9 @@ class Replica:
         assert failed is not None
         raise self._failure(failed) from failed
 
-    async def _open_one(self, address: str, make: Callable[[], C]) -> C:
+    async def _open_one(self, address: str) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
-        tcp, connection = await loop.create_connection(make, address, self.address.port)
+        tcp, connection = await loop.create_connection(UpstreamConnection, address, self.address.port)
         if self._tls is not None:
             # Not by `create_connection`, which would hide what TCP has not sent yet.
             tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=self.address.host)
@@ -334,7 +305,7 @@ def _shown(url: str) -> str:
     return scheme + found + re.split(r"[?#]", rest.rpartition("@")[2])[0]
 
 
-def _drop(connecting: asyncio.Task[C]) -> None:
+def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:
     """Whoever asked for this connection is gone."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().abort()

@@ -5,7 +5,6 @@ not need and never raises, so it can slow or break nothing. What it says does no
 bytes were cut into chunks, except how early it says it.
 """
 
-import contextlib
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Protocol as Interface
@@ -225,25 +224,6 @@ class StreamObserver(_Observer):
             self._reader.read_event(data, self._sighting)
         except UNREADABLE:
             return
-
-
-class EventObserver(_Observer):
-    """Sees events that come apart, one in each chunk, as over a WebSocket."""
-
-    is_stream = True
-
-    def __init__(self, reader: AnswerReader) -> None:
-        super().__init__()
-        self._reader = reader
-
-    def feed(self, chunk: bytes) -> bool:
-        if not _is_dense(chunk):
-            with contextlib.suppress(*UNREADABLE):
-                self._reader.read_event(chunk, self._sighting)
-        return True
-
-    def answer(self, status: int) -> Answer:
-        return self._answer(status)
 
 
 class BodyObserver(_Observer):

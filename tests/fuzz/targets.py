@@ -15,7 +15,6 @@ from tests.fuzz import (
     neighbours,
     proxies,
     spans,
-    websockets,
 )
 
 
@@ -39,6 +38,5 @@ TARGETS = (
     Target("spans", spans.make, spans.check),
     Target("neighbours", neighbours.make, neighbours.check, share=0.1),
     Target("proxies", proxies.make, proxies.check),
-    Target("websockets", websockets.make, websockets.check),
     Target("settings", configs.make, configs.check),
 )

@@ -422,12 +422,13 @@ class Bench:
         """What is going on in the gateway; all zero when nothing is."""
         gateway, brain = self.gateway, self.brain
         serving, replicas, mcp = gateway.serving, gateway.replica_watch.replicas, gateway.serving.mcp
+        tunnels = gateway.observation.metrics.tunnels
         return {
             "tickets": len(gateway.driver.tickets),
             "live requests": len(brain.live),
             "waiting": len(brain.waiting_room),
             "running on replicas": sum(state.running + state.light for state in brain.fleet),
-            "WebSockets": len(serving.websockets),
+            "tunnels": tunnels["opened"] - tunnels["closed"],
             "live turns": sum(s.live_turns for s in brain.sessions.sessions.newest_first()),
             "relays": len(serving.handlers._relays),
             "busy upstream connections": sum(r.busy_count for r in replicas.values()),

@@ -135,18 +135,6 @@ async def test_an_escaped_slash_in_a_models_name_is_not_ambiguous(start):
     assert bench.backend.seen[0].target == b"/v1/models/org%2Fname"
 
 
-@pytest.mark.parametrize("path", [b"/v1/responses", b"/v1/realtime"])
-async def test_websocket_is_a_426(start, path):
-    """By which Codex knows to ask by HTTP."""
-    bench = await start(limits={"linger_s": 0.1})
-    asked = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    response = await bench.ask(get(path, asked))
-    assert response.status == 426 and response.json()["error"]["code"] == "unsupported_upgrade"
-    assert response.get(b"upgrade") == b"HTTP/1.1"
-    assert response.all(b"connection") == [b"Upgrade", b"close"]
-    assert not bench.backend.seen
-
-
 @pytest.mark.parametrize("coding", [False, True], ids=["length", "chunked"])
 async def test_an_upgrade_is_ignored_and_a_body_stays_a_body(start, coding):
     """llhttp takes what follows for the other protocol; as HTTP/1.1 it would be a request of its own."""

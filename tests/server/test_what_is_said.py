@@ -5,7 +5,6 @@ import gzip
 import json
 from typing import Any
 
-import aiohttp
 import pytest
 
 from benchmarks.otlp_receiver import Receiver, attributes
@@ -22,8 +21,6 @@ from tests.server.bench import (
     post,
     sends,
 )
-from tests.server.websocket_bench import CALL as WS_CALL
-from tests.server.websocket_bench import RESULT, Caller, Speaker
 
 SECRET = "Bearer sk-of-the-client"
 ASK = {"role": "user", "content": "Weather in Paris?"}
@@ -375,25 +372,6 @@ async def test_a_dead_collector_holds_no_more_than_may_be_held(start):
         assert (await client.ask(post(json.dumps(CHAT).encode()))).status == 200
     assert contents.bytes <= 1 << 20
     assert contents.left_out > 0
-
-
-async def test_a_turn_of_a_websocket_says_it_too(start, receiver):
-    bench = await start(backend=Speaker, otel={"endpoint": receiver.endpoint, "content": True})
-    url = f"http://127.0.0.1:{bench.gateway.listener.port}/v1/responses"
-    async with aiohttp.ClientSession() as session:
-        client = Caller(await session.ws_connect(url))
-        await client.ask()
-        await client.ask(previous_response_id="resp_1", input=[RESULT])
-    await bench.gateway.stop()
-    in_order = sorted(chats(receiver), key=lambda each: each.end_time_unix_nano)
-    first, second = map(content, in_order)
-    assert first["input.messages"] == [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
-    call = {"type": "tool_call", "id": WS_CALL["call_id"], "name": "price"}
-    [message] = first["output.messages"]
-    assert message["parts"] == [{**call, "arguments": {"item": "pear"}}]
-    result = {"type": "tool_call_response", "id": WS_CALL["call_id"], "response": "12"}
-    assert second["input.messages"] == [{"role": "tool", "parts": [result]}]
-    assert second["output.messages"][0]["parts"] == [{"type": "text", "content": "Twelve."}]
 
 
 @pytest.mark.slow
