@@ -1,4 +1,4 @@
-"""What the stores have in common that are reached by a connection: one deadline, one breaker, writes behind.
+"""A store that is reached by a connection: one deadline, one breaker, writes behind.
 
 Invariants: no call outlives the deadline; while the breaker is open no call does I/O; connections are made by
 the probe alone or within a deadline; what waits to be written is bounded, and written in order.
