@@ -15,11 +15,11 @@ from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.shared_state import directory as module
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
-from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.observer import observe
+from lab.evaluation.memory_store import MemoryStore
 from lab.evaluation.replay import recorded_brain
 from tests.workflow.world import call, result, said, user
 
