@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.server.bench import Client, Message, get
-from tests.several.fleet import Fleet, running_fleet
+from tests.several.fleet import READY_WITHIN_S, Fleet, running_fleet
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ async def control_of(ports: Iterable[int], directory: Path) -> AsyncIterator[int
         command = [sys.executable, "-m", "gateway", "control", *urls, "--listen", "127.0.0.1:0"]
         process = subprocess.Popen(command, stderr=written)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(READY_WITHIN_S):
             while "/turnpike/\n" not in log.read_text():
                 await asyncio.sleep(0.05)
         yield int(log.read_text().rpartition("/turnpike/")[0].rpartition(":")[2])

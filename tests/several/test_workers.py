@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.project import shipped
 from tests.server.bench import Client, get
 from tests.several.fleet import (
     READY_WITHIN_S,
@@ -287,3 +289,34 @@ async def test_one_dashboard_shows_both_also_when_one_began_anew(tmp_path):
             await asyncio.gather(*(agent.run(turns=1) for agent in fleet.agents))
             await reader.has("turn_arrive", 2 * AGENTS)
             assert any(not event.id.startswith("1-0.") for event in reader.events[seen:])
+
+
+# --- without a parent --------------------------------------------------------------------------------
+
+
+async def test_instances_of_the_unit_share_a_port_and_one_may_die(tmp_path):
+    unit = shipped.unit("turnpike@.service")
+    (start,) = unit["ExecStart"]
+    flags = shlex.split(start)[4:]
+    environment = dict(each.split("=", 1) for each in unit["Environment"])
+    async with running_fleet(tmp_path, gateways=0) as fleet:
+        environment["TURNPIKE_SHARED__URL"] = fleet.redis.url
+        first = free_pair()
+        for instance in (str(first), str(first + 1)):
+            gateway = GatewayProcess(tmp_path, f"instance-{instance}", fleet.settings)
+            own = [each.replace("%i", instance) for each in flags]
+            gateway.prelude = f"import os; os.environ.update({environment!r}); sys.argv += {own!r}"
+            fleet.gateways.append(gateway)
+        one, other = fleet.gateways
+        other._settings = other._settings.replace(f":{other.port}", f":{one.port}")
+        await fleet.start(one, other)
+        await fleet.know_one_another(fleet.gateways, within_s=READY_WITHIN_S)
+        assert [one.control_port, other.control_port] == [first, first + 1]
+        for number in range(AGENTS):
+            fleet.agent(f"agent-{number}", headers=ON_NEW_CONNECTIONS, asks=[0])
+        async with at_work(*fleet.agents):
+            await all_go_on(fleet.agents, turns=3)
+            assert all([await each.metric("requests_passed_on_total") for each in (one, other)])
+            one.kill()
+            await all_go_on(fleet.agents, turns=3)
+        assert [agent.lost for agent in fleet.agents if agent.lost] == []
