@@ -3,8 +3,8 @@
 Starts a redis-server (from PATH or `.cache/programs`), a process of its own, and asks it from this one: for
 4 keys at a time, one call after the other and 50 at once, and to write behind. Then it fills it: what does
 an entry of a 16-byte key and a 24-byte value take? Then it asks two gateways, one of which has the store, in
-turns to begin a conversation: what do its one look-up and what it publishes add? Of recordings (FILE) it says how much one gateway tells the others of what it learned, and how long
-others take to learn it.
+turns to begin a conversation: what do its one look-up and what it publishes add? Of recordings (FILE) it says
+how much one gateway tells the others of what it learned, and how long others take to learn it.
 """
 
 import argparse
