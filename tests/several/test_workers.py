@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from scripted_engine.ports import free_port
 from tests.project import shipped
 from tests.server.bench import Client, get
 from tests.several.fleet import (
@@ -93,9 +94,8 @@ class Workers(GatewayProcess):
 def free_pair() -> int:
     """The first of two ports beside one another."""
     while True:
-        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
+        port = free_port()
+        with contextlib.suppress(OSError), socket.socket() as second:
             second.bind(("127.0.0.1", port + 1))
             return port
 
