@@ -70,14 +70,19 @@ class Workers:
 
     async def _reserve(self) -> list[socket.socket]:
         """Sockets that keep the address while no worker has it. They do not listen, so they get nothing."""
-        host, port = split_listen(self._config.server.listen)
+        listen = self._config.server.listen
+        host, port = split_listen(listen)
         # Bound without SO_REUSEPORT first: with it, another gateway's port would be shared silently.
         probes = await listening_sockets(host, port)
         addresses = [(each.family, each.getsockname()) for each in probes]
         for probe in probes:
             probe.close()
         if port == 0:
-            self._arguments = [*self._arguments, "--listen", f"{host}:{addresses[0][1][1]}"]
+            self._arguments = [
+                *self._arguments,
+                "--listen",
+                f"{listen.rpartition(':')[0]}:{addresses[0][1][1]}",
+            ]
         reserved = []
         for family, address in addresses:
             reserved.append(socket.socket(family))
@@ -132,9 +137,10 @@ class Workers:
             if self._ending.is_set():
                 process.send_signal(signal.SIGTERM)
             assert process.stdout is not None
-            if await process.stdout.readline() == _SERVING:
-                self._is_first_up = True
-                self._begin_others.set()
+            async for line in process.stdout:
+                if line == _SERVING:
+                    self._is_first_up = True
+                    self._begin_others.set()
             return await process.wait()
         finally:
             del self._processes[number]
