@@ -1,11 +1,10 @@
 """What the store of several gateways costs: `python -m benchmarks.store [--json] [--entries N] [FILE...]`.
 
-Starts a redis-server (from PATH or `.cache/programs`) and a local server, each a process of its own, and
-asks them from this one: for 4 keys at a time, one call after the other and 50 at once, and to write behind.
-Then it fills them: what does an entry of a 16-byte key and a 24-byte value take? Then it asks two gateways,
-one of which has the store, in turns to begin a conversation: what do its one look-up and what it publishes
-add? Of recordings (FILE) it says how much one gateway tells the others of what it learned, and how long
-others take to learn it.
+Starts a redis-server (from PATH or `.cache/programs`), a process of its own, and asks it from this one: for
+4 keys at a time, one call after the other and 50 at once, and to write behind. Then it fills it: what does
+an entry of a 16-byte key and a 24-byte value take? Then it asks two gateways, one of which has the store, in
+turns to begin a conversation: what do its one look-up and what it publishes add? Of recordings (FILE) it says
+how much one gateway tells the others of what it learned, and how long others take to learn it.
 """
 
 import argparse
@@ -16,7 +15,6 @@ import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -35,7 +33,6 @@ from gateway.core.commands import Command
 from gateway.domain.ids import TenantId
 from gateway.domain.lessons import PERIOD_S, Notes, ToolRan, read
 from gateway.shared_state.lessons import Lessons
-from gateway.shared_state.local_server import LocalServer
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Entry, Store
 from lab.evaluation.recording import read_recording
@@ -53,7 +50,7 @@ def entry(number: int) -> Entry:
 
 
 async def measure(url: str) -> dict[str, float]:
-    store = await open_store(url, time.monotonic, deadline_s=1.0)
+    store = await open_store(url, deadline_s=1.0)
     if not store.is_up:
         raise SystemExit(f"{url} does not answer")
     await fill(store, 0, 10_000)
@@ -167,7 +164,7 @@ async def fill(store: Store, first: int, count: int) -> None:
 
 
 async def fill_at(url: str, first: int, count: int) -> None:
-    store = await open_store(url, time.monotonic, deadline_s=1.0)
+    store = await open_store(url, deadline_s=1.0)
     await fill(store, first, count)
     assert store.counters.dropped_writes == 0
     await store.aclose()
@@ -191,23 +188,6 @@ def redis_server(directory: str) -> Iterator[tuple[str, redis.Redis]]:
                     time.sleep(0.05)
             yield f"redis://127.0.0.1:{port}", admin
         server.kill()
-
-
-@contextmanager
-def local_server(directory: str) -> Iterator[tuple[str, int]]:
-    path = f"{directory}/own/store.sock"
-    command = [sys.executable, "-m", "benchmarks.store", "--serve", path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        server.stdout.readline()
-        yield f"unix://{path}", server.pid
-        server.kill()
-
-
-async def serve(path: str) -> None:
-    await LocalServer(path, time.monotonic, max_entries=10_000_000).start()
-    print(flush=True)
-    await asyncio.Event().wait()
 
 
 def added_ms(store_url: str, directory: str, requests: int) -> dict[str, float]:
@@ -255,39 +235,26 @@ def begin_conversation(client: HTTPConnection, number: int) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--entries", type=int, default=1_000_000, help="to fill a store with")
     parser.add_argument("recordings", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--requests", type=int, default=3_000, help="to each of two gateways")
-    parser.add_argument("--serve", metavar="PATH", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.serve:
-        uvloop.run(serve(arguments.serve))
     guard()
     figures: dict[str, dict[str, float]] = {}
     if arguments.recordings:
         figures["taught"] = lessons_of(arguments.recordings)
-    with tempfile.TemporaryDirectory() as directory:
-        with redis_server(directory) as (url, admin):
-            figures["redis"] = uvloop.run(measure(url))
-            admin.flushall()
-            before = admin.info("memory")["used_memory"]
-            uvloop.run(fill_at(url, 0, arguments.entries))
-            taken = admin.info("memory")["used_memory"] - before
-            figures["redis"]["bytes_per_entry"] = taken / arguments.entries
-            admin.flushall()
-            figures["request"] = added_ms(url, directory, arguments.requests)
-        with local_server(directory) as (url, pid):
-            figures["local"] = uvloop.run(measure(url))
-            before = resident_bytes(pid)
-            uvloop.run(fill_at(url, 1_000_000, arguments.entries))
-            figures["local"]["bytes_per_entry"] = (resident_bytes(pid) - before) / arguments.entries
+    with tempfile.TemporaryDirectory() as directory, redis_server(directory) as (url, admin):
+        figures["redis"] = uvloop.run(measure(url))
+        admin.flushall()
+        before = admin.info("memory")["used_memory"]
+        uvloop.run(fill_at(url, 0, arguments.entries))
+        taken = admin.info("memory")["used_memory"] - before
+        figures["redis"]["bytes_per_entry"] = taken / arguments.entries
+        admin.flushall()
+        figures["request"] = added_ms(url, directory, arguments.requests)
     if arguments.json:
         print(json.dumps(figures))
         return

@@ -3,11 +3,11 @@
     python -m benchmarks.workers [--workers 2] [--connections 32] [--rounds 3] [--quick] [--json]
 
 Growing conversations with tool calls, each on a connection of its own from its first turn on, answered whole
-by a server that takes no time; one worker, several, and as many gateways that share nothing, in turns. Told
-is CPU time a request, of all processes of the gateway, kernel and parent included, as a ratio to one
-worker's, round by round. `apart_cpu_to_one_worker` is what further processes cost on this machine, whatever
-they do: what workers cost beyond it is what they share. Requests a second are told, too: where load, upstream
-and workers share two cores, they say nothing of what workers could do elsewhere.
+by a server that takes no time; one worker, several on a Redis, and as many gateways that share nothing, in
+turns. Shown is CPU time a request, of all processes of the gateway, kernel and parent included, Redis apart,
+as a ratio to one worker's, round by round. `apart_cpu_to_one_worker` is what further processes cost on this
+machine, whatever they do: what workers cost beyond it is what they share. Requests a second are shown, too:
+where load, upstream and workers share two cores, they say nothing of what workers could do elsewhere.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import random
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +28,13 @@ from benchmarks.conversations import Conversation
 from benchmarks.gateway import gateway_process
 from benchmarks.load import drive, is_right
 from benchmarks.processes import BenchmarkError, Pinning, cpu_seconds, upstream
+from benchmarks.store import redis_server
 from benchmarks.verdict import Verdict
 
 FIRST_BYTES, TURN_BYTES, TURNS = 10_000, 6_000, 10
+BEGUN_WITHIN_S: Final = 60.0
+BEGUN_S: Final = 5.0
+"""In which the last worker begins to serve."""
 WARM_UP_S: Final = 2.0
 """In which workers learn of one another, and Python of its code."""
 
@@ -48,11 +53,21 @@ def processes_of(pid: int) -> set[int]:
     return found
 
 
+async def all_serve(pids: Sequence[int], workers: int) -> None:
+    """Each of these has so many workers, and they had the time to begin."""
+    if workers == 1:
+        return
+    async with asyncio.timeout(BEGUN_WITHIN_S):
+        while any(len(processes_of(pid)) <= workers for pid in pids):  # noqa: ASYNC110 - other processes
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(BEGUN_S)
+
+
 class Case(msgspec.Struct, frozen=True):
     title: str
     gateways: int
     workers: int
-    """Of each."""
+    """Of each; several share by Redis."""
 
 
 async def one_round(
@@ -66,12 +81,17 @@ async def one_round(
     ]
     for at, each in enumerate(conversations):
         each.skip_to(at)
-    backend, server = f"http://127.0.0.1:{engine}", f"workers = {case.workers}\n"
+    backend, server, settings = f"http://127.0.0.1:{engine}", f"workers = {case.workers}\n", ""
     with ExitStack() as stack:
+        if case.workers > 1:
+            redis_folder = stack.enter_context(tempfile.TemporaryDirectory())
+            redis_url, _ = stack.enter_context(redis_server(redis_folder))
+            settings = f'[shared]\nurl = "{redis_url}"\n'
         started = [
-            stack.enter_context(gateway_process([backend], folder / str(number), server=server))
+            stack.enter_context(gateway_process([backend], folder / str(number), settings, server=server))
             for number in range(case.gateways)
         ]
+        await all_serve([pid for _, pid in started], case.workers)
         found = set[int]().union(*(processes_of(pid) for _, pid in started))
         runs = [
             asyncio.create_task(

@@ -8,7 +8,6 @@ import resource
 import secrets
 import sys
 from contextlib import redirect_stdout
-from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Final, TextIO, cast
 
@@ -23,6 +22,7 @@ from gateway.dashboard.cli import add_look
 from gateway.dashboard.settings_cli import add_settings_commands
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
+from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway
 from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
@@ -30,9 +30,7 @@ from gateway.server.picker.checking import check_picker
 from gateway.server.references import check_references
 from gateway.server.settings import Read, set_log_level
 from gateway.server.tenants import hash_key
-from gateway.server.workers.gateways import add_control
-from gateway.server.workers.seat import Seat
-from gateway.server.workers.supervisor import Supervisor
+from gateway.server.workers import Workers, join_parent, of_worker
 from gateway.shared_state.fleet_secret import derived, draw, fleet_secret
 from gateway.shared_state.protocol import StoreUnavailable
 from gateway.upstream.doctor import add_doctor
@@ -58,7 +56,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = _lab_parser(words[0]) if words and words[0] in _LAB_COMMANDS else _parser()
     arguments = parser.parse_args(words)
     log = logging.StreamHandler(sys.stderr)
-    log.setFormatter(LineFormatter("turnpike: %(message)s"))
+    worker = getattr(arguments, "worker", None)
+    log.setFormatter(LineFormatter(f"turnpike{'' if worker is None else f' {worker}'}: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[log])
     try:
         with redirect_stdout(cast(TextIO, Printable(sys.stdout))):
@@ -79,14 +78,16 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the gateway")
     _add_settings(serve)
     serve.add_argument(
-        "--workers", metavar="N", help="processes that serve: a number, or auto for one a core (default 1)"
+        "--workers",
+        metavar="N",
+        help="gateways on this port, which share a Redis: a number, or auto for one a core (default 1)",
     )
     serve.add_argument(
         "--sidecar",
         action="store_true",
         help=f"for the engine beside it: {_BESIDE}, with the key in {_BESIDE_KEY} if that is set",
     )
-    serve.add_argument("--worker", help=argparse.SUPPRESS)  # what a worker's parent tells it
+    serve.add_argument("--worker", type=int, help=argparse.SUPPRESS)  # its number, from its parent
     serve.set_defaults(command=_serve)
 
     picker = commands.add_parser("picker", help="tell Envoy where requests go, instead of sending them there")
@@ -187,20 +188,22 @@ def _load(arguments: argparse.Namespace, text: str | None = None) -> Config:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    if arguments.worker is not None:
-        seat, config = Seat.take(arguments.worker)
-        return _run_gateway(config, seat, None)
-    config = _load(arguments)
     has_file = arguments.config_flag is not None or arguments.config is not None
-    wanted = worker_count(config.server.workers, cores=_usable_cores())
-    read = partial(_load, arguments)
-    if wanted == 1:
-        return _run_gateway(config, None, read if has_file else None)
+    worker = arguments.worker
+
+    def read(text: str | None) -> Config:
+        config = _load(arguments, text)
+        return config if worker is None else of_worker(config, worker)
+
+    config = read(None)
+    count = worker_count(config.server.workers, cores=_usable_cores())
+    if count == 1 or worker is not None:
+        return _run_gateway(config, read if has_file else None, is_worker=worker is not None)
     set_log_level(config.server.log_level)
+    check_references(config, os.environ)
 
     async def run() -> int:
-        check_references(config, os.environ)
-        return await Supervisor(config, read, os.environ, wanted=wanted).run()
+        return await Workers(config, sys.argv[1:], count=count, can_reload=has_file).run()
 
     return uvloop.run(run())
 
@@ -208,7 +211,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _pick(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     check_picker(config)
-    return _run_gateway(config, None, None, is_picker=True)
+    return _run_gateway(config, None, is_picker=True)
 
 
 def _usable_cores() -> int:
@@ -217,7 +220,9 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _run_gateway(config: Config, seat: Seat | None, read: Read | None, *, is_picker: bool = False) -> int:
+def _run_gateway(
+    config: Config, read: Read | None, *, is_picker: bool = False, is_worker: bool = False
+) -> int:
     """`read`: None if there is no file to read again, or settings are not followed."""
     set_log_level(config.server.log_level)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
@@ -231,7 +236,6 @@ def _run_gateway(config: Config, seat: Seat | None, read: Read | None, *, is_pic
             gateway = Gateway(
                 config,
                 os.environ,
-                seat=seat,
                 read=read,
                 fleet_secret=secret,
                 is_secret_its_own=is_its_own,
@@ -240,7 +244,7 @@ def _run_gateway(config: Config, seat: Seat | None, read: Read | None, *, is_pic
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none
         try:
-            await gateway.run()
+            await gateway.run(join_parent if is_worker else None)
         except ValueError as error:
             raise RuntimeError("the gateway failed") from error  # a bug: with its trace
 

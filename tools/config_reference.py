@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.config import Config
-from gateway.config.changes import HELD_BY_PARENT, is_live, is_live_unless_none
+from gateway.config.changes import is_live, is_live_unless_none
 
 TARGET = Path(__file__).parent.parent / "docs/reference/configuration.md"
 
@@ -26,12 +26,11 @@ _HEAD = """\
 Settings are read at the start: defaults, then the TOML file, then the environment, then flags. The file is
 read again [on SIGHUP](reload.md), and `reload` says which settings are taken up then:
 
-| `reload` | one process | several workers |
-|---|---|---|
-| live | at once, with all that the gateway knows of sessions | by new workers |
-| live, not from or to none | the same, but for a change from none to some, or back | by new workers |
-| – | needs a restart | by new workers |
-| never | needs a restart | needs a restart |
+| `reload` | |
+|---|---|
+| live | at once, with all that the gateway knows of sessions |
+| live, not from or to none | the same, but for a change from none to some, or back |
+| – | needs a restart |
 
 `turnpike check-config FILE` says what is wrong with a file, with the key. An unknown key is an error.
 In the environment, `TURNPIKE_SERVER__LISTEN=…` sets `server.listen`.
@@ -64,8 +63,6 @@ def _sections(settings: type[msgspec.Struct], prefix: str) -> list[str]:
 
 
 def _on_reload(path: str) -> str:
-    if path in HELD_BY_PARENT:
-        return "never"
     if is_live_unless_none(path):
         return "live, not from or to none"
     return "live" if is_live(path) else "–"

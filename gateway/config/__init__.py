@@ -93,6 +93,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ValueError(f"pools: {priced[0]} has a replica with a price_per_h; set routing.price_per_s")
         if self.server.is_relay and (needy := next(self._needs_sessions(), None)) is not None:
             raise ValueError(f"server.mode: a relay knows no sessions, and {needy} needs them")
+        if self.server.workers != 1 and self.shared.url is None:
+            raise ValueError(
+                "server.workers: several share what they know through Redis, and shared.url is not set; "
+                'start one (redis-server --port 6379) and set [shared] url = "redis://127.0.0.1:6379"'
+            )
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)

@@ -1,7 +1,6 @@
 """What differs between two settings, and whether a gateway takes it up while it runs (pure).
 
-One process takes up what `LIVE` names, and keeps all that it knows. Several workers are replaced by new ones,
-which read everything; what their parent holds needs a restart all the same (`HELD_BY_PARENT`).
+It takes up what `LIVE` names, and keeps all that it knows; the rest needs a restart.
 """
 
 from collections.abc import Iterator
@@ -36,8 +35,6 @@ _NOT_LIVE: Final = ("pools.discovery", "pools.transfer", "upstream.ca_file", "up
 """Of what is below them, these are not."""
 _NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
 """Live, but for the change from none to some, or back: it changes what every request goes through."""
-HELD_BY_PARENT: Final = ("server.listen", "server.control", "server.workers")
-"""Of several workers."""
 _HIDDEN: Final = "(not shown)"
 
 
@@ -62,7 +59,7 @@ class _Leaf(NamedTuple):
 
 
 def is_live(path: str) -> bool:
-    """Whether one process takes it up; `path`: of a setting, without names of elements."""
+    """Whether a gateway takes it up; `path`: of a setting, without names of elements."""
     return _is_below(path, LIVE) and not _is_below(path, _NOT_LIVE)
 
 
@@ -71,8 +68,8 @@ def is_live_unless_none(path: str) -> bool:
     return path in _NEVER_NONE
 
 
-def changes(before: Config, after: Config, *, has_workers: bool) -> tuple[Change, ...]:
-    """In the settings' order; `has_workers`: several processes serve."""
+def changes(before: Config, after: Config) -> tuple[Change, ...]:
+    """In the settings' order."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     found = []
     for key in dict.fromkeys((*old, *new)):
@@ -89,7 +86,7 @@ def changes(before: Config, after: Config, *, has_workers: bool) -> tuple[Change
                 key=key,
                 before=_shown(was),
                 after=_shown(now),
-                needs_restart=_needs_restart(leaf.path, was, now, has_workers=has_workers),
+                needs_restart=_needs_restart(leaf.path, was, now),
             )
         )
     return tuple(found)
@@ -102,9 +99,7 @@ def moved_between_pools(before: Config, after: Config) -> str | None:
     return next((name for name, pool in names if pool_of.get(name, pool) != pool), None)
 
 
-def _needs_restart(path: str, was: _Leaf | None, now: _Leaf | None, *, has_workers: bool) -> bool:
-    if has_workers:
-        return path in HELD_BY_PARENT
+def _needs_restart(path: str, was: _Leaf | None, now: _Leaf | None) -> bool:
     is_switched = path in _NEVER_NONE and not (was and was.value and now and now.value)
     return is_switched or not is_live(path)
 

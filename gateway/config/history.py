@@ -12,8 +12,8 @@ class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """An embedded store of sessions, turns and decisions (docs/reference/history.md)."""
 
     path: Annotated[str, PRIVATE] | None = None
-    """A directory of this gateway's own, made if it is not there; nothing is remembered if not set. Several
-    workers have `<path>.worker-N` each."""
+    """A directory of this gateway's own, made if it is not there; nothing is remembered if not set. Workers
+    have `<path>.worker-N` each."""
     max_mb: Annotated[int, Meta(ge=32, le=10_000_000)] = 1024
     """Of the disk that it may take; a million turns take about 600. The oldest eighth goes first."""
     max_age_h: Annotated[float, Meta(gt=0, le=24 * 3660)] = 7 * 24

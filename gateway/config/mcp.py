@@ -22,7 +22,7 @@ class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     api_key_file: Annotated[str, PRIVATE] | None = None
     """The file that holds it."""
     max_concurrent_calls: Annotated[int, Meta(ge=0)] = 0
-    """Tool calls that it gets at a time, from each of the gateway's workers; more wait, and those of sessions
+    """Tool calls that it gets at a time, from each gateway; more wait, and those of sessions
     that somebody waits for go first. 0: as many as come."""
     max_waiting_calls: Annotated[int, Meta(ge=0)] = 256
     """Tool calls that wait for that; more are refused."""

@@ -10,8 +10,8 @@ from gateway.config.privacy import PRIVATE
 
 class RecordingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, PRIVATE] | None = None
-    """Where events and commands are recorded, texts as hashes; nowhere if not set. Several
-    workers have `<path>.worker-N` each."""
+    """Where events and commands are recorded, texts as hashes; nowhere if not set. Workers
+    have `<path>.worker-N` each."""
     max_bytes: Annotated[int, Meta(ge=4096)] = 1 << 30
     """At this size the recording ends."""
     max_pending: Annotated[int, Meta(ge=1)] = 20_000

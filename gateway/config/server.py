@@ -31,8 +31,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     control: Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
     workers: Annotated[int, Meta(ge=1, le=256)] | Literal["auto"] = 1
-    """Processes that serve behind these two addresses; `auto`: as many as there are cores for them. Limits of
-    connections and memory are each worker's."""
+    """Gateways of this machine that `turnpike serve` starts on `listen`, each a process; `auto`: one for each
+    core. More than one need `shared.url`, a Redis. The first has its control plane at `control`, the next at
+    the port above it, and so on; limits are each one's."""
+    reuse_port: bool = False
+    """Other gateways of the same user may listen on `listen`, too (SO_REUSEPORT); the system deals new
+    connections out among them. `workers` sets it by itself."""
     control_hosts: tuple[HostName, ...] = ()
     """Names by which the control plane is asked for, such as `turnpike.monitoring`, beside `localhost`, the
     name in `control` and all addresses; others get 421, from browsers alone if there are keys."""
@@ -61,7 +65,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """After that: how long running requests may take to end."""
     state_path: Annotated[str, PRIVATE] | None = None
     """A file that remembers, as hashes, where stored responses live, so that a restart does not lose them.
-    With tenants an id that is not remembered is refused. Several workers have `<path>.worker-N` each."""
+    With tenants an id that is not remembered is refused. Workers have `<path>.worker-N` each."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What the gateway says on its standard error: this, and what is graver."""
     holding: HoldingConfig = HoldingConfig()

@@ -12,9 +12,9 @@ from gateway.config.server import Listen
 class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The store that several gateways share (docs/design/several-gateways.md)."""
 
-    url: Annotated[str, Meta(pattern=r"^(rediss?(\+cluster)?|unix|memory)://"), PRIVATE] | None = None
-    """`redis://`, `rediss://` (TLS), `redis+cluster://`, `rediss+cluster://`, `unix:///PATH` or `memory://`;
-    none if not set. An ACL user, and a password, may stand in it: `rediss://USER:PASSWORD@HOST:PORT`."""
+    url: Annotated[str, Meta(pattern=r"^rediss?(\+cluster)?://"), PRIVATE] | None = None
+    """`redis://`, `rediss://` (TLS), `redis+cluster://` or `rediss+cluster://`; none if not set. An ACL user,
+    and a password, may stand in it: `rediss://USER:PASSWORD@HOST:PORT`."""
     password_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds the password of Redis; it goes before one in the URL."""
     deadline_ms: Annotated[int, Meta(ge=1, le=1000)] = 20
@@ -24,6 +24,7 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     that has more are not shared: they are recognised only by the gateway that had them."""
     peer_listen: Listen = "127.0.0.1:0"
     """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Only
-    gateways of the same store are let in, but nothing is encrypted there."""
+    gateways of the same store are let in, but nothing is encrypted there. Of `server.workers`, the first has
+    this port, the next the one above it, and so on, in `peer_url` too."""
     peer_url: Annotated[str, Meta(pattern=r"^http://[^/]+:\d{1,5}\Z"), PRIVATE] | None = None
     """How the others reach that; by default its address."""

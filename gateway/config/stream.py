@@ -10,7 +10,7 @@ from gateway.config.privacy import PRIVATE
 
 class StreamFileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, PRIVATE] | None = None
-    """Where the stream is written; nowhere if not set. Several workers have `<path>.worker-N` each."""
+    """Where the stream is written; nowhere if not set. Workers have `<path>.worker-N` each."""
     max_bytes: Annotated[int, Meta(ge=4096)] = 256 << 20
     """At this size the file is moved to `<path>.1`, over an older one, and begun anew."""
     max_pending: Annotated[int, Meta(ge=1)] = 100_000

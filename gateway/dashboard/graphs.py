@@ -55,7 +55,7 @@ def view_graphs(conversations: Conversations) -> list[GraphView]:
 
 
 def name_of(agent: AgentType) -> str:
-    """The same at all workers."""
+    """The same at all gateways."""
     return f"{hash_text(f'{agent.key:x} {agent.owner}') & 0xFFFFFFFF:08x}"
 
 

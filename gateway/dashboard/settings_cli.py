@@ -10,7 +10,7 @@ from gateway.dashboard.cli import add_control_options, ask
 from gateway.domain.printable import printable
 
 _PATIENCE_S: Final = 120.0
-"""Several workers are replaced one after the other, and each new one has to find a replica that is up."""
+"""All settings, profiles and keys are read."""
 
 
 def add_settings_commands(commands: Any) -> None:

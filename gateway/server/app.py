@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -43,14 +43,12 @@ from gateway.server.settings import (
     SettingsPlane,
     reload_on_signal,
     set_log_level,
-    worker_routes,
 )
 from gateway.server.spending import Spending, SpentFile
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.server.tool_spans import ToolSpans
-from gateway.server.workers.seat import Order, Seat
 from gateway.shared_state.fleet_secret import derived
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.local_faults import LocalFaults
@@ -71,19 +69,17 @@ class Gateway:
         config: Config,
         environ: Mapping[str, str],
         *,
-        seat: Seat | None = None,
         read: Read | None = None,
         fleet_secret: bytes | None = None,
         is_secret_its_own: bool = False,
         is_picker: bool = False,
     ) -> None:
-        """Needs a running event loop. `seat`: this process is a worker's; `read`: reads the settings again,
-        None if that cannot be done; `fleet_secret`: what all gateways of the shared store know, None for the
-        only one; `is_secret_its_own`: they may know another one, since the store did not answer; `is_picker`:
-        clients ask Envoy, which asks us where they go. Raises ConfigError or OSError for what the settings
-        point to."""
+        """Needs a running event loop. `read`: reads the settings again, None if that cannot be done;
+        `fleet_secret`: what all gateways of the shared store know, None for the only one;
+        `is_secret_its_own`: they may know another one, since the store did not answer; `is_picker`: clients
+        ask Envoy, which asks us where they go. Raises ConfigError or OSError for what the settings point
+        to."""
         self._config = config
-        self._seat = seat
         references = read_references(config, environ)
         self.settings = Settings(config, references, environ, read, self._follow_settings) if read else None
         self._now = asyncio.get_running_loop().time
@@ -119,8 +115,8 @@ class Gateway:
             mcp=self.serving.mcp,
             picker=self._picker,
         )
-        self._state_file = StateFile.of(config, coordinator.sessions.residence, seat)
-        self._spent_file = SpentFile.of(config, self.driver, seat)
+        self._state_file = StateFile.of(config, coordinator.sessions.residence)
+        self._spent_file = SpentFile.of(config, self.driver)
         self._control: web.AppRunner | None = None
         self.picker_port = self.control_port = 0
 
@@ -160,7 +156,6 @@ class Gateway:
             PeerSecret(secret, self._learn_secret if is_its_own else None),
             drains=members.drains,
             check_now=self.replica_watch.health.check_now,
-            is_worker=self._seat is not None,
             now=self._now,
         )
         members.tell_of_drains = peers.tell
@@ -213,8 +208,9 @@ class Gateway:
             await self._peers.open(self.listener)
         if self._picker is not None:
             self.picker_port = await self._picker.start()
-        elif self._seat is None:
-            await self.listener.open(await listening_sockets(*split_listen(server.listen)), self._tls)
+        else:
+            sockets = await listening_sockets(*split_listen(server.listen), reuse_port=server.reuse_port)
+            await self.listener.open(sockets, self._tls)
         control = self.observation.control(
             self.driver, self._tenants, is_retiring=lambda: self.leaving.is_retiring
         )
@@ -227,12 +223,8 @@ class Gateway:
         # Bodies that swell are read by who bounds them.
         self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
         await self._control.setup()
-        if self._seat is None:
-            await web.TCPSite(self._control, *split_listen(server.control)).start()
-            self.control_port = self._control.addresses[0][1]
-        else:
-            await web.UnixSite(self._control, self._seat.control_path).start()
-            self._tasks.spawn(self._follow_orders(self._seat))
+        await web.TCPSite(self._control, *split_listen(server.control)).start()
+        self.control_port = self._control.addresses[0][1]
         if (tokens := self._tenants.tokens) is not None and tokens.is_kept_by_url:
             await tokens.fetch()
             self._tasks.supervise("keys of tokens", tokens.keep_keys)
@@ -241,16 +233,6 @@ class Gateway:
             self._tasks.supervise("peers", self._peers.watch)
             self._tasks.supervise("peers' lessons", self._peers.teach)
             self._tasks.supervise("peers' timeouts", self._peers.listener.watch)
-
-    async def _follow_orders(self, seat: Seat) -> None:
-        """Does what the parent says. It may not be served before it says so: replicas are not known yet."""
-        seat.on_acted = self.observation.audit.record
-        if await seat.told() is Order.ACCEPT:
-            await self.listener.open(seat.sockets, self._tls)
-            if await seat.told() is Order.HAND_OVER:
-                self.leaving.begin_hand_over()
-                return
-        self.leaving.signalled(signal.SIGINT)  # the parent is gone
 
     def _start_loops(self) -> None:
         supervise = self._tasks.supervise
@@ -291,14 +273,10 @@ class Gateway:
         await self.observation.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
-        if self._seat is not None:
-            await self._seat.leave(self.observation.metrics.render())
 
     # --- settings that change ----------------------------------------------------------------------
 
     def _settings_routes(self) -> list[web.RouteDef]:
-        if self._seat is not None:
-            return worker_routes()
         if (settings := self.settings) is None:
             return []
         return SettingsPlane(read=settings.read, diff=settings.diff, reload=settings.reload).routes()
@@ -331,17 +309,19 @@ class Gateway:
     def _on_hangup(self, settings: Settings) -> None:
         self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))
 
-    async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT, and leaves as `Leaving` says. SIGHUP: reads the settings again."""
+    async def run(self, on_serving: Callable[[Callable[[signal.Signals], None]], None] | None = None) -> None:
+        """Serves until SIGTERM or SIGINT, and leaves as `Leaving` says. SIGHUP: reads the settings again.
+        `on_serving`: called once it serves, with what takes a signal."""
         self.leaving.catch_signals()
         if self.settings is not None:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup, self.settings)
         try:
             await self.start()
-            if self._seat is None:
-                port = self.listener.port if self._picker is None else self.picker_port
-                _log.info("%s", listening_on(self._config, port, self.control_port, self._picker is not None))
+            port = self.listener.port if self._picker is None else self.picker_port
+            _log.info("%s", listening_on(self._config, port, self.control_port, self._picker is not None))
+            if on_serving is not None:
+                on_serving(self.leaving.signalled)
             await self.leaving.wait(self._tasks)
         finally:
             await self.stop()

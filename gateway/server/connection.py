@@ -308,7 +308,7 @@ class ClientConnection(ResponseWriter):
                 self._parser.refuse(Refusal(reason=RefusalReason.REQUEST_TIMEOUT, message=message))
                 self._read_on()
         elif now - max(self._since, self._last_read) > (
-            limits.keep_alive_s if self._listener.keeps_idle else _FIRST_REQUEST_S
+            limits.keep_alive_s if not self._listener.is_draining else _FIRST_REQUEST_S
         ):
             self.close()
 

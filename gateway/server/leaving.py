@@ -1,4 +1,4 @@
-"""How a gateway ends: signals, the lame-duck phase, the drain; or a hand-over to the process that follows.
+"""How a gateway ends: signals, the lame-duck phase, the drain.
 
 SIGTERM: lame duck, then drain, then the end. SIGINT, which a person sends, begins with the drain. Each
 further signal goes on to the next step.
@@ -43,7 +43,6 @@ class Leaving:
         self._picker = picker
         self.is_retiring = False
         """It is not ready any more, though it may serve."""
-        self._is_handing_over = False
         self._begun = asyncio.Event()
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
@@ -65,11 +64,6 @@ class Leaving:
             self._hurry.set()
         self._begun.set()
 
-    def begin_hand_over(self) -> None:
-        """Another process takes new connections from now on."""
-        self._is_handing_over = True
-        self._begun.set()
-
     async def wait(self, tasks: TaskGroup) -> None:
         """Until it has been told to leave, and has left or was told not to wait for that."""
         await self._begun.wait()
@@ -78,9 +72,6 @@ class Leaving:
         await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
 
     async def _leave(self) -> None:
-        if self._is_handing_over:
-            await self.hand_over()
-            return
         if self._lame_duck_s and not self._hurry.is_set():
             _log.info("not ready any more; serving for another %g s", self._lame_duck_s)
             await self.retire()
@@ -104,19 +95,6 @@ class Leaving:
         if self._peers is not None:
             await self._peers.leave()
         self._driver.send(ev.DrainStarted())
-        await self._drain_connections()
-
-    async def hand_over(self) -> None:
-        """Another process takes new connections. A connection that is there gets its next answer, as its
-        last: closing it between two requests could cross the next one on its way."""
-        self.is_retiring = True
-        if self._peers is not None:
-            await self._peers.leave()
-        self._listener.leave()
-        await self._listener.emptied(self._lame_duck_s)
-        await self._drain_connections()
-
-    async def _drain_connections(self) -> None:
         if self._mcp is not None:
             self._mcp.drain()
         if self._picker is not None:

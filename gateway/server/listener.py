@@ -43,8 +43,6 @@ class Listener:
         self.now = now
         self.budget = BufferBudget(limits.max_buffered_bytes)
         self.is_draining = False
-        self.keeps_idle = True
-        """False: a connection on which no request comes is closed soon, too."""
         self.loop = asyncio.get_running_loop()
         self._connections: set[ClientConnection] = set()
         self._is_empty = asyncio.Event()
@@ -107,7 +105,6 @@ class Listener:
     async def drain(self, timeout_s: float) -> bool:
         """Takes no new work, lets running requests end. Whether all of them did within the time."""
         self.leave()
-        self.keeps_idle = False  # one may have been accepted that begins only now
         if self._tls is not None:
             self._tls.close()
         for connection in tuple(self._connections):

@@ -94,11 +94,9 @@ class Peers:
         *,
         drains: Drains,
         check_now: Callable[[ReplicaId], None],
-        is_worker: bool,
         now: Callable[[], float],
     ) -> None:
-        """`check_now`: asks a replica how it is; `is_worker`: it is one of several on this machine, as one
-        has not the time for all."""
+        """`check_now`: asks a replica how it is."""
         self.alive: dict[str, Peer] = {}
         self.lessons: Lessons | None = None
         """There after `open`."""
@@ -107,7 +105,6 @@ class Peers:
         self._secret = secret
         self._config = config.shared
         self._environ = environ
-        self._is_worker = is_worker
         self._driver = driver
         self._drains = drains
         self._check_now = check_now
@@ -137,7 +134,7 @@ class Peers:
 
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
-        self._store = await open_shared(self._config, self._environ, self._now)
+        self._store = await open_shared(self._config, self._environ)
         sessions = self._driver.coordinator.sessions.sessions
         self.directory = Directory(
             self._store,
@@ -178,7 +175,7 @@ class Peers:
         await self._secret.keep(self._store, has_settled=self._now() >= self._settled_s)
 
     def _says(self) -> bytes:
-        is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
+        is_busy = self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
         told = Told(
             self._url,

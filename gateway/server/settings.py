@@ -36,8 +36,6 @@ environment and the command line. Blocks; raises ConfigError."""
 
 
 class Settings:
-    """Of one process."""
-
     def __init__(
         self,
         config: Config,
@@ -55,7 +53,7 @@ class Settings:
         self._one_at_a_time = asyncio.Lock()
 
     def diff(self, after: Config) -> tuple[Change, ...]:
-        return changes(self._config, after, has_workers=False)
+        return changes(self._config, after)
 
     async def reload(self) -> tuple[Change, ...]:
         """What changed. Also what the settings point to is read again: keys of replicas, certificates. Raises
@@ -87,7 +85,7 @@ def refuse_restarts(changed: tuple[Change, ...]) -> None:
 
 
 class SettingsPlane:
-    """The two paths, for one process or for the parent of several."""
+    """The two paths."""
 
     def __init__(
         self,
@@ -115,15 +113,6 @@ class SettingsPlane:
     async def _would_change(self, request: web.Request) -> tuple[Change, ...]:
         text = (await request.read()).decode()
         return self._diff(await asyncio.to_thread(self._read, text or None))
-
-
-def worker_routes() -> list[web.RouteDef]:
-    """Of a worker: whether its parent may do it is for the worker's access check to say."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(status=204)
-
-    return [web.post(DIFF_PATH, answer), web.post(RELOAD_PATH, answer)]
 
 
 async def reload_on_signal(reload: Callable[[], Awaitable[tuple[Change, ...]]], record: Record) -> None:

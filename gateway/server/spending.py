@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +34,6 @@ from gateway.domain.spending import NOTHING, Account, Amounts, Reserved, Spent
 from gateway.server.driver import Driver
 from gateway.server.peers import Peers
 from gateway.server.state_file import write_anew
-from gateway.server.workers.seat import Seat, own_path, paths_of_all
 from gateway.shared_state.protocol import Store, StoreUnavailable
 
 _log: Final = logging.getLogger(__name__)
@@ -162,15 +161,12 @@ def _row(amounts: Amounts) -> tuple[float, float, float]:
 
 
 class SpentFile:
-    def __init__(
-        self, path: str, bounds: Bounds, send: Callable[[ev.Event], None], *, others: Iterable[Path] = ()
-    ) -> None:
-        """Tells the brain what earlier processes knew; `others`: what they wrote besides `path`. Raises
-        OSError if a file cannot be read or written."""
+    def __init__(self, path: str, bounds: Bounds, send: Callable[[ev.Event], None]) -> None:
+        """Tells the brain what earlier processes knew. Raises OSError if the file cannot be read or
+        written."""
         self._path = Path(path)
         self._bounds = bounds
-        spent = [spent for each in (*others, self._path) for spent in _read(each)]
-        if spent:
+        if spent := _read(self._path):
             send(ev.SpendRemembered(tuple(spent)))
         self._written: dict[Account, Amounts] = {}
         self._lock = threading.Lock()
@@ -179,15 +175,12 @@ class SpentFile:
         write_anew(self._path, self._lines())
 
     @classmethod
-    def of(cls, config: Config, driver: Driver, seat: Seat | None) -> "SpentFile | None":
-        """None if no day or month is bounded, or the settings name no file. `seat`: of a worker, which has a
-        file of its own."""
+    def of(cls, config: Config, driver: Driver) -> "SpentFile | None":
+        """None if no day or month is bounded, or the settings name no file."""
         bounds, path = driver.coordinator.bounding.bounds, config.server.state_path
         if bounds is None or not bounds.has_accounts or path is None:
             return None
-        path = f"{path}.spent"
-        own = path if seat is None else own_path(path, seat.number)
-        return cls(own, bounds, driver.send, others=paths_of_all(path))
+        return cls(f"{path}.spent", bounds, driver.send)
 
     async def run(self) -> None:
         while True:

@@ -20,7 +20,6 @@ from typing import BinaryIO, Final
 from gateway.config import Config
 from gateway.domain.ids import ReplicaId
 from gateway.routing.state_residence import StateKey, StateResidence
-from gateway.server.workers.seat import Seat, own_path, paths_of_all
 
 _log = logging.getLogger(__name__)
 _PERIOD_S: Final = 1.0
@@ -30,29 +29,26 @@ _MAX_PENDING: Final = 100_000
 
 
 class StateFile:
-    def __init__(
-        self, path: str, residence: StateResidence, *, max_ids: int, others: Iterable[Path] = ()
-    ) -> None:
-        """Tells `residence` what earlier processes knew; `others`: what they wrote besides `path`, the newest
-        last. Raises OSError if a file cannot be read or written."""
+    def __init__(self, path: str, residence: StateResidence, *, max_ids: int) -> None:
+        """Tells `residence` what earlier processes knew. Raises OSError if the file cannot be read or
+        written."""
         self._path = Path(path)
         self._residence = residence
         self._max_lines = 2 * max_ids
         self._pending: list[bytes] = []
-        residence.restore([home for each in (*others, self._path) for home in _read(each)])
+        residence.restore(_read(self._path))
         self._lines = 0
         self._write_anew(residence.homes())
         residence.on_learned = self._learned
 
     @classmethod
-    def of(cls, config: Config, residence: StateResidence, seat: Seat | None) -> "StateFile | None":
-        """None if the settings name none. `seat`: of a worker, which has a file of its own."""
+    def of(cls, config: Config, residence: StateResidence) -> "StateFile | None":
+        """None if the settings name none."""
         if (path := config.server.state_path) is None:
             if config.tenants:
                 _log.info("server.state_path is not set: stored responses will be unknown after a restart")
             return None
-        own = path if seat is None else own_path(path, seat.number)
-        return cls(own, residence, max_ids=config.state.max_state_ids, others=paths_of_all(path))
+        return cls(path, residence, max_ids=config.state.max_state_ids)
 
     async def run(self) -> None:
         while True:

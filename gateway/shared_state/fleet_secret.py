@@ -14,7 +14,6 @@ from typing import Final
 
 from gateway.config.shared import SharedConfig
 from gateway.shared_state.breaker import LONGEST_WAIT_S
-from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import VERSION, Store, StoreUnavailable
 
@@ -30,8 +29,7 @@ SETTLES_S: Final = LONGEST_WAIT_S + 1.0
 
 async def fleet_secret(config: SharedConfig, environ: Mapping[str, str], clock: Callable[[], float]) -> bytes:
     """Raises StoreUnavailable if the store does not answer for some seconds."""
-    store = await open_shared(config, environ, clock)
-    settles_s = 0.0 if isinstance(store, MemoryStore) else SETTLES_S
+    store = await open_shared(config, environ)
     gives_up_s, empty_s = clock() + _PATIENCE_S, math.inf
     try:
         while True:
@@ -39,7 +37,7 @@ async def fleet_secret(config: SharedConfig, environ: Mapping[str, str], clock: 
                 if (there := await standing(store)) is not None:
                     return there
                 empty_s = min(empty_s, clock())
-                if clock() >= empty_s + settles_s:
+                if clock() >= empty_s + SETTLES_S:
                     return await keep(store, draw())
             except StoreUnavailable:
                 if clock() >= gives_up_s:

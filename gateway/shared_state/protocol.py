@@ -23,7 +23,7 @@ class StoreUnavailable(Exception):  # noqa: N818 - what the store is
     """
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, tag="e"):
+class Entry(msgspec.Struct, frozen=True):
     """What `publish` puts under a key. The value None deletes."""
 
     key: bytes

@@ -1,4 +1,4 @@
-"""What the stores have in common that are reached by a connection: one deadline, one breaker, writes behind.
+"""A store that is reached by a connection: one deadline, one breaker, writes behind.
 
 A deadline is counted in slices of a timer. However long the own event loop stands still, one slice passes,
 and what the store answered meanwhile is read before the next one: a stall here is no fault of the store's.

@@ -22,9 +22,12 @@ from gateway.domain.request import RequestFacts
 from gateway.shared_state.directory import Directory, Peer, name_key
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Entry, Store
+from lab.evaluation.memory_store import MemoryStore
 from lab.evaluation.recording import Exchange
 from lab.evaluation.replay import Placed, Replay, recorded_brain, request_of
 
+IN_MEMORY: Final = "memory://"
+"""The URL of a store in this process."""
 _CLIENT: Final = "recorded"
 """Where all requests come from: nothing but their content tells them apart."""
 _IDLE_S: Final = 3600.0
@@ -177,8 +180,10 @@ class SharedReplays:
         self._count = 0
 
     def __enter__(self) -> Self:
-        loop = self._runner.get_loop()
-        self._store = self._runner.run(open_store(self._url, loop.time, deadline_s=_PATIENCE_S))
+        if self._url == IN_MEMORY:
+            self._store: Store = MemoryStore(self._runner.get_loop().time)
+        else:
+            self._store = self._runner.run(open_store(self._url, deadline_s=_PATIENCE_S))
         try:
             self._must_be_up()
         except ConnectionError:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gateway.config import Config
-from gateway.config.changes import HELD_BY_PARENT, LIVE, Change, changes, is_live
+from gateway.config.changes import LIVE, Change, changes, is_live
 from gateway.config.privacy import fields_of
 
 KEY, OTHER_KEY = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -16,9 +16,9 @@ def config(**sections) -> Config:
     return msgspec.convert({"pools": [POOL], "tenants": [TEAM], **sections}, Config)
 
 
-def told(before: dict, after: dict, *, has_workers: bool = False) -> dict[str, bool]:
+def told(before: dict, after: dict) -> dict[str, bool]:
     """By key, whether it needs a restart."""
-    found = changes(config(**before), config(**after), has_workers=has_workers)
+    found = changes(config(**before), config(**after))
     return {each.key: each.needs_restart for each in found}
 
 
@@ -41,12 +41,12 @@ def _types(shape):
 
 
 def test_nothing_has_changed():
-    assert changes(config(), config(), has_workers=False) == ()
+    assert changes(config(), config()) == ()
 
 
 def test_a_value_is_shown_before_and_after_with_its_key():
     more = {**TEAM, "quota": {"weight": 2.0}}
-    (change,) = changes(config(), config(tenants=[more]), has_workers=False)
+    (change,) = changes(config(), config(tenants=[more]))
     assert change == Change(
         key="tenants[team-a].quota.weight", before="1.0", after="2.0", needs_restart=False
     )
@@ -67,7 +67,6 @@ def test_secrets_and_addresses_are_not_shown():
         config(
             tenants=[{**TEAM, "key_hashes": [OTHER_KEY]}], pools=[{**POOL, "replicas": [{"url": "http://c"}]}]
         ),
-        has_workers=False,
     )
     hashes = next(each for each in found if each.key == "tenants[team-a].key_hashes")
     assert hashes.before == hashes.after == "(not shown)"
@@ -80,7 +79,7 @@ def test_secrets_and_addresses_are_not_shown():
     [
         ("server", {"listen": "127.0.0.1:9"}, True),
         ("server", {"control": "127.0.0.1:9"}, True),
-        ("server", {"workers": 2}, True),
+        ("server", {"reuse_port": True}, True),
         ("server", {"receipts": False}, False),
         ("server", {"limits": {"max_connections": 3}}, False),
         ("shared", {"url": "redis://a"}, True),
@@ -97,13 +96,6 @@ def test_secrets_and_addresses_are_not_shown():
 def test_what_one_process_takes_up(section, changed, needs_restart):
     found = told({}, {section: changed})
     assert found and any(found.values()) is needs_restart
-
-
-def test_new_workers_read_everything_but_what_their_parent_holds():
-    changed = {"listen": "127.0.0.1:9", "control": "127.0.0.1:10", "workers": 2, "proxy_protocol": False}
-    found = told({}, {"server": changed, "shared": {"url": "redis://a"}, "tenants": []}, has_workers=True)
-    assert {key for key, needs_restart in found.items() if needs_restart} == set(HELD_BY_PARENT)
-    assert "shared.url" in found
 
 
 def test_what_is_called_live_is_there():

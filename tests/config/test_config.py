@@ -64,8 +64,8 @@ def test_the_public_needs_a_key():
 @pytest.mark.parametrize(
     ("sections", "needy"),
     [
-        ({"server": {"workers": 2}}, "server.workers"),
-        ({"shared": {"url": "memory://"}}, "shared.url"),
+        ({"server": {"workers": 2}, "shared": {"url": "redis://r"}}, "server.workers"),
+        ({"shared": {"url": "redis://r"}}, "shared.url"),
         ({"bounds": [{"name": "b", "of": "session", "turns": 3}]}, "bounds"),
         ({"tenants": [{**tenant("a", KEY), "quota": {"tokens_per_minute": 9}}]}, "tenants.quota"),
         ({"mcp": [{"name": "m", "url": "http://m"}]}, "mcp"),

@@ -34,6 +34,8 @@ class FakeControl:
 
     def __init__(self, *, key: str | None = None) -> None:
         self.key = key
+        self.is_of_several = False
+        """Ids are those of two gateways' stream, of which the first has all records."""
         self.is_page_closed = False
         """The page, too, is for those alone who have the key; so the browser asks for it."""
         self.url = ""
@@ -61,13 +63,17 @@ class FakeControl:
                 self.records.append(record)
             body = msgspec.json.encode(record)
             kind = json.loads(body)["type"]
-            self.lines.append(f"id: {len(self.lines) + 1}\nevent: {kind}\ndata: {body.decode()}\n\n".encode())
+            at = self.id(len(self.lines) + 1)
+            self.lines.append(f"id: {at}\nevent: {kind}\ndata: {body.decode()}\n\n".encode())
+
+    def id(self, number: int) -> int | str:
+        return f"1-{number}.2-7" if self.is_of_several else number
 
     def publish_gap(self) -> None:
         """The next number is one that was not kept."""
         number = len(self.lines) + 1
         data = json.dumps({"from": number, "to": number})
-        self.lines.append(f"id: {number}\nevent: gap\ndata: {data}\n\n".encode())
+        self.lines.append(f"id: {self.id(number)}\nevent: gap\ndata: {data}\n\n".encode())
 
     def cut(self) -> None:
         """Every stream that is open breaks."""
@@ -156,7 +162,8 @@ class FakeControl:
         return web.json_response(self.graphs)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        at = int(request.headers.get("Last-Event-ID", len(self.lines)))
+        last = request.headers.get("Last-Event-ID", str(len(self.lines)))
+        at = int(last.removeprefix("1-").partition(".")[0])
         self.after.append(at)
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}

@@ -179,7 +179,9 @@ async def test_it_goes_on_where_the_stream_was_cut(page: Page, control: FakeCont
     assert await page.run("document.getElementById('alert').hidden")
 
 
-async def test_behind_a_gap_it_asks_how_things_are(page: Page, control: FakeControl):
+@pytest.mark.parametrize("is_of_several", [False, True])
+async def test_behind_a_gap_it_asks_how_things_are(page: Page, control: FakeControl, is_of_several: bool):
+    control.is_of_several = is_of_several
     control.publish(whole_turn("s-1", "r-1", at_s=now() - 9))
     await opened(page, control)
     await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
@@ -229,7 +231,9 @@ async def test_behind_a_gap_it_asks_how_things_are(page: Page, control: FakeCont
         "last_turns": [turn],
     }
     control.publish_gap()
-    control.snapshot = {"at_s": now(), "seq": len(control.lines), "session_count": 1, "sessions": [session]}
+    control.publish(whole_turn("s-9", "r-9", at_s=at_s))  # which the snapshot has already
+    seq = control.id(len(control.lines))
+    control.snapshot = {"at_s": now(), "seq": seq, "session_count": 1, "sessions": [session]}
     texts = "['.name', '.phase'].map(part => r.querySelector(part).textContent)"
     shown = f"[...document.querySelectorAll('#rows .row')].map(r => {texts})"
     await page.until(shown, holds=lambda rows: rows == [["s-9", "tool"], ["s-1", "ended"]])

@@ -108,6 +108,20 @@ def test_pod_and_unit_start_the_gateway_as_compose_does() -> None:
     assert f"{mounts['config']}/turnpike.toml" == words[-1]
 
 
+def test_several_on_one_host_are_started_as_the_one_is_but_for_what_they_share() -> None:
+    one, several = unit("turnpike.service"), unit("turnpike@.service")
+    (start,), (alone,) = several.pop("ExecStart"), one.pop("ExecStart")
+    assert start == f"{alone} --control 127.0.0.1:%i"
+    assert several.pop("Environment") == [
+        "TURNPIKE_SERVER__REUSE_PORT=true",
+        "TURNPIKE_SHARED__URL=redis://127.0.0.1:6379",
+    ]
+    assert several.pop("User") == ["turnpike"], "only processes of one user may share a port"
+    for key in ("Wants", "After"):
+        assert set(several.pop(key)[0].split()) == {*one.pop(key)[0].split(), "redis-server.service"}
+    assert {**several, "Description": one["Description"]} == one
+
+
 def test_its_running_requests_get_the_time_that_they_may_take() -> None:
     server = ServerConfig()
     needed_s = server.lame_duck_s + server.drain_s

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,9 @@ import pytest_asyncio
 import uvloop
 
 from gateway.server import app, control, listener
-from gateway.shared_state.local_server import LocalServer
 from lab.simulator.replay import replay
 from tests.server.bench import Bench
+from tests.shared_state.servers import RedisServer
 
 StartBench = Callable[..., Awaitable[Bench]]
 
@@ -45,9 +45,15 @@ async def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 
 
 @pytest_asyncio.fixture
-async def store_url(tmp_path: Path) -> AsyncIterator[str]:
-    """A store for several gateways of one test."""
-    server = LocalServer(str(tmp_path / "store"), asyncio.get_running_loop().time)
-    await server.start()
-    yield f"unix://{tmp_path}/store"
-    await server.aclose()
+async def store_url(redis: RedisServer) -> str:
+    """An empty store for several gateways of one test."""
+    with redis.admin() as admin:
+        admin.flushall()
+    return redis.url
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.server.peer_secret import PeerSecret
 from gateway.shared_state.fleet_secret import keep, standing
-from gateway.shared_state.memory import MemoryStore
+from lab.evaluation.memory_store import MemoryStore
 
 FLEETS, OWN = b"f" * 32, b"o" * 32
 

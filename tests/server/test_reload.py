@@ -186,7 +186,7 @@ async def test_limits_receipts_keys_and_what_is_logged(start):
         ("server", {"receipts": 5}, "server.receipts"),
         ("server", {"recipts": False}, "server.recipts"),
         ("server", {"listen": "127.0.0.1:1"}, "server.listen: needs a restart"),
-        ("shared", {"url": "memory://"}, "shared.url: needs a restart"),
+        ("shared", {"url": "redis://r"}, "shared.url: needs a restart"),
         ("tenants", [], "tenants: needs a restart"),
         ("pools", [{"replicas": [{"url": "http://a", "api_key_env": "NOT_SET"}]}], "NOT_SET"),
         ("pools", [{"replicas": [{"url": "http://a", "profile": "/nowhere.toml"}]}], "/nowhere.toml"),
@@ -241,7 +241,7 @@ async def test_a_failure_of_ours_is_undone_whole(start, monkeypatch, failing):
 async def test_the_difference_is_shown_and_nothing_changes(start):
     bench = await start()
     pool = f'[[pools]]\nreplicas = [{{ url = "{bench.backend.url}" }}]\n'
-    text = f"[server]\nreceipts = false\nworkers = 3\n{pool}"
+    text = f"[server]\nreceipts = false\nreuse_port = true\n{pool}"
     told = await bench.control(ask_control(DIFF, text.encode()))
     found = {each["key"]: each for each in told.json()["changes"]}
     assert found["server.receipts"] == {
@@ -250,7 +250,7 @@ async def test_the_difference_is_shown_and_nothing_changes(start):
         "after": "false",
         "needs_restart": False,
     }
-    assert found["server.workers"]["needs_restart"] and found["server.listen"]["needs_restart"]
+    assert found["server.reuse_port"]["needs_restart"] and found["server.listen"]["needs_restart"]
     assert bench.gateway._config.server.receipts
     wrong = await bench.control(ask_control(DIFF, b"[server]\nrecipts = false\n"))
     assert wrong.status == 400

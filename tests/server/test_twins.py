@@ -15,12 +15,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-async def busy(start, tmp_path):
+async def busy(start, tmp_path, monkeypatch):
     redis = RedisServer(tmp_path).start()
     shared = {"url": redis.url, "deadline_ms": 1000}
     benches = [await start(fleet_secret=b"s" * 32, shared=shared) for _ in range(2)]
     for bench in benches:
-        peers_of(bench)._is_worker = True  # sessions begin where they come in
+        monkeypatch.setattr(peers_of(bench)._load, "share", lambda: 1.0)  # sessions begin where they come in
     await eventually(lambda: all([p.is_busy for p in peers_of(b).alive.values()] == [True] for b in benches))
     yield benches, redis
     redis.kill()

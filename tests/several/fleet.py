@@ -181,15 +181,53 @@ def event(delta: dict[str, Any], *, finish: str | None = None) -> bytes:
 # --- gateways ----------------------------------------------------------------------------------------
 
 
-class GatewayProcess:
+class ControlPlane:
+    def __init__(self, port: int) -> None:
+        self.control_port = port
+
+    async def metric(self, name: str) -> float:
+        """The sum over all labels; at most a quarter of a second old."""
+        text = (await self._control(b"/metrics")).body.decode()
+        families = text_string_to_metric_families(text)
+        samples = (each for family in families for each in family.samples)
+        return sum(each.value for each in samples if each.name == f"turnpike_{name}")
+
+    async def drain(self, replica: str, *, is_draining: bool) -> None:
+        body = json.dumps({"draining": is_draining}).encode()
+        answered = await self._ask(post(body, f"/turnpike/replicas/{replica}/drain".encode()))
+        assert answered.status == 200, answered.body
+
+    async def post(self, path: str, body: dict[str, Any]) -> int:
+        """To its control listener; the status."""
+        return (await self._ask(post(json.dumps(body).encode(), path.encode()))).status
+
+    async def snapshot(self) -> Any:
+        return (await self._control(b"/turnpike/snapshot")).json()
+
+    async def is_draining(self, replica: str) -> bool:
+        states = {each["id"]: each for each in (await self.snapshot())["replicas"]}
+        return bool(states[replica]["is_draining"])
+
+    async def _control(self, path: bytes) -> Message:
+        return await self._ask(get(path))
+
+    async def _ask(self, request: bytes) -> Message:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.control_port, limit=1 << 22))
+        try:
+            return await client.ask(request)
+        finally:
+            client.close()
+
+
+class GatewayProcess(ControlPlane):
     """One that is started again listens where it listened before."""
 
     def __init__(self, directory: Path, name: str, settings: str) -> None:
+        super().__init__(0)
         self.name = name
         self.prelude = ""
         """Python that the process runs before anything else: another clock, another version."""
         self.port = free_port()
-        self.control_port = 0
         self._directory = directory / name
         self._directory.mkdir()
         self._settings = (
@@ -243,39 +281,6 @@ class GatewayProcess:
         log = self.log.read_text()
         assert status == 0 and "Traceback" not in log, log
         self._process = None
-
-    async def metric(self, name: str) -> float:
-        """The sum over all labels; at most a quarter of a second old."""
-        text = (await self._control(b"/metrics")).body.decode()
-        families = text_string_to_metric_families(text)
-        samples = (each for family in families for each in family.samples)
-        return sum(each.value for each in samples if each.name == f"turnpike_{name}")
-
-    async def drain(self, replica: str, *, is_draining: bool) -> None:
-        body = json.dumps({"draining": is_draining}).encode()
-        answered = await self._ask(post(body, f"/turnpike/replicas/{replica}/drain".encode()))
-        assert answered.status == 200, answered.body
-
-    async def post(self, path: str, body: dict[str, Any]) -> int:
-        """To its control listener; the status."""
-        return (await self._ask(post(json.dumps(body).encode(), path.encode()))).status
-
-    async def snapshot(self) -> Any:
-        return (await self._control(b"/turnpike/snapshot")).json()
-
-    async def is_draining(self, replica: str) -> bool:
-        states = {each["id"]: each for each in (await self.snapshot())["replicas"]}
-        return bool(states[replica]["is_draining"])
-
-    async def _control(self, path: bytes) -> Message:
-        return await self._ask(get(path))
-
-    async def _ask(self, request: bytes) -> Message:
-        client = Client(*await asyncio.open_connection("127.0.0.1", self.control_port, limit=1 << 22))
-        try:
-            return await client.ask(request)
-        finally:
-            client.close()
 
 
 @dataclass

@@ -5,14 +5,14 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.bench import Client, Message, get
-from tests.several.fleet import Fleet, running_fleet
+from tests.several.fleet import READY_WITHIN_S, Fleet, running_fleet
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -32,15 +32,19 @@ async def told(port: int, path: bytes) -> Any:
     return (await asked(port, path)).json()
 
 
+def ports_of(fleet: Fleet) -> list[int]:
+    return [each.control_port for each in fleet.gateways]
+
+
 @contextlib.asynccontextmanager
-async def control_of(fleet: Fleet, directory: Path) -> AsyncIterator[int]:
-    urls = [f"http://127.0.0.1:{each.control_port}" for each in fleet.gateways]
+async def control_of(ports: Iterable[int], directory: Path) -> AsyncIterator[int]:
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
     log = directory / "control.log"
     with log.open("wb") as written:
         command = [sys.executable, "-m", "gateway", "control", *urls, "--listen", "127.0.0.1:0"]
         process = subprocess.Popen(command, stderr=written)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(READY_WITHIN_S):
             while "/turnpike/\n" not in log.read_text():
                 await asyncio.sleep(0.05)
         yield int(log.read_text().rpartition("/turnpike/")[0].rpartition(":")[2])
@@ -52,7 +56,7 @@ async def control_of(fleet: Fleet, directory: Path) -> AsyncIterator[int]:
 
 
 async def test_sessions_of_all_gateways_are_told_of_as_one(tmp_path):
-    async with running_fleet(tmp_path, gateways=2) as fleet, control_of(fleet, tmp_path) as port:
+    async with running_fleet(tmp_path, gateways=2) as fleet, control_of(ports_of(fleet), tmp_path) as port:
         for number in range(AGENTS):
             fleet.agent(f"agent-{number}", headers=b"x-turnpike-session: stated-%d\r\n" % number)
         await asyncio.gather(*(agent.run(turns=2) for agent in fleet.agents))
@@ -77,7 +81,7 @@ async def test_sessions_of_all_gateways_are_told_of_as_one(tmp_path):
 
 
 async def test_a_gateway_that_is_gone_is_named_and_left_out(tmp_path):
-    async with running_fleet(tmp_path, gateways=2) as fleet, control_of(fleet, tmp_path) as port:
+    async with running_fleet(tmp_path, gateways=2) as fleet, control_of(ports_of(fleet), tmp_path) as port:
         fleet.gateways[1].kill()
         assert await told(port, b"/turnpike/readyz") == {
             "ready": True,
@@ -101,7 +105,7 @@ async def test_what_is_over_is_told_of_all_gateways(tmp_path):
     preludes = [f"import os; os.environ['TURNPIKE_HISTORY__PATH'] = {path!r}" for path in paths]
     async with (
         running_fleet(tmp_path, gateways=2, preludes=preludes) as fleet,
-        control_of(fleet, tmp_path) as port,
+        control_of(ports_of(fleet), tmp_path) as port,
     ):
         for number in range(AGENTS):
             fleet.agent(f"agent-{number}", headers=b"x-turnpike-session: stated-%d\r\n" % number)

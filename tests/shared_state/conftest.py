@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from gateway.shared_state.local_server import LocalServer
-from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Store
+from lab.evaluation.memory_store import MemoryStore
 from tests.shared_state.servers import RedisCluster, RedisServer
 
 PATIENCE_S = 5.0
@@ -49,22 +48,17 @@ def redis_cluster(tmp_path_factory) -> Iterator[Callable[[], RedisCluster]]:
 @pytest.fixture(
     params=[
         "memory",
-        "local",
         pytest.param("plain", marks=pytest.mark.slow),
         pytest.param("three", marks=pytest.mark.slow),
         pytest.param("secure", marks=pytest.mark.slow),
     ]
 )
-async def open_another(request, tmp_path, redis_servers, redis_cluster) -> AsyncIterator[OpenStore]:
+async def open_another(request, redis_servers, redis_cluster) -> AsyncIterator[OpenStore]:
     """Opens stores that share what they know."""
     opened: list[Store] = []
-    local = LocalServer(str(tmp_path / "own/store.sock"), time.monotonic)
     memory = MemoryStore(time.monotonic)
     password = None
-    if request.param == "local":
-        await local.start()
-        url = f"unix://{tmp_path}/own/store.sock"
-    elif request.param != "memory":
+    if request.param != "memory":
         server = redis_cluster() if request.param == "three" else redis_servers(request.param)
         with server.admin() as admin:
             admin.flushall()
@@ -73,13 +67,12 @@ async def open_another(request, tmp_path, redis_servers, redis_cluster) -> Async
     async def another() -> Store:
         if request.param == "memory":
             return memory
-        opened.append(await open_store(url, time.monotonic, password=password, deadline_s=PATIENCE_S))
+        opened.append(await open_store(url, password=password, deadline_s=PATIENCE_S))
         return opened[-1]
 
     yield another
     for store in opened:
         await store.aclose()
-    await local.aclose()
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.shared_state import directory as module
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
-from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.observer import observe
+from lab.evaluation.memory_store import MemoryStore
 from lab.evaluation.replay import recorded_brain
 from tests.workflow.world import call, result, said, user
 
@@ -157,7 +157,7 @@ async def test_a_conversation_that_goes_on_finds_its_gateway(reply, again):
 
 
 def marked(gateways: Gateways) -> int:
-    return sum(value.startswith(b"?") for value, _ in gateways.store.tables._entries._values.values())
+    return sum(value.startswith(b"?") for value, _ in gateways.store._entries.values())
 
 
 SHORT = said("Next.", call("call_aaaaaaaaaaaaaaaa"))
@@ -509,15 +509,15 @@ async def test_of_a_tenant_that_has_enough_in_the_store_nothing_more_is_publishe
     gateways = Gateways("a", "b", allowances=allowances)
     for _ in range(20):
         gateways.turn("a", facts_of(*OPENING), MADE)
-    withheld, stand = gateways.directories["a"].withheld, len(gateways.store.tables)
+    withheld, stand = gateways.directories["a"].withheld, len(gateways.store._entries)
     assert withheld > 0 < stand
     gateways.turn("a", facts_of(*OPENING), MADE)
-    assert gateways.directories["a"].withheld > withheld and len(gateways.store.tables) == stand
+    assert gateways.directories["a"].withheld > withheld and len(gateways.store._entries) == stand
     gateways.turn("a", facts_of(*OPENING), MADE, tenant=other)
     assert await gateways.goes_to("b", facts_of(*SECOND), tenant=other) == "a"
     now[0] = 3600.0
     gateways.turn("a", facts_of(*OPENING), MADE)
-    assert len(gateways.store.tables) > stand
+    assert len(gateways.store._entries) > stand
 
 
 def test_what_a_turn_takes_of_its_allowance_is_what_its_entries_are(monkeypatch):

@@ -15,12 +15,12 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.lessons import PERIOD_S, Notes, ToolRan
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.shared_state.lessons import Lessons
-from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.workflow.agent_types import AgentType
 from gateway.workflow.steps import Step
+from lab.evaluation.memory_store import MemoryStore
 from lab.evaluation.replay import recorded_brain
 
 CHAT = classify("POST", "/v1/chat/completions")

@@ -12,6 +12,7 @@ import pytest
 from gateway.shared_state import remote
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.shared_state.redis_store import PREFIX, RedisStore
+from gateway.shared_state.remote import BATCH, GATHER_S
 from tests.shared_state.conftest import PATIENCE_S
 from tests.shared_state.servers import RedisServer
 
@@ -308,3 +309,34 @@ async def test_a_store_that_is_slow_does_not_hold_up_who_ends(server, store, mon
     server.send(signal.SIGCONT)
     assert time.monotonic() - began < PATIENCE_S
     assert store.counters.dropped_writes > 0
+
+
+async def test_writes_go_together_also_while_others_are_under_way(store):
+    began, calls, many = time.monotonic(), store.counters.calls, 5_000
+    for number in range(many):
+        store.publish([Entry(b"%d" % number, b"1", 60.0)])
+        await asyncio.sleep(0)
+    full = many / BATCH  # such batches wait for nothing
+    assert store.counters.calls - calls <= (time.monotonic() - began) / GATHER_S + full
+    await store.flush()
+    assert await store.find([b"0", b"%d" % (many - 1)]) == [b"1", b"1"]
+
+
+async def test_what_is_written_makes_room(store, monkeypatch):
+    monkeypatch.setattr(remote, "MAX_WAITING_BYTES", 10)
+    for _ in range(3):
+        store.publish([Entry(b"a", b"1" * 9, 60.0), Entry(b"b", b"1", 60.0)])
+        await store.flush()
+    assert (store.counters.writes, store.counters.dropped_writes) == (3, 3)
+
+
+async def test_what_comes_while_others_are_under_way_follows_them(store):
+    calls = store.counters.calls
+    store.publish([Entry(b"a", b"1", 60.0)])
+    async with asyncio.timeout(20):
+        while store.counters.calls == calls:
+            await asyncio.sleep(0)
+        store.publish([Entry(b"b", b"1", 60.0)])
+        assert store._writer is not None
+        while await store.find([b"b"]) != [b"1"]:
+            await asyncio.sleep(GATHER_S)

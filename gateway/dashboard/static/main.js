@@ -11,7 +11,7 @@ import { Model } from "./model.js";
 import { showOutcome } from "./outcome.js";
 import { SessionPage } from "./session.js";
 import { take } from "./snapshot.js";
-import { Control, KeyRequired, Stream, reasonOf } from "./stream.js";
+import { Control, KeyRequired, Stream, furthest, isAhead, positionsOf, reasonOf } from "./stream.js";
 import { Tabs } from "./tabs.js";
 import { TenantsPanel } from "./tenants.js";
 import { Timeline } from "./timeline.js";
@@ -33,7 +33,7 @@ const timeline = new Timeline();
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 let link = { state: "connecting" };
 let heldEvents = null;
-let seenSeq = 0;
+let seen = new Map();
 let began;
 /** When the gateway did. */
 let clockOffsetS = 0;
@@ -233,50 +233,50 @@ const stream = new Stream(control, {
   state: sayLink,
   isSame,
   event(type, record, id) {
-    const seq = Number(id ?? 0);
-    if (type === "gap") return reload(seq);
+    const at = positionsOf(id);
+    if (type === "gap") return reload(at);
     if (heldEvents !== null) {
-      if (heldEvents.length < 100000) heldEvents.push([type, record, seq]);
+      if (heldEvents.length < 100000) heldEvents.push([type, record, at]);
       return;
     }
-    apply(type, record, seq);
+    apply(type, record, at);
     happened();
   },
 });
 
-function apply(type, record, seq) {
-  if (seq !== 0 && seq <= seenSeq) return; // the snapshot had it already
-  seenSeq = Math.max(seenSeq, seq);
+function apply(type, record, at) {
+  if (at.size !== 0 && !isAhead(at, seen)) return; // the snapshot had it already
+  seen = furthest(seen, at);
   model.apply(record.type ?? type, record);
   if (Number.isFinite(record.at_s)) clockOffsetS = Math.max(clockOffsetS, record.at_s - Date.now() / 1000);
 }
 
 /** Behind a gap the state comes from a snapshot; what the stream brings meanwhile is kept back until it is there. */
-async function reload(seq) {
+async function reload(at) {
   const isFirst = heldEvents === null;
   heldEvents ??= [];
   if (!isFirst) return;
   try {
     let snapshot = await control.json("snapshot");
-    for (let again = 0; snapshot.seq < seq && again < SNAPSHOT_TRIES; again += 1) {
+    for (let again = 0; isAhead(at, positionsOf(snapshot.seq)) && again < SNAPSHOT_TRIES; again += 1) {
       await new Promise((done) => setTimeout(done, 500)); // it was made before the gap, for somebody else
       snapshot = await control.json("snapshot");
     }
-    takeSnapshot(snapshot, seq);
+    takeSnapshot(snapshot, at);
   } catch (error) {
     if (error instanceof KeyRequired) return sayLink("key");
     // what is shown has a hole then, and goes on
   }
   const held = heldEvents;
   heldEvents = null;
-  for (const [type, record, at] of held) apply(type, record, at);
+  for (const event of held) apply(...event);
   repaintAll();
 }
 
-function takeSnapshot(snapshot, leastSeq) {
+function takeSnapshot(snapshot, leastSeen = new Map()) {
   el("waterfall").classList.toggle("may-act", control.mayAct);
   began = snapshot.began_s;
-  seenSeq = snapshot.seq ?? leastSeq ?? 0;
+  seen = snapshot.seq === undefined ? leastSeen : positionsOf(snapshot.seq);
   clockOffsetS = (snapshot.at_s ?? Date.now() / 1000) - Date.now() / 1000;
   take(model, snapshot, { isWhole: true });
 }

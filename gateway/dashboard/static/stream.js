@@ -11,6 +11,21 @@ export const reasonOf = (error) => (error instanceof TypeError ? "the gateway ca
 
 export class KeyRequired extends Error {}
 
+/** Of an id of the stream, the number at each gateway: `120`, or of several as `1-120.2-88`. */
+export function positionsOf(id) {
+  if (id === null || id === undefined) return new Map();
+  return new Map(String(id).split(".").map((part) => {
+    const [gateway, number] = part.includes("-") ? part.split("-") : ["", part];
+    return [gateway, Number(number)];
+  }));
+}
+
+/** Whether anything of `one` is behind what `other` has. */
+export const isAhead = (one, other) => [...one].some(([gateway, number]) => number > (other.get(gateway) ?? 0));
+
+export const furthest = (one, other) =>
+  new Map([...one, ...[...other].map(([gateway, number]) => [gateway, Math.max(number, one.get(gateway) ?? 0)])]);
+
 const STORED_KEY = "turnpike-control-key";
 
 /** Beside the page; without a password that the page's own address may carry, which `fetch` would refuse. */

@@ -11,7 +11,6 @@ def check_picker(config: Config) -> None:
         ("pools.transfer: prompts are sent by the proxy alone", any(pool.transfer for pool in config.pools)),
         ("prefill_ahead.enabled: prompts are sent by the proxy alone", config.prefill_ahead.enabled),
         ("mcp: calls pass through the proxy alone", bool(config.mcp)),
-        ("server.workers: a picker is one process", config.server.workers != 1),
     ):
         if is_set:
             raise ConfigError(f"picker: cannot go with {what}")

@@ -62,8 +62,8 @@ def test_what_cannot_be_read_is_an_error(tmp_path, capsys):
     assert "missing.jsonl" in capsys.readouterr().err
 
 
-def test_without_its_store_nothing_is_measured(files, tmp_path, capsys):
-    store = f"unix://{tmp_path}/nobody"
+def test_without_its_store_nothing_is_measured(files, capsys):
+    store = "redis://127.0.0.1:1"
     assert main(["eval", "sessions", str(files[0]), "--gateways", "2", "--store", store]) == 1
     shown = capsys.readouterr()
     assert "the shared store does not answer" in shown.err and not shown.out

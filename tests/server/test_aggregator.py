@@ -1,21 +1,16 @@
-"""What several workers say, as one."""
+"""Views and streams of several gateways, as one."""
 
-import os
+import itertools
 
 import msgspec
 import orjson
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.config.load import load_config
-from gateway.config.server import worker_count
-from gateway.core.snapshot import Gauges, ReplicaView
+from gateway.core.snapshot import ReplicaView
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.server.workers.merged_events import Positions
-from gateway.server.workers.merged_metrics import Totals, merge
-from gateway.server.workers.merged_views import merge_graphs, merge_snapshots
-from gateway.server.workers.seat import of_worker, own_path, paths_of_all
-from gateway.telemetry.metrics import Metrics
+from gateway.server.aggregator.control_plane import ROUTES
+from gateway.server.aggregator.merged_events import Positions
+from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
 
 
 def replica(**values):
@@ -29,56 +24,6 @@ def replica(**values):
         "models": (),
     }
     return ReplicaView(**{**told, "id": ReplicaId("r"), "pool": PoolId("p"), **values})
-
-
-def text_of(**values):
-    now = Gauges(**{"at_s": 1.0, "session_count": 0, "running": 0, "waiting": 0, "active_tools": 0, **values})
-    metrics = Metrics(lambda: now)
-    metrics.unread["malformed"] += 2
-    metrics.loop_lag.add(0.01)
-    return metrics.render()
-
-
-def merged(texts, gone):
-    text = merge(texts, gone, wanted=2, running=len(texts), restarts=1)
-    return {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text.decode())
-        for sample in family.samples
-    }
-
-
-def test_what_each_has_a_part_of_is_added_up():
-    views = (replica(running=2, kv_used=0.5),)
-    told = merged([(1, text_of(session_count=3, replicas=views)), (2, text_of(replicas=views))], Totals())
-    assert told[("turnpike_sessions",)] == 3
-    assert told[("turnpike_replica_running", ("replica", "r"))] == 4
-    assert told[("turnpike_requests_unread_total", ("reason", "malformed"))] == 4
-    assert told[("turnpike_loop_lag_seconds_bucket", ("le", "0.01"))] == 2
-    assert told[("turnpike_loop_lag_seconds_count",)] == 2
-    assert told[("turnpike_worker_restarts_total",)] == 1
-
-
-def test_where_a_sum_would_be_wrong_the_worker_is_named():
-    views = (replica(kv_used=0.5),)
-    told = merged([(1, text_of(replicas=views)), (4, text_of(replicas=views))], Totals())
-    for number in ("1", "4"):
-        assert told[("turnpike_replica_up", ("replica", "r"), ("worker", number))] == 1
-        assert told[("turnpike_engine_kv_used_ratio", ("replica", "r"), ("worker", number))] == 0.5
-        assert ("process_start_time_seconds", ("worker", number)) in told
-    versions = [value for key, value in told.items() if key[0] == "turnpike_build_info"]
-    assert versions == [1]
-
-
-def test_totals_stay_when_a_worker_is_gone():
-    gone = Totals()
-    gone.add(text_of(session_count=9))
-    gone.add(b"")  # one that never said anything
-    told = merged([(2, text_of(session_count=1))], gone)
-    assert told[("turnpike_requests_unread_total", ("reason", "malformed"))] == 4
-    assert told[("turnpike_loop_lag_seconds_sum",)] == pytest.approx(0.02)
-    assert told[("turnpike_sessions",)] == 1
-    assert merged([], gone)[("turnpike_requests_unread_total", ("reason", "malformed"))] == 2
 
 
 def snapshot(**values):
@@ -143,7 +88,7 @@ def test_no_limit_for_one_is_no_limit():
     assert told["pools"][0]["window"] is None
 
 
-def test_of_a_graph_the_worker_that_saw_most_tells():
+def test_of_a_graph_the_gateway_that_saw_most_is_shown():
     few, many, other = ({"id": i, "steps": steps} for i, steps in (("a", 2), ("a", 9), ("b", 1)))
     assert merge_graphs([[few, other], [many]]) == [many, other]
 
@@ -155,23 +100,22 @@ def test_positions_are_read_as_they_are_written():
             Positions.parse(wrong)
 
 
-def test_files_of_workers_are_found_the_newest_last(tmp_path):
-    path = str(tmp_path / "state[1]")
-    for age, name in enumerate(
-        (path, own_path(path, 12), own_path(path, 3), path + ".worker-3.new", path + "x")
-    ):
-        with open(name, "w"):
-            os.utime(name, (100 - age, 100 - age))
-    assert [str(each) for each in paths_of_all(path)] == [own_path(path, 3), own_path(path, 12), path]
+def test_each_record_has_the_reader_s_position_at_all():
+    positions = Positions({1: 120, 2: 88})
+    blocks = b"id: 121\nevent: a\ndata: id: 7\n\nid: 122\n\n"
+    assert positions.renumbered(1, blocks) == (b"id: 1-121.2-88\nevent: a\ndata: id: 7\n\nid: 1-122.2-88\n\n")
+    assert positions.renumbered(2, b"id: 0\nevent: gap\ndata: {}\n\n").startswith(b"id: 1-122.2-0\n")
+    assert positions.renumbered(2, b": turnpike\n\n") == b": turnpike\n\n"
 
 
-def test_a_worker_has_files_of_its_own():
-    settings = {"stream.path": "/a", "recording.path": "/b", "history.path": "/c"}
-    pools = [{"replicas": [{"url": "http://r"}]}]
-    config = of_worker(load_config(None, {}, {"pools": pools, **settings}), 3)
-    paths = (config.stream.path, config.recording.path, config.history.path)
-    assert paths == ("/a.worker-3", "/b.worker-3", "/c.worker-3")
-
-
-def test_auto_is_one_a_core():
-    assert worker_count("auto", cores=3) == 3 and worker_count(5, cores=3) == 5
+async def test_every_path_of_a_gateway_is_answered_for_all(start):
+    bench = await start()
+    own = set()
+    for route in bench.gateway._control.app.router.routes():
+        path = route.resource.canonical
+        if path == "/turnpike/static":
+            path = "/turnpike/static/{file}"
+        if route.method != "HEAD":
+            own.add((route.method, path))
+    assert own == {(method, path.replace(":.*", "")) for method, path, _ in ROUTES}
+    assert not [a for a, b in itertools.combinations(ROUTES, 2) if a[:2] == b[:2]]

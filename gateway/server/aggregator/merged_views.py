@@ -1,4 +1,4 @@
-"""Views of several workers as one (pure): what each has a part of is added up, what all see is told once."""
+"""Views of several gateways as one (pure): what each has a part of is added up, what all see stands once."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -19,7 +19,7 @@ _SUMMED: Final = frozenset(
 
 
 def merge_snapshots(views: Sequence[View], *, began_s: float, seq: str) -> View:
-    """`began_s`: when all began; `seq`: where the stream goes on behind what the views tell."""
+    """`began_s`: of the first to begin; `seq`: where the merged stream goes on behind the views."""
     merged: View = {
         name: None if name in _OWN else _merged(name, [view[name] for view in views]) for name in views[0]
     }
@@ -39,7 +39,7 @@ def merge_snapshots(views: Sequence[View], *, began_s: float, seq: str) -> View:
 
 
 def merge_graphs(answers: Iterable[Sequence[View]]) -> list[View]:
-    """Each type as the worker learned it that saw most of it: steps are numbered by each on its own."""
+    """Each type as the gateway learned it that saw most of it: steps are numbered by each on its own."""
     best: dict[str, View] = {}
     for graphs in answers:
         for graph in graphs:

@@ -1,4 +1,4 @@
-"""`turnpike control`: one control plane, and one dashboard, of gateways on several machines.
+"""`turnpike control`: one control plane, and one dashboard, of several gateways.
 
 It holds nothing. Keys and host names are checked by the gateways: what a caller sends is passed on to each.
 """
@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
 import uvloop
 from aiohttp import web
 
 from gateway.config.server import split_listen
-from gateway.server.workers.control import MergedControl
-from gateway.server.workers.control_line import ControlLine
-from gateway.server.workers.merged_metrics import Totals
+from gateway.server.aggregator.control_client import ControlClient
+from gateway.server.aggregator.control_plane import AggregatedControl
 
 _log: Final = logging.getLogger(__name__)
 _LISTEN: Final = "127.0.0.1:8090"
@@ -36,25 +34,6 @@ def add_control(commands: Any) -> None:
     control.set_defaults(command=_control)
 
 
-class Gateways:
-    """As `MergedControl` wants them. Those that do not answer are left out of what is told."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self.running = self.serving = [
-            ControlLine(url, aiohttp.TCPConnector(limit=0), number=number, serial=number)
-            for number, url in enumerate(urls, 1)
-        ]
-        self.wanted = len(urls)
-        self.missing_s = 0.0
-        self.restarts = 0
-        self.gone = Totals()
-        self.is_ending = False
-
-    async def close(self) -> None:
-        for line in self.running:
-            await line.close()
-
-
 def _control(arguments: argparse.Namespace) -> int:
     for url in arguments.gateways:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
@@ -69,8 +48,8 @@ async def _serve(urls: Sequence[str], host: str, port: int) -> None:
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    gateways = Gateways(urls)
-    control = MergedControl(gateways, noun="gateway", has_metrics=False)
+    gateways = [ControlClient(url, number=number) for number, url in enumerate(urls, 1)]
+    control = AggregatedControl(gateways)
     # No compression is undone here: gateways get what was sent.
     runner = web.AppRunner(control.app(), access_log=None, handle_signals=False, auto_decompress=False)
     try:
@@ -80,6 +59,7 @@ async def _serve(urls: Sequence[str], host: str, port: int) -> None:
         _log.info("the dashboard of %d gateways is at %s", len(urls), at)
         await over.wait()
     finally:
-        gateways.is_ending = True
+        control.close()
         await runner.cleanup()
-        await gateways.close()
+        for each in gateways:
+            await each.close()

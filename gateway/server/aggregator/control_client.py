@@ -1,6 +1,5 @@
-"""The line to a gateway's control plane: a worker's on this machine, or another machine's."""
+"""A client of a gateway's control plane."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple
@@ -13,7 +12,7 @@ _HOP_BY_HOP: Final = frozenset(
 )
 _NOT_ADDED: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 UNREACHABLE: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
-"""What asking raises; RuntimeError once the line is closed."""
+"""What asking raises; RuntimeError once the client is closed."""
 
 
 class Answer(NamedTuple):
@@ -24,20 +23,17 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class ControlLine:
-    """Passes on what a caller sends as it is. `serial` is nobody else's; `number` may be another's later."""
+class ControlClient:
+    """Passes on what a caller sends as it is."""
 
-    def __init__(self, url: str, connector: aiohttp.BaseConnector, *, number: int, serial: int) -> None:
-        """`url`: without a path."""
+    def __init__(self, url: str, *, number: int) -> None:
+        """`url`: without a path; `number`: no other gateway's."""
         self.number = number
-        self.serial = serial
-        self.last_metrics = b""
-        """As far as they are known."""
-        self.seen_at = float("-inf")
-        """When it was last known to answer; time of the event loop."""
         self._url = url
         self._session = aiohttp.ClientSession(
-            connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+            connector=aiohttp.TCPConnector(limit=0),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def close(self) -> None:
@@ -77,11 +73,9 @@ class ControlLine:
         """None if it does not answer."""
         try:
             async with self.request(method, path, headers, body, timeout_s=timeout_s) as response:
-                answer = Answer(response.status, end_to_end(response.headers), await response.read())
+                return Answer(response.status, end_to_end(response.headers), await response.read())
         except UNREACHABLE:
             return None
-        self.seen_at = asyncio.get_running_loop().time()
-        return answer
 
 
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
