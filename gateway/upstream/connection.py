@@ -3,7 +3,7 @@
 Every read is handed on before the next one: `data_received` parses, collects the body bytes of that
 read, and gives them to `sink` before it returns. Whoever waits for the head or the end goes on last.
 
-Its states and what leads from one to the other are a table: `gateway/upstream/connection_states.py`.
+What its states mean: `connection_states.py`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import httptools
 
-from gateway.upstream.connection_states import TRANSITIONS, UNANSWERED_STATES, State, Step, advance
+from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.moments import Moment
 from gateway.upstream.response_head import LastResponse, ResponseHead, read_head, remember
@@ -33,10 +33,7 @@ _SIZES: Final = 1024
 """Of reads that are remembered; events differ by a token's length, so a few dozen do."""
 
 # Members of an enum, looked up once: each request needs them all.
-_READY, _ANSWERING = State.READY, State.ANSWERING
-_SENT, _SEND, _HEAD, _END = State.SENT, Step.SEND, Step.HEAD, Step.END
-_READ_WHOLE: Final = advance(advance(_SENT, _HEAD), _END)
-"""After a response that was whole in one read."""
+_READY, _SENT, _ANSWERING = State.READY, State.SENT, State.ANSWERING
 
 
 @lru_cache(_SIZES)
@@ -99,19 +96,14 @@ class UpstreamConnection(asyncio.Protocol):
         is_kept = self.state is _READY and not self.transport.is_closing()
         return is_kept and not self._tcp.get_write_buffer_size()
 
-    def _step(self, step: Step) -> None:
-        after = TRANSITIONS[self.state].get(step)
-        self.state = after if after is not None else advance(self.state, step)
-
     def send(self, chunks: list[Chunk], *, is_head_request: bool) -> None:
         """Sends one request; `chunks` are its head and body. Raises ConnectFailed, with nothing sent, if the
         replica closed the connection meanwhile."""
         if self.transport.is_closing():
             raise ConnectFailed("it closed the connection before anything was sent")
-        if self.state is _READY:
-            self.state = _SENT
-        else:
-            self._step(_SEND)
+        if self.state is not _READY:
+            raise ConnectionStateError(f"a connection that is {self.state.value} cannot send")
+        self.state = _SENT
         self.head = None
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
@@ -152,26 +144,26 @@ class UpstreamConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Reads no more until `resume`. Nothing, if nothing is to come."""
         if self.state is State.ANSWERING:
-            self._step(Step.PAUSE)
+            self.state = State.PAUSED
             self.transport.pause_reading()
 
     def resume(self) -> None:
         if self.state is State.PAUSED:
-            self._step(Step.RESUME)
+            self.state = State.ANSWERING
             self.last_read = self._now()
             self.transport.resume_reading()
 
     def abort(self) -> None:
         """Closes at once; the replica sees a client that left."""
-        self._step(Step.ABORT)
-        if self.state is State.CLOSING:
+        if self.state is not State.CLOSED:
+            self.state = State.CLOSING
             self.transport.abort()
 
     # --- from the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = self._tcp = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        self._step(Step.OPEN)
+        self.state = _READY
 
     def encrypted(self, transport: asyncio.Transport) -> None:
         """From now on `transport` is used, which speaks TLS over the one before."""
@@ -219,8 +211,7 @@ class UpstreamConnection(asyncio.Protocol):
         )
         if is_end:
             self._is_whole = True  # the body ends with the connection
-            self._step(Step.SPEND)
-        self._step(Step.LOSE)
+        self.state = State.CLOSED
         self._parser = None
         if is_end:
             if self._sink is not None:
@@ -239,11 +230,7 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         self.head = found[0]
         self._read.append(found[1])
-        if self.state is not _SENT or not self._keep_alive:
-            self._step(_HEAD)
-            self._end()
-        else:
-            self._is_whole, self.state = True, _READ_WHOLE
+        self._end()
         return True
 
     def _feed(self, data: bytes) -> bool:
@@ -257,7 +244,7 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._is_whole:
                 self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
                 return False
-            self._step(Step.SPEND)  # the response is whole; what came after it is nobody's
+            self.state = State.SPENT  # the response is whole; what came after it is nobody's
         self._is_between_chunks = self._has_chunk_ended and data.endswith(b"\r\n")
         if self.head is None and self._received > _MAX_HEAD_BYTES:
             self._fail("sent a response head without end")
@@ -276,7 +263,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.state is State.PAUSED:
             self.resume()  # a transport may still give what it had read when it was paused
         self._is_whole = True
-        self._step(_END if self._keep_alive else Step.SPEND)
+        self.state = _READY if self._keep_alive else State.SPENT
 
     def _fail(self, what: str) -> None:
         self.abort()
@@ -321,7 +308,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fields = fields
             self._fields_head = read_head(*fields)
         self.head = self._fields_head
-        self._step(Step.HEAD)
+        self.state = _ANSWERING
         if self.head.is_empty:
             self._end()
 
