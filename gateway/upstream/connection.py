@@ -16,7 +16,7 @@ import httptools
 from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.moments import Moment
-from gateway.upstream.response_head import LastResponse, ResponseHead, read_head, remember
+from gateway.upstream.response_head import ResponseHead, read_head
 from gateway.wire.headers import RawHeaders
 from gateway.wire.splice import Chunk
 
@@ -55,13 +55,10 @@ class UpstreamConnection(asyncio.Protocol):
         """What is under `transport`; without TLS the same."""
         self.sent_at = 0.0
         self.last_read = 0.0
-        self.use_count = 0
         self.head: ResponseHead | None = None
         self.head_came = self.done = Moment()
         """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
         self._now = asyncio.get_running_loop().time
-        self._last: LastResponse | None = None
-        """To know the next response by, if it is whole."""
         self._fields: tuple[int, bytes, RawHeaders, bool] | None = None
         self._fields_head: ResponseHead
         """What was made of `_fields`, which the next response may have, too."""
@@ -115,7 +112,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._received = 0
         self._reason = b""
         self.sent_at = self.last_read = self._now()
-        self.use_count += 1
         if len(chunks) == 1:
             self.transport.write(chunks[0])
         else:
@@ -183,7 +179,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self.abort()  # a response nobody asked for
             return
         self.last_read = self._now()
-        if (self._received or not self._recognise(data)) and not self._feed(data):
+        if not self._feed(data):
             return
         head_came, done, is_over = self.head_came, self.done, self._is_whole
         if self._sink is not None:
@@ -221,22 +217,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._tell_broken("closed the connection")
         self._sink = self._chunk_sink = None
 
-    def _recognise(self, data: bytes) -> bool:
-        """Whether this is a whole response with the head of the last one."""
-        if self._last is None or self._is_head_request:
-            return False
-        found = self._last.read(data)
-        if found is None:
-            return False
-        self.head = found[0]
-        self._read.append(found[1])
-        self._end()
-        return True
-
     def _feed(self, data: bytes) -> bool:
         """False if this was not a part of a response."""
         assert self._parser is not None
-        is_first = not self._received
         self._received += len(data)
         try:
             self._parser.feed_data(data)
@@ -249,8 +232,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self.head is None and self._received > _MAX_HEAD_BYTES:
             self._fail("sent a response head without end")
             return False
-        if is_first and self.state is State.READY and self.head is not None:
-            self._last = remember(data, self.head, sum(map(len, self._read)))
         return True
 
     def _flush(self, sink: Sink) -> None:
