@@ -147,7 +147,9 @@ async def test_keys_are_listed_and_do_what_they_say(page: Page, control: FakeCon
     await page.press("?")
     assert "zoom in, out" in await page.run("document.querySelector('dialog[open]').innerText")
     await page.press("Escape", "g")
-    text = await page.until("document.getElementById('view-graphs').innerText", holds=lambda it: "9f86d081" in it)
+    text = await page.until(
+        "document.getElementById('view-graphs').innerText", holds=lambda it: "9f86d081" in it
+    )
     assert "run_tests\tedit\t40 %\t40\t" in text and "12 s\t41 s" in text
     await page.press("g", "l")
     await page.until("document.getElementById('follow').ariaPressed === 'false'")
