@@ -254,9 +254,9 @@ async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, con
 
 
 async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):
-    world, records = lived()
+    gauges, records = lived()
     control.publish(records)
-    control.gauges = world.gauges()
+    control.gauges = gauges
     await opened(page, control)
     await page.until(ROWS)
     await page.until(SKIP_TO_ROWS)

@@ -82,7 +82,7 @@ async def listening(config, index):
 @pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.parametrize("index", [KvIndex, Lossy], ids=["all events come", "every fifth is lost"])
-async def test_the_index_agree_with_what_the_next_turn_finds(engine, index, caplog):
+async def test_the_index_agrees_with_what_the_next_turn_finds(engine, index, caplog):
     server, config = engine
     dice = random.Random(index.__name__)
     prompts: dict[str, list[int]] = {}
