@@ -10,9 +10,6 @@ request reaches exactly one of them, exactly once, whatever happens.
 Any pair that is not in the table is a bug in a driver or in the brain, and raises `LifecycleError`.
 """
 
-from typing import Final
-
-from gateway.domain.state_table import StateError, StateTable
 from gateway.domain.words import Word
 
 
@@ -78,10 +75,12 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 FINAL_STATES = frozenset(state for state, steps in TRANSITIONS.items() if not steps)
 
 
-class LifecycleError(StateError):
+class LifecycleError(RuntimeError):
     """A step that the table does not allow. Always a bug on our side, never a client's fault."""
 
 
-_TABLE: Final = StateTable("a request", TRANSITIONS, LifecycleError)
-advance: Final = _TABLE.advance
-as_mermaid: Final = _TABLE.as_mermaid
+def advance(state: State, step: Step) -> State:
+    try:
+        return TRANSITIONS[state][step]
+    except KeyError:
+        raise LifecycleError(f"a request that is {state.value} cannot {step.value}") from None

@@ -17,7 +17,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.asking import Asking
-from gateway.server.clock import SteadyClock
+from gateway.server.clock import SteadyClock, wall_clock
 from gateway.server.door import Door
 from gateway.server.driver import Driver
 from gateway.server.forwarded import TrustedProxies
@@ -95,7 +95,7 @@ class Gateway:
             config, references, self.driver, self.observation, clock=self._clock, local_faults=local_faults
         )
         self.hints = self.observation.hints = HintSender(self.replica_watch.replicas, self._tasks)
-        tokens = JwtTokens(config.jwt, references.jwt_keys, clock=self._clock) if config.jwt else None
+        tokens = JwtTokens(config.jwt, references.jwt_keys, clock=wall_clock) if config.jwt else None
         self._tenants = Tenants(config.tenants, salt=fleet_secret, tokens=tokens)
         self._peers = self.observation.peers = self._open_peers(
             environ, fleet_secret, is_its_own=is_secret_its_own
@@ -331,7 +331,6 @@ class Gateway:
         while True:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
-            self._clock.follow()
             self.serving.sweep(now)
             if (prefills := self._asking.prefills) is not None:
                 prefills.sweep(now)

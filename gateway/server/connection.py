@@ -7,7 +7,7 @@ Flow control: writing never waits. While the client does not read, the backend t
 not read either (`follow`), and no further request is begun. While a request is handled, what arrives is held
 unread, up to a bound; beyond it the client is not read.
 
-What may happen in which state is the table in `connection_states.py`.
+What its states mean: `connection_states.py`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol as WireProtocol
-from gateway.server.connection_states import State, Step, advance
+from gateway.server.connection_states import State
 from gateway.server.door import Visitor
 from gateway.server.request_head import no_room, too_large
 from gateway.server.request_parser import HttpRequest, RequestParser
@@ -114,7 +114,7 @@ class ClientConnection(ResponseWriter):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.state = advance(self.state, Step.LOSE)
+        self.state = State.CLOSED
         self._listener.disconnected(self)
         self._parser.close()
         if self._run is not None:
@@ -149,8 +149,7 @@ class ClientConnection(ResponseWriter):
         """Switches to `protocol`, which has the transport from now on, and tells this when it is lost. The
         handler goes on until then, or until it ends the connection. `lines`: the response; `check` is called
         about once a second. Returns what the client has sent behind its request."""
-        self.state = advance(self.state, Step.SWITCH)
-        if self.state is not State.SWITCHED:
+        if not self.leave_serving(State.SWITCHED):
             return b""
         self._check_tunnel = check
         self.transport.write(lines)
@@ -177,7 +176,7 @@ class ClientConnection(ResponseWriter):
                 if parser.refusal is not None or parser.wants_continue or not self._is_reading:
                     self._read_on()
                 return
-            self.state = _SERVED
+            self.state = State.SERVING
             self._current = request
             run = Run(self._listener.handler(self, request), self._request_over)
             run.go_on()
@@ -197,7 +196,7 @@ class ClientConnection(ResponseWriter):
         elif self._must_close or self._listener.is_draining:
             self.close()
         else:
-            self.state = _RESTED
+            self.state = State.IDLE
         if self._run is not None:  # else `_serve` goes on
             self._run = None
             self._serve()
@@ -243,7 +242,7 @@ class ClientConnection(ResponseWriter):
 
     def _refuse_and_linger(self, refusal: Refusal) -> None:
         """Answers, and reads on for a while: closing on unread bytes would reset the answer away."""
-        self.state = advance(self.state, Step.REFUSE)
+        self.state = State.LINGERING
         self._since = self._listener.now()
         self._read_again()
         self._refused_method = self._parser.refused_method
@@ -256,7 +255,7 @@ class ClientConnection(ResponseWriter):
         """What was written is sent, and then the connection ends."""
         if self.state not in _ENDING:
             self._since = self._listener.now()
-            self.state = advance(self.state, Step.CLOSE)
+            self.state = State.CLOSING
             self.transport.close()
 
     # --- the listener's side ---------------------------------------------------------------------
@@ -313,7 +312,5 @@ class ClientConnection(ResponseWriter):
             self.close()
 
 
-_SERVED: Final = advance(State.IDLE, Step.SERVE)
-_RESTED: Final = advance(State.ANSWERED, Step.REST)
 _WITH_HANDLER: Final = frozenset((State.SERVING, State.ANSWERING, State.ANSWERED))
 _ENDING: Final = frozenset((State.CLOSING, State.CLOSED))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.domain.decision import Refusal
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status, is_final
-from gateway.server.connection_states import ConnectionStateError, State, Step, advance
+from gateway.server.connection_states import ConnectionStateError, State
 from gateway.server.request_parser import HttpRequest
 
 if TYPE_CHECKING:
@@ -56,13 +56,22 @@ class ResponseWriter(asyncio.Protocol):
         """The response to the current request was begun; it may be complete."""
         return self.state is not State.SERVING
 
+    def leave_serving(self, state: State) -> bool:
+        """Whether the client is still there."""
+        if self.state is _SERVING:
+            self.state = state
+            return True
+        if self.state in _GONE:
+            return False
+        raise ConnectionStateError(f"a connection that is {self.state.value} cannot become {state.value}")
+
     def start_response(self, lines: bytes, framing: Framing) -> None:
         """Sends the head, with the first of the body or at the latest by `flush_head`: one write, not two.
 
         `lines`: the status line and end-to-end fields only, Content-Length included.
         """
         assert self._current is not None
-        self.state = _ANSWERING if self.state is _SERVING else advance(self.state, Step.BEGIN)
+        self.leave_serving(_ANSWERING)
         head = self._current.head
         if framing is _CHUNKED:
             lines += b"Transfer-Encoding: chunked\r\n"
@@ -141,9 +150,9 @@ class ResponseWriter(asyncio.Protocol):
 
     def abort(self) -> None:
         """Resets the connection, so that no client can take what it got for the whole."""
-        self.state = advance(self.state, Step.CUT)
         if self.state is State.CLOSED:
             return
+        self.state = State.CLOSING
         accepted = self.transport.get_extra_info("socket")
         if accepted is not None:
             with contextlib.suppress(OSError):  # the client has reset it already
@@ -153,8 +162,8 @@ class ResponseWriter(asyncio.Protocol):
 
 _GONE: Final = frozenset((State.CLOSING, State.CLOSED))
 _SERVING: Final = State.SERVING
-_ANSWERING: Final = advance(_SERVING, Step.BEGIN)
-_ANSWERED: Final = advance(State.ANSWERING, Step.COMPLETE)
+_ANSWERING: Final = State.ANSWERING
+_ANSWERED: Final = State.ANSWERED
 _REASONS: Final = {
     400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
     408: b"Request Timeout", 413: b"Content Too Large", 426: b"Upgrade Required",

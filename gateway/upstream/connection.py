@@ -3,7 +3,7 @@
 Every read is handed on before the next one: `data_received` parses, collects the body bytes of that
 read, and gives them to `sink` before it returns. Whoever waits for the head or the end goes on last.
 
-Its states and what leads from one to the other are a table: `gateway/upstream/connection_states.py`.
+What its states mean: `connection_states.py`.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from typing import Final, cast
 
 import httptools
 
-from gateway.upstream.connection_states import TRANSITIONS, UNANSWERED_STATES, State, Step, advance
+from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.moments import Moment
-from gateway.upstream.response_head import LastResponse, ResponseHead, read_head, remember
+from gateway.upstream.response_head import ResponseHead, read_head
 from gateway.wire.handshake import accept_of
 from gateway.wire.headers import RawHeaders, get_header
 from gateway.wire.splice import Chunk
@@ -34,10 +34,7 @@ _SIZES: Final = 1024
 """Of reads that are remembered; events differ by a token's length, so a few dozen do."""
 
 # Members of an enum, looked up once: each request needs them all.
-_READY, _ANSWERING = State.READY, State.ANSWERING
-_SENT, _SEND, _HEAD, _END = State.SENT, Step.SEND, Step.HEAD, Step.END
-_READ_WHOLE: Final = advance(advance(_SENT, _HEAD), _END)
-"""After a response that was whole in one read."""
+_READY, _SENT, _ANSWERING = State.READY, State.SENT, State.ANSWERING
 
 
 @lru_cache(_SIZES)
@@ -59,13 +56,10 @@ class UpstreamConnection(asyncio.Protocol):
         """What is under `transport`; without TLS the same."""
         self.sent_at = 0.0
         self.last_read = 0.0
-        self.use_count = 0
         self.head: ResponseHead | None = None
         self.head_came = self.done = Moment()
         """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
         self._now = asyncio.get_running_loop().time
-        self._last: LastResponse | None = None
-        """To know the next response by, if it is whole."""
         self._fields: tuple[int, bytes, RawHeaders, bool] | None = None
         self._fields_head: ResponseHead
         """What was made of `_fields`, which the next response may have, too."""
@@ -102,19 +96,14 @@ class UpstreamConnection(asyncio.Protocol):
         is_kept = self.state is _READY and not self.transport.is_closing()
         return is_kept and not self._tcp.get_write_buffer_size()
 
-    def _step(self, step: Step) -> None:
-        after = TRANSITIONS[self.state].get(step)
-        self.state = after if after is not None else advance(self.state, step)
-
     def send(self, chunks: list[Chunk], *, is_head_request: bool, websocket_key: bytes | None = None) -> None:
         """Sends one request; `chunks` are its head and body; `websocket_key`: of a handshake.
         Raises ConnectFailed, with nothing sent, if the replica closed the connection meanwhile."""
         if self.transport.is_closing():
             raise ConnectFailed("it closed the connection before anything was sent")
-        if self.state is _READY:
-            self.state = _SENT
-        else:
-            self._step(_SEND)
+        if self.state is not _READY:
+            raise ConnectionStateError(f"a connection that is {self.state.value} cannot send")
+        self.state = _SENT
         self.head = None
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
@@ -127,7 +116,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._received = 0
         self._reason = b""
         self.sent_at = self.last_read = self._now()
-        self.use_count += 1
         if len(chunks) == 1:
             self.transport.write(chunks[0])
         else:
@@ -167,26 +155,26 @@ class UpstreamConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Reads no more until `resume`. Nothing, if nothing is to come."""
         if self.state is State.ANSWERING:
-            self._step(Step.PAUSE)
+            self.state = State.PAUSED
             self.transport.pause_reading()
 
     def resume(self) -> None:
         if self.state is State.PAUSED:
-            self._step(Step.RESUME)
+            self.state = State.ANSWERING
             self.last_read = self._now()
             self.transport.resume_reading()
 
     def abort(self) -> None:
         """Closes at once; the replica sees a client that left."""
-        self._step(Step.ABORT)
-        if self.state is State.CLOSING:
+        if self.state is not State.CLOSED:
+            self.state = State.CLOSING
             self.transport.abort()
 
     # --- from the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = self._tcp = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        self._step(Step.OPEN)
+        self.state = _READY
 
     def encrypted(self, transport: asyncio.Transport) -> None:
         """From now on `transport` is used, which speaks TLS over the one before."""
@@ -208,7 +196,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self.abort()  # a response nobody asked for
             return
         self.last_read = self._now()
-        if (self._received or not self._recognise(data)) and not self._feed(data):
+        if not self._feed(data):
             return
         head_came, done, is_over = self.head_came, self.done, self._is_whole
         if self._sink is not None:
@@ -236,8 +224,7 @@ class UpstreamConnection(asyncio.Protocol):
         )
         if is_end:
             self._is_whole = True  # the body ends with the connection
-            self._step(Step.SPEND)
-        self._step(Step.LOSE)
+        self.state = State.CLOSED
         self._parser = None
         if is_end:
             if self._sink is not None:
@@ -247,26 +234,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._tell_broken("closed the connection")
         self._sink = self._chunk_sink = None
 
-    def _recognise(self, data: bytes) -> bool:
-        """Whether this is a whole response with the head of the last one."""
-        if self._last is None or self._is_head_request:
-            return False
-        found = self._last.read(data)
-        if found is None:
-            return False
-        self.head = found[0]
-        self._read.append(found[1])
-        if self.state is not _SENT or not self._keep_alive:
-            self._step(_HEAD)
-            self._end()
-        else:
-            self._is_whole, self.state = True, _READ_WHOLE
-        return True
-
     def _feed(self, data: bytes) -> bool:
         """False if this was not a part of a response."""
         assert self._parser is not None
-        is_first = not self._received
         self._received += len(data)
         try:
             self._parser.feed_data(data)
@@ -277,13 +247,11 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._is_whole:
                 self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
                 return False
-            self._step(Step.SPEND)  # the response is whole; what came after it is nobody's
+            self.state = State.SPENT  # the response is whole; what came after it is nobody's
         self._is_between_chunks = self._has_chunk_ended and data.endswith(b"\r\n")
         if self.head is None and self._received > _MAX_HEAD_BYTES:
             self._fail("sent a response head without end")
             return False
-        if is_first and self.state is State.READY and self.head is not None:
-            self._last = remember(data, self.head, sum(map(len, self._read)))
         return True
 
     def _flush(self, sink: Sink) -> None:
@@ -296,7 +264,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.state is State.PAUSED:
             self.resume()  # a transport may still give what it had read when it was paused
         self._is_whole = True
-        self._step(_END if self._keep_alive else Step.SPEND)
+        self.state = _READY if self._keep_alive else State.SPENT
 
     def _fail(self, what: str) -> None:
         self.abort()
@@ -341,7 +309,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fields = fields
             self._fields_head = read_head(*fields)
         self.head = self._fields_head
-        self._step(Step.HEAD)
+        self.state = _ANSWERING
         if self.head.is_empty:
             self._end()
 
@@ -358,7 +326,7 @@ class UpstreamConnection(asyncio.Protocol):
         ):
             raise ValueError("a change of protocol")
         self.head = read_head(101, self._reason, self._headers, False)
-        self._step(Step.SWITCH)
+        self.state = State.SWITCHED
 
     def on_chunk_header(self) -> None:
         self._has_chunk_ended = False

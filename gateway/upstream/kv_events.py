@@ -2,15 +2,15 @@
 
 Source: vLLM's KV cache events; since 0.30 a stored block names the session that stored it.
 
-Theory of operation. Batches are numbered. A batch that is ahead of the next number says that some were lost:
-they are asked for again, and it waits meanwhile; if they cannot be had, nothing that was believed holds, and
-the books begin anew. A block belongs to every session that stored or reused it, as far as events say, until
-it is removed. Nobody tokenizes: a session's tokens are its blocks times their size.
+Theory of operation. An engine numbers its batches from 0. They are applied in the order of their numbers; one
+that was applied before (the live stream and a replay overlap) changes nothing. A number that is ahead of the
+next one says that batches were lost for good: nothing that was believed holds, and the index begins anew with
+that batch. A block belongs to every session that stored or reused it, as far as events say, until it is
+removed. Nobody tokenizes: a session's tokens are its blocks times their size.
 
-Deviations: only the device's own blocks are counted, of the attention group that is told first.
+Deviations: only the device's own blocks are counted, of the attention group that is named first.
 
-Invariants: batches are applied in order, each once; `tokens` of a session is never negative; at most
-`max_blocks` blocks and `WAITING` batches that came too early are remembered.
+Invariants: `tokens` of a session is never negative; at most `max_blocks` blocks are remembered.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,6 @@ import msgspec
 
 from gateway.domain.ids import SessionId
 
-WAITING: Final = 1024
 _DEVICE: Final = (None, "GPU")
 _MOST_SHARERS: Final = 8
 
@@ -68,53 +67,29 @@ class _Block(msgspec.Struct, eq=False):
     sessions: list[SessionId]
 
 
-class KvBooks:
-    """Of one engine."""
+class KvIndex:
+    """Of one engine's life."""
 
     def __init__(self, *, max_blocks: int = 1_000_000) -> None:
         self._max_blocks = max_blocks
         self._blocks: OrderedDict[Hash, _Block] = OrderedDict()
-        self._early: dict[int, Sequence[Event]] = {}
-        self._next: int | None = None
+        self.next = 0
+        """The number of the batch that is wanted next."""
         self.tokens: dict[SessionId, float] = {}
-        self.lost = 0
-        """Batches that nobody could bring back."""
 
-    def missing_from(self) -> int | None:
-        """The number from which batches have to be sent again; None if none is missing."""
-        return self._next if self._early else None
-
-    def came(self, number: int, events: Sequence[Event]) -> None:
-        """A batch; those that were there before are passed over."""
-        if self._next is None:
-            self._next = number
-        if number < self._next:
+    def apply(self, number: int, events: Sequence[Event]) -> None:
+        if number < self.next:
             return
-        if len(self._early) < WAITING:
-            self._early[number] = events
-        self._apply_ready()
+        if number > self.next:
+            self._clear()
+        for event in events:
+            self._apply(event)
+        self.next = number + 1
 
-    def gave_up(self) -> None:
-        """What is missing cannot be had: the books begin anew with what is there."""
-        assert self._early and self._next is not None
-        first = min(self._early)
-        self.lost += first - self._next
+    def restart(self) -> None:
+        """The engine begins anew, and with it the numbers."""
         self._clear()
-        self._next = first
-        self._apply_ready()
-
-    def restarted(self) -> None:
-        """It is another engine now."""
-        self._clear()
-        self._early.clear()
-        self._next = None
-
-    def _apply_ready(self) -> None:
-        assert self._next is not None
-        while self._next in self._early:
-            for event in self._early.pop(self._next):
-                self._apply(event)
-            self._next += 1
+        self.next = 0
 
     def _apply(self, event: Event) -> None:
         match event:

@@ -1,9 +1,16 @@
-"""KV events: what an engine publishes of its cache is listened to, and what got lost on the way is asked for
-again.
+"""KV events: an engine's cache as it publishes it, with what got lost on the way replayed.
 
 vLLM publishes them with `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq",
-"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'`. ZeroMQ drops what nobody takes in time, and
-says nothing; the numbers of the batches do.
+"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'`.
+
+Theory of operation. ZeroMQ drops what nobody takes in time, and does not say so; the numbers of the batches
+do. A live batch that is ahead of the next number waits while those before it are replayed, and the index goes
+on from it whether they came or not. Replays come in order, so nothing else has to wait.
+
+A restarted engine counts from 0 again and holds nothing. It is recognised by its connection, which broke, or
+by a live number that is not above the last one: within one engine's life they only rise. Either way the index
+begins anew from batch 0. Each connection has a socket of its own, so that nothing of the engine before is
+left in a queue.
 """
 
 import asyncio
@@ -13,81 +20,114 @@ from typing import Any, Final
 
 import msgspec
 from zmq.asyncio import Context
+from zmq.constants import Event as SocketEvent
 from zmq.constants import SocketOption, SocketType
 
 from gateway.config.upstream import KvEventsConfig
 from gateway.domain.ids import ReplicaId, SessionId
-from gateway.upstream.kv_events import KvBooks, decode_batch, number_of
+from gateway.upstream.kv_events import AllBlocksCleared, KvIndex, decode_batch, number_of
 
 _log = logging.getLogger(__name__)
-_TELL_EVERY_S: Final = 0.5
-_REPLAY_WITHIN_S: Final = 2.0
+_REPORT_EVERY_S: Final = 0.5
+_REPLAY_SILENCE_S: Final = 2.0
+_HEARTBEAT_MS: Final = 5000
+"""So that the end of a host that could not close its connection is noticed."""
+
+_AGAIN_S: Final = 0.1
 
 OnTokens = Callable[[ReplicaId, Mapping[SessionId, float]], None]
 
 
 class KvFeed:
-    """Of one replica. `on_tokens` is told what each session has there, when that changed."""
+    """Of one replica. `on_tokens` gets what each session has there, when that changed."""
 
     def __init__(self, replica: ReplicaId, config: KvEventsConfig, on_tokens: OnTokens) -> None:
         self._replica = replica
         self._config = config
         self._on_tokens = on_tokens
-        self.books = KvBooks()
-        self._is_news = False
+        self.index = KvIndex()
+        self._last_live = -1
+        self._has_changed = False
 
     async def run(self) -> None:
         context = Context()
-        events = context.socket(SocketType.SUB)
-        events.setsockopt(SocketOption.SUBSCRIBE, b"")
-        events.setsockopt(SocketOption.RCVHWM, self._config.backlog)
-        events.connect(self._config.endpoint)
         try:
             async with asyncio.TaskGroup() as both:  # if one ends, so does the other
-                both.create_task(self._tell())
-                both.create_task(self._listen(context, events))
+                both.create_task(self._report())
+                both.create_task(self._follow(context))
         finally:
-            events.close(linger=0)
-            context.term()
+            context.destroy(linger=0)
+
+    async def _follow(self, context: Any) -> None:
+        while True:
+            events = context.socket(SocketType.SUB)
+            broken = events.get_monitor_socket(SocketEvent.DISCONNECTED)
+            try:
+                events.setsockopt(SocketOption.SUBSCRIBE, b"")
+                events.setsockopt(SocketOption.RCVHWM, self._config.backlog)
+                events.setsockopt(SocketOption.HEARTBEAT_IVL, _HEARTBEAT_MS)
+                events.connect(self._config.endpoint)
+                async with asyncio.TaskGroup() as both:
+                    listening = both.create_task(self._listen(context, events))
+                    await broken.recv_multipart()
+                    listening.cancel()
+            finally:
+                events.disable_monitor()
+                broken.close(linger=0)
+                events.close(linger=0)
+            self._restart()
+            await asyncio.sleep(_AGAIN_S)
 
     async def _listen(self, context: Any, events: Any) -> None:
+        self._restart()
         while True:
-            _, number, payload = await events.recv_multipart()
-            self._take(number_of(number), payload)
-            if self.books.missing_from() is not None:
-                await self._recover(context)
+            _, frame, payload = await events.recv_multipart()
+            number = number_of(frame)
+            if number <= self._last_live:
+                self._restart()
+            self._last_live = number
+            if number > self.index.next and self._config.replay is not None:
+                await self._replay(context, self._config.replay)
+            if number > self.index.next > 0:
+                _log.warning("KV events of %s are lost: its index begins anew", self._replica)
+            self._apply(number, payload)
 
-    def _take(self, number: int, payload: bytes) -> None:
+    def _restart(self) -> None:
+        self._has_changed |= self.index.next > 0
+        self._last_live = -1
+        self.index.restart()
+
+    def _apply(self, number: int, payload: bytes) -> None:
         try:
-            self.books.came(number, decode_batch(payload).events)
+            events = decode_batch(payload).events
         except msgspec.MsgspecError as error:
             _log.warning("%s publishes what is no batch of KV events: %s", self._replica, error)
-        self._is_news = True
+            events = [AllBlocksCleared()]  # what it changed is not known
+        self.index.apply(number, events)
+        self._has_changed = True
 
-    async def _recover(self, context: Any) -> None:
-        missing = self.books.missing_from()
-        if self._config.replay is not None and missing is not None:
-            asking = context.socket(SocketType.DEALER)
-            asking.connect(self._config.replay)
-            try:
-                async with asyncio.timeout(_REPLAY_WITHIN_S):
-                    await asking.send_multipart([b"", missing.to_bytes(8, "big", signed=True)])
-                    while self.books.missing_from() is not None:
-                        *_, number, payload = await asking.recv_multipart()
-                        if number_of(number) < 0:
-                            break
-                        self._take(number_of(number), payload)
-            except TimeoutError:
-                _log.warning("%s does not send lost KV events again", self._replica)
-            finally:
-                asking.close(linger=0)
-        if self.books.missing_from() is not None:
-            self.books.gave_up()
-            _log.warning("KV events of %s are lost: its books begin anew", self._replica)
+    async def _replay(self, context: Any, endpoint: str) -> None:
+        """Applies what the engine still has, from the next batch on."""
+        replay = context.socket(SocketType.DEALER)
+        replay.setsockopt(SocketOption.RCVHWM, self._config.backlog)
+        replay.connect(endpoint)
+        try:
+            await replay.send_multipart([b"", self.index.next.to_bytes(8, "big")])
+            while True:
+                async with asyncio.timeout(_REPLAY_SILENCE_S):
+                    *_, frame, payload = await replay.recv_multipart()
+                if (number := number_of(frame)) < 0:
+                    break
+                self._apply(number, payload)
+                await asyncio.sleep(0)  # thousands may have come already: others have their turn
+        except TimeoutError:
+            _log.warning("%s does not replay lost KV events", self._replica)
+        finally:
+            replay.close(linger=0)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         while True:
-            await asyncio.sleep(_TELL_EVERY_S)
-            if self._is_news:
-                self._is_news = False
-                self._on_tokens(self._replica, dict(self.books.tokens))
+            await asyncio.sleep(_REPORT_EVERY_S)
+            if self._has_changed:
+                self._has_changed = False
+                self._on_tokens(self._replica, dict(self.index.tokens))

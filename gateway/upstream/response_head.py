@@ -4,7 +4,6 @@ import msgspec
 
 from gateway.wire.headers import RawHeaders, get_header
 from gateway.wire.hop_by_hop import end_to_end
-from gateway.wire.known_head import KnownHead, around_length, know_message
 
 
 class ResponseHead(msgspec.Struct):
@@ -36,33 +35,3 @@ def read_head(status: int, reason: bytes, headers: RawHeaders, is_head_request: 
         has_framing=has_length or is_empty or b"transfer-encoding" in names,
         is_empty=is_empty,
     )
-
-
-class LastResponse:
-    """A response that was whole in one read, for the next one to be known by."""
-
-    __slots__ = ("_head", "_raw", "_start")
-
-    def __init__(self, head: ResponseHead, raw: KnownHead, start: KnownHead) -> None:
-        self._head, self._raw, self._start = head, raw, start
-
-    def read(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
-        """Head and body of another one like it."""
-        body = self._raw.body_of(data)
-        if body is None:
-            return None
-        last = self._head
-        start = self._start.with_length(len(body))
-        head = ResponseHead(
-            last.status, start, last.content_type, last.content_encoding, last.retry_after, True, True, False
-        )
-        return head, body
-
-
-def remember(data: bytes, head: ResponseHead, body_bytes: int) -> LastResponse | None:
-    """`data`: all of the response. None if the next one had better be read in any case."""
-    if not head.has_length or head.is_empty:
-        return None
-    raw = know_message(data, body_bytes)
-    start = around_length(head.start, body_bytes)
-    return LastResponse(head, raw, start) if raw is not None and start is not None else None

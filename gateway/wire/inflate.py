@@ -8,8 +8,6 @@ import zlib
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from gateway.wire.slices import finish
-
 if TYPE_CHECKING:
     from zlib import _Decompress as _Stream
 
@@ -86,13 +84,8 @@ def inflated_limit_bytes(deflated_bytes: int) -> int:
     return min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * deflated_bytes))
 
 
-def inflate(body: bytes, coding: str) -> bytes:
-    """The whole body, inflated. Raises InflationError if it is damaged, cut or too large."""
-    return finish(inflating(body, coding))
-
-
 def inflating(body: bytes, coding: str) -> Generator[None, None, bytes]:
-    """The same in slices."""
+    """The whole body, inflated, in slices. Raises InflationError if it is damaged, cut or too large."""
     inflater = Inflater(coding, inflated_limit_bytes(len(body)))
     pieces: list[bytes] = []
     for piece in inflater.feed(body):

@@ -1,11 +1,5 @@
-"""A control listener without a gateway: it serves the page, and whatever records it is told to publish.
+"""A control listener without a gateway: it serves the page, and whatever records it is given to publish."""
 
-    python -m tests.dashboard.fake_control [--port 8099] [--sessions-per-s 0.25] [--history-s 240]
-
-plays a made-up fleet (`world.py`) to look at while the page is built.
-"""
-
-import argparse
 import asyncio
 import json
 import time
@@ -23,7 +17,6 @@ from gateway.dashboard.history_views import Look, look_back
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.records import Record
 from gateway.history.store import History
-from tests.dashboard.world import World
 
 STATIC = Path(__file__).parents[2] / "gateway" / "dashboard" / "static"
 BATCH_S = 0.2
@@ -190,58 +183,22 @@ class FakeControl:
 
 
 def learned() -> list[object]:
-    """Graphs in the form in which the gateway tells them."""
-    steps = ("START", "read_file", "edit", "run_tests", "answer", "END")
-    counts = (
-        (0, 1, 60),
-        (0, 4, 4),
-        (1, 1, 124),
-        (1, 2, 157),
-        (2, 3, 114),
-        (2, 1, 31),
-        (3, 2, 40),
-        (3, 4, 60),
-        (4, 5, 61),
-    )
-    after = {start: sum(n for at, _, n in counts if at == start) for start, _, _ in counts}
-    edges = [{"from": a, "to": b, "probability": n / after[a], "count": n} for a, b, n in counts]
-    visits = {at: sum(n for _, to, n in counts if to == at) or 64 for at in range(len(steps))}
-    pauses = {1: (0.1, 0.4), 2: (0.1, 0.3), 3: (12.0, 41.0)}
+    """Graphs in the form in which the gateway gives them."""
+    edges = [
+        {"from": -1, "to": 1, "probability": 0.94, "count": 60.0},
+        {"from": 1, "to": 3, "probability": 1.0, "count": 157.0},
+        {"from": 3, "to": 1, "probability": 0.4, "count": 40.0},
+        {"from": 3, "to": 0, "probability": 0.6, "count": 60.0},
+    ]
+    labels = {-1: "START", 0: "END", 1: "edit", 3: "run_tests"}
     nodes = [
         {
-            "id": at,
+            "id": number,
             "label": label,
-            "visits": visits[at],
-            "pause_p50_s": pauses[at][0] if at in pauses else None,
-            "pause_p95_s": pauses[at][1] if at in pauses else None,
+            "visits": 64.0,
+            "pause_p50_s": 12.0 if number == 3 else None,
+            "pause_p95_s": 41.0 if number == 3 else None,
         }
-        for at, label in enumerate(steps)
+        for number, label in labels.items()
     ]
     return [{"id": "9f86d081", "tasks": 64, "steps": 650, "is_known": True, "nodes": nodes, "edges": edges}]
-
-
-async def _play(control: FakeControl, world: World) -> None:
-    while True:
-        control.publish(world.until(time.time()))
-        control.gauges = world.gauges()
-        control.loads = {replica.id: replica.running for replica in world.fleet if replica.is_up}
-        await asyncio.sleep(BATCH_S)
-
-
-async def _main(port: int, arrivals_per_s: float, history_s: float, replicas: int) -> None:
-    control = FakeControl()
-    control.graphs = learned()
-    world = World(arrivals_per_s=arrivals_per_s, began_s=time.time() - history_s, replicas=replicas)
-    async with control.running(port):
-        print(control.url)
-        await _play(control, world)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, default=8099)
-    parser.add_argument("--sessions-per-s", type=float, default=0.25)
-    parser.add_argument("--history-s", type=float, default=240)
-    parser.add_argument("--replicas", type=int, default=3)
-    given = parser.parse_args()
-    asyncio.run(_main(given.port, given.sessions_per_s, given.history_s, given.replicas))

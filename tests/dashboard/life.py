@@ -4,10 +4,10 @@ import time
 from typing import Any
 
 from gateway.domain import records as rec
-from gateway.domain.decision import Edge, PlacementReason, SessionSource
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.admission_records import WindowUpdated
+from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Protocol, Usage
-from tests.dashboard.world import World
 
 REPLICA = ReplicaId("default-0")
 TENANT = TenantId("team-a")
@@ -110,7 +110,65 @@ def now() -> float:
     return time.time()
 
 
-def lived(*, faults: bool = True, seconds: float = 240.0) -> tuple[World, list[rec.Record]]:
-    """A made-up fleet, and all that happened there until now."""
-    world = World(began_s=now() - seconds, has_faults=faults)
-    return world, list(world.until(now()))
+def lived() -> tuple[dict[str, object], list[rec.Record]]:
+    """Gauges of a small fleet, and what happened there in the last minutes: each kind of record that the page
+    shows, of many sessions."""
+    records: list[rec.Record] = []
+    began_s = now() - 240.0
+    for number in range(60):
+        at_s, session = began_s + 4 * number, f"s-{number:02}"
+        records.append(session_started(session, at_s=at_s, schema=("codex", "claude-code")[number % 2]))
+        records += whole_turn(session, f"r-{number}", at_s=at_s)
+        records.append(tools_started(session, f"r-{number}", "bash", at_s=at_s + 3))
+        if number % 7 == 0:
+            spawned = f"{session}-r"
+            records.append(arrived(session, spawned, at_s=at_s + 3, thread="2", edge=Edge.SPAWNED))
+            records += sent(session, spawned, at_s=at_s + 3)
+            records.append(ended(session, spawned, at_s=at_s + 3.5, outcome="cut"))
+        ids: dict[str, Any] = {"session": SessionId(session), "turn": RequestId(f"r-{number}-2")}
+        records.append(arrived(session, ids["turn"], at_s=at_s + 3.6, edge=Edge.CONTINUES))
+        records.append(tools_ended(session, ids["turn"], "bash", at_s=at_s + 3.6))
+        if number % 5 == 0:
+            refusal = RefusalReason.QUEUE_FULL
+            records.append(rec.Refused(at_s=at_s + 3.7, tenant=TENANT, reason=refusal, waited_ms=0.0, **ids))
+        else:
+            records.append(rec.TurnWaited(at_s=at_s + 3.7, reason=WaitReason.KV_FULL, waiting=1, **ids))
+    down = {"replica": ReplicaId("default-1"), "why": "connection refused"}
+    records += [rec.ReplicaChanged(at_s=now(), state="down", **down), _window(now())]  # type: ignore[arg-type]
+    return _gauges(), sorted(records, key=lambda record: record.at_s)
+
+
+def _window(at_s: float) -> WindowUpdated:
+    return WindowUpdated(
+        at_s=at_s, pool=PoolId("default"), sessions=24.0, kv_budget=1e6, admitted=20, waiting=3, demand=1.1e6,
+        gpu_pressure=1.1, cpu_pressure=0.2, reason="preemptions",
+    )  # fmt: skip
+
+
+def _gauges() -> dict[str, object]:
+    replica = {
+        "pool": "default", "running": 4, "engine_running": 4, "engine_waiting": 1, "kv_used": 0.6,
+        "kv_retained": 0.1, "kv_tokens": 420_000, "sessions": 20, "engine": "vllm", "version": "0.32.0",
+        "models": ["m"],
+    }  # fmt: skip
+    pool = {
+        "id": "default", "gpu_pressure": 1.1, "cpu_pressure": 0.2, "admitted": 20, "demand": 1.1e6,
+        "kv_budget": 1e6, "waiting": 3, "window": 24.0, "updates": [],
+    }  # fmt: skip
+    tenant = {
+        "pool": "default",
+        "weight": 1.0,
+        "entitlement": 1.2,
+        "admitted": 9,
+        "lately": 7.2,
+        "waiting": 2,
+    }
+    return {
+        "running": 8,
+        "waiting": 3,
+        "active_tools": 5,
+        "session_count": 60,
+        "replicas": [{"id": f"default-{n}", "is_up": n != 1, **replica} for n in range(3)],
+        "pools": [pool],
+        "tenants": [{"id": name, **tenant} for name in ("team-a", "team-b", "nightly")],
+    }

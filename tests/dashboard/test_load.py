@@ -2,15 +2,13 @@
 
 import asyncio
 import time
-from itertools import islice
 
 import pytest
 
 from tests.dashboard.browser import Page
 from tests.dashboard.fake_control import FakeControl
-from tests.dashboard.life import now, session_started, whole_turn
+from tests.dashboard.life import lived, now, session_started, whole_turn
 from tests.dashboard.probes import SKIP_TO_ROWS
-from tests.dashboard.world import World
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -54,9 +52,8 @@ async def busy_during(page: Page, *happens: object) -> float:
 
 
 async def test_a_thousand_sessions_at_two_hundred_events_a_second(page: Page, control: FakeControl):
-    world = World(began_s=now() - 600)
-    control.publish(islice(world.until(now()), 4000))
-    control.gauges = world.gauges()
+    control.gauges, records = lived()
+    control.publish(records)
     for n in range(SESSIONS):
         at_s = now() - 100 + n / 12
         control.publish([session_started(f"s-{n}", at_s=at_s), *whole_turn(f"s-{n}", f"r-{n}", at_s=at_s)])

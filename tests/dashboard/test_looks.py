@@ -20,9 +20,9 @@ async def opened(page: Page, control: FakeControl) -> None:
 async def test_nothing_overflows_and_text_has_contrast(
     page: Page, control: FakeControl, width: int, theme: str
 ):
-    world, records = lived()
+    gauges, records = lived()
     control.publish(records)
-    control.gauges = world.gauges()
+    control.gauges = gauges
     control.graphs = learned()
     await page.resize(width, 800)
     await page.prefer(color_scheme=theme)
@@ -72,9 +72,9 @@ def contrast(*colours: str) -> float:
 
 
 async def test_everything_has_a_name_and_a_role(page: Page, control: FakeControl):
-    world, records = lived()
+    gauges, records = lived()
     control.publish(records)
-    control.gauges = world.gauges()
+    control.gauges = gauges
     await opened(page, control)
     await page.until(ROWS)
     await page.send("Accessibility.enable")

@@ -147,9 +147,10 @@ async def test_keys_are_listed_and_do_what_they_say(page: Page, control: FakeCon
     await page.press("?")
     assert "zoom in, out" in await page.run("document.querySelector('dialog[open]').innerText")
     await page.press("Escape", "g")
-    await page.until(
-        "document.querySelectorAll('#view-graphs svg .node').length", holds=lambda count: count == 6
+    text = await page.until(
+        "document.getElementById('view-graphs').innerText", holds=lambda it: "9f86d081" in it
     )
+    assert "run_tests\tedit\t40 %\t40\t" in text and "12 s\t41 s" in text
     await page.press("g", "l")
     await page.until("document.getElementById('follow').ariaPressed === 'false'")
     await page.press("t")
@@ -257,9 +258,9 @@ async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, con
 
 
 async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):
-    world, records = lived()
+    gauges, records = lived()
     control.publish(records)
-    control.gauges = world.gauges()
+    control.gauges = gauges
     await opened(page, control)
     await page.until(ROWS)
     await page.until(SKIP_TO_ROWS)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -118,17 +117,3 @@ def test_without_node_it_is_one_line(tmp_path):
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("demo: node is not on PATH")
     assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.slow  # not slow, but `make check` does without Node.js
-def test_a_taken_port_is_one_line():
-    require_command("npm", install="Node.js 20 or newer brings it")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        result = run_demo("--port", str(port), timeout_s=60)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == (
-        f"demo: port {port} is taken: choose another with --port, or leave it out for a free one\n"
-    )

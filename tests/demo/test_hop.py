@@ -8,7 +8,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from demo.balancer import Balancer
 from demo.hop import Hop
 
 BODY = b'{ "messages": [], "tools": [1], "session_id": "mine" }'
@@ -92,31 +91,6 @@ async def test_a_stripping_hop_takes_identity_out_and_says_what_it_took(upstream
     assert hop.exchanges[0].taken == ["session-id", "session_id"]
 
 
-async def test_without_a_gateway_each_request_has_its_own_server(upstream, client):
-    upstream.go_on.set()
-    other = Upstream()
-    other.go_on.set()
-    async with (
-        upstream.serving() as first,
-        other.serving() as second,
-        Hop(Balancer([first, second]).choose, strip=True) as hop,
-    ):
-        for _ in range(2):
-            headers = {"Session-Id": "mine"}  # taken out, so the balancer cannot see it either
-            async with client.post(f"{hop.base_url}/v1/x", data=BODY, headers=headers) as answer:
-                assert answer.status == 200
-    assert [len(each.requests) for each in (upstream, other)] == [1, 1]
-    assert other.requests[0][2]["Host"] == second.removeprefix("http://")
-
-
-async def test_a_head_request_is_no_turn(upstream, client):
-    async with upstream.serving() as url, Hop(url, strip=True) as hop:
-        answer = await client.head(f"{hop.base_url}/")
-        assert answer.status == 200
-    assert upstream.requests[0][:2] == ("HEAD", "/")
-    assert not hop.exchanges[0].offers_tools
-
-
 async def test_an_answer_that_breaks_off_breaks_off_for_the_agent_too(upstream, client):
     upstream.breaks_off = True
     async with upstream.serving() as url, Hop(url, strip=False) as hop:
@@ -136,10 +110,3 @@ async def test_an_agent_that_leaves_takes_the_request_with_it(upstream, client):
         answer.close()
         upstream.go_on.set()
     assert hop.exchanges[0].answered_at_s is None
-
-
-async def test_without_a_gateway_the_agent_is_told(client):
-    async with Hop("http://127.0.0.1:9", strip=False) as hop:
-        answer = await client.post(f"{hop.base_url}/v1/responses", data=BODY)
-        assert answer.status == 502
-    assert hop.exchanges[0].status is None

@@ -113,24 +113,6 @@ def test_a_run_taken_for_two_sessions_is_wrong(runs, stream):
     assert "2 WRONG" in printing.as_text(made)
 
 
-def test_two_runs_taken_for_one_session_are_both_wrong(runs, stream):
-    runs[1].exchanges[2].session = "s-1"
-    made = report.make(runs, stream, ENGINES)
-    assert [row.is_recognised for row in made.rows] == [False, False]
-
-
-def test_a_run_without_receipts_is_not_recognised(runs, stream):
-    runs[1].exchanges[2].session = None
-    assert not report.make(runs, stream, ENGINES).rows[1].is_recognised
-
-
-def test_work_that_is_not_there_is_not_good(stream):
-    made = report.make([run("mini-1", MINI_SWE_AGENT, [exchange("s-1")], is_done=False)], stream, ENGINES)
-    assert made.rows[0].is_recognised
-    assert not made.is_good
-    assert not report.make([], stream, ENGINES).is_good
-
-
 def test_the_text_and_the_totals_say_the_same(runs, stream):
     made = report.make(runs, stream, ENGINES)
     text = printing.as_text(made)

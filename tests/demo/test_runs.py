@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from demo import records, report, runs
+from demo import records, report
 from demo.agents import AGENTS, MINI_SWE_AGENT, Agent, Launch
 from demo.install import install_agents
 from demo.processes import Children
@@ -63,26 +63,12 @@ async def run_one(agent: Agent, children, tmp_path, say=silent):
     return run
 
 
-async def test_a_file_that_is_not_edited_is_not_done(children, tmp_path):
-    said: list[str] = []
-    run = await run_one(stand_in("echo fine"), children, tmp_path, said.append)
-    assert (run.exit_code, run.is_edited, run.does_test_pass, run.is_done) == (0, False, False, False)
-    assert said == [f"one: FAILED, the file is not repaired (fine); see {tmp_path}/one/output.log"]
-
-
 async def test_an_edit_is_looked_at_and_not_believed(children, tmp_path):
     repair = "sed -i.orig 's/quantity + unit_price/quantity * unit_price/' price.py"
     assert (await run_one(stand_in(repair), children, tmp_path / "a")).is_done
     cheat = f"{repair}; echo 'print(1)' > check_price.py"
     run = await run_one(stand_in(cheat), children, tmp_path / "b")
     assert (run.is_edited, run.does_test_pass) == (True, False)
-
-
-@pytest.mark.slow
-async def test_an_agent_that_hangs_is_stopped(children, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "RUN_WITHIN_S", 0.2)
-    run = await run_one(stand_in("sleep 60"), children, tmp_path)
-    assert (run.exit_code, run.is_done) == (None, False)
 
 
 async def test_an_agent_gets_nothing_of_the_callers_settings(children, tmp_path, monkeypatch):
@@ -94,7 +80,3 @@ async def test_an_agent_gets_nothing_of_the_callers_settings(children, tmp_path,
     assert "ANTHROPIC_AUTH_TOKEN" not in text
     assert "HTTPS_PROXY" not in text
     assert f"HOME={tmp_path}/one/home" in text
-
-
-def test_half_of_the_runs_are_stripped():
-    assert [plan.strip for plan in plans(runs_each=2)] == len(AGENTS) * [False, True]

@@ -1,11 +1,9 @@
 """The chart, by the real Helm: what it makes is what Kustomize makes, and each value does what it says."""
 
-import itertools
 import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -129,28 +127,6 @@ def test_its_version_and_images_are_this_release():
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_each_value_has_a_comment_and_a_place_in_the_schema():
-    schema = json.loads((FOLDER / "values.schema.json").read_text())
-
-    def keys(part: Any) -> Any:
-        part = schema["definitions"][part["$ref"].split("/")[-1]] if "$ref" in part else part
-        if "properties" not in part:
-            return None
-        assert part["additionalProperties"] is False
-        return {name: keys(each) for name, each in part["properties"].items()}
-
-    def given(part: Any) -> Any:
-        return {name: given(each) for name, each in part.items()} if isinstance(part, dict) and part else None
-
-    values = yaml.safe_load((FOLDER / "values.yaml").read_text())
-    assert keys(schema) == {"global": None, **given(values)}
-    lines = (FOLDER / "values.yaml").read_text().splitlines()
-    bare = [
-        line for above, line in itertools.pairwise(lines) if re.match(r" *\w+: \S", line) and "#" not in above
-    ]
-    assert bare == []
-
-
 @needs_programs
 @pytest.mark.parametrize(
     ("value", "said"),
@@ -270,25 +246,6 @@ def test_one_gateway_needs_no_redis(tmp_path):
     container = containers(made)["turnpike-gateway"]
     assert [each["name"] for each in container["env"]] == ["VLLM_API_KEY"]
     assert [each["name"] for each in container["ports"]] == ["http", "control"]
-
-
-@needs_programs
-def test_a_store_of_ones_own(tmp_path):
-    made = by_helm("redis.enabled=false", settings=f'[shared]\nurl = "rediss://store:6380/0"\n{KEYS}')
-    shared = loaded(made, tmp_path / "turnpike.toml").shared
-    assert (shared.url, shared.password_env) == ("rediss://store:6380/0", "REDIS_PASSWORD")
-    usual = by_helm()
-    assert containers(made)["turnpike-gateway"] == containers(usual)["turnpike-gateway"]
-
-
-@needs_programs
-def test_policies_are_left_out_or_know_another_monitoring():
-    made = by_helm("networkPolicy.enabled=false")
-    assert {kind for kind, _ in names(by_helm()) - names(made)} == {"NetworkPolicy"}
-    policy = the(by_helm('networkPolicy.monitoring="prometheus"'), "NetworkPolicy", "turnpike-gateway")
-    froms = [each for rule in policy["spec"]["ingress"] for each in rule.get("from", [])]
-    (selector,) = (each["namespaceSelector"] for each in froms if "namespaceSelector" in each)
-    assert selector == {"matchLabels": {"kubernetes.io/metadata.name": "prometheus"}}
 
 
 @needs_programs

@@ -4,7 +4,6 @@ They are read as they are, and as kubectl and Helm render them.
 """
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +66,6 @@ def test_its_files_are_well_formed_and_all_are_used():
     assert files == {path for path in named if path.is_file()}
     head = (FOLDER / "kustomization.yaml").read_text()
     assert all(f"#   - {name}\n" in head for name in COMPONENTS), "the components are mentioned"
-
-
-def test_names_are_not_given_twice(objects, optional):
-    names = [(each["kind"], each["metadata"]["name"]) for each in (*objects, *optional)]
-    assert len(set(names)) == len(names)
 
 
 # --- the gateway's settings -----------------------------------------------------------------------
@@ -253,37 +247,7 @@ def test_there_is_time_for_what_runs(objects, tmp_path):
     assert sleep == "sleep" and engine["terminationGracePeriodSeconds"] > int(seconds)
 
 
-def test_disruptions_leave_somebody(objects):
-    budgets = {
-        each["spec"]["selector"]["matchLabels"]["app"]: each["spec"]
-        for each in objects
-        if each["kind"] == "PodDisruptionBudget"
-    }
-    assert (
-        budgets["turnpike-gateway"]["minAvailable"]
-        < the(objects, "Deployment", "turnpike-gateway")["spec"]["replicas"]
-    )
-    assert budgets["turnpike-engine"]["maxUnavailable"] == 1
-    assert set(budgets) <= set(pods(objects))
-
-
-def test_engines_start_as_those_of_compose_do(objects):
-    container = containers(objects)["turnpike-engine"]
-    compose = shipped.compose()["services"]["engine-a"]
-    assert sorted(container["args"]) == sorted(compose["command"])
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
-    home = {each["name"]: each.get("value") for each in container["env"]}["HOME"]
-    assert home in {each["mountPath"] for each in container["volumeMounts"]}, "its root is read-only"
-
-
 # --- the components -------------------------------------------------------------------------------
-
-
-def test_what_is_scraped_is_a_gateway(objects, optional):
-    spec = the(optional, "PodMonitor", "turnpike-gateway")["spec"]
-    app = spec["selector"]["matchLabels"]["app"]
-    (endpoint,) = spec["podMetricsEndpoints"]
-    assert endpoint["port"] in {each["name"] for each in containers(objects)[app]["ports"]}
 
 
 def test_engines_follow_metrics_that_exist(objects, optional):
@@ -296,54 +260,3 @@ def test_engines_follow_metrics_that_exist(objects, optional):
         spec["minReplicaCount"]
         == the(list(read(FOLDER)), "Deployment", "turnpike-engines")["spec"]["replicas"]
     )
-
-
-@pytest.mark.slow  # not slow, but `make check` does without promtool
-def test_the_worked_example_is_what_prometheus_makes_of_it(optional, tmp_path):
-    """The numbers of docs/reference/kubernetes.md, by a real Prometheus."""
-    from tests.prerequisites import require_command
-
-    page = (ROOT / "docs/reference/kubernetes.md").read_text()
-    (row,) = re.findall(
-        r"^\| ([\d,]+) \| (\d+) \| (\d+) \| ([\d,]+) \| ([\d.]+) \| (\d+) \|$", page, re.MULTILINE
-    )
-    demand, admitted, waiting, capacity, filled, wanted = (float(each.replace(",", "")) for each in row)
-    (trigger,) = the(optional, "ScaledObject", "turnpike-engines")["spec"]["triggers"]
-    at = '{namespace="turnpike",pod="%s"}'
-    series = [
-        (name + at % pod, value / (2 if name != "turnpike_engine_kv_tokens" else 1))
-        for pod in ("a", "b")
-        for name, value in (
-            ("turnpike_kv_demand_tokens", demand),
-            ("turnpike_admitted_sessions", admitted),
-            ("turnpike_waiting_sessions", waiting),
-            ("turnpike_engine_kv_tokens", capacity),
-        )
-    ]
-    rule = {"record": "engines", "expr": trigger["metadata"]["query"]}
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [rule]}]}))
-    test = {
-        "rule_files": ["rules.yaml"],
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": name, "values": f"{value}x5"} for name, value in series],
-                "promql_expr_test": [
-                    {
-                        "expr": "round(engines, 0.001)",
-                        "eval_time": "3m",
-                        "exp_samples": [{"labels": "{}", "value": filled}],
-                    }
-                ],
-            }
-        ],
-    }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
-    done = subprocess.run(
-        [require_command("promtool"), "test", "rules", "test.yaml"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert wanted == -(-filled // float(trigger["metadata"]["threshold"]))

@@ -22,8 +22,6 @@ def test_known():
     assert False
 """
 
-SKIPS_MODULE = 'import pytest\npytest.skip("no such library", allow_module_level=True)\n'
-
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
@@ -57,11 +55,3 @@ def test_a_skip_is_a_failure(suite: Path, allowed: str, code: int, summary: str)
     assert status == code, output
     assert summary in output
     assert "needs `no-such-npm` on PATH: Node.js 20 or newer brings it" in output
-
-
-@pytest.mark.parametrize(("allowed", "code"), [("1", 5), ("", 2)])
-def test_so_is_a_skipped_module(suite: Path, allowed: str, code: int):
-    (suite / "tests/test_it.py").write_text(SKIPS_MODULE)
-    status, output = run_suite(suite, allowed)
-    assert status == code, output
-    assert "no such library" in output

@@ -2,10 +2,12 @@
 
 import itertools
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from gateway.__main__ import _LAB_COMMANDS, _lab_parser, _parser
 from gateway.config.load import load_config
 from gateway.domain.decision import RefusalReason, WaitReason
 
@@ -18,6 +20,8 @@ MOST_WORDS_OF_GUIDE = 6_000
 """One reads that in half an hour."""
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )?turnpike ([a-z-][^`\n]*)", re.MULTILINE)
+"""In a block or in a line: its arguments."""
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -81,3 +85,20 @@ def test_settings_in_the_guide_are_valid(page: Path, tmp_path: Path) -> None:
         )
         path.write_text(re.sub("sha256:…", lambda _: f"sha256:{next(keys):064x}", block) + backend)
         load_config(str(path), {}, {})
+
+
+def test_commands_that_the_guide_shows_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = [line for page in GUIDE for line in COMMAND.findall(page.read_text().replace("\\\n", " "))]
+    assert len(shown) > 20
+    assert {line: error for line in shown if (error := parse_error(line, capsys))} == {}
+
+
+def parse_error(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Empty if the program takes these arguments, or wants more."""
+    words = shlex.split(line, comments=True)
+    try:
+        (_lab_parser(words[0]) if words[0] in _LAB_COMMANDS else _parser()).parse_args(words)
+    except SystemExit:  # `--version` ends so, too, and writes elsewhere
+        error = capsys.readouterr().err
+        return "" if "the following arguments are required" in error else error
+    return ""

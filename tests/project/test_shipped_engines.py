@@ -22,10 +22,8 @@ from scripted_engine.process import PROCESSOR, EngineOptions, ScriptedEngine
 from tests.gateways import gateway_with
 from tests.project.shipped import (
     CONFIG,
-    SECRET,
     SIDECAR,
     EngineStart,
-    compose,
     engine_of_compose,
     engine_of_the_pod,
     with_keys,
@@ -164,14 +162,3 @@ def test_no_client_can_hint(shipped: Shipped, tmp_path: Path) -> None:
             agent.ask("/turnpike/hints", {"hints": [json.loads(forged)]})
     told = shipped.kv_when(lambda _: True)
     assert "s-forged" not in told["sessions"] and told["counters"]["hints"].get("unsigned", 0) <= 1
-
-
-def test_a_stranger_is_told_nothing_where_there_is_a_key(shipped: Shipped) -> None:
-    """In compose's network is nobody but the gateway, which passes nothing of this on."""
-    stranger = Client(shipped.engine.url, "a-stranger-s-key")
-    if shipped.key is None:
-        assert set(compose()["services"]) == {"gateway", "engine-a", "engine-b"}
-        return
-    assert shipped.key == SECRET
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        stranger.ask("/turnpike/key")

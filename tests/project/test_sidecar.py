@@ -13,15 +13,12 @@ from gateway.config.server import ServerConfig
 from tests.command import Turnpike
 from tests.project.layout import BIN, ROOT, run
 from tests.project.shipped import (
-    ENGINE,
     SIDECAR,
     compose,
     container,
     engine_of_compose,
     engine_of_the_pod,
     engine_of_the_unit,
-    instructions,
-    kubernetes,
     pod,
     unit,
     with_keys,
@@ -43,29 +40,11 @@ def test_every_engine_loads_the_plugin_which_owns_the_order(engine: Any) -> None
     assert not any("scheduling-policy" in word for word in start.words)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reference/engine-plugin.md", "engine_ext/README.md"])
-def test_every_page_that_shows_the_command_shows_it_whole(page: str) -> None:
-    (command,) = re.findall(r"VLLM_PLUGINS=turnpike vllm serve (?:.*\\\n)*.*", (ROOT / page).read_text())
-    assert set(re.sub(r"(scheduler-cls) ", r"\1=", command).replace("\\", "").split()) >= PLUGIN
-
-
 def test_pod_and_unit_start_the_engine_alike_and_as_compose_does_but_for_the_address() -> None:
     words = engine_of_the_pod().words
     assert words == engine_of_the_unit().words
     others = [word for word in engine_of_compose().words if word != "--host=0.0.0.0"]
     assert sorted(words) == sorted([*others, "--host=127.0.0.1"])
-
-
-def test_pod_and_unit_give_the_engine_the_same_environment() -> None:
-    own = {
-        "HOME",
-        "HF_TOKEN",
-    }  # where the model is kept; with the key in the unit's file, where one is needed
-    in_a_pod, as_a_unit = (
-        {name: value for name, value in engine().environment.items() if name not in own}
-        for engine in (engine_of_the_pod, engine_of_the_unit)
-    )
-    assert in_a_pod == as_a_unit
 
 
 def test_nobody_but_the_gateway_reaches_the_engine() -> None:
@@ -129,17 +108,6 @@ def test_its_running_requests_get_the_time_that_they_may_take() -> None:
     assert pod()["terminationGracePeriodSeconds"] > needed_s + int(unit("vllm.service")["TimeoutStopSec"][0])
 
 
-def test_the_engine_is_there_first_and_leaves_last() -> None:
-    assert [(each["name"], each["restartPolicy"]) for each in pod()["initContainers"]] == [("vllm", "Always")]
-    assert [each["name"] for each in pod()["containers"]] == ["gateway"]
-    assert "vllm.service" in unit("turnpike.service")["After"][0].split()
-
-
-def test_the_control_plane_is_reached_from_the_host_alone() -> None:
-    assert SETTINGS["server"]["control"] == "127.0.0.1:8081"
-    assert "control_key_hashes" not in CONFIG.read_text()
-
-
 # --- the pod --------------------------------------------------------------------------------------
 
 
@@ -147,15 +115,6 @@ def test_the_pod_runs_the_images_of_compose() -> None:
     services = compose()["services"]
     assert container("vllm")["image"] == services["engine-a"]["image"]
     assert container("gateway")["image"] == services["gateway"]["image"]
-
-
-def test_the_service_leads_to_the_gateway() -> None:
-    service, deployment = kubernetes("Service"), kubernetes("Deployment")
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
-    (port,), (own,) = service["spec"]["ports"], container("gateway")["ports"]
-    assert port["targetPort"] == own["name"]
-    assert str(own["containerPort"]) == SETTINGS["server"]["listen"].rpartition(":")[2]
 
 
 def test_its_probes_are_valid_programs_that_ask_where_somebody_listens() -> None:
@@ -176,20 +135,6 @@ def test_its_probes_are_valid_programs_that_ask_where_somebody_listens() -> None
     }
 
 
-def test_its_volumes_and_resources_are_stated() -> None:
-    volumes = {each["name"] for each in pod()["volumes"]}
-    mounted = {each["name"] for name in ("vllm", "gateway") for each in container(name)["volumeMounts"]}
-    assert mounted == volumes
-    assert container("vllm")["resources"]["limits"]["nvidia.com/gpu"] == 1
-    for name in ("vllm", "gateway"):
-        assert {"cpu", "memory"} <= set(container(name)["resources"]["requests"])
-
-
-def test_no_variable_of_kubernetes_own_reaches_the_programs() -> None:
-    """A service named turnpike gives its namespace's pods TURNPIKE_PORT and the like."""
-    assert pod()["enableServiceLinks"] is False
-
-
 def test_its_gateway_is_confined() -> None:
     context = container("gateway")["securityContext"]
     assert context["runAsNonRoot"] is True and context["readOnlyRootFilesystem"] is True
@@ -203,11 +148,6 @@ def test_the_secret_that_its_head_makes_has_every_key_that_is_used() -> None:
     used = set(re.findall(r"secretKeyRef: {name: turnpike, key: ([\w-]+)", text))
     (config,) = (each["secret"] for each in pod()["volumes"] if "secret" in each)
     assert made == used | {each["key"] for each in config["items"]}
-
-
-def test_the_unit_installs_the_version_under_test() -> None:
-    (tag,) = (rest for word, rest in instructions(ENGINE) if word == "ARG" and rest.startswith("VLLM_TAG"))
-    assert f"vllm=={tag.partition('=v')[2]} " in (SIDECAR / "vllm.service").read_text()
 
 
 def test_its_files_are_well_formed() -> None:

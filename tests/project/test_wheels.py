@@ -1,4 +1,4 @@
-"""Both wheels as somebody gets them who has nothing else: built, checked, installed, started."""
+"""The wheels as somebody gets them who has nothing else: built, checked, installed, started."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from tests.project.layout import ROOT
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 _DATA = """
-import gateway.shared_state, lab.simulator.report
+import gateway.shared_state
 from importlib.resources import files
 from gateway.config.profiles import shipped_parts
 assert shipped_parts().models and shipped_parts().hardware
@@ -26,6 +26,11 @@ for package, pattern in (
     ("gateway", "py.typed"),
 ):
     assert files(package).joinpath(pattern).exists(), (package, pattern)
+"""
+_LAB_DATA = """
+from importlib.resources import files
+import lab.engine
+assert list(files("lab.simulator.report").glob("*.css")) and list(files("lab.engine").glob("*.jinja"))
 """
 
 
@@ -38,41 +43,44 @@ def run(*command: str | Path, **more: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory) -> list[Path]:
-    """The gateway's and the plugin's, built from what git has."""
+    """The gateway's, the lab's and the plugin's, built from what git has."""
     directory = tmp_path_factory.mktemp("wheels")
     source, built = directory / "source", directory / "dist"
     archive = directory / "source.tar"
     subprocess.run(["git", "archive", "--output", archive, "HEAD"], cwd=ROOT, check=True)
     with tarfile.open(archive) as packed:
         packed.extractall(source, filter="data")
-    for project in (source, source / "engine_ext"):
+    for project in (source, source / "lab", source / "engine_ext"):
         run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, project)
     return sorted(built.iterdir())
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory, wheels) -> Path:
-    """The programs of an environment that has these wheels and what they need."""
+    """The programs of an environment that has the gateway's and the plugin's wheels and what they need."""
     directory = tmp_path_factory.mktemp("empty")
     venv.create(directory, with_pip=True)
     programs = directory / "bin"
     pip = (programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    run(*pip, *wheels)
+    run(*pip, *(each for each in wheels if not each.name.startswith("turnpike_lab")))
     run(*pip, "twine")
     return programs
 
 
 def test_they_are_fit_for_an_index(wheels, empty):
-    assert [each.name.partition("-")[0] for each in wheels] == ["turnpike_gateway", "turnpike_vllm"]
+    assert [each.name.partition("-")[0] for each in wheels] == [
+        "turnpike_gateway",
+        "turnpike_lab",
+        "turnpike_vllm",
+    ]
     told = run(empty / "python", "-m", "twine", "check", "--strict", *wheels)
-    assert told.count("PASSED") == 2
+    assert told.count("PASSED") == 3
 
 
 def test_nothing_is_missing(empty):
     assert run(empty / "turnpike", "--version").startswith("turnpike 0.")
     assert "doctor" in run(empty / "turnpike-vllm", "--help")
     run(empty / "python", "-c", _DATA)
-    run(empty / "python", "-c", "import lab.engine.tiny_model as model; assert model._fingerprint()")
 
 
 def test_it_serves(empty, tmp_path):
@@ -105,3 +113,11 @@ def test_uvx_starts_it_without_an_installation(wheels, tmp_path):
     for program in ("turnpike", "turnpike-gateway"):
         told = run(uvx, "--python", sys.executable, "--from", wheels[0], program, "--version", **settings)
         assert told.startswith("turnpike 0.")
+
+
+def test_the_lab_s_commands_come_with_its_wheel(wheels, empty):
+    (lab,) = (each for each in wheels if each.name.startswith("turnpike_lab"))
+    run(empty / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", lab)
+    for name in ("simulate", "workload", "eval", "replay", "play"):
+        assert f"turnpike {name}" in run(empty / "turnpike", name, "--help")
+    run(empty / "python", "-c", _LAB_DATA)

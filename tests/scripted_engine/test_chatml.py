@@ -32,13 +32,6 @@ def test_assistant_turns_are_counted_and_tool_results_are_no_user_texts() -> Non
     assert prompt == Prompt(("go", "on"), 2, False, True)
 
 
-def test_neighbouring_assistant_messages_are_one_turn() -> None:
-    text = chat(
-        ("user", "go"), ("assistant", "text"), ("assistant", "<tool_call>"), RESULT, ("assistant", "")
-    )
-    assert read_prompt(text).assistant_turns == 2
-
-
 def test_results_whose_calls_were_dropped_show_a_turn() -> None:
     assert read_prompt(chat(("user", "go"), RESULT, RESULT)).assistant_turns == 1
     assert read_prompt(chat(("user", "go"), ("assistant", "text"), RESULT, RESULT)).assistant_turns == 1

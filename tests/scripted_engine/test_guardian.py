@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripted_engine.guardian import VARIABLE, guard, marked
+from scripted_engine.guardian import marked
 
 # A child in a session of its own, whose child has one too, and a grandchild that hides its environment.
 RUNNER = """
@@ -87,29 +87,6 @@ def test_nor_is_anything_when_it_ends_by_itself(started: list[int], then: str):
     for pid in pids:
         await_end(pid)
     runner.communicate()
-
-
-def test_a_runner_started_by_a_runner_has_both_marks():
-    guard()
-    said = subprocess.run(
-        [sys.executable, "-c", "from scripted_engine.guardian import guard; print(guard())"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    outer, _, inner = said.rpartition(":")
-    assert outer == os.environ[VARIABLE] == guard()
-    assert inner
-    assert inner not in outer
-
-
-def test_a_forked_child_does_not_keep_the_guardian_waiting(started: list[int]):
-    runner, _, pids = start("os.fork() or (os.close(1), __import__('time').sleep(60))\nos._exit(0)")
-    started += pids
-    for pid in pids:
-        await_end(pid)
-    runner.communicate()
-    os.killpg(runner.pid, signal.SIGKILL)
 
 
 ENGINE = """

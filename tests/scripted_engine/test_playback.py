@@ -31,16 +31,6 @@ def test_the_reply_then_the_end_for_ever() -> None:
     assert [playback.token_at(n) for n in range(6)] == [5, 6, 7, END, END, END]
 
 
-def test_position_is_given_so_any_step_can_be_asked_again() -> None:
-    playback = Playback([[5, 6, 7]], VOCABULARY)
-    assert [playback.token_at(n) for n in (2, 0, 0, 1)] == [7, 5, 5, 6]
-
-
-def test_a_grammar_that_allows_it_changes_nothing() -> None:
-    playback = constrained([5, 6], [7])
-    assert [playback.constrained_token_at(n, anything) for n in range(3)] == [5, 6, END]
-
-
 def test_the_grammar_picks_the_rendering() -> None:
     playback = constrained([5, 6], [7, 8], [9])
     assert playback.constrained_token_at(0, but(5)) == 7
@@ -63,33 +53,11 @@ def test_where_nothing_fits_the_way_out_is_taken_and_kept() -> None:
     assert playback.constrained_token_at(4, anything) == END
 
 
-def test_an_early_end_is_no_rendering() -> None:
-    playback = constrained([5, 6])
-    playback.constrained_token_at(0, anything)
-    assert playback.constrained_token_at(1, only(END)) == END
-    assert playback.constrained_token_at(2, only(6, 90)) == 90
-
-
-def test_asking_twice_for_a_position_is_answered_twice_the_same() -> None:
-    playback = constrained([5, 6])
-    assert [playback.constrained_token_at(n, anything) for n in (0, 0, 0, 1, 1, 2)] == [5, 5, 5, 6, 6, END]
-
-
-def test_a_skipped_position_yields() -> None:
-    assert constrained([5, 6]).constrained_token_at(1, only(6, 90)) == 90
-
-
 @pytest.mark.parametrize("produced", [[5, 6], [5, UNKNOWN], [UNKNOWN, UNKNOWN]])
 def test_after_a_preemption_the_reply_goes_on(produced: list[int]) -> None:
     playback = constrained([5, 6, 7], [8])
     playback.resume(produced)
     assert playback.constrained_token_at(2, anything) == 7
-
-
-def test_after_a_preemption_the_chosen_rendering_is_found_again() -> None:
-    playback = constrained([5, 6, 7], [8, 9])
-    playback.resume([8])
-    assert playback.constrained_token_at(1, anything) == 9
 
 
 @pytest.mark.parametrize("produced", [[50], [5, 50], [5, 6, 7, END, 50]])

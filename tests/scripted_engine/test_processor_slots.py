@@ -25,26 +25,12 @@ class TestSlots:
         assert slots.step({2: 1, 5: 1}) == ["y", "i"]
         assert slots.step({5: 3}) == [chr(END)]
 
-    def test_a_chunk_of_the_prompt_is_left_alone(self, slots: "Slots") -> None:
-        slots.add(1, "[[script:hi]]")
-        assert slots.step({1: -4}) == [None]
-        assert slots.step({1: 0}) == ["H"]
-
-    def test_slots_without_a_script_are_untouched(self, slots: "Slots") -> None:
-        slots.add(0, "nothing")
-        slots.add(1, "[[script:hi]]")
-        assert slots.step({0: 0, 1: 0}) == [None, "H"]
-
     def test_a_slot_is_used_again(self, slots: "Slots") -> None:
         slots.add(0, "[[script:hi]]")
         slots.add(0, "[[script:x]]")
         assert slots.step({0: 0}) == ["x"]
         slots.add(0, "nothing")
         assert slots.step({0: 0}) == [None]
-
-    def test_a_preempted_request_goes_on(self, slots: "Slots") -> None:
-        slots.add(4, "[[script:hi]]", produced="H")
-        assert slots.step({4: 1}) == ["i"]
 
     def test_a_preempted_request_under_a_grammar_goes_on(self, slots: "Slots") -> None:
         slots.add(4, "[[script:call]]", produced='{"a"', grammar=True)
@@ -54,11 +40,6 @@ class TestSlots:
         slots.add(0, "[[script:call]]", grammar=True)
         assert slots.step({0: 0}, forbid="H<[") == ["{"]
         assert slots.step({0: 1}) == ['"']
-
-    def test_speculative_rows_are_left_alone(self, slots: "Slots", vllm_host: Host) -> None:
-        slots.add(0, "[[script:hi]]")
-        before = vllm_host.logits(3)
-        assert vllm_host.torch.equal(slots.side.apply(before.clone(), slots.context({0: 0})), before)
 
 
 class Slots:
@@ -135,10 +116,3 @@ class TestBothRunners:
         slots.side = reply = configured.processor.ScriptedReply(SimpleNamespace(), slots.requests)
         slots.add(0, "[[script:hi]]")
         assert sure_of(reply.apply(configured.logits(1), slots.context({0: 1})), 0) == "i"
-
-    def test_without_a_script_it_does_not_start(
-        self, vllm_host: Host, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("TURNPIKE_SCRIPT", raising=False)
-        with pytest.raises(ValueError, match="TURNPIKE_SCRIPT is not set"):
-            vllm_host.processor.ScriptedReply(SimpleNamespace(), vllm_host.torch.device("cpu"), False)

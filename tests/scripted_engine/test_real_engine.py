@@ -5,7 +5,6 @@ One engine for the whole file. Its KV cache holds 5,120 tokens, so the crowd tes
 
 import json
 import random
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -147,39 +146,10 @@ def test_max_tokens_cuts_the_reply(client: Client) -> None:
     assert "I look at the code.".startswith(choice["message"]["content"])
 
 
-def test_sampling_parameters_change_nothing(client: Client) -> None:
-    answer = client.chat(
-        tools=False,
-        n=3,
-        temperature=1.9,
-        top_p=0.3,
-        frequency_penalty=2,
-        presence_penalty=-2,
-        seed=7,
-        logprobs=True,
-    )
-    assert [choice["message"]["content"] for choice in answer["choices"]] == ["A title"] * 3
-
-
-def test_min_tokens_and_ignore_eos_pad(client: Client) -> None:
-    padded = client.chat(tools=False, min_tokens=12)
-    assert padded["choices"][0]["message"]["content"].strip() == "A title"
-    assert padded["usage"]["completion_tokens"] >= 12
-    endless = client.chat(tools=False, ignore_eos=True, max_tokens=20)
-    assert endless["choices"][0]["message"]["content"] == "A title"
-    assert endless["usage"]["completion_tokens"] == 20
-
-
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "bash"}}])
 def test_a_forced_tool_call_is_the_scripts(client: Client, choice: Any) -> None:
     message = client.chat(tool_choice=choice)["choices"][0]["message"]
     assert calls_of(message) == [("bash", {"command": "cat a.py"})]
-
-
-def test_required_gives_all_calls_of_the_turn(client: Client) -> None:
-    looked = client.chat()["choices"][0]["message"]
-    message = client.chat(USER, looked, *results_for(looked), tool_choice="required")["choices"][0]["message"]
-    assert [name for name, _ in calls_of(message)] == ["bash", "read"]
 
 
 def test_a_schema_the_script_does_not_fit_is_obeyed_and_ends(client: Client) -> None:
@@ -190,19 +160,6 @@ def test_a_schema_the_script_does_not_fit_is_obeyed_and_ends(client: Client) -> 
     choice = client.chat(tools=False, response_format=wanted, max_tokens=100)["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert sorted(json.loads(choice["message"]["content"])) == ["k", "n", "title"]
-
-
-def test_a_named_tool_is_found_among_the_turns_calls(client: Client) -> None:
-    looked = client.chat()["choices"][0]["message"]
-    choice = {"type": "function", "function": {"name": "read"}}
-    message = client.chat(USER, looked, *results_for(looked), tool_choice=choice)["choices"][0]["message"]
-    assert calls_of(message) == [("read", {"path": "ü/日本.txt"})]
-
-
-def test_a_named_tool_the_script_does_not_call_is_called_all_the_same(client: Client) -> None:
-    choice = {"type": "function", "function": {"name": "read"}}
-    message = client.chat(tool_choice=choice, max_tokens=60)["choices"][0]["message"]
-    assert [name for name, _ in calls_of(message)] == ["read"]
 
 
 def test_raw_completions(client: Client) -> None:
@@ -223,18 +180,6 @@ def test_a_conversation_by_responses(client: Client) -> None:
     chained = {"input": [result], "previous_response_id": first["id"], "tools": RESPONSES_TOOLS}
     names = [item.get("name") for item in client.ask("/v1/responses", chained)["output"]]
     assert names == ["bash", "read"]
-
-
-def test_a_response_in_the_background(client: Client) -> None:
-    queued = client.ask("/v1/responses", {"input": "[[script:long-0]]", "background": True})
-    assert queued["status"] in {"queued", "in_progress"}
-    found = queued
-    for _ in range(600):
-        if found["status"] == "completed":
-            break
-        time.sleep(0.1)
-        found = client.ask(f"/v1/responses/{queued['id']}")
-    assert found["output"][0]["content"][0]["text"] == long_text(0)
 
 
 def test_a_conversation_by_messages(client: Client) -> None:
@@ -277,12 +222,3 @@ def test_a_crowd_is_preempted_and_every_reply_is_exact(client: Client) -> None:
     with ThreadPoolExecutor(CROWD) as pool:
         assert all(pool.map(play, range(CROWD)))
     assert preemptions(client) > before
-
-
-def test_new_scripts_are_followed_at_once(client: Client) -> None:
-    changed = {**SCRIPTS, "default": {"turns": [{"text": "New."}]}}
-    client.engine.play(changed)
-    try:
-        assert client.chat({"role": "user", "content": "hello"})["choices"][0]["message"]["content"] == "New."
-    finally:
-        client.engine.play(SCRIPTS)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from scripted_engine.playback import Playback
-from scripted_engine.script import ScriptError
 from scripted_engine.voice import ScriptFile, Voice
 
 END = 3
@@ -65,10 +64,6 @@ def test_the_prompt_chooses_the_reply_and_the_tokenizer_ends_it(voice: Voice) ->
     assert spoken(voice.playback(ids("[[script:s]]"), [], params()), 4) == [*ids("Hi."), END]
 
 
-def test_the_request_may_know_a_better_end(voice: Voice) -> None:
-    assert spoken(voice.playback(ids("[[script:s]]"), [], params(end=0)), 4) == [*ids("Hi."), 0]
-
-
 def test_prompts_without_ids_or_reply_are_left_alone(path: Path) -> None:
     write(path, "Hi.", default=None)
     voice = Voice(ScriptFile(path), CharacterTokenizer())
@@ -88,20 +83,6 @@ def test_only_a_request_under_a_grammar_gets_all_renderings(path: Path) -> None:
     assert (bound.constrained, len(bound.renderings)) == (True, 5)
 
 
-def test_a_preempted_request_under_a_grammar_is_taken_up_again(voice: Voice) -> None:
-    on_script = voice.playback(ids("[[script:s]]"), ids("H"), params(grammar=True))
-    off_script = voice.playback(ids("[[script:s]]"), ids("J"), params(grammar=True))
-    assert on_script is not None
-    assert off_script is not None
-    assert on_script.constrained_token_at(1, lambda _: True) == ord("i")
-    assert off_script.constrained_token_at(1, lambda token: token == ord("}")) == ord("}")
-
-
-def test_a_changed_file_is_followed(path: Path, voice: Voice) -> None:
-    write(path, "Ho.")
-    assert spoken(voice.playback(ids("[[script:s]]"), [], params()), 3) == ids("Ho.")
-
-
 @pytest.mark.parametrize("breakage", ["garbage", "gone"])
 def test_a_broken_file_is_reported_and_not_followed(
     path: Path, voice: Voice, caplog: pytest.LogCaptureFixture, breakage: str
@@ -116,22 +97,3 @@ def test_a_broken_file_is_reported_and_not_followed(
     assert len(caplog.records) == 1
     write(path, "Back.")
     assert spoken(voice.playback(ids("[[script:s]]"), [], params()), 5) == ids("Back.")
-
-
-def test_the_first_read_must_succeed(tmp_path: Path) -> None:
-    with pytest.raises(ScriptError):
-        ScriptFile(tmp_path / "nothing.json")
-
-
-def test_a_tokenizer_without_an_end_is_refused(path: Path) -> None:
-    tokenizer = CharacterTokenizer()
-    tokenizer.eos_token_id = None
-    with pytest.raises(ValueError, match="end-of-turn"):
-        Voice(ScriptFile(path), tokenizer)
-
-
-def test_many_different_replies_do_not_pile_up(path: Path, voice: Voice) -> None:
-    for number in range(1100):
-        write(path, f"reply {number}")
-        voice.playback(ids("[[script:s]]"), [], params())
-    assert len(voice._encoded) < 1100

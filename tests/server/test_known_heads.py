@@ -9,7 +9,6 @@ from gateway.server.tenants import hash_key
 from gateway.wire.observer import BodyObserver, StreamObserver
 from tests.server.bench import (
     CHAT,
-    CHAT_ANSWER,
     DELTA,
     DONE,
     STREAM_HEAD,
@@ -236,72 +235,6 @@ async def test_after_close_nothing_is_a_request(start):
     assert (await client.receive()).get(b"connection") == b"close"
     assert await client.rest() == (b"", "eof")
     assert len(bench.backend.seen) == 3
-
-
-# --- answers that begin alike --------------------------------------------------------------------
-
-
-async def test_every_answer_keeps_its_own_body_and_head(start):
-    bench = await start()
-    client = await bench.connect()
-    for body, fields in ((b"{}", b""), (b'{"a":1}', b""), (b"{}", b"X-A: 1\r\n"), (b'[1,2]', b"X-A: 1\r\n"),
-                         (b"{}", b"X-A: 2\r\n"), (b"", b"X-A: 2\r\n"), (b"{ }", b"")):  # fmt: skip
-        bench.backend.script = sends(answer(body, headers=fields))
-        for _ in range(2):
-            response = await client.ask(post())
-            assert response.body == body
-            assert response.get(b"x-a") == (fields[5:6] or None)
-            assert response.head.startswith(answer(body, headers=fields).removesuffix(b"\r\n" + body))
-    assert bench.backend.connections == 1
-
-
-async def test_an_error_after_answers_is_an_error(start):
-    bench = await start()
-    client = await bench.connect()
-    for status in (b"200 OK", b"200 OK", b"429 Slow down", b"429 Slow down", b"200 OK", b"200 Fine"):
-        bench.backend.script = sends(answer(b'{"x":1}', status))
-        assert (await client.ask(post())).first_line == b"HTTP/1.1 " + status
-
-
-@pytest.mark.parametrize("extra", [b"x", answer(b"{}")], ids=["bytes", "an answer"])
-async def test_bytes_behind_a_known_answer_reach_nobody(start, extra):
-    bench = await start()
-    client = await bench.connect()
-    assert (await client.ask(post())).status == (await client.ask(post())).status == 200
-    bench.backend.script = sends(answer(b"{ }") + extra)
-    assert (await client.ask(post())).body == b"{ }"
-    bench.backend.script = sends(answer(b"[]"))
-    assert (await client.ask(post())).body == b"[]"
-    assert bench.backend.connections == 2
-
-
-async def test_a_known_answer_cut_short_is_cut(start):
-    bench = await start()
-    client = await bench.connect()
-    assert (await client.ask(post())).status == (await client.ask(post())).status == 200
-    bench.backend.script = sends(answer()[:-1], then="close")
-    assert not (await client.ask(post())).is_whole
-
-
-async def test_a_stream_after_answers_and_answers_after_a_stream(start):
-    bench = await start()
-    client = await bench.connect()
-    stream = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    for data in (answer(), answer(), stream + chunk(b"{ }") + b"0\r\n\r\n", answer(), answer()):
-        bench.backend.script = sends(data)
-        assert (await client.ask(post())).status == 200
-    assert bench.backend.connections == 1
-
-
-async def test_head_requests_have_no_body_however_well_known_the_answer(start):
-    bench = await start()
-    client = await bench.connect()
-    await client.ask(post())
-    bench.backend.script = sends(answer())  # with a body, where there must be none
-    client.send(b"HEAD /v1/models HTTP/1.1\r\nHost: gw\r\n\r\n")
-    assert (await client.receive(is_head=True)).get(b"content-length") == b"%d" % len(CHAT_ANSWER)
-    assert (await client.ask(post())).body == CHAT_ANSWER
-    await eventually(bench.is_quiet)
 
 
 # --- and nobody waits for our books --------------------------------------------------------------

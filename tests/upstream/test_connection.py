@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State, Step
+from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
 from gateway.upstream.errors import AnswerCut, AnswerMissing, ConnectFailed
 from gateway.upstream.moments import Run
 from tests.examples import examples
@@ -239,15 +239,6 @@ async def test_a_chunk_that_does_not_end_as_its_size_says_breaks_the_answer():
     connection.data_received(b"3\r\nabcde")
     with pytest.raises(AnswerCut):
         await connection.done
-
-
-async def test_a_step_that_the_table_does_not_have_raises():
-    with pytest.raises(ConnectionStateError, match="new cannot abort"):
-        UpstreamConnection().abort()
-    connection = UpstreamConnection()
-    Pipe(connection)
-    with pytest.raises(ConnectionStateError, match="ready cannot resume"):
-        connection._step(Step.RESUME)
 
 
 async def test_a_body_without_end_is_whole_if_the_connection_ends_while_it_is_paused():

@@ -104,14 +104,16 @@ async def test_a_connection_that_was_closed_before_anything_was_sent_counts_as_n
 
 
 async def test_what_is_asked_of_a_replica_that_is_closed_meanwhile_is_not_sent_again():
-    connections = 0
+    connections, asked = 0, asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        await reader.read()  # the next request gets no answer
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()  # and gets no answer
+        await reader.read()
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -135,8 +137,7 @@ async def test_what_is_asked_of_a_replica_that_is_closed_meanwhile_is_not_sent_a
     run = Run(twice(), lambda: None)
     run.go_on()
     async with asyncio.timeout(5):
-        while replica.busy_count == 0 or connections == 0 or next(iter(replica._busy)).use_count < 2:
-            await asyncio.sleep(0.005)
+        await asked.wait()
         replica.close()
         while not outcome:
             await asyncio.sleep(0.005)

@@ -13,15 +13,6 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-
-export function svg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
 /** Sets the text only where it changed: most ticks change little. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
