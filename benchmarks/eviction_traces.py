@@ -1,27 +1,20 @@
 """Block traces of agent sessions: what each turn asks for, what it leaves, and what is known then."""
 
 import gzip
-import itertools
 import random
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.engine_bench import SEED
-from gateway.domain.records import Record, StepPredicted
-from lab.evaluation.metrics import true_parents
-from lab.evaluation.recording import Exchange
-from lab.evaluation.replay import Replay
+from benchmarks.plugin.engines import SEED
 
 BLOCK = 64
 TOOL_REUSE, IDLE_REUSE = 0.95, 0.5
 TOKENS_PER_S = 100.0
 """Answers; a prompt takes a second."""
-BYTES_PER_TOKEN = 4
-"""Of a recorded prompt."""
 
 
 class Access(NamedTuple):
@@ -63,37 +56,6 @@ def play(sessions: list[dict[str, Any]], seed: int) -> list[Access]:
                 found.append(Access(at, (number, thread_number), prompt, answer, reuse, slowest["name"]))
                 at += 1.0 + turn["output_tokens"] / TOKENS_PER_S + slowest.get("duration_s", 0.0)
     return expected(sorted(found, key=lambda each: each.at))
-
-
-def exchanged(exchanges: Sequence[Exchange]) -> list[Access]:
-    """Turns that were recorded, when they came. What is known of each when it has ended is what the workflow
-    view says then, which learns from the same traffic."""
-    parents, _ = true_parents(exchanges)
-    heirs = {parent: number for number, parent in sorted(parents.items(), reverse=True)}
-    said: dict[int, StepPredicted] = {}
-
-    def hear(record: Record) -> None:
-        if isinstance(record, StepPredicted):
-            said[int(record.turn)] = record
-
-    Replay(exchanges, without_ids=False, on_record=hear).run()
-    blocks, prompts, owners = itertools.count(), dict[int, list[int]](), dict[int, int]()
-    found: list[Access] = []
-    for number, each in enumerate(exchanges):
-        if not each.is_turn:
-            continue
-        parent = parents.get(number, -1)
-        wanted = len(each.body_bytes(without_ids=False)) // BYTES_PER_TOKEN // BLOCK
-        shared = prompts.get(parent, [])[:wanted]
-        prompts[number] = shared + list(itertools.islice(blocks, wanted - len(shared)))
-        owners[number] = owners.get(parent, number) if heirs.get(parent) == number else number
-        reuse, back_in_s = TOOL_REUSE if each.answer().tool_calls else IDLE_REUSE, None
-        if (told := said.get(number)) is not None:
-            reuse = told.reuse
-            if told.returns_in_s is not None:
-                back_in_s = (each.t_end or each.t) - each.t + told.returns_in_s
-        found.append(Access(each.t, (owners[number], 0), prompts[number], [], reuse, "", back_in_s))
-    return found
 
 
 def expected(accesses: list[Access]) -> list[Access]:

@@ -85,6 +85,8 @@ class Completions(Ignore):
         """Of the machine meanwhile, if it was live."""
         self.strangers = 0.0
         """Their share of the machine meanwhile, if it was live."""
+        self.stream: Path | None = None
+        """The gateway's information stream, if it was live."""
 
     def turn_done(self, outcome: TurnOutcome) -> None:
         self.turns.append(outcome)

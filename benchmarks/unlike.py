@@ -1,25 +1,15 @@
-"""What are roles, unlike devices and pulled prefixes worth on a fleet?
+"""What are prices, unlike devices and profiles worth on a fleet?
 
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
-        [--knee PART=PER_H ...] [--loads KNEES ...] [--agents NAME ...] [--keep FILE]
+        [--knee PART=PER_H ...]
 
-Simulated, in seven parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
+Simulated, in four parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
 
-`apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on agents that read long documents and on
-coding agents (those whose conversations end within 40,000 tokens, so that a run takes seconds), at 0.6, 1
-and 1.4 × the knee (where affinity takes 1.6 × what sessions take alone). Turnpike, whose roles are bound
-late, against the better of its own brain with every prompt computed where it is decoded and with two
-replicas for prompts and two for decoding; beside them a static split by a threshold (llm-d, Dynamo) and
-affinity. Mean completion; and the share of turns that miss a goal of 4 s to the first token or 20 ms for
-each other one.
-
-`devices`: two H200, two A100 and two L40S with Qwen3-14B and 200 Gbit/s each, on coding agents at the knee,
-where Turnpike takes 1.6 × what sessions take alone on an H200: against affinity, SAGA's rule, and static
-splits whose prompts the fastest or the slowest two compute. Mean completion.
-
-`forks`: sessions of a 40,000-token prompt whose answer starts 40 sub-agents that go on from there, on four
-H200: the 90th percentile of their first tokens with and without pulling the prefix from where it is.
+`devices`: two H200, two A100 and two L40S with Qwen3-14B and 200 Gbit/s each, on coding agents (those whose
+conversations end within 60,000 tokens) at the knee, where Turnpike takes 1.6 × what sessions take alone on an
+H200: against affinity, SAGA's rule, and static splits whose prompts the fastest or the slowest two compute.
+Mean completion.
 
 `rented`: four H200, of which one costs 4 an hour while it is worth 0.002 that a turn is done a second sooner;
 coding agents at a quarter of the knee and at it. The share of turns that it gets, with that price and
@@ -30,50 +20,38 @@ for runs beside background work. `fcfs` is its strongest baseline (continuous ba
 of 256 tokens), `serial` one request at a time, `vllm` the former with vLLM's own priorities. `_pair`: a
 second device computes prompts, as in the paper; `agent_xpu` is its policy there. Latencies and throughput.
 
-`classes`: what somebody waits for beside background work, on fast devices and slow ones
-(`simulations/devices.py`): Agent.xpu's requests on three small ones, agents on two H200 and two L40S.
-`turnpike` lets a second of background work count half (`routing.background_weight`); against itself without
-(`even`), vLLM's priorities by class with affinity (`vllm`), and background work bound to the slow devices
-(`bound`). Latencies and throughput.
-
-`unseen`: the first two and a half minutes of these requests; and where a slow device, or the fast one, comes
-after fifty seconds. A gateway that is told no `profile` against one that is (`told`).
+`unseen`: these requests on one fast and two slow devices, the first two and a half minutes; and where a slow
+device, or the fast one, comes after fifty seconds. A gateway without a `profile` against one with it
+(`told`).
 """
 
 import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
 from benchmarks.command import judged
-from benchmarks.simulations.devices import DEVICES, DOCUMENTS, UNSEEN
-from benchmarks.simulations.kept import Kept
 from benchmarks.simulations.knee import SLOW, find_knee
-from benchmarks.simulations.mix import Arm, Ground, Played
+from benchmarks.simulations.mix import UNSEEN, Arm, Ground, Played
 from benchmarks.simulations.mix import play as play_mix
-from benchmarks.simulations.played import Figures, Game, by_processes, play_all
+from benchmarks.simulations.played import Figures, Game, by_processes
+from benchmarks.simulations.played import play as play_game
 from benchmarks.verdict import Verdict, bootstrapped
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.workload.trace.agent_kinds import CODING
 from lab.workload.trace.agents import AgentKind, session_of
 from lab.workload.trace.format import Session
 
-PARTS: Final = ("apart", "devices", "forks", "rented", "mix", "classes", "unseen")
-RELATIVE: Final = (0.6, 1.0, 1.4)
 NOISE: Final = 0.02
-SUB_AGENTS: Final = 40
-WORSE: Final = 1.02
 GAIN: Final = 1.2
 PRICE_PER_S: Final = 0.002
 """Where an hour of a replica costs 4: a second there counts as 0.56 more."""
 
-TOGETHER, APART, LATE = "turnpike:legs=off", "turnpike:prefill=0.1", "turnpike:roles=late"
-PLAIN: Final = "turnpike"
+PLAIN, TOGETHER = "turnpike", "turnpike:legs=off"
 
 
 def _fleet(gbit_s: float, *kinds: tuple[str, int]) -> FleetSpec:
@@ -101,22 +79,15 @@ class Bench:
         self._tell = tell
         self._jobs: int = options.jobs
         self._seeds = range(1, options.seeds + 1)
-        self.loads: Sequence[float] = options.loads or (RELATIVE[1:2] if is_quick else RELATIVE)
-        self.agents: Sequence[str] = options.agents
         self._knees: Mapping[str, float] = dict(options.knee or ())
-        self._kept = Kept(options.keep)
 
     def __call__(
         self, policies: Sequence[str], game: Game, *, seeds: Sequence[int] = ()
     ) -> dict[str, list[Figures]]:
         found = {}
         for policy in policies:
-            known = {seed: self._kept.get(policy, game, seed) for seed in seeds or self._seeds}
-            missing = [seed for seed, figures in known.items() if figures is None]
-            for seed, figures in play_all(policy, game, missing, jobs=self._jobs):
-                known[seed] = figures
-                self._kept.put(policy, game, seed, figures)
-            runs = found[policy] = [figures for figures in known.values() if figures is not None]
+            tasks = [(policy, game, seed) for seed in seeds or self._seeds]
+            runs = found[policy] = list(by_processes(play_game, tasks, jobs=self._jobs))
             means = {name: statistics.fmean(run[name] for run in runs) for name in game.told}
             self._tell(f"{game.name}, {policy}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
         return found
@@ -171,43 +142,8 @@ def game_of(name: str, kind: AgentKind, fleet: FleetSpec, longest: int, count: i
         fleet=fleet,
         pool=sessions_of(kind, longest),
         count=count,
-        told=("completion_s", "slowdown", "ttft_s", "token_s", "late", "legs", "pulls"),
+        told=("completion_s", "slowdown", "ttft_s", "token_s", "late", "legs"),
     )
-
-
-def apart(bench: Bench) -> None:
-    rivals = ("split:prefill=0.1", "affinity")
-    for kind, longest, guess in ((DOCUMENTS, 120_000, 2_000.0), (CODING, 40_000, 4_000.0)):
-        if kind.name not in bench.agents:
-            continue
-        game = game_of(kind.name, kind, LIKE, longest, bench.sessions)
-        knee = bench.knee(kind.name, "affinity", game, guess)
-        for relative in bench.loads:
-            found = bench([TOGETHER, APART, LATE, *rivals], at(game, relative * knee))
-            name = f"apart_{kind.name}_at_{relative:g}"
-            means = {
-                policy: statistics.fmean(run["completion_s"] for run in found[policy]) for policy in found
-            }
-            better = min((TOGETHER, APART), key=means.__getitem__)
-            ratio = bootstrapped(
-                [
-                    our["completion_s"] / their["completion_s"]
-                    for our, their in zip(found[LATE], found[better], strict=True)
-                ]
-            )
-            bench.verdict.at_most(f"{name}_to_the_better", ratio.mean, WORSE)
-            bench.verdict.tell(f"{name}_to_the_better_low", ratio.low)
-            bench.verdict.tell(f"{name}_to_the_better_high", ratio.high)
-            shorts = dict(
-                zip((TOGETHER, APART, *rivals), ("together", "apart", "split", "affinity"), strict=True)
-            )
-            for policy, short in ({LATE: "turnpike"} | shorts).items():
-                bench.verdict.tell(f"{name}_{short}_s", means[policy])
-                bench.verdict.tell(
-                    f"{name}_{short}_late", statistics.fmean(run["late"] for run in found[policy])
-                )
-            for policy, short in shorts.items():
-                bench.compare(f"{name}_{short}", found[LATE], found[policy], "completion_s", least=None)
 
 
 def devices(bench: Bench) -> None:
@@ -221,33 +157,8 @@ def devices(bench: Bench) -> None:
     }
     found = bench([PLAIN, TOGETHER, *rivals.values()], at(game, knee))
     for short, policy in rivals.items():
-        bench.compare(f"devices_{short}", found[LATE], found[policy], "completion_s", least=GAIN)
-    bench.compare("devices_together", found[LATE], found[TOGETHER], "completion_s", least=None)
-
-
-def forks(bench: Bench) -> None:
-    pulled, computed = "turnpike:legs=off:pulls=on", TOGETHER
-    rivals = {"computed": computed, "affinity": "affinity", "round_robin": "stock"}
-    for gbit_s in (400.0,) if bench.is_quick else (400.0, 100.0):
-        game = Game(
-            name=f"forks, {gbit_s:g} Gbit/s",
-            fleet=_fleet(gbit_s, ("qwen3-coder-30b-a3b@h200", 4)),
-            forks=SUB_AGENTS,
-            count=bench.sessions // 10,
-            told=("forks_ttft_p90_s", "completion_s", "pulls", "carried_gb"),
-        )
-        found = bench([pulled, *rivals.values()], game)
-        name = f"forks_at_{gbit_s:g}"
-        bench.verdict.tell(
-            f"{name}_ttft_p90_s", statistics.fmean(run["forks_ttft_p90_s"] for run in found[pulled])
-        )
-        for short, policy in rivals.items():
-            bench.compare(
-                f"{name}_ttft_p90_{short}", found[pulled], found[policy], "forks_ttft_p90_s", least=None
-            )
-            bench.compare(
-                f"{name}_completion_{short}", found[pulled], found[policy], "completion_s", least=None
-            )
+        bench.compare(f"devices_{short}", found[PLAIN], found[policy], "completion_s", least=GAIN)
+    bench.compare("devices_together", found[PLAIN], found[TOGETHER], "completion_s", least=None)
 
 
 def rented(bench: Bench) -> None:
@@ -287,10 +198,6 @@ GROUNDS: Final = (Ground("8b", 3, 6), Ground("3b", 4, 30))
 """Rates of the paper; 30 a minute, its most, saturate the smaller model."""
 SOONER: Final = 1 / 0.03
 """The paper prints 97 % less reactive latency."""
-WITHOUT: Final = 1.05
-"""How many times as long people wait at least, if background work counts in full."""
-AS_MUCH: Final = 0.98
-"""Of its background work within the trace, at least so much is done."""
 AS_SOON: Final = 0.7
 """Of how long people wait where profiles are told, to where they are not, while little is known."""
 MIXED: Final = ("reactive_s", "reactive_p90_s", "reactive_per_token_s", "background_per_token_s")
@@ -316,30 +223,6 @@ def mix(bench: Bench) -> None:
 BY_CLASS: Final = ("reactive_s", "reactive_p99_s", "reactive_per_token_s", "background_s")
 
 
-def classes(bench: Bench) -> None:
-    for ground in DEVICES[:1] if bench.is_quick else DEVICES:
-        told = "turnpike:profiles=told"
-        arms = {
-            "turnpike": f"{told}:background=0.5+plugin",
-            "even": f"{told}+plugin",
-            "vllm": "reactive-first",
-            "bound": f"class-bound:background={ground.slow}",
-        }
-        found = {
-            name: bench.mixed(name, Arm(policy), ground, part="classes") for name, policy in arms.items()
-        }
-        ours = found.pop("turnpike")
-        for name, theirs in found.items():
-            for metric in BY_CLASS:
-                least = WITHOUT if name == "even" and metric == "reactive_s" else None
-                bench.compare(
-                    f"classes_{ground.name}_{name}_to_ours_{metric}", ours, theirs, metric, least=least
-                )
-            least = AS_MUCH if name == "even" else None
-            throughput = f"classes_{ground.name}_ours_to_{name}_throughput"
-            bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=least)
-
-
 def unseen(bench: Bench) -> None:
     for ground in UNSEEN[:2] if bench.is_quick else UNSEEN:
         arms = (("untold", "turnpike+plugin"), ("told", "turnpike:profiles=told+plugin"))
@@ -347,6 +230,9 @@ def unseen(bench: Bench) -> None:
         for metric in BY_CLASS:
             least = AS_SOON if metric == "reactive_s" else None
             bench.compare(f"unseen_{ground.name}_told_to_ours_{metric}", ours, theirs, metric, least=least)
+
+
+PARTS: Final = {"devices": devices, "rented": rented, "mix": mix, "unseen": unseen}
 
 
 def _knee(text: str) -> tuple[str, float]:
@@ -359,13 +245,6 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--part", nargs="+", choices=PARTS, help="these alone (default: all)")
     own.add_argument("--seeds", type=int, default=6, help="runs of each policy at each load (default 6)")
     own.add_argument("--sessions", type=int, default=60, help="of each run (default 60)")
-    own.add_argument(
-        "--keep", type=Path, help="a file for runs that are over: cut off, it goes on from there"
-    )
-    own.add_argument("--loads", type=float, nargs="+", help="of `apart`, in knees (default: 0.6 1 1.4)")
-    own.add_argument(
-        "--agents", nargs="+", default=("documents", "coding"), help="of `apart` (default: both)"
-    )
     own.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     own.add_argument(
         "--knee", type=_knee, nargs="+", help="PART=PER_H, where it is known (default: measured)"
@@ -376,17 +255,8 @@ def main(argv: list[str] | None = None) -> int:
         if is_quick:
             asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
         bench = Bench(asked, verdict, tell, is_quick=is_quick)
-        parts = {
-            "apart": apart,
-            "devices": devices,
-            "forks": forks,
-            "rented": rented,
-            "mix": mix,
-            "classes": classes,
-            "unseen": unseen,
-        }
         for part in asked.part or PARTS:
-            parts[part](bench)
+            PARTS[part](bench)
 
     quick = "two seeds, half of the sessions, and the knee alone"
     return judged(__file__, __doc__, measure, quick=quick, own=own, argv=argv)

@@ -17,7 +17,7 @@ import msgspec
 from benchmarks.simulations.played import Figures, outcomes
 from benchmarks.verdict import percentile
 from lab.simulator.engine.options import EngineOptions
-from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.fleet import Change, FleetSpec, ReplicaGroup
 from lab.simulator.results import SessionOutcome
 from lab.workload.trace.format import ServiceClass, Session, Thread, Turn
 from lab.workload.trace.spread import Spread
@@ -120,6 +120,34 @@ class Ground(msgspec.Struct, frozen=True):
             for role in ("decode", "prefill")
         )
         return FleetSpec(replicas=groups, noise=NOISE, transfer_latency_s=0.0)
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """A fast device and two slow ones, and the paper's requests while little is known of them."""
+
+    name: str
+    joins: str | None = None
+    """A replica that comes after a third of the time."""
+    trace_s: float = 150.0
+    reactive: float = 15
+    background: float = 30
+
+    def sessions(self, seed: int) -> list[Session]:
+        rates = (self.reactive, self.background)
+        return arrivals(requests(REACTIVE), requests(BACKGROUND), rates, self.trace_s, seed)
+
+    def fleet(self, *, is_pair: bool) -> FleetSpec:
+        fast, slow = (f"benchmarks/simulations/{name}-8b.toml" for name in ("fast", "soc"))
+        changes = (Change(at_s=self.trace_s / 3, joins=self.joins),) if self.joins else ()
+        replicas = (ReplicaGroup(profile=fast), ReplicaGroup(profile=slow, count=2))
+        return FleetSpec(replicas=replicas, noise=NOISE, changes=changes)
+
+
+UNSEEN: Final = (
+    Devices(name="starts"),
+    Devices(name="slow_joins", joins="sim-2"),
+    Devices(name="fast_joins", joins="sim-0"),
+)
 
 
 class Arm(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.otlp_receiver import Receiver, attributes, children
+from tests.telemetry.otlp_receiver import Receiver, attributes, children
 from gateway.wire.traceparent import read_traceparent
 from tests.server.bench import CHAT_ANSWER, answer, eventually, post
 

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from benchmarks.otlp_receiver import Receiver, attributes
+from tests.telemetry.otlp_receiver import Receiver, attributes
 from gateway.server.tenants import hash_key
 from tests.server.bench import (
     CHAT_ANSWER,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks.otlp_receiver import Receiver, attributes
+from tests.telemetry.otlp_receiver import Receiver, attributes
 from gateway import __version__
 from gateway.config.load import ConfigError
 from gateway.config.otel import OtelConfig

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
-from benchmarks.otlp_receiver import Receiver, attributes, metrics_of
+from tests.telemetry.otlp_receiver import Receiver, attributes, metrics_of
 from gateway import __version__
 from gateway.config.load import ConfigError
 from gateway.config.otel import OtelConfig

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from benchmarks.otlp_receiver import attributes
+from tests.telemetry.otlp_receiver import attributes
 from gateway.telemetry import otlp
 from gateway.telemetry.otlp import (
     CLIENT,
