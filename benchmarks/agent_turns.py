@@ -117,11 +117,7 @@ def _rounds(
 
 
 def _start_all(
-    backend: int,
-    options: argparse.Namespace,
-    pinning: Pinning,
-    directory: Path,
-    stack: contextlib.ExitStack,
+    backend: int, options: argparse.Namespace, pinning: Pinning, directory: Path, stack: contextlib.ExitStack
 ) -> list[Gateway]:
     gateways = [stack.enter_context(peers.turnpike([backend], pinning, directory))]
     if options.against is not None:
@@ -163,12 +159,7 @@ def main(argv: list[str] | None = None) -> int:
         run(msgspec.structs.replace(plan, rounds=options.rounds or plan.rounds), options, verdict, tell)
 
     return judged(
-        __file__,
-        __doc__,
-        measured,
-        quick=f"{QUICK.rounds} rounds of {QUICK.seconds:g} s",
-        own=own,
-        argv=argv,
+        __file__, __doc__, measured, quick=f"{QUICK.rounds} rounds of {QUICK.seconds:g} s", own=own, argv=argv
     )
 
 

@@ -23,7 +23,11 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     control: str
     """The URL of its control plane."""
-    pid: int
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
     @property
     def port(self) -> int:
@@ -45,12 +49,14 @@ def running(
     has_probe: bool = False,
     tree: Path = ROOT,
     cores: frozenset[int] | None = None,
+    program: Sequence[str] = ("gateway", "serve"),
+    arguments: Sequence[str] = (),
 ) -> Iterator[Running]:
     """Ready. `settings`: more TOML; `directory` is for files, and is made.
 
-    `server`: more of the section of that name; `pool`: in TOML, if it is more than the backends; `has_probe`: a
-    probe on this machine reports how busy the hosts of tools are; `tree`: the checkout that it runs from;
-    `cores`: where it may run.
+    `server`: more of that section; `pool`: in TOML, if it is more than the backends; `has_probe`: a probe
+    reports how busy this machine is; `tree`: the checkout; `cores`: where it may run; `program`: a module,
+    and `arguments` behind the settings.
     """
     directory.mkdir(parents=True)
     if pool is None:
@@ -60,11 +66,11 @@ def running(
     file.write_text(f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n{server}{pool}{settings}')
     with ExitStack() as stack:
         with on_cpus(cores or frozenset(os.sched_getaffinity(0))):
-            process = stack.enter_context(_turnpike(log, tree, "serve", str(file)))
+            process = stack.enter_context(_turnpike(log, tree, *program, str(file), *arguments))
         url, control = _urls_when_ready(process, log)
         if has_probe:
-            stack.enter_context(_turnpike(directory / "probe.log", tree, "probe", control))
-        yield Running(url=url, control=control, pid=process.pid)
+            stack.enter_context(_turnpike(directory / "probe.log", tree, "gateway", "probe", control))
+        yield Running(url=url, control=control, process=process)
 
 
 @contextmanager
@@ -87,7 +93,7 @@ def gateway_process(
 def _turnpike(log: Path, tree: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
     with log.open("w") as written:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", *command],
+            [sys.executable, "-m", *command],
             cwd=tree,  # where Python looks for the package first
             stderr=written,
             env=guarded(),

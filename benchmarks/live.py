@@ -15,8 +15,8 @@ import msgspec
 
 from benchmarks.processes import Strangers, on_cpus
 from benchmarks.speedometer import pace_s
-from benchmarks.step_log import VARIABLE, Step, read
 from benchmarks.verdict import percentile
+from lab.engine.step_log import VARIABLE, Step, read
 from lab.simulator.live.endpoint import Endpoint
 from lab.simulator.live.player import Work, play, sleep
 from lab.simulator.results import Ignore, SessionOutcome, TurnOutcome
@@ -158,7 +158,7 @@ def _options(
             *("--num-gpu-blocks-override", str(kv_blocks)),
             *("--max-num-batched-tokens", str(CHUNK)),
             *("--max-num-seqs", str(SEQUENCES)),
-            *("--scheduler-cls", "benchmarks.logging_scheduler.LoggingScheduler"),
+            *("--scheduler-cls", "lab.engine.logging_scheduler.LoggingScheduler"),
             *flags,
         ),
         extra_env={

@@ -10,10 +10,10 @@ collector hangs or is dead, whose disk is full, and which fifty dashboards watch
 
 import contextlib
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from benchmarks.command import judged
 from benchmarks.conversations import Conversation
 from benchmarks.gateway import running
 from benchmarks.load import Outcome, drive, is_right
-from benchmarks.processes import ROOT, Pinning, cpu_seconds, free_port, guarded, on_cpus, upstream
+from benchmarks.processes import Pinning, cpu_seconds, free_port, on_cpus, serving, upstream
 from benchmarks.verdict import Verdict, percentile, ratios
 
 CONNECTIONS: Final = 32
@@ -105,8 +105,10 @@ def measure(watched: Watched, agents: list[Conversation], plan: Plan) -> None:
 
 
 def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextlib.ExitStack) -> list[Watched]:
+    watcher = partial(serving, "benchmarks.watchers", cores=pinning.others)
+
     def collector(delay_s: float) -> int:
-        return int(stack.enter_context(_watcher(pinning, "collector", delay_s)))
+        return int(stack.enter_context(watcher("collector", delay_s)))
 
     def start(name: str, *, file: str | None, endpoint: int | None, tabs: int) -> Watched:
         settings = "[stream]\n" + (f'path = "{file}"\n' if file is not None else "ring_records = 0\n")
@@ -114,8 +116,8 @@ def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextli
             settings += f'[otel]\nendpoint = "http://127.0.0.1:{endpoint}/v1/traces"\ntimeout_s = 2\n'
         each, control = stack.enter_context(started(name, backend, pinning, directory, settings))
         if tabs:
-            stack.enter_context(_watcher(pinning, "scrape", control, _SCRAPE_S))
-            stack.enter_context(_watcher(pinning, "tabs", control, tabs))
+            stack.enter_context(watcher("scrape", control, _SCRAPE_S))
+            stack.enter_context(watcher("tabs", control, tabs))
         return each
 
     quick = collector(0)
@@ -128,25 +130,6 @@ def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextli
         start("full disk", file="/dev/full", endpoint=quick, tabs=1),
         start("fifty dashboards", file=path % 4, endpoint=quick, tabs=50),
     ]
-
-
-@contextlib.contextmanager
-def _watcher(pinning: Pinning, *arguments: object) -> Iterator[str]:
-    with on_cpus(pinning.others):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.watchers", *map(str, arguments)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=guarded(),
-        )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
 
 
 @contextlib.contextmanager

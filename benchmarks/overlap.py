@@ -37,10 +37,10 @@ import msgspec
 
 from benchmarks.command import judged
 from benchmarks.processes import BenchmarkError
-from benchmarks.simulations.knee import SLOW, find_knee
 from benchmarks.simulations.workloads import load
 from benchmarks.verdict import Interval, Verdict
 from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.experiment.knee import SLOW, find_knee
 from lab.simulator.experiment.parallel import run_all
 from lab.simulator.experiment.trial import Setting, Trial
 from lab.simulator.fleet import FleetSpec, ReplicaGroup

@@ -194,13 +194,7 @@ def _running(
     log = directory / f"{name.replace(' ', '-')}.log"
     # Pinned before it starts, so that a runtime which counts the cores counts one.
     with log.open("wb") as written, on_cpus(pinning.gateway):
-        process = subprocess.Popen(
-            command,
-            cwd=tree,
-            stdout=written,
-            stderr=written,
-            env=_environment(tree),
-        )
+        process = subprocess.Popen(command, cwd=tree, stdout=written, stderr=written, env=_environment(tree))
     try:
         _wait_until_ready(name, process, port, log, model)
         yield process

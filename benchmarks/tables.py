@@ -1,7 +1,7 @@
 """What the rounds amount to: each gateway's figures, the ratios that count, and who was better."""
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from benchmarks.shapes import Measured, Shape, Unit
 from benchmarks.verdict import Figure, Spread, Verdict, ratios
@@ -10,12 +10,6 @@ Results = dict[str, dict[str, list[Measured]]]
 """Shape → gateway → one measurement for each round."""
 
 NOTICEABLE_SHARE: Final = 0.1
-
-
-class Disturbed(NamedTuple):
-    times: int
-    of: int
-    """Measurements in all."""
 
 
 OURS: Final = "turnpike"
@@ -66,12 +60,12 @@ def _lean_to_lean(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verd
     return [_sentence(rival, ratio, figure).replace(OURS, f"CPU of {OURS_LEAN}", 1)]
 
 
-def disturbed(results: Results) -> Disturbed:
-    """How often strangers took a noticeable part of the gateway's core. It should be never."""
+def disturbed(results: Results) -> tuple[int, int]:
+    """How often strangers took a noticeable part of the gateway's core (it should be never), of how many."""
     shares = [
         each.strangers_share for rounds in results.values() for seen in rounds.values() for each in seen
     ]
-    return Disturbed(times=sum(share > NOTICEABLE_SHARE for share in shares), of=len(shares))
+    return sum(share > NOTICEABLE_SHARE for share in shares), len(shares)
 
 
 def fastest(shape: Shape, rounds: dict[str, list[Measured]], names: tuple[str, ...]) -> str | None:
@@ -94,19 +88,16 @@ def values(measured: list[Measured]) -> list[float]:
 def print_shape(
     shape: Shape, rounds: dict[str, list[Measured]], lines: list[str], tell: Callable[..., None]
 ) -> None:
-    tell(f"\n{shape.title}")
-    tell(f"  {'':<21}{shape.unit.value:>13} [lowest–highest]     CPU/answer  core  strangers")
+    tell(f"\n{shape.title}: {shape.unit.value} [lowest–highest], CPU an answer, others' share of it")
     for name, measured in rounds.items():
-        spread = Spread.of(values(measured))
-        cells = f"{_number(spread.median):>10} [{_number(spread.low)}–{_number(spread.high)}]"
-        if any(each.core_share for each in measured):
-            cpu = Spread.of([each.cpu_us for each in measured]).median
-            core = Spread.of([each.core_share for each in measured]).median
-            strangers = Spread.of([each.strangers_share for each in measured]).median
-            cells = f"{cells:<34}{cpu:>7.0f} µs {core:>5.0%} {strangers:>6.0%}"
+        spread, cpu = Spread.of(values(measured)), Spread.of([each.cpu_us for each in measured])
+        strangers = Spread.of([each.strangers_share for each in measured]).median
         failures = sum(each.failures for each in measured)
         first = next((each.first_failure for each in measured if each.first_failure), "")
-        tell(f"  {name:<24}{cells}{f'  {failures} FAILED: {first}' if failures else ''}")
+        tell(
+            f"  {name:<24}{spread.median:>10,.4g} [{spread.low:,.4g}–{spread.high:,.4g}] {cpu.median:>7.0f} µs"
+            f" {strangers:>6.0%}{f'  {failures} FAILED: {first}' if failures else ''}"
+        )
     for line in lines:
         tell(f"  {line}")
 
@@ -131,7 +122,3 @@ def _losses(shape: Shape, rounds: dict[str, list[Measured]]) -> list[str]:
         if factor > 1:
             ahead.append(f"{name} ({factor:.1f}×)")
     return [f"ahead of turnpike: {', '.join(ahead) or 'nothing'}"]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

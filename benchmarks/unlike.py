@@ -1,19 +1,10 @@
-"""What are prices, unlike devices and profiles worth on a fleet?
+"""What somebody waits for beside background work, on one small device, on a pair, and on unlike ones.
 
-    python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
-        [--knee PART=PER_H ...]
+    python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--jobs N]
 
-Simulated, in four parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
-with bootstrapped 95 % intervals (`_low`, `_high`).
-
-`devices`: two H200, two A100 and two L40S with Qwen3-14B and 200 Gbit/s each, on coding agents (those whose
-conversations end within 60,000 tokens) at the knee, where Turnpike takes 1.6 × what sessions take alone on an
-H200: against affinity, SAGA's rule, and static splits whose prompts the fastest or the slowest two compute.
-Mean completion.
-
-`rented`: four H200, of which one costs 4 an hour while it is worth 0.002 that a turn is done a second sooner;
-coding agents at a quarter of the knee and at it. The share of turns that it gets, with that price and
-without, and mean completion against a fleet without prices, and against one of three.
+Simulated; each policy plays the same requests, seed by seed. Ratios are means over the seeds, with
+bootstrapped 95 % intervals (`_low`, `_high`). Fleets that are unlike otherwise are scenarios of
+`benchmarks.results`: `unlike-devices`, `routing-unlike`, `rented`.
 
 `mix`: Agent.xpu's requests, a few a minute, on its device (`simulations/mix.py`), where what somebody waits
 for runs beside background work. `fcfs` is its strongest baseline (continuous batching on one device, chunks
@@ -28,45 +19,12 @@ device, or the fast one, comes after fifty seconds. A gateway without a `profile
 import argparse
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from random import Random
+from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
 from benchmarks.command import judged
-from benchmarks.simulations.knee import SLOW, find_knee
-from benchmarks.simulations.mix import UNSEEN, Arm, Ground, Played
-from benchmarks.simulations.mix import play as play_mix
-from benchmarks.simulations.played import Figures, Game, by_processes
-from benchmarks.simulations.played import play as play_game
+from benchmarks.simulations.mix import UNSEEN, Arm, Figures, Ground, Played, by_processes, play
 from benchmarks.verdict import Verdict, bootstrapped
-from lab.simulator.fleet import FleetSpec, ReplicaGroup
-from lab.workload.trace.agent_kinds import CODING
-from lab.workload.trace.agents import AgentKind, session_of
-from lab.workload.trace.format import Session
-
-NOISE: Final = 0.02
-GAIN: Final = 1.2
-PRICE_PER_S: Final = 0.002
-"""Where an hour of a replica costs 4: a second there counts as 0.56 more."""
-
-PLAIN, TOGETHER = "turnpike", "turnpike:legs=off"
-
-
-def _fleet(gbit_s: float, *kinds: tuple[str, int]) -> FleetSpec:
-    groups = [ReplicaGroup(profile=profile, count=count, network_gbit_s=gbit_s) for profile, count in kinds]
-    return FleetSpec(replicas=tuple(groups), noise=NOISE)
-
-
-LIKE: Final = _fleet(400, ("qwen3-coder-30b-a3b@h200", 4))
-UNLIKE: Final = _fleet(200, ("qwen3-14b@h200", 2), ("qwen3-14b@a100-80", 2), ("qwen3-14b@l40s", 2))
-
-
-def sessions_of(kind: AgentKind, longest: int) -> list[Session]:
-    dice = Random(f"unlike {kind.name}")
-    made = [session_of(kind, dice, id_=f"{kind.name}-{number}") for number in range(300)]
-    return [session for session in made if session.peak_tokens <= longest]
 
 
 class Bench:
@@ -75,22 +33,9 @@ class Bench:
     def __init__(self, options: argparse.Namespace, verdict: Verdict, tell: Any, *, is_quick: bool) -> None:
         self.verdict = verdict
         self.is_quick = is_quick
-        self.sessions: int = options.sessions
         self._tell = tell
         self._jobs: int = options.jobs
         self._seeds = range(1, options.seeds + 1)
-        self._knees: Mapping[str, float] = dict(options.knee or ())
-
-    def __call__(
-        self, policies: Sequence[str], game: Game, *, seeds: Sequence[int] = ()
-    ) -> dict[str, list[Figures]]:
-        found = {}
-        for policy in policies:
-            tasks = [(policy, game, seed) for seed in seeds or self._seeds]
-            runs = found[policy] = list(by_processes(play_game, tasks, jobs=self._jobs))
-            means = {name: statistics.fmean(run[name] for run in runs) for name in game.told}
-            self._tell(f"{game.name}, {policy}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
-        return found
 
     def compare(
         self,
@@ -111,76 +56,12 @@ class Bench:
         self.verdict.tell(f"{name}_high", times.high)
 
     def mixed(self, name: str, arm: Arm, ground: Played, *, part: str = "mix") -> list[Figures]:
-        runs = list(by_processes(play_mix, [(arm, ground, seed) for seed in self._seeds], jobs=self._jobs))
+        runs = list(by_processes(play, [(arm, ground, seed) for seed in self._seeds], jobs=self._jobs))
         means = {metric: statistics.fmean(run[metric] for run in runs) for metric in runs[0]}
         self._tell(f"{ground.name}, {name}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
         for metric in ("reactive_s", "reactive_p90_s", "background_s", "background_tokens_per_s"):
             self.verdict.tell(f"{part}_{ground.name}_{name}_{metric}", means[metric])
         return runs
-
-    def knee(self, name: str, policy: str, game: Game, guess: float) -> float:
-        """Sessions an hour."""
-        known = self._knees.get(name)
-        if known is None:
-            seeds = [101]  # none that is measured with
-            known, _ = find_knee(
-                lambda per_h: self([policy], at(game, per_h), seeds=seeds)[policy][0]["slowdown"],
-                guess,
-                at_most=SLOW,
-            )
-        self.verdict.tell(f"{name}_knee_per_h", known)
-        return known
-
-
-def at(game: Game, per_h: float) -> Game:
-    return msgspec.structs.replace(game, name=f"{game.name} at {per_h:.0f} an hour", per_h=per_h)
-
-
-def game_of(name: str, kind: AgentKind, fleet: FleetSpec, longest: int, count: int) -> Game:
-    return Game(
-        name=name,
-        fleet=fleet,
-        pool=sessions_of(kind, longest),
-        count=count,
-        told=("completion_s", "slowdown", "ttft_s", "token_s", "late", "legs"),
-    )
-
-
-def devices(bench: Bench) -> None:
-    game = game_of("devices", CODING, UNLIKE, 60_000, bench.sessions)
-    knee = bench.knee("devices", TOGETHER, game, 500.0)
-    rivals = {
-        "affinity": "affinity",
-        "saga": "turnpike:legs=off:placement=affinity",
-        "split_fast": "split:prefill=0.1",
-        "split_slow": "split:prefill=4.5",
-    }
-    found = bench([PLAIN, TOGETHER, *rivals.values()], at(game, knee))
-    for short, policy in rivals.items():
-        bench.compare(f"devices_{short}", found[PLAIN], found[policy], "completion_s", least=GAIN)
-    bench.compare("devices_together", found[PLAIN], found[TOGETHER], "completion_s", least=None)
-
-
-def rented(bench: Bench) -> None:
-    owned, dear = LIKE.replicas[0], msgspec.structs.replace(LIKE.replicas[0], count=1, price_per_h=4.0)
-    fleet = msgspec.structs.replace(
-        LIKE, replicas=(msgspec.structs.replace(owned, count=3), dear), price_per_s=PRICE_PER_S
-    )
-    game = game_of("rented", CODING, fleet, 40_000, bench.sessions)
-    game = msgspec.structs.replace(game, told=("completion_s", "on_last"))
-    free = msgspec.structs.replace(game, name="not rented", fleet=LIKE)
-    three = FleetSpec(replicas=(msgspec.structs.replace(owned, count=3),), noise=NOISE)
-    without = msgspec.structs.replace(game, name="without", fleet=three)
-    knee = bench.knee("rented", TOGETHER, free, 1_800.0)
-    for relative in (0.25, 1.0):
-        priced, unpriced, alone = (
-            bench([TOGETHER], at(each, relative * knee))[TOGETHER] for each in (game, free, without)
-        )
-        name = f"rented_at_{relative:g}"
-        bench.verdict.tell(f"{name}_share", statistics.fmean(run["on_last"] for run in priced))
-        bench.verdict.tell(f"{name}_share_unpriced", statistics.fmean(run["on_last"] for run in unpriced))
-        bench.compare(f"{name}_unpriced", priced, unpriced, "completion_s", least=None)
-        bench.compare(f"{name}_without", priced, alone, "completion_s", least=None)
 
 
 ARMS: Final = {
@@ -232,33 +113,24 @@ def unseen(bench: Bench) -> None:
             bench.compare(f"unseen_{ground.name}_told_to_ours_{metric}", ours, theirs, metric, least=least)
 
 
-PARTS: Final = {"devices": devices, "rented": rented, "mix": mix, "unseen": unseen}
-
-
-def _knee(text: str) -> tuple[str, float]:
-    name, _, per_h = text.partition("=")
-    return name, float(per_h)
+PARTS: Final = {"mix": mix, "unseen": unseen}
 
 
 def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--part", nargs="+", choices=PARTS, help="these alone (default: all)")
     own.add_argument("--seeds", type=int, default=6, help="runs of each policy at each load (default 6)")
-    own.add_argument("--sessions", type=int, default=60, help="of each run (default 60)")
     own.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
-    own.add_argument(
-        "--knee", type=_knee, nargs="+", help="PART=PER_H, where it is known (default: measured)"
-    )
     asked, _ = own.parse_known_args(argv)
 
     def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
         if is_quick:
-            asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
+            asked.seeds = min(asked.seeds, 2)
         bench = Bench(asked, verdict, tell, is_quick=is_quick)
         for part in asked.part or PARTS:
             PARTS[part](bench)
 
-    quick = "two seeds, half of the sessions, and the knee alone"
+    quick = "two seeds, and fewer grounds"
     return judged(__file__, __doc__, measure, quick=quick, own=own, argv=argv)
 
 

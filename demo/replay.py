@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.chat_agents import ChatAgents, Talk, Turned, scripts, talk, vocabulary
+from lab.simulator.live.chat_agents import ChatAgents, Talk, Turned, scripts, talk, vocabulary
 from benchmarks.live import Completions, Kind, drawn
 from demo.balancer import Choose
 from demo.progress import Say

@@ -32,8 +32,8 @@ from benchmarks.processes import (
     Pinning,
     Strangers,
     guarded,
-    on_cpus,
     resident_mib,
+    serving,
     upstream,
 )
 from benchmarks.verdict import Verdict, percentile
@@ -151,26 +151,6 @@ async def send_children(port: int, count: int) -> None:
 
 
 @contextmanager
-def _engine(pinning: Pinning) -> Iterator[str]:
-    with on_cpus(pinning.others):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bystander.engine"],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=guarded(),
-        )
-    os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_URGENT)
-    assert process.stdout is not None
-    try:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
-
-
-@contextmanager
 def _gateway(engine: str, quick: int, pinning: Pinning, folder: Path) -> Iterator[tuple[int, int]]:
     """Its port and its process, after a few requests."""
     with running([engine], folder, _QUICK % quick, cores=pinning.gateway) as gateway:
@@ -181,22 +161,10 @@ def _gateway(engine: str, quick: int, pinning: Pinning, folder: Path) -> Iterato
 
 def _late_beside(port: int, size_name: str, count: int, log: Path, tell: Any) -> list[float]:
     """Milliseconds that the bystander waited while all bodies of that size were sent."""
+    attack = ["-m", "benchmarks.bystander", "--attack", *map(str, (port, SIZES[size_name], count))]
+    command = ["nice", "-n", str(_LEAST_URGENT), sys.executable, *attack]
     with log.open("w") as told:
-        attacker = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.bystander",
-                "--attack",
-                str(port),
-                str(SIZES[size_name]),
-                str(count),
-            ],
-            cwd=ROOT,
-            stdout=told,
-            env=guarded(),
-        )
-    os.setpriority(os.PRIO_PROCESS, attacker.pid, _LEAST_URGENT)
+        attacker = subprocess.Popen(command, cwd=ROOT, stdout=told, env=guarded())
     try:
         late = asyncio.run(watch(port, lambda: attacker.poll() is not None))
         if attacker.returncode:
@@ -217,10 +185,10 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     pinning = Pinning.of_this_machine()
     with (
         tempfile.TemporaryDirectory(prefix="bystander-") as name,
-        _engine(pinning) as engine,
+        serving("benchmarks.bystander.engine", cores=pinning.others, niceness=_LEAST_URGENT) as echo,
         upstream(pinning) as (quick,),
     ):
-        folder = Path(name)
+        folder, engine = Path(name), f"http://127.0.0.1:{echo}"
         os.sched_setaffinity(0, pinning.others)
         strangers = Strangers()
         with _gateway(engine, quick, pinning, folder / "late") as (port, _):
@@ -244,12 +212,6 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
                 verdict.at_most(f"mib_of_{count}_{title}", resident_mib(pid) - before, bound)
 
 
-def main(argv: list[str] | None = None) -> int:
-    return judged(
-        __file__, __doc__, measure, quick="fewer bodies, and 6,000 children instead of 60,000", argv=argv
-    )
-
-
 def _attack_main(port: int, size: int, count: int) -> None:
     tell = partial(print, flush=True)
     asyncio.run(attack(port, shaped(size), tell=tell))
@@ -260,4 +222,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--attack"]:
         _attack_main(*map(int, sys.argv[2:5]))
         sys.exit(0)
-    sys.exit(main())
+    sys.exit(judged(__file__, __doc__, measure, quick="fewer bodies, and 6,000 children instead of 60,000"))

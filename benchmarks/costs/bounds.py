@@ -1,4 +1,4 @@
-"""Bounds: nothing where there are none; with five, microseconds a turn and bytes a session.
+"""Bounds: what five of them add to a turn and to a session.
 
 Turns of agents go through what reads requests and through the brain, once without bounds, once with five of
 them, in alternation.
@@ -8,11 +8,9 @@ import gc
 import json
 import random
 import statistics
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any, Final
 
 import msgspec
@@ -42,7 +40,6 @@ BOUNDS: Final[list[dict[str, Any]]] = [
     {"name": "day", "of": "tenant", "per": "day", "tokens": 10**12},
     {"name": "type", "of": "agent", "per": "month", "turns": 10**9},
 ]
-OF_BOUNDS: Final = ("admission/bounds.py", "admission/repeats.py", "core/bounding.py", "wire/repeats.py")
 
 
 def brain(*, is_bounded: bool) -> Coordinator:
@@ -93,25 +90,6 @@ def play(of: Coordinator, name: str, rng: random.Random) -> float:
     return took_s
 
 
-def calls_without_bounds(conversations: int) -> float:
-    """Calls a turn into what bounds are made of."""
-    calls = 0
-
-    def count(frame: FrameType, kind: str, _: object) -> None:
-        nonlocal calls
-        if kind == "call" and frame.f_code.co_filename.endswith(OF_BOUNDS):
-            calls += 1
-
-    of, rng = brain(is_bounded=False), random.Random(1)
-    sys.setprofile(count)
-    try:
-        for number in range(conversations):
-            play(of, f"counted-{number}", rng)
-    finally:
-        sys.setprofile(None)
-    return calls / (conversations * TURNS)
-
-
 def costs_us(conversations: int) -> list[float]:
     """What bounds add to a turn: of each pair of conversations, one with and one without, the difference."""
     found = []
@@ -152,7 +130,6 @@ def bytes_each(sessions: int) -> float:
 
 def measure(is_quick: bool, verdict: Verdict, tell: Callable[..., Any]) -> None:
     conversations = 60 if is_quick else 400
-    verdict.at_most("calls_a_turn_without_bounds", calls_without_bounds(20), 0.0)
     costs = costs_us(conversations)
     cost = statistics.median(costs)
     quartiles = statistics.quantiles(costs, n=4)

@@ -13,12 +13,12 @@ import aiohttp
 import msgspec
 import transformers
 
-from benchmarks import chat_agents
-from benchmarks.chat_agents import ChatAgents, Talk, scripts, talk, vocabulary
 from benchmarks.live import MODEL, Kind
 from benchmarks.verdict import Verdict
 from lab.engine import tiny_model
 from lab.simulator.driver import ClientConfig
+from lab.simulator.live import chat_agents
+from lab.simulator.live.chat_agents import ChatAgents, Talk, scripts, talk, vocabulary
 from lab.simulator.live.endpoint import Question, Reply
 from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 

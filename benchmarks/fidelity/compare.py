@@ -27,12 +27,13 @@ from benchmarks.fidelity.chats import CLIENT
 from benchmarks.fidelity.costs import Asked, Costs, fitted
 from benchmarks.gateway import gateway
 from benchmarks.live import BLOCK, CHUNK, LONGEST, SEQUENCES, Completions, Engines, played
-from benchmarks.step_log import Step
 from benchmarks.verdict import Interval, Verdict, bootstrapped, percentile
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
+from gateway.domain.records import Expected, GpuFirstToken, GpuSubmit, Record
 from gateway.domain.session_ids import numbered_ids
+from lab.engine.step_log import Step
 from lab.simulator.driver import ClientConfig
 from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
@@ -131,7 +132,7 @@ def compare(
     rounds: int = 1,
     groups: Sequence[str] = ("",),
 ) -> dict[str, list[Completions]]:
-    """Returns what was live. The first arm is calibrated by. Every other round is played in the opposite order.
+    """Returns what was live. Costs are calibrated by the first arm; every other round is played backwards.
 
     `groups`: how names of sessions begin that are judged together; the arms are ranked by the first group.
     """
@@ -170,6 +171,7 @@ def compare(
     for name, group in itertools.product(arms, groups):
         key = "_".join([name.replace(",", ""), *filter(None, [group])]).replace(" ", "_")
         judge(key, of(group, lived[name]), of(group, played[name]), verdict)
+    judge_estimates([run for runs in lived.values() for run in runs], verdict)
     first = groups[0]
     judge_ranks(
         {name: of(first, runs) for name, runs in lived.items()},
@@ -204,6 +206,38 @@ def figures(runs: Sequence[Completions]) -> dict[str, float]:
         for name, seconds in (("", whole_s), ("first_token_", first_s))
         for figure, value in (("mean", statistics.fmean(seconds)), ("p90", percentile(seconds, 90)))
     }
+
+
+def judge_estimates(runs: Iterable[Completions], verdict: Verdict) -> None:
+    """What the gateway expected of first tokens when it sent a turn, of each run's last half, beside the
+    median of the last 50 delays."""
+    errors, naive, within = list[float](), list[float](), list[bool]()
+    for run in runs:
+        turns = estimates(run)
+        for at in range(len(turns) // 2, len(turns)):
+            expected, delay_ms = turns[at]
+            errors.append(abs(expected.first_token_ms / delay_ms - 1))
+            within.append(expected.first_token_p10_ms <= delay_ms <= expected.first_token_p90_ms)
+            recent_ms = [each for _, each in turns[max(0, at - 50) : at]]
+            naive.append(abs(statistics.median(recent_ms) / delay_ms - 1) if recent_ms else 1.0)
+    verdict.tell("estimated_first_token_median_error", statistics.median(errors))
+    verdict.tell("estimated_first_token_median_error_of_the_last_50", statistics.median(naive))
+    verdict.tell("estimated_p10_to_p90_covers", statistics.fmean(within))
+
+
+def estimates(run: Completions) -> list[tuple[Expected, float]]:
+    """Of each turn: what was expected when it was sent, and the ms until its first token."""
+    assert run.stream is not None
+    submits, found, decoder = dict[str, Expected](), [], msgspec.json.Decoder(Record)
+    for line in run.stream.read_bytes().splitlines():
+        match decoder.decode(line):
+            case GpuSubmit(expected=expected) as record if expected is not None:
+                submits[record.turn] = expected
+            case GpuFirstToken() as record if record.turn in submits:
+                found.append((submits[record.turn], record.launch_delay_ms))
+            case _:
+                pass
+    return found
 
 
 def judge_ranks(

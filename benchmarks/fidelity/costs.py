@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.step_log import Step
 from gateway.cost.profile import Hardware, Model, Profile
 from gateway.cost.roofline import context_product
+from lab.engine.step_log import Step
 from lab.simulator.engine.front import FrontCosts
 
 _RATE: Final = 1e12

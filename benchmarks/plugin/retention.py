@@ -177,10 +177,7 @@ class Play:
         agent.turn += 1
         is_last = agent.turn == TURNS
         said = hint(
-            agent.name,
-            is_final=is_last,
-            reuse=0.0 if is_last else 0.9,
-            retain_s=0.0 if is_last else RETAIN_S,
+            agent.name, is_final=is_last, reuse=0.0 if is_last else 0.9, retain_s=0.0 if is_last else RETAIN_S
         )
         name = self.engine.submit(agent.history, max_tokens=ANSWER, hint=said)
         self.inside[name] = agent

@@ -30,10 +30,10 @@ from benchmarks.results.figures import KEPT
 from benchmarks.results.scenario import OURS, Scenario, names
 from benchmarks.results.store import FOLDER, Run, Store, sha256_of
 from benchmarks.results.world import on_cores
-from benchmarks.simulations.knee import Slow, find_knee
 from benchmarks.simulations.workloads import composed, load
 from benchmarks.verdict import Verdict
 from lab.simulator.baselines.spec import Variant, parse_policies
+from lab.simulator.experiment.knee import Slow, find_knee
 from lab.simulator.experiment.parallel import run_all
 from lab.simulator.experiment.trial import Setting, Trial
 from lab.workload.trace.format import Session

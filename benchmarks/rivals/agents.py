@@ -16,10 +16,10 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from benchmarks.chat_agents import ChatAgents, Turned, scripts, talk, vocabulary
 from benchmarks.live import Completions, Engines, Kind, drawn, played
 from benchmarks.rivals.arms import FOR_VLLM_ROUTER, MODEL, OURS, ROUTED, Arm
 from benchmarks.rivals.judging import COLD, Bound, Figures
+from lab.simulator.live.chat_agents import ChatAgents, Turned, scripts, talk, vocabulary
 from lab.workload.trace.format import Session
 
 SESSIONS: Final = 14

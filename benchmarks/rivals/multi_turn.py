@@ -25,7 +25,7 @@ from benchmarks.rivals.arms import FOR_VLLM_ROUTER, MODEL, ROUTED, Arm
 from benchmarks.rivals.judging import Bound, Figures
 from benchmarks.stock_engines import PrefixCache, empty, stock_engines
 from benchmarks.verdict import percentile
-from benchmarks.vllm_source import unpack
+from tools.vllm_tests.source import unpack
 
 CLIENTS: Final = 4
 ROWS: Final = (8, 16, 32)

@@ -27,12 +27,13 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from benchmarks.command import judged
+from benchmarks.gateway import Running, running
 from benchmarks.processes import ROOT, BenchmarkError, Pinning, Strangers, free_port, guarded, on_cpus
 from benchmarks.soak import agents as clients
 from benchmarks.verdict import Verdict, percentile
@@ -54,10 +55,7 @@ WALKS: Final = 4
 """In each of the two tenths that are compared."""
 SETTLE_S: Final = 12.0
 """After the last request: what still runs at the engines ends, or times out."""
-SETTINGS: Final = """
-[server]
-listen = "127.0.0.1:0"
-control = "127.0.0.1:0"
+SERVER: Final = """
 drain_s = 5
 
 [server.limits]
@@ -70,7 +68,8 @@ body_stall_s = 2
 keep_alive_s = 5
 client_stall_s = 2
 linger_s = 0.5
-
+"""
+SETTINGS: Final = """
 [upstream]
 head_timeout_s = 5
 stall_timeout_s = 3
@@ -117,12 +116,7 @@ class Engines:
     def _start(self, number: int) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "benchmarks.soak.engine", str(self.ports[number]), str(number)]
         with on_cpus(self._pinning.others):
-            return subprocess.Popen(
-                command,
-                cwd=ROOT,
-                stdout=subprocess.DEVNULL,
-                env=guarded(),
-            )
+            return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=guarded())
 
     def close(self) -> None:
         for process in self._running:
@@ -148,11 +142,10 @@ class Engines:
                     process.send_signal(signal.SIGCONT)
 
 
-class Soaked:
-    """The gateway process, and what it reports."""
+class Left:
+    """What a gateway process left in its folder."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path, port: int, control: int) -> None:
-        self.process, self.port, self.control = process, port, control
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def reports(self) -> list[dict[str, Any]]:
@@ -162,48 +155,35 @@ class Soaked:
         with (self._folder / "stream").open("rb") as lines:
             yield from map(json.loads, lines)
 
-    def snapshot(self) -> dict[str, Any]:
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.control}/turnpike/snapshot", timeout=10
-        ) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-
     def log(self) -> str:
         return (self._folder / "log").read_text()
 
 
-@contextmanager
-def soaked(engines: Engines, keys: dict[str, str], pinning: Pinning, folder: Path) -> Iterator[Soaked]:
-    settings = folder / "turnpike.toml"
-    pools = ", ".join(f'{{ url = "http://127.0.0.1:{port}" }}' for port in engines.ports)
-    text = SETTINGS + f'path = "{folder / "stream"}"\n[[pools]]\nreplicas = [{pools}]\n'
+def soaked(
+    engines: Engines, keys: dict[str, str], pinning: Pinning, folder: Path
+) -> AbstractContextManager[Running]:
+    text = SETTINGS + f'path = "{folder / "stream"}"\n'
     for name, key in keys.items():
         digest = hashlib.sha256(key.encode()).hexdigest()
         text += f'[[tenants]]\nname = "{name}"\nkey_hashes = ["sha256:{digest}"]\n'
-    settings.write_text(text)
-    with on_cpus(pinning.gateway), (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.soak.gateway", str(settings), str(folder / "report")],
-            cwd=ROOT,
-            stderr=log,
-            env=guarded(),
-        )
-    try:
-        until = time.monotonic() + 30
-        while "listening on " not in (said := (folder / "log").read_text()):
-            if process.poll() is not None or time.monotonic() > until:
-                raise BenchmarkError(f"the gateway did not start: {said}")
-            time.sleep(0.05)
-        where = said.partition("listening on ")[2].splitlines()[0]
-        port, control = where.partition(",")[0].rpartition(":")[2], where.rpartition(" ")[2]
-        yield Soaked(process, folder, int(port), int(control))
-    finally:
-        process.terminate()
-        process.wait(30)
+    return running(
+        [f"http://127.0.0.1:{port}" for port in engines.ports],
+        folder,
+        text,
+        server=SERVER,
+        cores=pinning.gateway,
+        program=["benchmarks.soak.gateway"],
+        arguments=[str(folder / "report")],
+    )
 
 
-async def play(gateway: Soaked, engines: Engines, keys: dict[str, str], seconds: float) -> Counter[str]:
+def snapshot(gateway: Running) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{gateway.control}/turnpike/snapshot", timeout=10) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+async def play(gateway: Running, engines: Engines, keys: dict[str, str], seconds: float) -> Counter[str]:
     """What became of the requests, as their clients saw it."""
     counts: Counter[str] = Counter()
     dice = random.Random(1)
@@ -231,23 +211,19 @@ async def play(gateway: Soaked, engines: Engines, keys: dict[str, str], seconds:
     return counts
 
 
-def judge_accounts(gateway: Soaked, counts: Counter[str], verdict: Verdict, tell: Any) -> None:
-    arrived: Counter[str] = Counter()
-    ended: Counter[str] = Counter()
-    submitted: Counter[str] = Counter()
-    over: Counter[str] = Counter()
+def judge_accounts(gateway: Left, counts: Counter[str], verdict: Verdict, tell: Any) -> None:
+    arrived, ended, submitted, over = (Counter[str]() for _ in range(4))
     for record in gateway.records():
-        match record["type"]:
-            case "turn_arrive":
-                arrived[record["turn"]] += 1
-            case "turn_left" | "refusal":
-                ended[record["turn"]] += 1
-            case "gpu_submit":
-                submitted[record["turn"]] += 1
-            case "gpu_end":
-                over[record["turn"]] += 1
-                if record["outcome"] != "failed":
-                    ended[record["turn"]] += 1
+        match record:
+            case {"type": "turn_arrive", "turn": turn}:
+                arrived[turn] += 1
+            case {"type": "turn_left" | "refusal", "turn": turn}:
+                ended[turn] += 1
+            case {"type": "gpu_submit", "turn": turn}:
+                submitted[turn] += 1
+            case {"type": "gpu_end", "turn": turn, "outcome": outcome}:
+                over[turn] += 1
+                ended[turn] += outcome != "failed"
             case _:
                 pass
     told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
@@ -264,7 +240,7 @@ def judge_accounts(gateway: Soaked, counts: Counter[str], verdict: Verdict, tell
     verdict.at_most("faults_logged", gateway.log().count("Traceback"), 0)
 
 
-def judge_flatness(gateway: Soaked, began_s: float, seconds: float, verdict: Verdict, tell: Any) -> None:
+def judge_flatness(gateway: Left, began_s: float, seconds: float, verdict: Verdict, tell: Any) -> None:
     reports = gateway.reports()
     tenth_s = seconds / 10
 
@@ -309,7 +285,7 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     seconds = QUICK_S if is_quick else WHOLE_S
     pinning = Pinning.of_this_machine()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))) / "gateway"
         keys = {name: f"key-of-{name}" for name in TENANTS}
         engines = Engines(pinning)
         stack.callback(engines.close)
@@ -318,17 +294,13 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
         strangers, began_s = Strangers(), time.time() + WARM_UP_S
         counts = asyncio.run(play(gateway, engines, keys, seconds))
         verdict.tell("strangers_share", strangers.share)
-        snapshot = gateway.snapshot()
-        verdict.at_most("requests_left_in_the_books", snapshot["running"] + snapshot["waiting"], 0)
+        books = snapshot(gateway)
+        verdict.at_most("requests_left_in_the_books", books["running"] + books["waiting"], 0)
         gateway.process.terminate()
         verdict.at_most("exit_status", gateway.process.wait(30), 0)
-        judge_accounts(gateway, counts, verdict, tell)
-        judge_flatness(gateway, began_s, seconds, verdict, tell)
-
-
-def main(argv: list[str] | None = None) -> int:
-    return judged(__file__, __doc__, measure, quick="three minutes instead of fifteen", argv=argv)
+        judge_accounts(Left(folder), counts, verdict, tell)
+        judge_flatness(Left(folder), began_s, seconds, verdict, tell)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judged(__file__, __doc__, measure, quick="three minutes instead of fifteen"))

@@ -12,7 +12,10 @@ import random
 import socket
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
+
+from benchmarks.dialects import CHAT, DIALECTS, MESSAGES, RESPONSES, Dialect
 
 ANSWERED: Final = "answered"
 """The whole answer came, from a replica or from the gateway's brain: it carries receipts."""
@@ -26,8 +29,8 @@ UNHEARD: Final = "unheard"
 """The connection ended before anything came back; the gateway may have had the whole request, or not."""
 
 _RECEIPT: Final = b"x-turnpike-reason"
-_PATHS: Final = {"chat": "/v1/chat/completions", "plain": "/v1/completions",
-                 "responses": "/v1/responses", "messages": "/v1/messages"}  # fmt: skip
+_KINDS: Final = (*DIALECTS, None)
+"""None: `/v1/completions`."""
 _ODD_TYPES: Final = 8
 _TOOLS: Final = ("bash", "read_file", "grep", "write_file")
 _PATIENCE_S: Final = 60.0
@@ -104,7 +107,7 @@ class Agent:
 
     async def _session(self) -> None:
         dice = self._dice
-        kind = dice.choices(("chat", "plain", "responses", "messages"), (6, 1, 2, 3))[0]
+        kind = dice.choices(_KINDS, (6, 2, 3, 1))[0]
         how = dice.choice(("stated", "ids", "content"))
         name = f"run-{self._number}-{self._sessions}"
         tenant = dice.choice(sorted(self._keys))
@@ -120,16 +123,21 @@ class Agent:
             + "Follow the rules. " * 60
         )
         tools = _TOOLS if odd is None else [f"tool-{odd}-{at}" for at in range(6)]
-        said: list[dict[str, Any]] = [_said_by_user(kind, f"Task {dice.getrandbits(40)}: mend the tests.")]
+        task = f"Task {dice.getrandbits(40)}: mend the tests."
+        items = [] if kind is None else kind.opening(system, task)
         for _ in range(min(30, 1 + int(dice.expovariate(0.25)))):
             if self.is_over:
                 return
-            body = _body(kind, system, said, tools, is_stream=dice.random() < 0.8, is_native=how != "content")
+            is_stream = dice.random() < 0.8
+            body: dict[str, Any] = {"prompt": f"{system}\n{task}", "stream": is_stream}
+            if kind is not None:
+                body = body_of(kind, system, items, tools if how != "content" else (), is_stream=is_stream)
             body["model"] = "big" if dice.random() < 0.004 else "agent"
-            answer = await self._turn(_PATHS[kind], headers, json.dumps(body).encode())
-            if answer is None or kind == "plain":
+            path = "/v1/completions" if kind is None else kind.path.decode()
+            answer = await self._turn(path, headers, json.dumps(body).encode())
+            if answer is None or kind is None:
                 return
-            said += _echo(kind, answer, body["stream"])
+            items += echo(kind, answer, is_stream=is_stream)
             await asyncio.sleep(dice.uniform(0.02, 0.4))
 
     async def _turn(self, path: str, headers: str, body: bytes) -> bytes | None:
@@ -208,8 +216,8 @@ async def flood(port: int, key: str, counts: Counter[str], seed: int) -> None:
 
     async def one() -> None:
         line = await Line.open(port)
-        system, said = "You answer once.", [_said_by_user("chat", f"Question {dice.getrandbits(50)}")]
-        body = json.dumps(_body("chat", system, said, (), is_stream=False, is_native=False)).encode()
+        items = CHAT.opening("You answer once.", f"Question {dice.getrandbits(50)}")
+        body = json.dumps(CHAT.body(items, (), stream=False)).encode()
         line.writer.write(
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\nAuthorization: Bearer {key}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()
@@ -231,68 +239,22 @@ async def flood(port: int, key: str, counts: Counter[str], seed: int) -> None:
         await asyncio.sleep(dice.uniform(2.0, 6.0))
 
 
-def _said_by_user(kind: str, text: str) -> dict[str, Any]:
-    return (
-        {"type": "message", "role": "user", "content": text}
-        if kind == "responses"
-        else {"role": "user", "content": text}
-    )
-
-
-def _body(
-    kind: str, system: str, said: list[dict[str, Any]], tools: Any, *, is_stream: bool, is_native: bool
+def body_of(
+    kind: Dialect, system: str, items: list[Any], tools: Sequence[str], *, is_stream: bool
 ) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {}}
-    offered: list[dict[str, Any]] = []
-    if is_native:
-        schema_key = "input_schema" if kind == "messages" else "parameters"
-        offered = [{"name": name, schema_key: schema} for name in tools]
-    if kind == "plain":
-        return {"prompt": f"{system}\n{said[0]['content']}", "stream": is_stream}
-    if kind == "messages":
-        return {
-            "system": system, "messages": said, "max_tokens": 64, "stream": is_stream, "tools": offered,
-        }  # fmt: skip
-    if kind == "responses":
-        functions = [{"type": "function", **each} for each in offered]
-        return {
-            "instructions": system, "input": said, "stream": is_stream, "store": False, "tools": functions,
-        }  # fmt: skip
-    functions = [{"type": "function", "function": each} for each in offered]
-    prompt = {"role": "system", "content": system}
-    return {"messages": [prompt, *said], "stream": is_stream, "tools": functions}
+    """An agent's type stands where its protocol has it."""
+    where = {RESPONSES.name: "instructions", MESSAGES.name: "system"}.get(kind.name)
+    return kind.body(items, tools, stream=is_stream, **({where: system} if where else {}))
 
 
-def _echo(kind: str, answer: bytes, is_stream: bool) -> list[dict[str, Any]]:
+def echo(kind: Dialect, answer: bytes, *, is_stream: bool) -> list[Any]:
     """The answer as the next request quotes it, with results of its calls."""
-    text, calls = _heard(kind, answer, is_stream)
-    if kind == "messages":
-        uses = [{"type": "tool_use", "id": call, "name": name, "input": {}} for call, name in calls]
-        results = [{"type": "tool_result", "tool_use_id": call, "content": "ok"} for call, _ in calls]
-        return [{"role": "assistant", "content": [{"type": "text", "text": text or "-"}, *uses]},
-                {"role": "user", "content": results or "Go on."}]  # fmt: skip
-    if kind == "responses":
-        made = [
-            {"type": "function_call", "call_id": call, "name": name, "arguments": "{}"}
-            for call, name in calls
-        ]
-        results = [{"type": "function_call_output", "call_id": call, "output": "ok"} for call, _ in calls]
-        spoken = [{"type": "output_text", "text": text}]
-        said: dict[str, Any] = {"type": "message", "role": "assistant", "content": spoken}
-        return [said, *made, *(results or [_said_by_user(kind, "Go on.")])]
-    tool_calls: list[dict[str, Any]] = [
-        {"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for call, name in calls
-    ]
-    results = [{"role": "tool", "tool_call_id": call, "content": "ok"} for call, _ in calls]
-    reply: dict[str, Any] = {"role": "assistant", "content": text}
-    return [
-        reply | ({"tool_calls": tool_calls} if calls else {}),
-        *(results or [_said_by_user(kind, "Go on.")]),
-    ]
+    text, calls = _heard(kind, answer, is_stream=is_stream)
+    made = kind.asks(text or "-", [(call, name, "{}") for call, name in calls])
+    return [*made, *([kind.brings(call, "ok") for call, _ in calls] or [kind.user("Go on.")])]
 
 
-def _heard(kind: str, answer: bytes, is_stream: bool) -> tuple[str, list[tuple[str, str]]]:
+def _heard(kind: Dialect, answer: bytes, *, is_stream: bool) -> tuple[str, list[tuple[str, str]]]:
     """Text and calls of an answer."""
     events = [answer]
     if is_stream:
@@ -303,23 +265,20 @@ def _heard(kind: str, answer: bytes, is_stream: bool) -> tuple[str, list[tuple[s
             value = json.loads(event)
         except ValueError:
             continue
-        for choice in value.get("choices") or ():
-            said = choice.get("delta") or choice.get("message") or {}
-            text += said.get("content") or ""
-            calls += [(each["id"], each["function"]["name"]) for each in said.get("tool_calls") or ()]
-        if kind == "messages":
-            block = value.get("content_block") or {}
+        if kind is CHAT:
+            for choice in value.get("choices") or ():
+                said = choice.get("delta") or choice.get("message") or {}
+                text += said.get("content") or ""
+                found = [each for each in said.get("tool_calls") or () if each.get("id")]
+                calls += [(each["id"], each["function"]["name"]) for each in found]
+        elif kind is MESSAGES:
             text += (value.get("delta") or {}).get("text") or ""
-            for each in [block, *(value.get("content") or ())]:
-                if isinstance(each, dict) and each.get("type") == "tool_use":
-                    calls.append((each["id"], each["name"]))
-                elif isinstance(each, dict):
-                    text += each.get("text") or ""
-        if kind == "responses":
+            for each in (value.get("content_block") or {}, *(value.get("content") or ())):
+                text += each.get("text") or ""
+                calls += [(each["id"], each["name"])] if each.get("type") == "tool_use" else []
+        else:
             whole = value if value.get("object") == "response" else value.get("response") or {}
             for item in whole.get("output") or ():
-                if item.get("type") == "function_call":
-                    calls.append((item["call_id"], item["name"]))
-                else:
-                    text += "".join(part.get("text") or "" for part in item.get("content") or ())
+                text += "".join(part.get("text") or "" for part in item.get("content") or ())
+                calls += [(item["call_id"], item["name"])] if item["type"] == "function_call" else []
     return text, list(dict.fromkeys(calls))

@@ -2,14 +2,14 @@
 
 import msgspec
 import pytest
+from benchmarks.fidelity_profile import Asked, Costs, fitted
 
 from benchmarks.fidelity import CALIBRATION, POLICIES, TEST, asked, judge_ranks, simulated
-from benchmarks.fidelity_profile import Asked, Costs, fitted
 from benchmarks.live import LONGEST, Completions, drawn
-from benchmarks.step_log import Row, Step
 from benchmarks.verdict import Verdict
 from gateway.cost.roofline import Batch, context_product, step_s
 from gateway.domain.ids import ReplicaId
+from lab.engine.step_log import Row, Step
 from lab.simulator.results import TurnOutcome
 from lab.workload.trace.format import check
 

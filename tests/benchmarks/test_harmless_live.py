@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from benchmarks import aiperf
 from benchmarks.aiperf import Load
 from benchmarks.harmless_live import NONE, OURS, ROWS, Measured, arms_of, judge, rows_of, run_row, tree_of
+
+from benchmarks import aiperf
 from benchmarks.processes import ROOT, BenchmarkError
 from benchmarks.stock_engines import PrefixCache
 from benchmarks.verdict import Verdict

@@ -7,10 +7,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from benchmarks.chat_agents import NAMED_BY, ChatAgents, Talk, Turned, scripts, talk
 from benchmarks.live import drawn
 from benchmarks.rivals import COLD, KIND, LESS, OURS, WORSE, Run, Seen, judge
 from benchmarks.verdict import Verdict
+from lab.simulator.live.chat_agents import NAMED_BY, ChatAgents, Talk, Turned, scripts, talk
 from lab.simulator.live.endpoint import Question, TurnedAwayError
 from scripted_engine import script
 

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
+from benchmarks.simulations.kept import Kept
+from benchmarks.simulations.played import Game
 
 from benchmarks.simulations import kept
-from benchmarks.simulations.kept import Kept
-from benchmarks.simulations.knee import BEHIND, SATURATED, Slow, find_knee
-from benchmarks.simulations.played import Game
+from lab.simulator.experiment.knee import BEHIND, SATURATED, Slow, find_knee
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 
 

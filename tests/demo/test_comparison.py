@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chat_agents import Turned
+from lab.simulator.live.chat_agents import Turned
 from benchmarks.live import Completions
 from demo import page, side_by_side
 from demo.agents import MINI_SWE_AGENT

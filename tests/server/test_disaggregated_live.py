@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.shared_store import MODEL, StoreEngines
+from tests.server.shared_store import MODEL, StoreEngines
 from tests.gateways import gateway_with
 
 TOKENS: Final = 24

@@ -1,6 +1,6 @@
 """vLLM's own tests of its HTTP servers, at the engine itself and through Turnpike: which fail only there?
 
-    python -m benchmarks.vllm_tests --sdist vllm-0.32.0.tar.gz [--only WORDS] [--quick] [--json]
+    python -m tools.vllm_tests --sdist vllm-0.32.0.tar.gz [--only WORDS] [--quick] [--json]
 
 The tests are those of the release that is installed; `--sdist` is its source archive, from PyPI. Each test
 runs twice, each time against a server that has just started: vLLM on the CPU with a tiny model of dummy
@@ -23,7 +23,7 @@ import msgspec
 from benchmarks.command import judged
 from benchmarks.processes import ROOT, BenchmarkError, guarded
 from benchmarks.verdict import Verdict
-from benchmarks.vllm_source import options, unpack
+from tools.vllm_tests.source import options, unpack
 
 MODULES: Final = (
     "openai/models/test_models.py",
@@ -86,7 +86,7 @@ def run(tests: Path, modules: Sequence[str], only: str | None, *, is_through: bo
     settings.write_text("[pytest]\nasyncio_mode = strict\n")
     command = [
         *(sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", str(tests)),
-        *("-p", "benchmarks.vllm_tests_plugin", "-p", "no:cacheprovider", "-n", "0", "-q", "--tb=short"),
+        *("-p", "tools.vllm_tests.plugin", "-p", "no:cacheprovider", "-n", "0", "-q", "--tb=short"),
         *("--timeout", str(_TEST_TIMEOUT_S), *(("-k", only) if only else ())),
         *(f"tests/entrypoints/{module}" for module in modules),
     ]

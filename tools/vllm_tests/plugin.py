@@ -23,8 +23,8 @@ import vllm.transformers_utils.repo_utils
 
 from benchmarks.gateway import gateway
 from benchmarks.processes import guarded
-from benchmarks.vllm_tests import REPORT_VARIABLE, THROUGH_VARIABLE, Outcome, without_adapters
 from lab.engine import tiny_model
+from tools.vllm_tests.__main__ import REPORT_VARIABLE, THROUGH_VARIABLE, Outcome, without_adapters
 
 _MODEL: Final = str(tiny_model.build())
 

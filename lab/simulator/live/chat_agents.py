@@ -74,7 +74,7 @@ def talk(session: Session, vocabulary: Sequence[str]) -> Talk:
     thread = session.threads[0]
 
     def words(name: str, count: int) -> str:
-        return " ".join(random.Random(name).choices(vocabulary, k=max(1, count)))
+        return " ".join(random.Random(name).choices(vocabulary, k=max(1, count)))  # noqa: S311 - no secret
 
     first = thread.turns[0].input_tokens - thread.shared_tokens
     task = f"[[script:{session.id}]] {words(f'task {session.id}', first)}"

@@ -13,7 +13,7 @@ import msgspec
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 
-from benchmarks.step_log import VARIABLE, Row, Step
+from lab.engine.step_log import VARIABLE, Row, Step
 
 
 class LoggingScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM's types are not looked at
