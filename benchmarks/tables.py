@@ -95,8 +95,8 @@ def print_shape(
         failures = sum(each.failures for each in measured)
         first = next((each.first_failure for each in measured if each.first_failure), "")
         tell(
-            f"  {name:<24}{spread.median:>10,.4g} [{spread.low:,.4g}–{spread.high:,.4g}] {cpu.median:>7.0f} µs"
-            f" {strangers:>6.0%}{f'  {failures} FAILED: {first}' if failures else ''}"
+            f"  {name:<24}{spread.median:>10,.4g} [{spread.low:,.4g}–{spread.high:,.4g}]"
+            f"{cpu.median:>8.0f} µs {strangers:>6.0%}{f'  {failures} FAILED: {first}' if failures else ''}"
         )
     for line in lines:
         tell(f"  {line}")

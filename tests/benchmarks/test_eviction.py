@@ -1,25 +1,9 @@
 """The policies of the eviction benchmark against each other, where the best is known."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from benchmarks.eviction import Lru, Ours, WaLru, belady, simulate
-from benchmarks.eviction_traces import (
-    BLOCK,
-    BYTES_PER_TOKEN,
-    IDLE_REUSE,
-    TOOL_REUSE,
-    Access,
-    exchanged,
-    expected,
-    generated,
-    peak_live,
-    play,
-)
-from lab.evaluation.recording import read_recording
-from tests.lab.evaluation.recordings import Recorder
+from benchmarks.eviction_traces import Access, expected, generated, peak_live, play
 
 
 def turns(*chains: tuple[int, list[int]]) -> list[Access]:
@@ -63,46 +47,3 @@ def test_a_return_is_expected_after_what_was_seen_until_then() -> None:
     steps = [(0.0, 0, "a"), (4.0, 0, "a"), (5.0, 1, "b"), (6.0, 0, "a"), (20.0, 1, "b"), (21.0, 2, "b")]
     accesses = [Access(at, (owner, 0), [], [], 0.95, step) for at, owner, step in steps]
     assert [each.back_in_s for each in expected(accesses)] == [None, 4.0, None, 4.0, 15.0, 15.0]
-
-
-def test_turns_before_the_first_that_counts_are_played_and_not_counted() -> None:
-    accesses = turns((0, [1, 2]), (1, [3, 4]), (0, [1, 2, 5]))
-    for policy in (Lru(9), Lru(2)):
-        assert simulate(policy, accesses, 2) == (1 if policy.size == 9 else 3)
-    assert belady(9, accesses, 2) == 1
-
-
-def test_recorded_turns_share_what_their_parents_sent(tmp_path: Path) -> None:
-    recorder = Recorder()
-    block = "x" * BLOCK * BYTES_PER_TOKEN
-    said: list[dict[str, Any]] = [{"role": "user", "content": 3 * block}]
-    call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
-    asks: dict[str, Any] = {"role": "assistant", "content": "Looking.", "tool_calls": [call]}
-    recorder.exchange("a", said, asks, lasts=2.0)
-    longer: list[dict[str, Any]] = [*said, asks, {"role": "tool", "tool_call_id": "c", "content": 2 * block}]
-    for answer in ("Done.", "Done, too."):
-        recorder.exchange("a", longer, {"role": "assistant", "content": answer})
-        longer = [*longer, {"role": "assistant", "content": answer}, {"role": "user", "content": block}]
-    fork = [*said, asks, {"role": "tool", "tool_call_id": "c", "content": block}]
-    recorder.exchange("a", fork, {"role": "assistant", "content": "Not quite."})
-    recorder.exchange("b", said, asks)
-    one, two, three, forked, other = exchanged(read_recording(recorder.write(tmp_path / "r.jsonl")))
-    assert two.prompt[: len(one.prompt)] == one.prompt and three.prompt[: len(two.prompt)] == two.prompt
-    assert 3 <= len(one.prompt) < len(two.prompt) < len(three.prompt)
-    assert one.owner == two.owner == three.owner
-    assert len({one.owner, forked.owner, other.owner}) == 3
-    assert forked.prompt[: len(one.prompt)] == one.prompt and forked.prompt[-1] != two.prompt[-1]
-    assert not set(other.prompt) & set(one.prompt)
-    assert (one.reuse, two.reuse, one.back_in_s) == (TOOL_REUSE, IDLE_REUSE, None)
-
-
-def test_what_is_told_of_recorded_turns_is_what_the_workflow_view_says(tmp_path: Path) -> None:
-    recorder = Recorder()
-    for number in range(60):
-        recorder.run(f"s{number}", steps=2)
-    found = exchanged(read_recording(recorder.write(tmp_path / "r.jsonl")))
-    late = found[-30:]
-    goes_on = [each.reuse for at, each in enumerate(late) if at % 3 < 2]
-    ends = [each.reuse for at, each in enumerate(late) if at % 3 == 2]
-    assert min(goes_on) > 0.5 > max(ends)
-    assert all(each.back_in_s == pytest.approx(1.0, abs=0.2) for at, each in enumerate(late) if at % 3 < 2)

@@ -1,9 +1,8 @@
 """Sessions with the tokens that agents send."""
 
 import pytest
-from benchmarks.fidelity_chats import Chats
-from benchmarks.live_overlap import APPENDING, SWITCHING, SYSTEMS, TOOLS
 
+from benchmarks.fidelity.chats import APPENDING, SWITCHING, SYSTEMS, TOOLS, Chats
 from benchmarks.live import drawn
 from lab.simulator.agents import agent_of
 from lab.workload.trace.format import TurnRef, check
