@@ -32,7 +32,7 @@ import msgspec
 
 from benchmarks.command import judged
 from benchmarks.gateway import gateway
-from benchmarks.live import MODEL, SCRIPT
+from benchmarks.live import MODEL, SCRIPT, launch
 from benchmarks.verdict import Verdict, percentile
 from gateway.core.lifecycle import FINAL_STATES, State
 from scripted_engine import process as scripted
@@ -150,11 +150,7 @@ class Fleet:
             extra_args=("--num-gpu-blocks-override", "2000", "--max-num-seqs", "32"),
         )
         self.engines = [scripted.ScriptedEngine(SCRIPT, options) for _ in range(REPLICAS)]
-        for engine in self.engines:
-            stack.callback(engine.stop)
-            engine.launch()
-        for engine in self.engines:
-            engine.wait_healthy()
+        launch(stack, self.engines, are_pinned=False)
 
     def signal(self, number: int, sent: signal.Signals) -> None:
         """To the server and all its processes."""

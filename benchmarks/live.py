@@ -27,6 +27,7 @@ MODEL: Final = "scripted"
 BLOCK: Final = 32
 LONGEST: Final = 32_768
 CHUNK: Final = 2_048
+_HEALTHY_WITHIN_S: Final = 600.0
 SEQUENCES: Final = 64
 SCRIPT: Final = {"default": {"turns": [{"text": " and so on" * 500}]}, "scripts": {}}
 """Long enough that whoever asks for tokens gets words."""
@@ -112,9 +113,18 @@ class Completions(Ignore):
         return percentile(list(self.seconds.values()), 90)
 
 
-class Engines:
-    """Side by side, each on a core of its own as far as there are as many."""
+def launch(stack: ExitStack, engines: Sequence[scripted.ScriptedEngine], *, are_pinned: bool = True) -> None:
+    """Side by side, each on a core of its own as far as there are as many. They end with `stack`."""
+    cores = sorted(os.sched_getaffinity(0))
+    for number, engine in enumerate(engines):
+        stack.callback(engine.stop)
+        with on_cpus(frozenset({cores[number % len(cores)]} if are_pinned else cores)):
+            engine.launch()
+    for engine in engines:
+        engine.wait_healthy(_HEALTHY_WITHIN_S)
 
+
+class Engines:
     def __init__(
         self,
         stack: ExitStack,
@@ -127,17 +137,10 @@ class Engines:
         env: Mapping[str, str] | None = None,
         are_pinned: bool = True,
     ) -> None:
-        cores = sorted(os.sched_getaffinity(0))
         self._logs = [at / f"steps-{number}" for number in range(replicas)]
-        engines = [
-            scripted.ScriptedEngine(scripts, _options(log, kv_blocks, flags, env or {})) for log in self._logs
-        ]
-        for number, engine in enumerate(engines):
-            stack.callback(engine.stop)
-            with on_cpus(frozenset({cores[number % len(cores)]} if are_pinned else cores)):
-                engine.launch()
-        for engine in engines:
-            engine.wait_healthy()
+        options = [_options(log, kv_blocks, flags, env or {}) for log in self._logs]
+        engines = [scripted.ScriptedEngine(scripts, each) for each in options]
+        launch(stack, engines, are_pinned=are_pinned)
         self.urls = [engine.url for engine in engines]
         self.kv_blocks = kv_blocks
         """Of each."""

@@ -185,3 +185,23 @@ def revision() -> str:
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
     )
     return done.stdout.strip() or "no git"
+
+
+def install(folder: str, *arguments: str, what: str, isolated: bool = True) -> Path:
+    """With pip, once, into an environment of its own below `.cache`, or without one into a folder there. Does
+    nothing when it is there. Raises BenchmarkError if that is impossible; `what` is then missing."""
+    at = ROOT / ".cache" / folder
+    stamp, wanted = at / "installed", "\n".join(arguments)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return at
+    print(f"installing {what} from PyPI into {at.relative_to(ROOT)}", file=sys.stderr, flush=True)
+    python, target = (str(at / "bin/python"), []) if isolated else (sys.executable, ["--target", str(at)])
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", *target]
+    commands = [[sys.executable, "-m", "venv", "--clear", str(at)]] if isolated else []
+    for command in (*commands, [*pip, *arguments]):
+        done = subprocess.run(command, capture_output=True, text=True, env=guarded())
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BenchmarkError(f"{what} cannot be installed: {last}")
+    stamp.write_text(wanted)
+    return at

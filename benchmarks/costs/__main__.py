@@ -2,7 +2,7 @@
 
     python -m benchmarks.costs [PART ...] [--quick] [--json]
 
-`decisions`: admission while 5,000 sessions wait. `bounds`: five bounds, per turn and per session.
+`decisions`: admission while 5,000 sessions wait.
 `identity`: to recognise a request's session, beyond parsing it, beside 100,000 others. `workflow`: the
 predictor, from a request's arrival to the hint at its pause, beside 10,000 sessions.
 """
@@ -10,11 +10,10 @@ predictor, from a request's arrival to the hint at its pause, beside 10,000 sess
 import sys
 
 from benchmarks.command import judged_by_parts
-from benchmarks.costs import bounds, decisions, identity, workflow
+from benchmarks.costs import decisions, identity, workflow
 
 PARTS = {
     "decisions": decisions.measure,
-    "bounds": bounds.measure,
     "identity": identity.measure,
     "workflow": workflow.measure,
 }

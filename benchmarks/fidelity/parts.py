@@ -15,8 +15,8 @@ import msgspec
 from benchmarks.fidelity.chats import APPENDING, SWITCHING, Chats
 from benchmarks.fidelity.compare import SEED, Arm, Settings, compare
 from benchmarks.live import Completions, Engines, Kind, drawn
+from benchmarks.simulations.workloads import with_tools
 from benchmarks.verdict import Verdict, percentile
-from lab.workload.trace.format import Session
 
 CALIBRATION: Final = Kind(
     name="calibration",
@@ -112,7 +112,11 @@ def overlap(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     calibration = msgspec.structs.replace(
         CALIBRATION, first_tokens=(600, 4_000), grows_by=(50, 500), apart_s=2.0
     )
-    test = [with_tools(each) for kind in (SWITCHING, APPENDING) for each in drawn(kind, count)]
+    test = [
+        with_tools(each, duration_s=lambda _: TOOL_S)
+        for kind in (SWITCHING, APPENDING)
+        for each in drawn(kind, count)
+    ]
     test.sort(key=lambda each: each.arrival_s)
     chats = Chats(drawn(calibration, count), test)
     with ExitStack() as stack:
@@ -134,16 +138,6 @@ def overlap(is_quick: bool, verdict: Verdict, tell: Any) -> None:
             without, ahead = (lived[f"{prefix}{name}"] for name in AHEAD)
             judge_ahead(prefix.replace(" ", "_"), without, ahead, skipped, verdict)
     chats.judge(verdict)
-
-
-def with_tools(session: Session) -> Session:
-    """All of one length."""
-    replace, thread = msgspec.structs.replace, session.threads[0]
-    turns = tuple(
-        replace(turn, tools=tuple(replace(tool, duration_s=TOOL_S) for tool in turn.tools))
-        for turn in thread.turns
-    )
-    return replace(session, threads=(replace(thread, turns=turns),))
 
 
 def judge_ahead(

@@ -12,13 +12,13 @@ fails.
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from benchmarks import processes
 from benchmarks.processes import ROOT, BenchmarkError, guarded
 
 VERSION: Final = "0.13.0"
@@ -71,26 +71,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def install() -> None:
-    """Once; does nothing when it is there. Raises BenchmarkError if that is impossible."""
-    stamp = _ENVIRONMENT / "installed"
-    wanted = f"aiperf=={VERSION}\n{_CONSTRAINTS.read_text()}"
-    if stamp.exists() and stamp.read_text() == wanted:
-        return
-    print(
-        f"installing aiperf {VERSION} from PyPI into {_ENVIRONMENT.relative_to(ROOT)} (minutes, 1.2 GB)",
-        file=sys.stderr,
-        flush=True,
+    """Minutes, and 1.2 GB."""
+    processes.install(
+        "aiperf", f"aiperf=={VERSION}", "--constraint", str(_CONSTRAINTS), what=f"AIPerf {VERSION}"
     )
-    for command in (
-        [sys.executable, "-m", "venv", "--clear", str(_ENVIRONMENT)],
-        [str(_ENVIRONMENT / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-         f"aiperf=={VERSION}", "--constraint", str(_CONSTRAINTS)],
-    ):  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, env=guarded())
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise BenchmarkError(f"AIPerf cannot be installed, so there is no load: {last}")
-    stamp.write_text(wanted)
 
 
 def profile(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.processes import ROOT, BenchmarkError, Strangers, guarded
+from benchmarks.processes import ROOT, BenchmarkError, Strangers, guarded, install
 from benchmarks.rivals.arms import FOR_VLLM_ROUTER, MODEL, ROUTED, Arm
 from benchmarks.rivals.judging import Bound, Figures
 from benchmarks.stock_engines import PrefixCache, empty, stock_engines
@@ -73,18 +73,6 @@ def figures(asked: Sequence[Asked], failed: int, hit_rate: float, strangers: flo
     }
 
 
-def install() -> None:
-    """Once; does nothing when it is there. Raises BenchmarkError if that is impossible."""
-    stamp = _ENVIRONMENT / "installed"
-    if stamp.exists() and stamp.read_text() == "\n".join(_NEEDS):
-        return
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
-    done = subprocess.run([*command, "--target", str(_ENVIRONMENT), *_NEEDS], capture_output=True, text=True)
-    if done.returncode:
-        raise BenchmarkError(f"what vLLM's benchmark needs cannot be installed: {done.stderr.strip()[-300:]}")
-    stamp.write_text("\n".join(_NEEDS))
-
-
 def benchmark(
     source: Path, url: str, model: Path, active: int, seed: int, at: Path, *, is_named: bool
 ) -> tuple[list[Asked], int]:
@@ -126,7 +114,7 @@ class Play:
     def __init__(self, stack: ExitStack, at: Path, options: argparse.Namespace, *, rounds: int) -> None:
         if options.sdist is None:
             raise BenchmarkError("say with --sdist where vLLM's source archive is")
-        install()
+        install("multi-turn", "--no-deps", *_NEEDS, what="what vLLM's benchmark needs", isolated=False)
         rows = [int(each) for each in options.rows.split(",")] if options.rows else ROWS
         self.rows: Sequence[str] = [f"{row}." for row in (rows[-1:] if options.quick else rows)]
         self._source = unpack(options.sdist, "benchmarks/multi_turn", at)
