@@ -13,7 +13,7 @@ sessions have come once before, so that it has learned.
 
 Points are drawn from the whole grid, by `--draw`, so that those that were tuned on are not those that are
 reported; `--workload` plays sessions of files (docs/reference/workloads.md) instead. Losses come first. The
-live half is `benchmarks.harmless_live`.
+live half is `benchmarks.rivals aiperf`.
 """
 
 import argparse

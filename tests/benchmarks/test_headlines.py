@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import eviction, overlap, unlike
+from benchmarks import overlap, unlike
 from benchmarks.results.compares import judge
 from benchmarks.results.headlines import Headlines, figures
 from benchmarks.results.scenario import Scenario
@@ -42,14 +42,6 @@ def mix_names() -> Verdict:
     return verdict
 
 
-def eviction_names() -> Verdict:
-    verdict = Verdict()
-    draw = dict.fromkeys(("lru", "wa_lru", "no_returns", "ours", "belady", "named"), 9)
-    for percent in (25, 50, 75):
-        eviction.judge(verdict, f"kv-cache-tester_{percent}", [{**draw, "touched": 1}] * 2, is_recorded=True)
-    return verdict
-
-
 def of_scenarios(*names: str) -> Verdict:
     """Of their stored runs."""
     verdict = Verdict()
@@ -61,7 +53,6 @@ def of_scenarios(*names: str) -> Verdict:
 YIELDED: dict[str, Callable[[], Verdict]] = {
     "overlap": overlap_names,
     "mix": mix_names,
-    "eviction": eviction_names,
     "fairness": lambda: of_scenarios("fairness"),
     "scaling": lambda: of_scenarios("saga-64-gpus", "saga-8-gpus"),
     "placement": lambda: of_scenarios("routing-like", "routing-unlike"),
@@ -78,7 +69,7 @@ def of_source(source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("source", FOUND.sources)
+@pytest.mark.parametrize("source", YIELDED)
 def test_each_figure_is_one_that_its_command_yields(source: str) -> None:
     verdict = YIELDED[source]()
     assert of_source(source)
