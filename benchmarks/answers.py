@@ -137,7 +137,12 @@ def _function_call(call: str, name: str, arguments: str, status: str) -> dict[st
 
 
 def _response(texts: Sequence[str], calls: Sequence[Call]) -> dict[str, Any]:
-    part = {"annotations": [], "text": "".join(texts), "type": "output_text", "logprobs": None}
+    part: dict[str, Any] = {
+        "annotations": [],
+        "text": "".join(texts),
+        "type": "output_text",
+        "logprobs": None,
+    }
     message = {"id": "msg_4bf92f3577b34da6", "role": "assistant", "type": "message", "content": [part],
                "status": "completed"}  # fmt: skip
     made = [_function_call(call, name, "".join(pieces), "completed") for call, name, pieces in calls]

@@ -37,7 +37,7 @@ _SETTLES_S: Final = 6.0
 """Kept connections to replicas that left are closed after `upstream.idle_connection_s`."""
 
 
-def settings(engines: list[int], number: int) -> dict[str, str]:
+def settings(engines: list[int], number: int) -> dict[str, Any]:
     """The file for this reload, in parts; not valid if 10 divides the number."""
     first, second, third = engines
     replicas = [("a", first), ("b", third if number % 4 == 3 else second)]

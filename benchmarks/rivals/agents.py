@@ -83,7 +83,8 @@ class Play:
         return BOUNDS
 
     def run(self, name: str, arm: Arm, _: str, number: int, at: Path) -> dict[str, Figures]:
-        with arm.start(self._engines, at / "gateway") as (url, *_):
+        with arm.start(self._engines, at / "gateway") as (url, *others):
+            assert not others
             found = {COLD: self._ran(self._twins[number], url, arm)} if name == OURS else {}
             return {**found, name: self._ran(self._workloads[number], url, arm)}
 

@@ -1,7 +1,7 @@
 """Figures of runs, medians over rounds, and what Turnpike's must be beside the others'."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -73,7 +73,5 @@ def _judge(
 
 
 def _together(runs: Sequence[Figures]) -> Figures:
-    return {
-        figure: {"failed": sum, "strangers": max}.get(figure, statistics.median)(run[figure] for run in runs)
-        for figure in runs[0]
-    }
+    kinds: dict[str, Callable[[Iterable[float]], float]] = {"failed": sum, "strangers": max}
+    return {figure: kinds.get(figure, statistics.median)([run[figure] for run in runs]) for figure in runs[0]}
