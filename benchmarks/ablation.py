@@ -46,6 +46,19 @@ from gateway.routing import kv_ledger, predicted
 from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.experiment.trial import Setting, Trial, Trials
 
+MODULES: Final = (
+    decay,
+    footprint,
+    gaps,
+    gpu_pressure,
+    limits,
+    window,
+    waiting,
+    how_many,
+    kv_ledger,
+    predicted,
+)
+
 
 class Without(msgspec.Struct, frozen=True):
     """A rule, and what stands for it where it is left out."""
@@ -76,51 +89,35 @@ def _the_first(
     return candidates[0] if candidates and fits(candidates[0]) else None
 
 
-def _varied(owner: Any, attribute: str, *values: float) -> dict[str, Without]:
-    """A constant at other values: half and twice what it is, where no others are named."""
-    is_now = getattr(owner, attribute)
-    name = f"{owner.__name__.rpartition('.')[2]}.{attribute.strip('_').lower()}"
-    return {
-        f"{name}={each:g}": Without(owner, attribute, each) for each in values or (is_now / 2, is_now * 2)
-    }
-
-
 MOST_SESSIONS: Final = 60
-CONSTANTS: Final[dict[str, Without]] = {
-    **_varied(how_many, "_AS_GOOD", 0.8, 0.97),
-    **_varied(how_many, "_ENOUGH", 0.95, 0.99),
-    **_varied(how_many, "_SURE", 0.7, 0.95),
-    **_varied(how_many, "_PAYS", 1.02, 1.2),
-    **_varied(how_many, "_HALF_LIFE"),
-    **_varied(how_many, "_ENOUGH_TURNS"),
-    **_varied(limits, "_UPDATE_S"),
-    **_varied(limits, "_TURNS_AHEAD"),
-    **_varied(footprint, "_PRIOR_GROWTH"),
-    **_varied(footprint, "_PRIOR_PROMPT"),
-    **_varied(footprint, "_TRUST"),
-    **_varied(decay, "_PRIOR_END"),
-    **_varied(decay, "_PRIOR_TURNS"),
-    **_varied(gaps, "_ENOUGH"),
-    **_varied(gpu_pressure, "_LASTS"),
-    **_varied(gpu_pressure, "_LASTS_LONGER"),
-    **_varied(gpu_pressure, "PREEMPTIONS_ARE_OVERLOAD"),
-    **_varied(gpu_pressure, "_ENOUGH_TURNS"),
-    **_varied(gpu_pressure, "_TOLERANCE_TOKENS"),
-    **_varied(window, "_LEAST_OF_STATED", 0.4, 0.8),
-    **_varied(window, "_IN_USE", 0.7, 0.97),
-    **_varied(waiting, "_LONG", 1.2, 3.0),
-    **_varied(predicted, "_MOVE_PAYS", 0.6, 0.95),
-    **_varied(predicted, "_LESS_FULL", 0.7, 0.97),
-    **_varied(predicted, "HOLDS_UP", 0.25, 1.0),
-    **_varied(predicted, "_ROOM", 0.6, 0.95),
-    **_varied(predicted, "_ALIKE", 1.1, 2.0),
-    **_varied(kv_ledger, "TOOLS_RUN_S"),
-    **_varied(kv_ledger, "IDLE_S"),
-    **_varied(kv_ledger, "_HORIZON_SHARE", 0.4, 0.95),
-    **_varied(kv_ledger, "_UNKNOWN_HORIZON"),
-}
-"""What placement and the limits of one tenant's sessions are set by, at other values; bounds of memory, what
-is for several tenants, and what is for tools' hosts are not here."""
+CONSTANTS: Final = """
+throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._SURE 0.7 0.95, throughput._PAYS 1.02
+1.2, throughput._HALF_LIFE, throughput._ENOUGH_TURNS, limits._UPDATE_S, limits._TURNS_AHEAD,
+footprint._PRIOR_GROWTH, footprint._PRIOR_PROMPT, footprint._TRUST, decay._PRIOR_END, decay._PRIOR_TURNS,
+gaps._ENOUGH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER, gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
+gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, window._LEAST_OF_STATED 0.4 0.8, window._IN_USE
+0.7 0.97, queue._LONG 1.2 3.0, predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97,
+predicted.HOLDS_UP 0.25 1.0, predicted._ROOM 0.6 0.95, predicted._ALIKE 1.1 2.0, kv_ledger.TOOLS_RUN_S,
+kv_ledger.IDLE_S, kv_ledger._HORIZON_SHARE 0.4 0.95, kv_ledger._UNKNOWN_HORIZON
+"""
+"""What placement and the limits of one tenant's sessions are set by, and other values: half and twice what
+it is, where none are named. Bounds of memory, what is for several tenants, and what is for tools' hosts are
+not here."""
+
+
+def varied() -> dict[str, Without]:
+    modules = {each.__name__.rpartition(".")[2]: each for each in MODULES}
+    found = {}
+    for line in CONSTANTS.replace("\n", " ").split(","):
+        name, *values = line.split()
+        module, _, attribute = name.partition(".")
+        is_now = getattr(modules[module], attribute)
+        for value in map(float, values or (is_now / 2, is_now * 2)):
+            key = f"{module}.{attribute.strip('_').lower()}={value:g}"
+            found[key] = Without(modules[module], attribute, value)
+    return found
+
+
 RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "within", _all_that_fit),
     "roomy": Without(how_many.Throughput, "_is_roomy", lambda _, there, fit: there <= fit),
@@ -201,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     asked, _ = own.parse_known_args(argv)
 
     def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
-        rules = CONSTANTS if asked.constants else RULES
+        rules = varied() if asked.constants else RULES
         names = asked.rule or list(rules)
         if unknown := [name for name in names if name not in rules]:
             raise BenchmarkError(f"no rule is called {unknown[0]!r}")
@@ -210,32 +207,21 @@ def main(argv: list[str] | None = None) -> int:
             points = chosen(asked.at, points=0, draw=0)
         seeds = range(1, (2 if is_quick else asked.seeds) + 1)
         whole = {point: played(point, seeds, None, learned=asked.learned) for point in points}
-        tell(
-            "rule: without it, times the mean completion (95 % interval); the most and the least at a point; "
-            "times the p99 of first tokens"
-        )
         for name in names:
-            ratios: list[float] = []
-            tails: list[float] = []
-            worst: list[tuple[float, str]] = []
+            ratios: dict[str, list[tuple[float, float]]] = {}
             for point in points:
                 without = played(point, seeds, rules[name], learned=asked.learned)
-                pairs = list(zip(without, whole[point], strict=True))
-                here = [less[0] / all_[0] for less, all_ in pairs]
-                worst.append((statistics.geometric_mean(here), point.name))
-                ratios += here
-                tails += [less[1] / all_[1] for less, all_ in pairs]
-            middle, low, high = interval(ratios)
-            (least, at_least), (most, at_most) = min(worst), max(worst)
-            tail, tail_low, tail_high = interval(tails)
-            tell(
-                f"{name}: {middle:.3f} ({low:.3f} to {high:.3f}); {most:.3f} at {at_most}, "
-                f"{least:.3f} at {at_least}; p99 {tail:.3f} ({tail_low:.3f} to {tail_high:.3f})"
-            )
-            verdict.tell(name, middle)
-            verdict.tell(f"{name}_low", low)
-            verdict.tell(f"{name}_high", high)
-            verdict.tell(f"{name}_p99", tail)
+                pairs = zip(without, whole[point], strict=True)
+                ratios[point.name] = [(less[0] / all_[0], less[1] / all_[1]) for less, all_ in pairs]
+            means, tails = zip(*[pair for here in ratios.values() for pair in here], strict=True)
+            at = {
+                point: statistics.geometric_mean(mean for mean, _ in here) for point, here in ratios.items()
+            }
+            worst, best = max(at, key=at.__getitem__), min(at, key=at.__getitem__)
+            tell(f"{name}: at most {at[worst]:.3f} ({worst}), at least {at[best]:.3f} ({best})")
+            for what, values in (("", means), ("_p99", tails)):
+                for side, value in zip(("", "_low", "_high"), interval(values), strict=True):
+                    verdict.tell(f"{name}{what}{side}", value)
 
     return judged(
         __file__, __doc__, measure, quick="two points that are always the same, two seeds", own=own, argv=argv

@@ -11,8 +11,7 @@ tokens with a tool call. What counts is the processor time that the gateway take
 requests on 1 and on 32 connections, and streams at full speed, which say more of HTTP than of agents. A
 gateway has one core to itself; load and upstream have another.
 
-Targets are ratios to the best Rust router, round by round, and the median of those. What is ahead of Turnpike
-is named, with by how much. The last line is one JSON object, name → {value, target, ok}.
+Targets are ratios to the best Rust router, round by round, and the median of those.
 
 `--against`: nothing but another checkout of Turnpike; told are ratios of this one to that, with intervals.
 Needs Linux.
@@ -70,8 +69,9 @@ def run(plan: Plan, options: argparse.Namespace, verdict: Verdict, tell: Callabl
             alike = [each for each in shapes if (each.stream or Stream(EVENTS, 0.0)) == stream]
             seen = _rounds(plan, alike, stream, options, pinning, Path(name), verdict)
             for shape in alike:
-                lines = [] if options.against else judge(shape, seen[shape.name], verdict)
-                print_shape(shape, seen[shape.name], lines, tell)
+                if options.against is None:
+                    judge(shape, seen[shape.name], verdict)
+                print_shape(shape, seen[shape.name], tell)
             results |= seen
     if options.against:
         _compare(results, verdict)
@@ -117,11 +117,7 @@ def _rounds(
 
 
 def _start_all(
-    backend: int,
-    options: argparse.Namespace,
-    pinning: Pinning,
-    directory: Path,
-    stack: contextlib.ExitStack,
+    backend: int, options: argparse.Namespace, pinning: Pinning, directory: Path, stack: contextlib.ExitStack
 ) -> list[Gateway]:
     gateways = [stack.enter_context(peers.turnpike([backend], pinning, directory))]
     if options.against is not None:
@@ -163,12 +159,7 @@ def main(argv: list[str] | None = None) -> int:
         run(msgspec.structs.replace(plan, rounds=options.rounds or plan.rounds), options, verdict, tell)
 
     return judged(
-        __file__,
-        __doc__,
-        measured,
-        quick=f"{QUICK.rounds} rounds of {QUICK.seconds:g} s",
-        own=own,
-        argv=argv,
+        __file__, __doc__, measured, quick=f"{QUICK.rounds} rounds of {QUICK.seconds:g} s", own=own, argv=argv
     )
 
 

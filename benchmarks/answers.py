@@ -1,9 +1,8 @@
-"""What a vLLM server answers, as bytes: a text and a tool call, streamed in each protocol, or a whole chat
-completion."""
+"""What a vLLM server answers, as bytes: a text and tool calls, streamed in each protocol, or whole."""
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -24,6 +23,9 @@ STREAM_HEAD: Final = (
     b"content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 
+Call = tuple[str, str, Sequence[str]]
+"""Its id, the tool's name, and the pieces in which its arguments come."""
+
 
 def call_id(number: int) -> bytes:
     """As engines make them: nobody can tell the number."""
@@ -37,22 +39,10 @@ def find_call_id(body: bytes) -> bytes | None:
 
 
 def completion_parts() -> tuple[bytes, bytes]:
-    """A whole answer, up to and from the tool call's id."""
-    call = {"id": _PLACEHOLDER.decode(), "type": "function",
-            "function": {"name": "bash", "arguments": _ARGUMENTS}}  # fmt: skip
-    message = {"role": "assistant", "content": _TEXT, "refusal": None, "annotations": None, "audio": None,
-               "function_call": None, "tool_calls": [call], "reasoning": None}  # fmt: skip
-    usage = {"prompt_tokens": 512, "total_tokens": 576, "completion_tokens": 64,
-             "prompt_tokens_details": {"cached_tokens": 448}}  # fmt: skip
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls",
-              "stop_reason": None, "token_ids": None}  # fmt: skip
-    answer = {"id": _ID, "object": "chat.completion", "created": 1767225600, "model": MODEL,
-              "choices": [choice], "service_tier": None, "system_fingerprint": None, "usage": usage,
-              "prompt_logprobs": None, "prompt_token_ids": None, "kv_transfer_params": None}  # fmt: skip
-    body = JSON_HEAD + _compact(answer)
-    before, after = body.split(_PLACEHOLDER)
-    length = len(body) - len(JSON_HEAD)
-    return before.replace(b"%d", b"%d" % length, 1), after
+    """A whole chat completion, up to and from the tool call's id."""
+    body = compact(whole(CHAT.name, [_TEXT], [(_PLACEHOLDER.decode(), "bash", [_ARGUMENTS])]))
+    before, after = (JSON_HEAD % len(body) + body).split(_PLACEHOLDER)
+    return before, after
 
 
 class StreamParts:
@@ -60,16 +50,18 @@ class StreamParts:
 
     def __init__(self, events: int, protocol: str = CHAT.name) -> None:
         """Of the events three in four are text, and the others a call's arguments: at least four."""
-        self.chunks = [_chunk(event) for event in _STREAMS[protocol](*_pieces(events))]
+        texts, arguments = _pieces(events)
+        made = stream(protocol, texts, [(_PLACEHOLDER.decode(), "bash", arguments)])
+        self.chunks = [chunk(event) for event in made]
         self.chunks[-1] += b"0\r\n\r\n"
         self._calls = {
-            at: chunk.split(_PLACEHOLDER) for at, chunk in enumerate(self.chunks) if _PLACEHOLDER in chunk
+            at: each.split(_PLACEHOLDER) for at, each in enumerate(self.chunks) if _PLACEHOLDER in each
         }
 
     @property
     def events(self) -> int:
         """Those with an object; a chat's end mark is none."""
-        return sum(chunk.count(b"data: {") for chunk in self.chunks)
+        return sum(each.count(b"data: {") for each in self.chunks)
 
     def chunk(self, number: int, call_number: int) -> bytes:
         """The event of this number; if it names the tool call, by the id of that number."""
@@ -83,113 +75,148 @@ def _pieces(events: int) -> tuple[list[str], list[str]]:
     of_call = max(1, events // 4)
     texts = [" " + words[number % len(words)] for number in range(events - of_call)]
     command = "python -m pytest -q tests/wire " * (1 + of_call // 8)
-    whole = json.dumps({"command": command})
-    size = -(-len(whole) // of_call)
-    return texts, [whole[at : at + size] for at in range(0, len(whole), size)]
+    arguments = json.dumps({"command": command})
+    size = -(-len(arguments) // of_call)
+    return texts, [arguments[at : at + size] for at in range(0, len(arguments), size)]
 
 
-def _chat_stream(texts: list[str], arguments: list[str]) -> Iterator[bytes]:
+def stream(protocol: str, texts: Sequence[str], calls: Sequence[Call]) -> Iterator[bytes]:
+    """Its events."""
+    made = {CHAT.name: _chat_stream, RESPONSES.name: _responses_stream, MESSAGES.name: _messages_stream}
+    return made[protocol](texts, calls)
+
+
+def whole(protocol: str, texts: Sequence[str], calls: Sequence[Call]) -> dict[str, Any]:
+    if protocol == RESPONSES.name:
+        return _response(texts, calls)
+    if protocol == MESSAGES.name:
+        uses = [
+            {"type": "tool_use", "id": call, "name": name, "input": json.loads("".join(pieces))}
+            for call, name, pieces in calls
+        ]
+        message = _message("tool_use" if calls else "end_turn", output_tokens=64)
+        return message | {"content": [{"type": "text", "text": "".join(texts)}, *uses]}
+    made = [
+        {"id": call, "type": "function", "function": {"name": name, "arguments": "".join(pieces)}}
+        for call, name, pieces in calls
+    ]
+    message = {"role": "assistant", "content": "".join(texts), "refusal": None, "annotations": None,
+               "audio": None, "function_call": None, "tool_calls": made, "reasoning": None}  # fmt: skip
+    usage = {"prompt_tokens": 512, "total_tokens": 576, "completion_tokens": 64,
+             "prompt_tokens_details": {"cached_tokens": 448}}  # fmt: skip
+    choice = {"index": 0, "message": message, "logprobs": None, "stop_reason": None, "token_ids": None,
+              "finish_reason": "tool_calls" if calls else "stop"}  # fmt: skip
+    return {"id": _ID, "object": "chat.completion", "created": 1767225600, "model": MODEL,
+            "choices": [choice], "service_tier": None, "system_fingerprint": None, "usage": usage,
+            "prompt_logprobs": None, "prompt_token_ids": None, "kv_transfer_params": None}  # fmt: skip
+
+
+def _chat_stream(texts: Sequence[str], calls: Sequence[Call]) -> Iterator[bytes]:
     def event(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason,
                   "token_ids": None}  # fmt: skip
         said = {"id": _ID, "object": "chat.completion.chunk", "created": 1767225600, "model": MODEL,
                 "choices": [choice]}  # fmt: skip
-        return b"data: %s\n\n" % _compact(said)
+        return b"data: %s\n\n" % compact(said)
 
     yield event({"role": "assistant", "content": ""})
     for text in texts:
         yield event({"content": text})
-    call = {"id": _PLACEHOLDER.decode(), "type": "function", "index": 0, "function": {"name": "bash"}}
-    yield event({"tool_calls": [call]})
-    for piece in arguments:
-        yield event({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
-    yield event({}, "tool_calls")
+    for index, (call, name, pieces) in enumerate(calls):
+        begins = {"id": call, "type": "function", "index": index, "function": {"name": name}}
+        yield event({"tool_calls": [begins]})
+        for piece in pieces:
+            yield event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    yield event({}, "tool_calls" if calls else "stop")
     yield b"data: [DONE]\n\n"
 
 
-def _responses_stream(texts: list[str], arguments: list[str]) -> Iterator[bytes]:
+def _function_call(call: str, name: str, arguments: str, status: str) -> dict[str, Any]:
+    return {"arguments": arguments, "call_id": call, "name": name, "type": "function_call",
+            "id": f"fc_{call[-16:]}", "status": status}  # fmt: skip
+
+
+def _response(texts: Sequence[str], calls: Sequence[Call]) -> dict[str, Any]:
+    part: dict[str, Any] = {
+        "annotations": [],
+        "text": "".join(texts),
+        "type": "output_text",
+        "logprobs": None,
+    }
+    message = {"id": "msg_4bf92f3577b34da6", "role": "assistant", "type": "message", "content": [part],
+               "status": "completed"}  # fmt: skip
+    made = [_function_call(call, name, "".join(pieces), "completed") for call, name, pieces in calls]
+    usage = {"input_tokens": 512, "input_tokens_details": {"cached_tokens": 448}, "output_tokens": 64,
+             "total_tokens": 576}  # fmt: skip
+    return {"id": "resp_4bf92f3577b34da6a3ce929d0e0e4736", "created_at": 1767225600, "model": MODEL,
+            "object": "response", "output": [message, *made], "status": "completed", "tools": [],
+            "usage": usage}  # fmt: skip
+
+
+def _responses_stream(texts: Sequence[str], calls: Sequence[Call]) -> Iterator[bytes]:
     numbers = itertools.count()
 
     def event(kind: str, **fields: Any) -> bytes:
         said = {**fields, "sequence_number": next(numbers), "type": f"response.{kind}"}
-        return b"event: response.%s\ndata: %s\n\n" % (kind.encode(), _compact(said))
+        return b"event: response.%s\ndata: %s\n\n" % (kind.encode(), compact(said))
 
-    response: dict[str, Any] = {
-        "id": "resp_4bf92f3577b34da6a3ce929d0e0e4736", "created_at": 1767225600, "model": MODEL,
-        "object": "response", "output": [], "status": "in_progress", "tools": [],
-    }  # fmt: skip
-    message: dict[str, Any] = {
-        "id": "msg_4bf92f3577b34da6",
-        "role": "assistant",
-        "type": "message",
-        "content": [],
-    }
-    text, whole = "".join(texts), "".join(arguments)
-    part: dict[str, Any] = {"annotations": [], "text": "", "type": "output_text", "logprobs": None}
+    done = _response(texts, calls)
+    begun = {**done, "output": [], "status": "in_progress"}
+    del begun["usage"]
+    message = done["output"][0]
+    (part,) = message["content"]
     at = {"item_id": message["id"], "output_index": 0}
-    call: dict[str, Any] = {
-        "arguments": "", "call_id": _PLACEHOLDER.decode(), "name": "bash", "type": "function_call",
-        "id": "fc_4bf92f3577b34da6", "status": "in_progress",
-    }  # fmt: skip
-    call_at = {"item_id": call["id"], "output_index": 1}
-    yield event("created", response=response)
-    yield event("in_progress", response=response)
-    yield event("output_item.added", item=message, output_index=0)
-    yield event("content_part.added", content_index=0, part=part, **at)
+    yield event("created", response=begun)
+    yield event("in_progress", response=begun)
+    yield event("output_item.added", item={**message, "content": [], "status": "in_progress"}, output_index=0)
+    yield event("content_part.added", content_index=0, part={**part, "text": ""}, **at)
     for piece in texts:
         yield event("output_text.delta", content_index=0, delta=piece, logprobs=[], **at)
-    part = {**part, "text": text}
-    message = {**message, "content": [part], "status": "completed"}
-    yield event("output_text.done", content_index=0, text=text, logprobs=[], **at)
+    yield event("output_text.done", content_index=0, text=part["text"], logprobs=[], **at)
     yield event("content_part.done", content_index=0, part=part, **at)
     yield event("output_item.done", item=message, output_index=0)
-    yield event("output_item.added", item=call, output_index=1)
-    for piece in arguments:
-        yield event("function_call_arguments.delta", delta=piece, **call_at)
-    call = {**call, "arguments": whole, "status": "completed"}
-    yield event("function_call_arguments.done", arguments=whole, name="bash", **call_at)
-    yield event("output_item.done", item=call, output_index=1)
-    usage = {"input_tokens": 512, "input_tokens_details": {"cached_tokens": 448}, "output_tokens": 64,
-             "total_tokens": 576}  # fmt: skip
-    whole_response = {**response, "output": [message, call], "status": "completed", "usage": usage}
-    yield event("completed", response=whole_response)
+    for index, (call, name, pieces) in enumerate(calls, start=1):
+        item = done["output"][index]
+        at = {"item_id": item["id"], "output_index": index}
+        begins = _function_call(call, name, "", "in_progress")
+        yield event("output_item.added", item=begins, output_index=index)
+        for piece in pieces:
+            yield event("function_call_arguments.delta", delta=piece, **at)
+        yield event("function_call_arguments.done", arguments=item["arguments"], name=name, **at)
+        yield event("output_item.done", item=item, output_index=index)
+    yield event("completed", response=done)
 
 
-def _messages_stream(texts: list[str], arguments: list[str]) -> Iterator[bytes]:
+def _message(stop_reason: str | None, *, output_tokens: int) -> dict[str, Any]:
+    usage = {"input_tokens": 64, "cache_read_input_tokens": 448, "output_tokens": output_tokens}
+    return {"id": "msg_4bf92f3577b34da6", "type": "message", "role": "assistant", "content": [],
+            "model": MODEL, "stop_reason": stop_reason, "stop_sequence": None, "usage": usage}  # fmt: skip
+
+
+def _messages_stream(texts: Sequence[str], calls: Sequence[Call]) -> Iterator[bytes]:
     def event(kind: str, **fields: Any) -> bytes:
-        return b"event: %s\ndata: %s\n\n" % (kind.encode(), _compact({"type": kind, **fields}))
+        return b"event: %s\ndata: %s\n\n" % (kind.encode(), compact({"type": kind, **fields}))
 
-    usage = {"input_tokens": 64, "cache_read_input_tokens": 448, "output_tokens": 0}
-    message: dict[str, Any] = {
-        "id": "msg_4bf92f3577b34da6", "type": "message", "role": "assistant", "content": [],
-        "model": MODEL, "stop_reason": None, "stop_sequence": None, "usage": usage,
-    }  # fmt: skip
-    call = {"type": "tool_use", "id": _PLACEHOLDER.decode(), "name": "bash", "input": {}}
-    yield event("message_start", message=message)
+    yield event("message_start", message=_message(None, output_tokens=0))
     yield event("content_block_start", index=0, content_block={"type": "text", "text": ""})
     for text in texts:
         yield event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
     yield event("content_block_stop", index=0)
-    yield event("content_block_start", index=1, content_block=call)
-    for piece in arguments:
-        delta = {"type": "input_json_delta", "partial_json": piece}
-        yield event("content_block_delta", index=1, delta=delta)
-    yield event("content_block_stop", index=1)
-    stop = {"stop_reason": "tool_use", "stop_sequence": None}
+    for index, (call, name, pieces) in enumerate(calls, start=1):
+        block = {"type": "tool_use", "id": call, "name": name, "input": {}}
+        yield event("content_block_start", index=index, content_block=block)
+        for piece in pieces:
+            delta = {"type": "input_json_delta", "partial_json": piece}
+            yield event("content_block_delta", index=index, delta=delta)
+        yield event("content_block_stop", index=index)
+    stop = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
     yield event("message_delta", delta=stop, usage={"input_tokens": 64, "output_tokens": 64})
     yield event("message_stop")
 
 
-_STREAMS: Final = {
-    CHAT.name: _chat_stream,
-    RESPONSES.name: _responses_stream,
-    MESSAGES.name: _messages_stream,
-}
-
-
-def _chunk(data: bytes) -> bytes:
+def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def _compact(value: Any) -> bytes:
+def compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

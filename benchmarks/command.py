@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,38 @@ def judged(
     try:
         measure(arguments.quick, verdict, tell)
     except BenchmarkError as error:
-        print(f"{Path(file).stem}: {error}", file=sys.stderr)
+        print(f"{_name(file)}: {error}", file=sys.stderr)
         return 2
     verdict.tell("load_average", os.getloadavg()[0])
     return verdict.report(is_json_alone=arguments.json)
+
+
+def judged_by_parts(
+    file: str,
+    doc: str | None,
+    parts: Mapping[str, Measure],
+    *,
+    quick: str,
+    about: str = "",
+    own: argparse.ArgumentParser | None = None,
+    argv: list[str] | None = None,
+) -> int:
+    """As `judged`. The command line may name some of the parts; the figures of each begin with its name."""
+    parser = argparse.ArgumentParser(add_help=False, parents=[own] if own else [])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)} (default: all)")
+    names = parser.parse_known_args(argv)[0].parts or list(parts)
+
+    def measure(is_quick: bool, verdict: Verdict, tell: Callable[..., Any]) -> None:
+        if unknown := [name for name in names if name not in parts]:
+            raise BenchmarkError(f"there is no part {unknown[0]!r}; there are {', '.join(parts)}")
+        for name in names:
+            verdict.prefix = f"{name}."
+            parts[name](is_quick, verdict, tell)
+        verdict.prefix = ""
+
+    return judged(file, doc, measure, quick=quick, about=about, own=parser, argv=argv)
+
+
+def _name(file: str) -> str:
+    path = Path(file)
+    return path.parent.name if path.stem == "__main__" else path.stem

@@ -47,7 +47,9 @@ class Conversation:
     ) -> None:
         """`system`: its system prompt; by default one that no other agent has."""
         self.dialect = dialect
-        self._tail = b"]," + _encoded({"stream": stream, **dialect.fields})[1:]
+        rest = dialect.body([])
+        del rest[dialect.items]
+        self._tail = b"]," + _encoded({"stream": stream, **rest})[1:]
         self._messages = bytearray(b'{"%s":[' % dialect.items.encode())
         self._messages += _joined(dialect.opening(system or text(rng, SYSTEM_CHARS), text(rng, 200)))
         while len(self._messages) + len(self._tail) < first_bytes - turn_bytes:
@@ -88,7 +90,9 @@ class Conversation:
         call_id = (CALL_ID_PREFIX + b"%032x" % rng.getrandbits(128)).decode()
         arguments = json.dumps({"command": text(rng, size // 6)})
         start = len(self._messages)
-        self._messages += b"," + _joined(self.dialect.asks(text(rng, size // 6), call_id, arguments))
+        self._messages += b"," + _joined(
+            self.dialect.asks(text(rng, size // 6), [(call_id, "bash", arguments)])
+        )
         result = len(self._messages)
         self._messages += b"," + _encoded(self.dialect.brings(call_id, text(rng, size // 3)))
         id_bytes = call_id.encode()

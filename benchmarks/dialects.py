@@ -5,7 +5,7 @@ Codex, Messages is Claude Code; both write a request in one go.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -45,20 +45,26 @@ _CLAUDE: Final = (
 )
 
 
+Call = tuple[str, str, str]
+"""Its id, the tool's name, and the arguments as JSON."""
+
+
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     head: bytes
     """With a place for the length of the body."""
-    is_apart: bool
+    is_apart: bool = False
     """The head is written before the body, by itself."""
-    items: str
+    items: str = "messages"
     """The name of the field that holds the conversation."""
     opening: Callable[[str, str], list[Any]]
     """The first items: a system prompt and a user's."""
-    asks: Callable[[str, str, str], list[Any]]
-    """What the model's answer becomes: its text, the id of its call, and the call's arguments as JSON."""
+    user: Callable[[str], Any] = lambda text: {"role": "user", "content": text}
+    asks: Callable[[str, list[Call]], list[Any]]
+    """What the model's answer becomes: its text, and its calls."""
     brings: Callable[[str, str], Any]
     """The result of the call of that id."""
+    tool: Callable[[str], Any]
     fields: dict[str, Any]
     """The rest of the body."""
 
@@ -66,90 +72,82 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     def path(self) -> bytes:
         return self.head.split(b" ", 2)[1].partition(b"?")[0]
 
-
-def _chat_call(text: str, call_id: str, arguments: str) -> list[Any]:
-    call = {"id": call_id, "type": "function", "function": {"name": "bash", "arguments": arguments}}
-    return [{"role": "assistant", "content": text, "tool_calls": [call]}]
+    def body(self, items: list[Any], tools: Sequence[str] = ("bash",), **more: Any) -> dict[str, Any]:
+        return {self.items: items, **self.fields, "tools": [self.tool(name) for name in tools], **more}
 
 
-def _responses_call(text: str, call_id: str, arguments: str) -> list[Any]:
-    said = {"type": "output_text", "text": text}
-    return [
-        {"type": "message", "role": "assistant", "content": [said]},
-        {"type": "function_call", "name": "bash", "arguments": arguments, "call_id": call_id},
+def _chat_calls(text: str, calls: list[Call]) -> list[Any]:
+    made = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for call_id, name, arguments in calls
     ]
+    return [{"role": "assistant", "content": text, **({"tool_calls": made} if made else {})}]
 
 
-def _messages_call(text: str, call_id: str, arguments: str) -> list[Any]:
-    call = {"type": "tool_use", "id": call_id, "name": "bash", "input": json.loads(arguments)}
-    return [{"role": "assistant", "content": [{"type": "text", "text": text}, call]}]
+def _responses_calls(text: str, calls: list[Call]) -> list[Any]:
+    made = [
+        {"type": "function_call", "name": name, "arguments": arguments, "call_id": call_id}
+        for call_id, name, arguments in calls
+    ]
+    content = [{"type": "output_text", "text": text}]
+    return [{"type": "message", "role": "assistant", "content": content}, *made]
+
+
+def _messages_calls(text: str, calls: list[Call]) -> list[Any]:
+    made = [
+        {"type": "tool_use", "id": call_id, "name": name, "input": json.loads(arguments)}
+        for call_id, name, arguments in calls
+    ]
+    return [{"role": "assistant", "content": [{"type": "text", "text": text}, *made]}]
 
 
 def _messages_result(call_id: str, text: str) -> dict[str, Any]:
-    return {
-        "role": "user",
-        "content": [{"tool_use_id": call_id, "type": "tool_result", "content": text, "is_error": False}],
-    }
+    result = {"tool_use_id": call_id, "type": "tool_result", "content": text, "is_error": False}
+    return {"role": "user", "content": [result]}
+
+
+def _message(text: str, role: str = "user") -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+def _function(name: str) -> dict[str, Any]:
+    return {"name": name, "description": _DESCRIPTION, "parameters": _PARAMETERS}
 
 
 CHAT: Final = Dialect(
     name="chat",
     head=_OPENAI,
     is_apart=True,
-    items="messages",
-    opening=lambda system, user: [
-        {"role": "system", "content": system},
-        {"role": "user", "content": user},
-    ],
-    asks=_chat_call,
+    opening=lambda system, user: [{"role": "system", "content": system}, {"role": "user", "content": user}],
+    asks=_chat_calls,
     brings=lambda call_id, text: {"role": "tool", "tool_call_id": call_id, "content": text},
-    fields={
-        "model": MODEL,
-        "max_tokens": 64,
-        "temperature": 0,
-        "tools": [
-            {
-                "type": "function",
-                "function": {"name": "bash", "description": _DESCRIPTION, "parameters": _PARAMETERS},
-            }
-        ],
-    },
+    tool=lambda name: {"type": "function", "function": _function(name)},
+    fields={"model": MODEL, "max_tokens": 64, "temperature": 0},
 )
 RESPONSES: Final = Dialect(
     name="responses",
     head=_CODEX,
-    is_apart=False,
     items="input",
-    opening=lambda system, user: [
-        {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
-        for role, text in (("developer", system), ("user", user))
-    ],
-    asks=_responses_call,
+    opening=lambda system, user: [_message(system, "developer"), _message(user)],
+    user=_message,
+    asks=_responses_calls,
     brings=lambda call_id, text: {"type": "function_call_output", "call_id": call_id, "output": text},
-    fields={
-        "model": MODEL,
-        "instructions": "You are a coding agent.",
-        "store": False,
-        "tool_choice": "auto",
-        "tools": [
-            {"type": "function", "name": "bash", "description": _DESCRIPTION, "parameters": _PARAMETERS}
-        ],
-    },
+    tool=lambda name: {"type": "function", **_function(name)},
+    fields={"model": MODEL, "instructions": "You are a coding agent.", "store": False, "tool_choice": "auto"},
 )
 MESSAGES: Final = Dialect(
     name="messages",
     head=_CLAUDE,
-    is_apart=False,
-    items="messages",
     opening=lambda system, user: [
         {"role": "user", "content": [{"type": "text", "text": text} for text in (system, user)]}
     ],
-    asks=_messages_call,
+    asks=_messages_calls,
     brings=_messages_result,
+    tool=lambda name: {"name": name, "description": _DESCRIPTION, "input_schema": _PARAMETERS},
     fields={
         "model": MODEL,
         "max_tokens": 32000,
         "system": [{"type": "text", "text": "You are a Claude agent."}],
-        "tools": [{"name": "bash", "description": _DESCRIPTION, "input_schema": _PARAMETERS}],
     },
 )
+DIALECTS: Final = (CHAT, RESPONSES, MESSAGES)

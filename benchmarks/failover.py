@@ -32,12 +32,11 @@ import msgspec
 
 from benchmarks.command import judged
 from benchmarks.gateway import gateway
+from benchmarks.live import MODEL, SCRIPT, launch
 from benchmarks.verdict import Verdict, percentile
 from gateway.core.lifecycle import FINAL_STATES, State
 from scripted_engine import process as scripted
 
-MODEL: Final = "scripted"
-SCRIPT: Final = {"default": {"turns": [{"text": " and so on" * 500}]}, "scripts": {}}
 REPLICAS: Final = 3
 BLOCK: Final = 32
 AGENTS: Final = 9
@@ -144,21 +143,14 @@ class Agents:
 
 class Fleet:
     def __init__(self, stack: ExitStack) -> None:
-        options = [
-            scripted.EngineOptions(
-                served_model_names=(MODEL,),
-                max_model_len=8_192,
-                block_size=BLOCK,
-                extra_args=("--num-gpu-blocks-override", "2000", "--max-num-seqs", "32"),
-            )
-            for _ in range(REPLICAS)
-        ]
-        self.engines = [scripted.ScriptedEngine(SCRIPT, each) for each in options]
-        for engine in self.engines:
-            stack.callback(engine.stop)
-            engine.launch()
-        for engine in self.engines:
-            engine.wait_healthy()
+        options = scripted.EngineOptions(
+            served_model_names=(MODEL,),
+            max_model_len=8_192,
+            block_size=BLOCK,
+            extra_args=("--num-gpu-blocks-override", "2000", "--max-num-seqs", "32"),
+        )
+        self.engines = [scripted.ScriptedEngine(SCRIPT, options) for _ in range(REPLICAS)]
+        launch(stack, self.engines, are_pinned=False)
 
     def signal(self, number: int, sent: signal.Signals) -> None:
         """To the server and all its processes."""
@@ -184,11 +176,7 @@ class Fleet:
 async def fare(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bool) -> None:
     """Nothing happens; then a server becomes slow."""
     async with holding(url, AT_EASE) as agents:
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(15 if quick else 30)
-        began_s = loop.time()
-        await asyncio.sleep(10 if quick else 20)
-        usual = finished(agents.turns, began_s, loop.time())
+        usual = await as_usual(agents, learns_s=15 if quick else 30, seconds=10 if quick else 20)
         verdict.tell("turns", len(usual))
         again = [turn for turn in usual if turn.turn]
         reused = sum(min(turn.cached, turn.reusable) for turn in again) / sum(turn.reusable for turn in again)
@@ -200,15 +188,22 @@ async def fare(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bo
 async def suffer(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bool) -> None:
     """Servers die."""
     async with holding(url, AGENTS) as agents:
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(5)
-        began_s = loop.time()
-        await asyncio.sleep(10 if quick else 20)
-        usual = finished(agents.turns, began_s, loop.time())
-        p99_s = percentile([turn.first_s - turn.began_s for turn in usual if turn.first_s], 99)
-        verdict.tell("first_byte_p99_before_s", p99_s)
+        usual = await as_usual(agents, learns_s=5, seconds=10 if quick else 20)
+        verdict.tell("first_byte_p99_before_s", first_byte_p99_s(usual))
         for number, state in enumerate(STATES):
-            await kill(fleet, agents, number % REPLICAS, state, p99_s, verdict, tell)
+            await kill(fleet, agents, number % REPLICAS, state, first_byte_p99_s(usual), verdict, tell)
+
+
+async def as_usual(agents: Agents, *, learns_s: float, seconds: float) -> list[Seen]:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(learns_s)
+    began_s = loop.time()
+    await asyncio.sleep(seconds)
+    return finished(agents.turns, began_s, loop.time())
+
+
+def first_byte_p99_s(turns: Sequence[Seen]) -> float:
+    return percentile([turn.first_s - turn.began_s for turn in turns if turn.first_s], 99)
 
 
 @asynccontextmanager
@@ -227,36 +222,28 @@ async def kill(
     fleet: Fleet, agents: Agents, number: int, state: State, p99_s: float, verdict: Verdict, tell: Any
 ) -> None:
     """While a request is in that state; the others are there, too."""
-    loop = asyncio.get_running_loop()
-    name = f"default-{number}"
+    loop, name = asyncio.get_running_loop(), f"default-{number}"
     for _ in range(400):
         if in_state(agents.turns, state, name):
             break
         await asyncio.sleep(0.005)
     met = {id(turn) for turn in agents.turns if turn.end_s is None}
-    silent = [turn for turn in agents.turns if turn.end_s is None and turn.head_s is None]
     killed_s = loop.time()
     fleet.signal(number, signal.SIGKILL)
     await asyncio.sleep(RECOVERS_WITHIN_S + 10.0)
-    ended = [turn for turn in agents.turns if turn.end_s is not None and not turn.is_whole]
-    ended = [turn for turn in ended if id(turn) in met or turn.began_s >= killed_s]
-    lost = [turn for turn in ended if turn.status != 200]
-    cut = [turn for turn in ended if turn.status == 200]
+    broken = [
+        turn
+        for turn in agents.turns
+        if turn.end_s is not None and not turn.is_whole and (id(turn) in met or turn.began_s >= killed_s)
+    ]
+    lost = sum(turn.status != 200 for turn in broken)
     after = finished(agents.turns, killed_s + RECOVERS_WITHIN_S, loop.time())
-    after_s = percentile([turn.first_s - turn.began_s for turn in after if turn.first_s], 99)
-    tell(f"killed {name} ({state.value}): {len(silent)} silent, {len(lost)} lost, {len(cut)} cut")
-    for turn in ended:
-        tell(
-            f"    {turn.status} on {turn.replica}, head {_after(turn.head_s, killed_s)}, "
-            f"first byte {_after(turn.first_s, killed_s)}, end {_after(turn.end_s, killed_s)}"
-        )
-    verdict.tell(f"silent_{state.value}", len(silent))
-    verdict.at_most(f"lost_{state.value}", len(lost), 0)
-    verdict.tell(f"cut_{state.value}", len(cut))
-    verdict.at_most(f"first_byte_p99_after_to_before_{state.value}", after_s / p99_s, 1.5)
+    tell(f"killed {name} ({state.value}): {lost} lost, {len(broken) - lost} cut")
+    verdict.at_most(f"lost_{state.value}", lost, 0)
+    verdict.tell(f"cut_{state.value}", len(broken) - lost)
+    verdict.at_most(f"first_byte_p99_after_to_before_{state.value}", first_byte_p99_s(after) / p99_s, 1.5)
     await fleet.restart(number)
-    back_s = await until_used(agents, name, loop.time())
-    verdict.tell(f"used_again_after_s_{state.value}", back_s)
+    verdict.tell(f"used_again_after_s_{state.value}", await until_used(agents, name, loop.time()))
     await asyncio.sleep(12.0)
 
 
@@ -281,10 +268,6 @@ async def slow(fleet: Fleet, agents: Agents, verdict: Verdict, tell: Any) -> Non
     verdict.at_most("sent_to_the_slow_one_after_2_s", late / (ROUNDS * REPLICAS), 1)
     verdict.tell("slow_one_used_again_after_s", max(back))
     verdict.at_most("its_share_of_the_first_3_s", there / max(1, everywhere), 1 / REPLICAS)
-
-
-def _after(at_s: float | None, killed_s: float) -> str:
-    return "never" if at_s is None else f"{at_s - killed_s:+.2f} s"
 
 
 def in_state(turns: Sequence[Seen], state: State, name: str) -> bool:
@@ -327,10 +310,5 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
             asyncio.run(suffer(fleet, url, verdict, tell, quick=is_quick))
 
 
-def main(argv: list[str] | None = None) -> int:
-    quick = "look for a shorter time before anything happens"
-    return judged(__file__, __doc__, measure, quick=quick, argv=argv)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judged(__file__, __doc__, measure, quick="look for a shorter time before anything happens"))

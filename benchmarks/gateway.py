@@ -1,6 +1,7 @@
 """A gateway as a user starts it, in front of given servers."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,34 +10,36 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from benchmarks.processes import ROOT, BenchmarkError, guarded
+import msgspec
+
+from benchmarks.processes import ROOT, BenchmarkError, guarded, on_cpus
 
 _READY_WITHIN_S = 60.0
 
 
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    control: str
+    """The URL of its control plane."""
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def control_port(self) -> int:
+        return int(self.control.rpartition(":")[2])
+
+
 @contextmanager
-def gateway(
-    backends: Sequence[str],
-    directory: Path,
-    settings: str = "",
-    *,
-    pool: str | None = None,
-    has_probe: bool = False,
-    tree: Path = ROOT,
-) -> Iterator[str]:
-    """Yields its URL when it is ready. `settings`: more TOML; `directory` is for files, and is made.
-
-    `pool`: in TOML, if it is more than the backends; `has_probe`: on this machine a probe tells it how busy
-    the hosts of tools are. `tree`: the checkout that it runs from.
-    """
-    process = gateway_process(backends, directory, settings, pool=pool, has_probe=has_probe, tree=tree)
-    with process as (url, _):
-        yield url
-
-
-@contextmanager
-def gateway_process(
+def running(
     backends: Sequence[str],
     directory: Path,
     settings: str = "",
@@ -45,8 +48,16 @@ def gateway_process(
     pool: str | None = None,
     has_probe: bool = False,
     tree: Path = ROOT,
-) -> Iterator[tuple[str, int]]:
-    """The same; yields the id of its process as well. `server`: more of the section of that name."""
+    cores: frozenset[int] | None = None,
+    program: Sequence[str] = ("gateway", "serve"),
+    arguments: Sequence[str] = (),
+) -> Iterator[Running]:
+    """Ready. `settings`: more TOML; `directory` is for files, and is made.
+
+    `server`: more of that section; `pool`: in TOML, if it is more than the backends; `has_probe`: a probe
+    reports how busy this machine is; `tree`: the checkout; `cores`: where it may run; `program`: a module,
+    and `arguments` behind the settings.
+    """
     directory.mkdir(parents=True)
     if pool is None:
         replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
@@ -54,18 +65,35 @@ def gateway_process(
     file, log = directory / "turnpike.toml", directory / "log"
     file.write_text(f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n{server}{pool}{settings}')
     with ExitStack() as stack:
-        process = stack.enter_context(_turnpike(log, tree, "serve", str(file)))
+        with on_cpus(cores or frozenset(os.sched_getaffinity(0))):
+            process = stack.enter_context(_turnpike(log, tree, *program, str(file), *arguments))
         url, control = _urls_when_ready(process, log)
         if has_probe:
-            stack.enter_context(_turnpike(directory / "probe.log", tree, "probe", control))
-        yield url, process.pid
+            stack.enter_context(_turnpike(directory / "probe.log", tree, "gateway", "probe", control))
+        yield Running(url=url, control=control, process=process)
+
+
+@contextmanager
+def gateway(backends: Sequence[str], directory: Path, settings: str = "", **how: Any) -> Iterator[str]:
+    """Its URL. `how`: as of `running`."""
+    with running(backends, directory, settings, **how) as found:
+        yield found.url
+
+
+@contextmanager
+def gateway_process(
+    backends: Sequence[str], directory: Path, settings: str = "", **how: Any
+) -> Iterator[tuple[str, int]]:
+    """Its URL and its process."""
+    with running(backends, directory, settings, **how) as found:
+        yield found.url, found.pid
 
 
 @contextmanager
 def _turnpike(log: Path, tree: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
     with log.open("w") as written:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", *command],
+            [sys.executable, "-m", *command],
             cwd=tree,  # where Python looks for the package first
             stderr=written,
             env=guarded(),

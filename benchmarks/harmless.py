@@ -1,7 +1,7 @@
 """Does the gateway harm anybody, at any load, pause and context?
 
     python -m benchmarks.harmless [--quick] [--json] [--points N] [--draw SEED] [--at NAME ...] [--seeds N]
-        [--table FILE] [--workload FILE ... --engine NAME --times N ...]
+        [--workload FILE ... --engine NAME --times N ...]
 
 Simulated: vLLM's own scheduler on three engines (a tiny model on a core, a dense 70B on four A100, a sparse
 30B on an H200), sessions of some ten turns whose tools or people pause for 0 to 30 s, contexts from 2,000 to
@@ -13,16 +13,15 @@ sessions have come once before, so that it has learned.
 
 Points are drawn from the whole grid, by `--draw`, so that those that were tuned on are not those that are
 reported; `--workload` plays sessions of files (docs/reference/workloads.md) instead. Losses come first. The
-live half is `benchmarks.harmless_live`.
+live half is `benchmarks.rivals aiperf`.
 """
 
 import argparse
 import itertools
-import math
 import random
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -196,6 +195,15 @@ class Played(msgspec.Struct, frozen=True):
         best = max(each["sessions_per_h"] for each in (self.none, *self.windows))
         return self.none["sessions_per_h"] < THRASHES * best
 
+    def ratios(self, ours: Figures) -> Figures:
+        return {
+            "mean to none": ours["completion_mean_s"] / self.none["completion_mean_s"],
+            "mean to best": self.to_best(ours, "completion_mean_s", is_most=False),
+            "throughput to best": self.to_best(ours, "sessions_per_h", is_most=True),
+            "TTFT p99 to none": self.ttft_p99_to_none(ours),
+            "hits": ours["hit_rate"],
+        }
+
     def ttft_p99_to_none(self, ours: Figures) -> float:
         return ours["ttft_p99_s"] / max(self.none["ttft_p99_s"], 1e-3)
 
@@ -283,40 +291,20 @@ def _mean(of_seeds: Sequence[dict[str, float | None]]) -> Figures:
 
 def judge(verdict: Verdict, point: Point | Recorded, played: Played) -> None:
     for when, ours in (("", played.ours), ("learned.", played.learned)):
-        name = f"{point.name}.{when}"
-        mean = played.to_best(ours, "completion_mean_s", is_most=False)
-        verdict.at_most(f"{name}mean_to_best", mean, 1 / DONE)
-        done = played.to_best(ours, "sessions_per_h", is_most=True)
-        verdict.at_least(f"{name}throughput_to_best", done, DONE)
+        name, ratios = f"{point.name}.{when}", played.ratios(ours)
+        verdict.at_most(f"{name}mean_to_best", ratios["mean to best"], 1 / DONE)
+        verdict.at_least(f"{name}throughput_to_best", ratios["throughput to best"], DONE)
         bound = 1.0 if played.thrashes else LATE
-        verdict.at_most(f"{name}ttft_p99_to_none", played.ttft_p99_to_none(ours), bound)
+        verdict.at_most(f"{name}ttft_p99_to_none", ratios["TTFT p99 to none"], bound)
 
 
-def table(found: Mapping[Point | Recorded, Played]) -> str:
-    """Markdown, the greatest loss first. Of two figures the first is of a gateway that has just started, the
-    second of one that has learned."""
-    lines = [
-        "| point | mean to none | mean to best | throughput to best | TTFT p99 to none | hits (none) |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
+def lines(found: Mapping[Point | Recorded, Played]) -> Iterator[str]:
+    """The greatest loss first. Of two figures the first is of a gateway that has just started, the second of
+    one that has learned."""
     for point, played in sorted(found.items(), key=lambda each: -each[1].most_to_best):
-        both = (played.ours, played.learned)
-        none_s = played.none["completion_mean_s"]
-        to_none = [ours["completion_mean_s"] / none_s for ours in both]
-        to_best = [played.to_best(ours, "completion_mean_s", is_most=False) for ours in both]
-        done = [played.to_best(ours, "sessions_per_h", is_most=True) for ours in both]
-        late = [played.ttft_p99_to_none(ours) for ours in both]
-        hits = [ours["hit_rate"] for ours in both]
-        lines.append(
-            f"| {point.name} | {_both(to_none)} | {_both(to_best, too_much=1 / DONE)} | {_both(done)} "
-            f"| {_both(late, digits=1)} | {_both(hits)} ({played.none['hit_rate']:.2f}) |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _both(values: Sequence[float], *, digits: int = 2, too_much: float = math.inf) -> str:
-    marks = ["**" if value > too_much else "" for value in values]
-    return " · ".join(f"{mark}{value:.{digits}f}{mark}" for mark, value in zip(marks, values, strict=True))
+        started, learned = played.ratios(played.ours), played.ratios(played.learned)
+        both = [f"{name} {started[name]:.2f} · {learned[name]:.2f}" for name in started]
+        yield f"{point.name}: {', '.join(both)} (hits of none {played.none['hit_rate']:.2f})"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -331,7 +319,6 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--draw", type=int, default=1, help="which points are drawn (default 1)")
     own.add_argument("--seeds", type=int, default=1, help="runs of each policy at each point (default 1)")
     own.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
-    own.add_argument("--table", type=Path, help="write the table there, in Markdown")
     asked, _ = own.parse_known_args(argv)
 
     def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
@@ -345,9 +332,7 @@ def main(argv: list[str] | None = None) -> int:
             found[point] = played = play(point, range(1, asked.seeds + 1), jobs=asked.jobs)
             tell(f"{point.name}: mean {played.most_to_best:.3f} of the best's")
             judge(verdict, point, played)
-        tell(table(found))
-        if asked.table is not None:
-            asked.table.write_text(table(found))
+        tell("\n".join(lines(found)))
 
     return judged(
         __file__, __doc__, measure, quick=f"{len(QUICK)} points that are always the same", own=own, argv=argv

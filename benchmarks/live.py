@@ -15,8 +15,8 @@ import msgspec
 
 from benchmarks.processes import Strangers, on_cpus
 from benchmarks.speedometer import pace_s
-from benchmarks.step_log import VARIABLE, Step, read
 from benchmarks.verdict import percentile
+from lab.engine.step_log import VARIABLE, Step, read
 from lab.simulator.live.endpoint import Endpoint
 from lab.simulator.live.player import Work, play, sleep
 from lab.simulator.results import Ignore, SessionOutcome, TurnOutcome
@@ -27,6 +27,7 @@ MODEL: Final = "scripted"
 BLOCK: Final = 32
 LONGEST: Final = 32_768
 CHUNK: Final = 2_048
+_HEALTHY_WITHIN_S: Final = 600.0
 SEQUENCES: Final = 64
 SCRIPT: Final = {"default": {"turns": [{"text": " and so on" * 500}]}, "scripts": {}}
 """Long enough that whoever asks for tokens gets words."""
@@ -85,6 +86,8 @@ class Completions(Ignore):
         """Of the machine meanwhile, if it was live."""
         self.strangers = 0.0
         """Their share of the machine meanwhile, if it was live."""
+        self.stream: Path | None = None
+        """The gateway's information stream, if it was live."""
 
     def turn_done(self, outcome: TurnOutcome) -> None:
         self.turns.append(outcome)
@@ -110,9 +113,18 @@ class Completions(Ignore):
         return percentile(list(self.seconds.values()), 90)
 
 
-class Engines:
-    """Side by side, each on a core of its own as far as there are as many."""
+def launch(stack: ExitStack, engines: Sequence[scripted.ScriptedEngine], *, are_pinned: bool = True) -> None:
+    """Side by side, each on a core of its own as far as there are as many. They end with `stack`."""
+    cores = sorted(os.sched_getaffinity(0))
+    for number, engine in enumerate(engines):
+        stack.callback(engine.stop)
+        with on_cpus(frozenset({cores[number % len(cores)]} if are_pinned else cores)):
+            engine.launch()
+    for engine in engines:
+        engine.wait_healthy(_HEALTHY_WITHIN_S)
 
+
+class Engines:
     def __init__(
         self,
         stack: ExitStack,
@@ -125,17 +137,10 @@ class Engines:
         env: Mapping[str, str] | None = None,
         are_pinned: bool = True,
     ) -> None:
-        cores = sorted(os.sched_getaffinity(0))
         self._logs = [at / f"steps-{number}" for number in range(replicas)]
-        engines = [
-            scripted.ScriptedEngine(scripts, _options(log, kv_blocks, flags, env or {})) for log in self._logs
-        ]
-        for number, engine in enumerate(engines):
-            stack.callback(engine.stop)
-            with on_cpus(frozenset({cores[number % len(cores)]} if are_pinned else cores)):
-                engine.launch()
-        for engine in engines:
-            engine.wait_healthy()
+        options = [_options(log, kv_blocks, flags, env or {}) for log in self._logs]
+        engines = [scripted.ScriptedEngine(scripts, each) for each in options]
+        launch(stack, engines, are_pinned=are_pinned)
         self.urls = [engine.url for engine in engines]
         self.kv_blocks = kv_blocks
         """Of each."""
@@ -156,7 +161,7 @@ def _options(
             *("--num-gpu-blocks-override", str(kv_blocks)),
             *("--max-num-batched-tokens", str(CHUNK)),
             *("--max-num-seqs", str(SEQUENCES)),
-            *("--scheduler-cls", "benchmarks.logging_scheduler.LoggingScheduler"),
+            *("--scheduler-cls", "lab.engine.logging_scheduler.LoggingScheduler"),
             *flags,
         ),
         extra_env={

@@ -19,16 +19,16 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import msgspec
 
-from benchmarks.chat_agents import ChatAgents, scripts, talk, vocabulary
 from benchmarks.command import judged
 from benchmarks.gateway import gateway
 from benchmarks.live import MODEL, Engines, Kind, drawn, played
 from benchmarks.verdict import Verdict
+from lab.simulator.live.chat_agents import ChatAgents, scripts, talk, vocabulary
 from lab.workload.trace.format import Session, Tool
 
 KIND: Final = Kind(
@@ -76,10 +76,10 @@ def arriving(sessions: list[Session], cores: int) -> list[Session]:
     return [msgspec.structs.replace(each, arrival_s=number * apart_s) for number, each in enumerate(sessions)]
 
 
-def measure(count: int, verdict: Verdict, *, is_quick: bool) -> None:
+def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     cores = len(os.sched_getaffinity(0))
     words, failed = vocabulary(), 0
-    sessions = arriving(drawn(KIND, count), cores)
+    sessions = arriving(drawn(KIND, 30 if is_quick else 48), cores)
     talks = {each.id: talk(each, words) for each in sessions}
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live-tools-")))
@@ -97,7 +97,7 @@ def measure(count: int, verdict: Verdict, *, is_quick: bool) -> None:
 
             with gateway(engines.urls, at / name, settings, has_probe=has_probe) as url:
                 seen = played(among, engines.urls, agents, compute)
-            print(f"{name}: {seen.mean:.1f} s", file=sys.stderr, flush=True)
+            tell(f"{name}: {seen.mean:.1f} s")
             failed += seen.failed
             return seen.mean
 
@@ -120,15 +120,5 @@ def measure(count: int, verdict: Verdict, *, is_quick: bool) -> None:
     verdict.at_most("failed", failed, 0)
 
 
-def main(argv: list[str] | None = None) -> int:
-    return judged(
-        __file__,
-        __doc__,
-        lambda is_quick, verdict, _: measure(30 if is_quick else 48, verdict, is_quick=is_quick),
-        quick="30 sessions instead of 48, and no caps",
-        argv=argv,
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judged(__file__, __doc__, measure, quick="30 sessions instead of 48, and no caps"))

@@ -31,15 +31,17 @@ class Outcome(msgspec.Struct, kw_only=True):
     """What one measurement saw. An answer that was not right counts as a failure and as nothing else."""
 
     seconds: float
-    answers: int
-    events: int
-    reads: int
-    """Times that bytes arrived; events ÷ reads says how many came together."""
-    answered: int
+    answers: int = 0
+    events: int = 0
+    answered: int = 0
     """Answers in all, those before and after the measured time included."""
-    failures: int
-    latencies_ms: list[float]
+    failures: int = 0
+    latencies_ms: list[float] = []
     first_failure: str = ""
+
+    def fail(self, what: str) -> None:
+        self.failures += 1
+        self.first_failure = self.first_failure or what
 
 
 def is_right(status: int, body: bytes) -> bool:
@@ -67,27 +69,11 @@ class _Clock:
         return self.start <= now < self.end
 
 
-class _Tally:
-    def __init__(self) -> None:
-        self.answers = self.answered = self.events = self.reads = self.failures = 0
-        self.latencies_ms: list[float] = []
-        self.first_failure = ""
-
-    def fail(self, what: str) -> None:
-        self.failures += 1
-        self.first_failure = self.first_failure or what
-
-
 class Agent(asyncio.Protocol):
     """One connection. `over` is done when it has had its last answer, `gone` when it is closed."""
 
     def __init__(
-        self,
-        conversation: Conversation | Crowd,
-        check: Check,
-        clock: _Clock,
-        tally: _Tally,
-        pause_s: float,
+        self, conversation: Conversation | Crowd, check: Check, clock: _Clock, tally: Outcome, pause_s: float
     ) -> None:
         self._conversation = conversation
         self._is_apart = conversation.dialect.is_apart
@@ -110,7 +96,6 @@ class Agent(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._now = time.perf_counter()
         if self._clock.counts(self._now):
-            self._tally.reads += 1
             self._tally.events += data.count(_EVENT)
         try:
             self._parser.feed_data(data)
@@ -172,7 +157,7 @@ async def drive(
     """All agents at once, for so long; each then gets its last answer, and leaves. `pause_s`: what a tool
     takes, on average."""
     loop = asyncio.get_running_loop()
-    clock, tally = _Clock(warm_up_s, seconds), _Tally()
+    clock, tally = _Clock(warm_up_s, seconds), Outcome(seconds=seconds)
     connected = [
         await loop.create_connection(lambda each=each: Agent(each, check, clock, tally, pause_s), host, port)  # type: ignore[misc]
         for each in conversations
@@ -187,13 +172,4 @@ async def drive(
             agent.over.set_result(None)
         agent.transport.abort()
     await asyncio.wait([agent.gone for agent in agents])
-    return Outcome(
-        seconds=seconds,
-        answers=tally.answers,
-        events=tally.events,
-        reads=tally.reads,
-        answered=tally.answered,
-        failures=tally.failures,
-        latencies_ms=tally.latencies_ms,
-        first_failure=tally.first_failure,
-    )
+    return tally

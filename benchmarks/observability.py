@@ -1,56 +1,33 @@
-"""What watching costs, and whether what is told is true.
+"""What watching costs.
 
-    python benchmarks/observability.py [--quick] [--json]
+    python -m benchmarks.observability [--quick] [--json]
 
-First gateways on one core, under the same load in interleaved rounds: one that tells nobody anything, one
-that tells everything (file, ring, traces, metrics asked for every five seconds, a dashboard), and like that
-those whose collector hangs or is dead, whose disk is full, and which fifty dashboards watch. Then a run of
-agents whose traces arrive over OTLP, whose metrics a real Prometheus asks for, and whose decisions are
-explained and replayed.
-
-Targets: everything on ≥ 0.95 × the requests/s of everything off; nothing that goes wrong with a reader costs
-more than that; every session's trace whole, its times within 5 ms of the stream's; 100 decisions at random
-come out the same, reason and all, when what was known is told again; every request explained. The last line
-is one JSON object, name → {value, target, ok}. Exit status: 0 if all hold, 1 if not, 2 if it could not be
-measured.
+Gateways on one core, under the same load in interleaved rounds: one that nobody watches, one that everybody
+watches (file, ring, traces, metrics scraped every five seconds, a dashboard), and like that those whose
+collector hangs or is dead, whose disk is full, and which fifty dashboards watch. Everything on: at least 0.95
+× the requests/s of everything off; and nothing that goes wrong with a reader costs more than that.
 """
 
-import argparse
 import contextlib
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from typing import Any, Final
 
 import msgspec
 import uvloop
 
-from benchmarks import observed_run
+from benchmarks.command import judged
 from benchmarks.conversations import Conversation
+from benchmarks.gateway import running
 from benchmarks.load import Outcome, drive, is_right
-from benchmarks.processes import (
-    ROOT,
-    BenchmarkError,
-    Pinning,
-    cpu_seconds,
-    free_port,
-    guarded,
-    machine,
-    on_cpus,
-    revision,
-    upstream,
-)
+from benchmarks.processes import Pinning, cpu_seconds, free_port, on_cpus, serving, upstream
 from benchmarks.verdict import Verdict, percentile, ratios
 
 CONNECTIONS: Final = 32
-_READY_WITHIN_S: Final = 60.0
 _SCRAPE_S: Final = 5.0
 
 
@@ -74,30 +51,8 @@ class Watched(msgspec.Struct, kw_only=True):
     """Of the gateway's processor time, for one answer."""
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON object")
-    options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    quiet = open(os.devnull, "w") if options.json else contextlib.nullcontext(sys.stdout)  # noqa: SIM115
-    verdict = Verdict()
-    try:
-        with quiet as out, contextlib.redirect_stdout(out):
-            print(f"{revision()}, {machine()}")
-            _costs(QUICK if options.quick else FULL, verdict)
-            with tempfile.TemporaryDirectory() as name:
-                observed_run.judge(Path(name), verdict)
-            observed_run.judge_demo(verdict)
-            print(f"missed: {', '.join(verdict.missed) or 'nothing'}")
-    except BenchmarkError as error:
-        print(f"observability: {error}", file=sys.stderr)
-        return 2
-    print(verdict.as_json())
-    return verdict.exit_status
-
-
-def _costs(plan: Plan, verdict: Verdict) -> None:
+def costs(is_quick: bool, verdict: Verdict, say: Any) -> None:
+    plan = QUICK if is_quick else FULL
     pinning = Pinning.of_this_machine()
     rng = random.Random(1)
     agents = [
@@ -112,13 +67,13 @@ def _costs(plan: Plan, verdict: Verdict) -> None:
             for each in watched:
                 measure(each, agents, plan)
     off, on, *troubled = watched
-    print(f"\n{'':<18}{'requests/s':>12}{'of off':>8}{'p99 ms':>8}{'µs of the core':>16}")
+    say(f"\n{'':<18}{'requests/s':>12}{'of off':>8}{'p99 ms':>8}{'µs of the core':>16}")
     for each in watched:
         p99s = [percentile(outcome.latencies_ms or [0.0], 99) for outcome in each.outcomes]
         p99 = sorted(p99s)[plan.rounds // 2]
         cpu = sorted(each.cpu_us)[plan.rounds // 2]
         rate = sorted(_rates(each))[plan.rounds // 2]
-        print(f"{each.name:<18}{rate:>12.0f}{ratio_of_rates(each, off) or 0.0:>8.3f}{p99:>8.2f}{cpu:>16.1f}")
+        say(f"{each.name:<18}{rate:>12.0f}{ratio_of_rates(each, off) or 0.0:>8.3f}{p99:>8.2f}{cpu:>16.1f}")
         name = each.name.replace(" ", "_")
         verdict.tell(f"{name}_requests_per_s", rate)
         verdict.tell(f"{name}_p99_ms", p99)
@@ -150,8 +105,10 @@ def measure(watched: Watched, agents: list[Conversation], plan: Plan) -> None:
 
 
 def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextlib.ExitStack) -> list[Watched]:
+    watcher = partial(serving, "benchmarks.watchers", cores=pinning.others)
+
     def collector(delay_s: float) -> int:
-        return int(stack.enter_context(_watcher(pinning, "collector", delay_s)))
+        return int(stack.enter_context(watcher("collector", delay_s)))
 
     def start(name: str, *, file: str | None, endpoint: int | None, tabs: int) -> Watched:
         settings = "[stream]\n" + (f'path = "{file}"\n' if file is not None else "ring_records = 0\n")
@@ -159,8 +116,8 @@ def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextli
             settings += f'[otel]\nendpoint = "http://127.0.0.1:{endpoint}/v1/traces"\ntimeout_s = 2\n'
         each, control = stack.enter_context(started(name, backend, pinning, directory, settings))
         if tabs:
-            stack.enter_context(_watcher(pinning, "scrape", control, _SCRAPE_S))
-            stack.enter_context(_watcher(pinning, "tabs", control, tabs))
+            stack.enter_context(watcher("scrape", control, _SCRAPE_S))
+            stack.enter_context(watcher("tabs", control, tabs))
         return each
 
     quick = collector(0)
@@ -176,50 +133,15 @@ def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextli
 
 
 @contextlib.contextmanager
-def _watcher(pinning: Pinning, *arguments: object) -> Iterator[str]:
-    with on_cpus(pinning.others):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.watchers", *map(str, arguments)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=guarded(),
-        )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
-
-
-@contextlib.contextmanager
 def started(
     name: str, backend: int, pinning: Pinning, directory: Path, settings: str
 ) -> Iterator[tuple[Watched, int]]:
-    file, log = directory / f"{name}.toml", directory / f"{name}.log"
-    file.write_text(
-        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\ndrain_s = 1\n'
-        f'[[pools]]\nreplicas = [{{ url = "http://127.0.0.1:{backend}" }}]\n{settings}'
-    )
-    with log.open("w") as written, on_cpus(pinning.gateway):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", str(file)],
-            cwd=ROOT,
-            stderr=written,
-            env=guarded(),
-        )
-    try:
-        port, control = observed_run.ports_when_ready(log, process, within_s=_READY_WITHIN_S)
-        yield Watched(name=name, port=port, pid=process.pid), control
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    """A gateway, and the port of its control plane."""
+    backends = [f"http://127.0.0.1:{backend}"]
+    at, cores = directory / name, pinning.gateway
+    with running(backends, at, settings, server="drain_s = 1\n", cores=cores) as gateway:
+        yield Watched(name=name, port=gateway.port, pid=gateway.pid), gateway.control_port
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judged(__file__, __doc__, costs, quick="fewer and shorter rounds"))

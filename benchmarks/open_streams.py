@@ -12,6 +12,7 @@ A stream is starved if once nothing comes for five times as long as an event sho
 
 import argparse
 import asyncio
+import itertools
 import random
 import statistics
 import subprocess
@@ -19,6 +20,8 @@ import sys
 import tempfile
 import time
 from array import array
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -29,15 +32,8 @@ import uvloop
 from benchmarks.answers import StreamParts
 from benchmarks.command import judged
 from benchmarks.conversations import Conversation
-from benchmarks.peers import turnpike
-from benchmarks.processes import (
-    ROOT,
-    Pinning,
-    allow_many_connections,
-    on_cpus,
-    upstream,
-    used_so_far,
-)
+from benchmarks.peers import Gateway, turnpike
+from benchmarks.processes import ROOT, Pinning, allow_many_connections, on_cpus, upstream, used_so_far
 from benchmarks.verdict import Verdict, percentile
 from benchmarks.watch import Watched, result_of, start_watching
 
@@ -55,6 +51,10 @@ _EVENT: Final = b"data: {"
 _END: Final = b"data: [DONE]\n\n"
 
 
+Used = tuple[float, float, float]
+"""Seconds: by the clock, that the gateway ran, and that its core was busy."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     streams: int
     per_s: float
@@ -68,48 +68,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ramp_s(self) -> float:
         return self.streams / _RAMPED_PER_S
-
-
-class Report(msgspec.Struct, kw_only=True):
-    rss_kib: float
-    """For each stream, of the most that was seen, less what there was before."""
-    rss_growth_percent: float
-    """From the first minute to the last, or third of the time if that is less; of the means."""
-    lag_p99_ms: float
-    lag_max_ms: float
-    gap_p99_ms: float
-    """Between two events of a stream, over all streams."""
-    worst_stream_gap_p99_ms: float
-    gap_max_ms: float
-    starved: int
-    """Streams."""
-    failures: int
-    events: int
-    cpu_us: float
-    """The gateway's processor time for an event."""
-    generator_share: float
-    """Of the events that were due, those that came."""
-    core_share: float
-    """Of the time, how much the gateway ran."""
-    strangers_share: float
-    """And how much its core ran something else, which shows as lag."""
-
-
-class Used:
-    """What a process, and whatever runs on its core, takes between `begin` and `end`."""
-
-    def __init__(self, pid: int, core: int) -> None:
-        self.pid = pid
-        self._core = core
-
-    def begin(self) -> None:
-        self._before = used_so_far(self.pid, self._core)
-
-    def end(self) -> None:
-        after = used_so_far(self.pid, self._core)
-        self.wall_s, self.cpu_s, self.busy_s = (
-            new - old for new, old in zip(after, self._before, strict=True)
-        )
 
 
 class OpenStream(asyncio.Protocol):
@@ -156,29 +114,36 @@ class OpenStream(asyncio.Protocol):
             self.over.set_result(None)
 
 
-def measure_open_streams(plan: Plan, seed: int, pinning: Pinning, directory: Path) -> Report:
+def measure(plan: Plan, seed: int, verdict: Verdict) -> None:
+    allow_many_connections()
+    pinning, make = Pinning.of_this_machine(), random.Random
     events = int((plan.seconds + plan.ramp_s + _PATIENCE_S + _MARGIN_S) * plan.per_s)
     agents = [
-        Conversation(random.Random(seed + n), first_bytes=2000, turn_bytes=400, turns=1, stream=True)
-        for n in range(16)
+        Conversation(make(seed + number), first_bytes=2000, turn_bytes=400, turns=1, stream=True)
+        for number in range(16)
     ]
+    cache = ROOT / ".cache"
+    cache.mkdir(exist_ok=True)
     with (
+        tempfile.TemporaryDirectory(dir=cache, prefix="open-streams-") as name,
         upstream(pinning, engines=plan.engines, events=events, interval_ms=1e3 / plan.per_s) as backends,
-        turnpike(backends, pinning, directory) as gateway,
+        turnpike(backends, pinning, Path(name)) as gateway,
         on_cpus(pinning.others),
     ):
         assert gateway.process is not None
-        pid, control = gateway.process.pid, gateway.control_port
+        pid, core = gateway.process.pid, min(pinning.gateway)
         time.sleep(1.0)  # the gateway looks at its replicas first
-        idle = result_of(start_watching(pid, control, _BASELINE_S))
-        used = Used(pid, min(pinning.gateway))
-        streams, watching = uvloop.run(_run(gateway.port, agents, events, used, control, plan))
-        return _report(plan, streams, result_of(watching), idle, used)
+        idle = result_of(start_watching(pid, gateway.control_port, _BASELINE_S))
+        used = partial(used_so_far, pid, core)
+        streams, watching, took = uvloop.run(_run(gateway, agents, events, used, plan))
+        judge(plan, streams, result_of(watching), idle, took, verdict)
 
 
 async def _run(
-    port: int, agents: list[Conversation], events: int, used: Used, control_port: int, plan: Plan
-) -> tuple[list[OpenStream], subprocess.Popen[bytes]]:
+    gateway: Gateway, agents: list[Conversation], events: int, used: Callable[[], Used], plan: Plan
+) -> tuple[list[OpenStream], "subprocess.Popen[bytes]", Used]:
+    """The streams, who watched, and what was used while all were open."""
+    assert gateway.process is not None
     loop = asyncio.get_running_loop()
     streams: list[OpenStream] = []
     start = loop.time()
@@ -186,64 +151,53 @@ async def _run(
     for number in range(plan.streams):
         await asyncio.sleep(start + number / _RAMPED_PER_S - loop.time())
         stream = OpenStream(agents[number % len(agents)].request(), expected)
-        await loop.create_connection(lambda stream=stream: stream, "127.0.0.1", port)  # type: ignore[misc]
+        await loop.create_connection(lambda stream=stream: stream, "127.0.0.1", gateway.port)  # type: ignore[misc]
         streams.append(stream)
     until = loop.time() + _PATIENCE_S
     while loop.time() < until and not all(stream.events for stream in streams):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
-    watching = start_watching(used.pid, control_port, plan.seconds)
-    used.begin()
+    watching = start_watching(gateway.process.pid, gateway.control_port, plan.seconds)
+    before = used()
     for stream in streams:
         stream.is_noting = stream.events > 0
     await asyncio.sleep(plan.seconds)
-    used.end()
+    wall_s, cpu_s, busy_s = (after - then for after, then in zip(used(), before, strict=True))
     for stream in streams:
         stream.is_noting = False
     await asyncio.wait([stream.over for stream in streams], timeout=plan.seconds * 0.5 + 30)
-    return streams, watching
+    return streams, watching, (wall_s, cpu_s, busy_s)
 
 
-def _report(plan: Plan, streams: list[OpenStream], watched: Watched, idle: Watched, used: Used) -> Report:
+def judge(
+    plan: Plan, streams: list[OpenStream], watched: Watched, idle: Watched, used: Used, verdict: Verdict
+) -> None:
+    """`rss_kib`: of each stream; `rss_growth_percent`: of the means, from the first minute to the last, or
+    third of the time if that is less; gaps are those between two events of a stream; `generator_share`: of
+    the events that were due, those that came; `strangers_share`: what else ran on the gateway's core, which
+    shows as lag."""
     third = max(1, min(60, len(watched.rss_mib) // 3))
     first, last = statistics.mean(watched.rss_mib[:third]), statistics.mean(watched.rss_mib[-third:])
     usual_ms = statistics.median(idle.probe_ms)
     lags = [max(0.0, probe - usual_ms) for probe in watched.probe_ms]
     noted = [stream.gaps_ms for stream in streams if stream.gaps_ms] or [array("f", [0.0])]
-    gaps = array("f")
-    for each in noted:
-        gaps.extend(each)
-    return Report(
-        rss_kib=(max(watched.rss_mib) - max(idle.rss_mib)) * 1024 / plan.streams,
-        rss_growth_percent=(last / first - 1) * 100,
-        lag_p99_ms=percentile(lags, 99),
-        lag_max_ms=max(lags),
-        gap_p99_ms=percentile(gaps, 99),
-        worst_stream_gap_p99_ms=max(percentile(each, 99) for each in noted),
-        gap_max_ms=max(gaps),
-        starved=sum(max(each) > _STARVED * 1e3 / plan.per_s for each in noted) + plan.streams - len(noted),
-        failures=sum(not stream.is_whole for stream in streams),
-        events=sum(stream.events for stream in streams),
-        cpu_us=used.cpu_s / len(gaps) * 1e6,
-        generator_share=len(gaps) / (plan.streams * plan.per_s * plan.seconds),
-        core_share=used.cpu_s / used.wall_s,
-        strangers_share=max(0.0, used.busy_s - used.cpu_s) / used.wall_s,
-    )
-
-
-def measure(plan: Plan, seed: int, verdict: Verdict) -> None:
-    allow_many_connections()
-    cache = ROOT / ".cache"
-    cache.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="open-streams-") as name:
-        seen = measure_open_streams(plan, seed, Pinning.of_this_machine(), Path(name))
-    bounds = {"rss_kib": 40, "rss_growth_percent": 5, "lag_p99_ms": 50, "starved": 0, "failures": 0}
-    for name, value in msgspec.structs.asdict(seen).items():
-        if name in bounds:
-            verdict.at_most(name, value, bounds[name])
-        elif name != "generator_share":
-            verdict.tell(name, value)
-    verdict.tell("cores_at_10_per_s", plan.streams * 10 * seen.cpu_us / 1e6)
-    verdict.at_least("generator_share", seen.generator_share, 0.95)
+    gaps = array("f", itertools.chain.from_iterable(noted))
+    wall_s, cpu_s, busy_s = used
+    starved = sum(max(each) > _STARVED * 1e3 / plan.per_s for each in noted) + plan.streams - len(noted)
+    verdict.at_most("rss_kib", (max(watched.rss_mib) - max(idle.rss_mib)) * 1024 / plan.streams, 40)
+    verdict.at_most("rss_growth_percent", (last / first - 1) * 100, 5)
+    verdict.at_most("lag_p99_ms", percentile(lags, 99), 50)
+    verdict.tell("lag_max_ms", max(lags))
+    verdict.tell("gap_p99_ms", percentile(gaps, 99))
+    verdict.tell("worst_stream_gap_p99_ms", max(percentile(each, 99) for each in noted))
+    verdict.tell("gap_max_ms", max(gaps))
+    verdict.at_most("starved", starved, 0)
+    verdict.at_most("failures", sum(not stream.is_whole for stream in streams), 0)
+    verdict.tell("events", sum(stream.events for stream in streams))
+    verdict.tell("cpu_us_an_event", cpu_s / len(gaps) * 1e6)
+    verdict.tell("cores_at_10_per_s", plan.streams * 10 * cpu_s / len(gaps))
+    verdict.tell("core_share", cpu_s / wall_s)
+    verdict.tell("strangers_share", max(0.0, busy_s - cpu_s) / wall_s)
+    verdict.at_least("generator_share", len(gaps) / (plan.streams * plan.per_s * plan.seconds), 0.95)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -37,16 +37,16 @@ import msgspec
 
 from benchmarks.command import judged
 from benchmarks.processes import BenchmarkError
-from benchmarks.simulations.knee import SLOW, find_knee
-from benchmarks.simulations.workloads import load
+from benchmarks.simulations.workloads import changed, load, with_tools
 from benchmarks.verdict import Interval, Verdict
 from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.experiment.knee import SLOW, find_knee
 from lab.simulator.experiment.parallel import run_all
 from lab.simulator.experiment.trial import Setting, Trial
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.workload.trace.agent_kinds import ORCHESTRATOR
 from lab.workload.trace.agents import session_of
-from lab.workload.trace.format import Session
+from lab.workload.trace.format import Session, Turn
 
 PARTS: Final = ("paper", "short", "coin", "recorded")
 BASELINE: Final = "oldest-first"
@@ -91,39 +91,22 @@ def orchestrated(count: int, *, tools: float = 1.0) -> list[Session]:
     """`tools`: how many times as long as usual these take."""
     dice = Random("orchestrated")
     made = [session_of(ORCHESTRATOR, dice, id_=f"s{number}") for number in range(count)]
-    return made if tools == 1.0 else [_with_tools(session, tools) for session in made]
-
-
-def _with_tools(session: Session, times: float) -> Session:
-    replace = msgspec.structs.replace
-    threads = [
-        replace(
-            thread,
-            turns=tuple(
-                replace(
-                    turn,
-                    tools=tuple(replace(tool, duration_s=tool.duration_s * times) for tool in turn.tools),
-                )
-                for turn in thread.turns
-            ),
-        )
-        for thread in session.threads
-    ]
-    return replace(session, threads=tuple(threads))
+    return (
+        made
+        if tools == 1.0
+        else [with_tools(each, duration_s=lambda tool: tool.duration_s * tools) for each in made]
+    )
 
 
 def tossed(sessions: Sequence[Session]) -> list[Session]:
     """Each system prompt that was put before a conversation is one of two, by chance."""
-    dice, replace = Random("coin"), msgspec.structs.replace
-    found = []
-    for session in sessions:
-        (thread,) = session.threads
-        turns = tuple(
-            replace(turn, shared_key=f"{turn.shared_key}/{dice.randrange(2)}") if turn.shared_key else turn
-            for turn in thread.turns
-        )
-        found.append(replace(session, threads=(replace(thread, turns=turns),)))
-    return found
+    dice = Random("coin")
+
+    def toss(turn: Turn) -> Turn:
+        key = turn.shared_key
+        return msgspec.structs.replace(turn, shared_key=f"{key}/{dice.randrange(2)}") if key else turn
+
+    return [changed(session, toss) for session in sessions]
 
 
 class Runs:
@@ -273,25 +256,23 @@ def main(argv: list[str] | None = None) -> int:
         parts = asked.part or [part for part in PARTS if part != "recorded" or asked.workload]
         if "recorded" in parts and asked.workload is None:
             raise BenchmarkError("say with --workload where recorded sessions are")
-        count = asked.sessions
+
+        def runs(workload: Sequence[Session]) -> Runs:
+            setting = Setting(workload=workload, fleet=A100, sessions=asked.sessions, shown=0)
+            return Runs(setting, seeds, asked.jobs, tell)
+
         if "paper" in parts:
-            setting = Setting(workload=orchestrated(POOL), fleet=A100, sessions=count, shown=0)
-            paper(Runs(setting, seeds, asked.jobs, tell), verdict, is_quick=is_quick)
+            paper(runs(orchestrated(POOL)), verdict, is_quick=is_quick)
             verdict.tell("paper_printed_ftr_p50_s", PRINTED_FTR_S)
             verdict.tell("paper_printed_e2e_p50_s", PRINTED_E2E_S)
         if "short" in parts:
-            workload = orchestrated(POOL, tools=SHORT_TOOLS)
-            setting = Setting(workload=workload, fleet=A100, sessions=count, shown=0)
-            runs = Runs(setting, seeds, asked.jobs, tell)
             few = [BASELINE, *(VARIANTS[name] for name in ("dispatch", "ahead", "both", "sutradhara"))]
-            judge_ablation("short", runs(few, QPS[0] * 3600), verdict)
+            short = runs(orchestrated(POOL, tools=SHORT_TOOLS))
+            judge_ablation("short", short(few, QPS[0] * 3600), verdict)
         if "coin" in parts:
-            workload = tossed(orchestrated(POOL))
-            setting = Setting(workload=workload, fleet=A100, sessions=count, shown=0)
-            runs = Runs(setting, seeds, asked.jobs, tell)
-            off, on = "turnpike", f"{LEARNED}turnpike:ahead=on"
+            coin, off, on = runs(tossed(orchestrated(POOL))), "turnpike", f"{LEARNED}turnpike:ahead=on"
             for qps in COIN_QPS:
-                found = runs([off, on], qps * 3600)
+                found = coin([off, on], qps * 3600)
                 judge_harm(f"coin_at_{qps:g}", found[on], found[off], verdict)
         if "recorded" in parts:
             recorded(asked.workload, asked.knee, asked, verdict, tell)

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.dialects import MODEL
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, guarded, on_cpus
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, guarded, install, on_cpus
 
 PACKAGES: Final = ("smg==1.13.0", "vllm-router==0.1.17")
 """Fixed, so that two runs compare; raise them to what a user would get today."""
@@ -63,24 +63,7 @@ class Gateway(msgspec.Struct, kw_only=True):
 
 
 def install_rust_peers() -> None:
-    """Once; does nothing when they are there. Raises BenchmarkError if that is impossible."""
-    stamp = _ENVIRONMENT / "installed"
-    if stamp.exists() and stamp.read_text() == "\n".join(PACKAGES):
-        return
-    print(
-        f"installing {' and '.join(PACKAGES)} from PyPI into {_ENVIRONMENT.relative_to(ROOT)}",
-        file=sys.stderr,
-    )
-    for command in (
-        [sys.executable, "-m", "venv", "--clear", str(_ENVIRONMENT)],
-        [str(_ENVIRONMENT / "bin/python"), "-m", "pip", "install", "--quiet",
-         "--disable-pip-version-check", *PACKAGES],
-    ):  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise BenchmarkError(f"the Rust peers cannot be installed, so there are no ratios: {last}")
-    stamp.write_text("\n".join(PACKAGES))
+    install("peers", *PACKAGES, what=" and ".join(PACKAGES))
 
 
 def has_nginx() -> bool:
@@ -194,13 +177,7 @@ def _running(
     log = directory / f"{name.replace(' ', '-')}.log"
     # Pinned before it starts, so that a runtime which counts the cores counts one.
     with log.open("wb") as written, on_cpus(pinning.gateway):
-        process = subprocess.Popen(
-            command,
-            cwd=tree,
-            stdout=written,
-            stderr=written,
-            env=_environment(tree),
-        )
+        process = subprocess.Popen(command, cwd=tree, stdout=written, stderr=written, env=_environment(tree))
     try:
         _wait_until_ready(name, process, port, log, model)
         yield process

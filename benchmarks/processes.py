@@ -84,30 +84,31 @@ def free_port() -> int:
 
 
 @contextmanager
-def upstream(
-    pinning: Pinning, *, engines: int = 1, events: int = 64, interval_ms: float = 0
-) -> Iterator[list[int]]:
-    """The fast upstream in a process of its own; yields the ports of its engines."""
-    command = [sys.executable, "-m", "benchmarks.fast_upstream", "--engines", str(engines),
-               "--events", str(events), "--interval-ms", str(interval_ms)]  # fmt: skip
-    with on_cpus(pinning.others):
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=guarded(),
-        )
+def serving(module: str, *arguments: object, cores: frozenset[int], niceness: int = 0) -> Iterator[str]:
+    """A module in a process of its own, until the end of the block; yields the first line that it prints."""
+    command = ["nice", "-n", str(niceness), sys.executable, "-m", module, *map(str, arguments)]
+    with on_cpus(cores):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=guarded())
     assert process.stdout is not None
     try:
-        ports = [int(port) for port in process.stdout.readline().split()]
-        if len(ports) != engines:
-            raise BenchmarkError("the upstream did not start")
-        yield ports
+        line = process.stdout.readline().strip()
+        if not line:
+            raise BenchmarkError(f"{module} did not start")
+        yield line
     finally:
         process.terminate()
         process.wait()
         process.stdout.close()
+
+
+@contextmanager
+def upstream(
+    pinning: Pinning, *, engines: int = 1, events: int = 64, interval_ms: float = 0
+) -> Iterator[list[int]]:
+    """The fast upstream; yields the ports of its engines."""
+    options = ("--engines", engines, "--events", events, "--interval-ms", interval_ms)
+    with serving("benchmarks.fast_upstream", *options, cores=pinning.others) as ports:
+        yield [int(port) for port in ports.split()]
 
 
 def cpu_seconds(pid: int) -> float:
@@ -184,3 +185,23 @@ def revision() -> str:
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
     )
     return done.stdout.strip() or "no git"
+
+
+def install(folder: str, *arguments: str, what: str, isolated: bool = True) -> Path:
+    """With pip, once, into an environment of its own below `.cache`, or without one into a folder there. Does
+    nothing when it is there. Raises BenchmarkError if that is impossible; `what` is then missing."""
+    at = ROOT / ".cache" / folder
+    stamp, wanted = at / "installed", "\n".join(arguments)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return at
+    print(f"installing {what} from PyPI into {at.relative_to(ROOT)}", file=sys.stderr, flush=True)
+    python, target = (str(at / "bin/python"), []) if isolated else (sys.executable, ["--target", str(at)])
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", *target]
+    commands = [[sys.executable, "-m", "venv", "--clear", str(at)]] if isolated else []
+    for command in (*commands, [*pip, *arguments]):
+        done = subprocess.run(command, capture_output=True, text=True, env=guarded())
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BenchmarkError(f"{what} cannot be installed: {last}")
+    stamp.write_text(wanted)
+    return at

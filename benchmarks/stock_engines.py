@@ -1,7 +1,6 @@
 """vLLM's own API servers on the CPU, as they come, with a tiny model and a small KV cache."""
 
 import json
-import os
 import sys
 import time
 import urllib.request
@@ -13,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.processes import BenchmarkError, on_cpus
+from benchmarks.live import launch
+from benchmarks.processes import BenchmarkError
 from lab.engine import tiny_model
 from scripted_engine.process import EngineOptions, ScriptedEngine
 
@@ -21,7 +21,6 @@ MODEL: Final = "tiny"
 KV_BLOCKS: Final = 1_000
 BLOCK: Final = 32
 LONGEST: Final = 8_192
-_HEALTHY_WITHIN_S: Final = 600.0
 _EMPTY_WITHIN_S: Final = 60.0
 _WARM_UP_WORDS: Final = (400, 2_000, 5_000)
 
@@ -62,14 +61,9 @@ def stock_engines(
         extra_args=("--num-gpu-blocks-override", str(kv_blocks), *flags),
         extra_env={"VLLM_SERVER_DEV_MODE": "1"},  # for `/reset_prefix_cache`
     )
-    cores = sorted(os.sched_getaffinity(0))
     engines = [ScriptedEngine({"scripts": {}}, options) for _ in range(replicas)]
-    for number, engine in enumerate(engines):
-        stack.callback(engine.stop)
-        with on_cpus(frozenset({cores[number % len(cores)]})):
-            engine.launch()
+    launch(stack, engines)
     for engine in engines:
-        engine.wait_healthy(_HEALTHY_WITHIN_S)
         warm_up(engine.url, name)
     return [engine.url for engine in engines], model
 

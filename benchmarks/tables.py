@@ -1,21 +1,15 @@
 """What the rounds amount to: each gateway's figures, the ratios that count, and who was better."""
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from benchmarks.shapes import Measured, Shape, Unit
-from benchmarks.verdict import Figure, Spread, Verdict, ratios
+from benchmarks.verdict import Spread, Verdict, ratios
 
 Results = dict[str, dict[str, list[Measured]]]
 """Shape → gateway → one measurement for each round."""
 
 NOTICEABLE_SHARE: Final = 0.1
-
-
-class Disturbed(NamedTuple):
-    times: int
-    of: int
-    """Measurements in all."""
 
 
 OURS: Final = "turnpike"
@@ -27,51 +21,40 @@ AS_THEY_COME: Final = ("smg", "vllm-router")
 LEAN: Final = ("smg lean", "vllm-router lean")
 
 
-def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> list[str]:
-    """Adds the shape's figures to the verdict, and returns what is to be said of them."""
-    lines = []
+def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> None:
+    """Adds the shape's figures to the verdict."""
     for kind, names, bound in (("", AS_THEY_COME, shape.bound), ("_lean", LEAN, shape.lean_bound)):
         rival = fastest(shape, rounds, names)
         ratio = None if rival is None else ratios(values(rounds[OURS]), values(rounds[rival]))
         name, value = f"{shape.name}_ratio{kind}", None if ratio is None else ratio.median
         if bound is None:
-            figure = verdict.tell(name, value)
+            verdict.tell(name, value)
         elif shape.is_less_better:
-            figure = verdict.at_most(name, value, bound)
+            verdict.at_most(name, value, bound)
         else:
-            figure = verdict.at_least(name, value, bound)
-        lines.append(_sentence(rival, ratio, figure))
-    lines += _lean_to_lean(shape, rounds, verdict)
+            verdict.at_least(name, value, bound)
+    rivals = [name for name in LEAN if name in rounds and not any(m.failures for m in rounds[name])]
+    if OURS_LEAN in rounds and rivals:
+        cpu = {name: [m.cpu_us for m in rounds[name]] for name in (OURS_LEAN, *rivals)}
+        best = min(rivals, key=lambda name: Spread.of(cpu[name]).median)
+        ratio = ratios(cpu[OURS_LEAN], cpu[best])
+        value = None if ratio is None else ratio.median
+        verdict.at_most(f"{shape.name}_lean_to_lean_cpu", value, LEAN_BOUND)
     for name, measured in rounds.items():
         spread = Spread.of(values(measured))
         verdict.tell(f"{shape.name}.{name}", spread.median)
-        verdict.tell(
-            f"{shape.name}.{name}.spread",
-            (spread.high - spread.low) / spread.median if spread.median else None,
-        )
+        width = (spread.high - spread.low) / spread.median if spread.median else None
+        verdict.tell(f"{shape.name}.{name}.spread", width)
         if name != "upstream itself" and shape.unit is not Unit.CPU:
             verdict.tell(f"{shape.name}.{name}.cpu_us", Spread.of([m.cpu_us for m in measured]).median)
-    return [*lines, *_losses(shape, rounds)]
 
 
-def _lean_to_lean(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> list[str]:
-    rivals = [name for name in LEAN if name in rounds and not any(m.failures for m in rounds[name])]
-    if OURS_LEAN not in rounds or not rivals:
-        return []
-    cpu = {name: [m.cpu_us for m in rounds[name]] for name in (OURS_LEAN, *rivals)}
-    rival = min(rivals, key=lambda name: Spread.of(cpu[name]).median)
-    ratio = ratios(cpu[OURS_LEAN], cpu[rival])
-    value = None if ratio is None else ratio.median
-    figure = verdict.at_most(f"{shape.name}_lean_to_lean_cpu", value, LEAN_BOUND)
-    return [_sentence(rival, ratio, figure).replace(OURS, f"CPU of {OURS_LEAN}", 1)]
-
-
-def disturbed(results: Results) -> Disturbed:
-    """How often strangers took a noticeable part of the gateway's core. It should be never."""
+def disturbed(results: Results) -> tuple[int, int]:
+    """How often strangers took a noticeable part of the gateway's core (it should be never), of how many."""
     shares = [
         each.strangers_share for rounds in results.values() for seen in rounds.values() for each in seen
     ]
-    return Disturbed(times=sum(share > NOTICEABLE_SHARE for share in shares), of=len(shares))
+    return sum(share > NOTICEABLE_SHARE for share in shares), len(shares)
 
 
 def fastest(shape: Shape, rounds: dict[str, list[Measured]], names: tuple[str, ...]) -> str | None:
@@ -91,47 +74,14 @@ def values(measured: list[Measured]) -> list[float]:
     return [each.value for each in measured]
 
 
-def print_shape(
-    shape: Shape, rounds: dict[str, list[Measured]], lines: list[str], tell: Callable[..., None]
-) -> None:
-    tell(f"\n{shape.title}")
-    tell(f"  {'':<21}{shape.unit.value:>13} [lowest–highest]     CPU/answer  core  strangers")
+def print_shape(shape: Shape, rounds: dict[str, list[Measured]], tell: Callable[..., None]) -> None:
+    tell(f"\n{shape.title}: {shape.unit.value} [lowest–highest], CPU an answer, others' share of it")
     for name, measured in rounds.items():
-        spread = Spread.of(values(measured))
-        cells = f"{_number(spread.median):>10} [{_number(spread.low)}–{_number(spread.high)}]"
-        if any(each.core_share for each in measured):
-            cpu = Spread.of([each.cpu_us for each in measured]).median
-            core = Spread.of([each.core_share for each in measured]).median
-            strangers = Spread.of([each.strangers_share for each in measured]).median
-            cells = f"{cells:<34}{cpu:>7.0f} µs {core:>5.0%} {strangers:>6.0%}"
+        spread, cpu = Spread.of(values(measured)), Spread.of([each.cpu_us for each in measured])
+        strangers = Spread.of([each.strangers_share for each in measured]).median
         failures = sum(each.failures for each in measured)
         first = next((each.first_failure for each in measured if each.first_failure), "")
-        tell(f"  {name:<24}{cells}{f'  {failures} FAILED: {first}' if failures else ''}")
-    for line in lines:
-        tell(f"  {line}")
-
-
-def _sentence(rival: str | None, ratio: Spread | None, figure: Figure) -> str:
-    if rival is None or ratio is None:
-        return "no ratio: no Rust router answered everything right"
-    text = f"turnpike ÷ {rival}: {ratio.median:.2f} [{ratio.low:.2f}–{ratio.high:.2f}]"
-    if figure.target is None:
-        return f"{text} (for information)"
-    return f"{text}, target {figure.target}: {'holds' if figure.ok else 'MISSED'}"
-
-
-def _losses(shape: Shape, rounds: dict[str, list[Measured]]) -> list[str]:
-    ours = Spread.of(values(rounds[OURS])).median
-    ahead = []
-    for name, measured in rounds.items():
-        theirs = Spread.of(values(measured)).median
-        if name in (OURS, OURS_LEAN) or not ours or not theirs:
-            continue
-        factor = ours / theirs if shape.is_less_better else theirs / ours
-        if factor > 1:
-            ahead.append(f"{name} ({factor:.1f}×)")
-    return [f"ahead of turnpike: {', '.join(ahead) or 'nothing'}"]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        tell(
+            f"  {name:<24}{spread.median:>10,.4g} [{spread.low:,.4g}–{spread.high:,.4g}]"
+            f"{cpu.median:>8.0f} µs {strangers:>6.0%}{f'  {failures} FAILED: {first}' if failures else ''}"
+        )

@@ -171,10 +171,7 @@ async def _measured(shape: Shape, turns: int, engine: int, folder: str, mode: st
 def work(name: str, turns: int, *, is_relay: bool) -> None:
     """In a process of its own: prints what it measured."""
     [shape] = [each for each in SHAPES if each.name == name]
-    with (
-        upstream(Pinning.of_this_machine(), events=4) as [engine],
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    with upstream(Pinning.of_this_machine(), events=4) as [engine], tempfile.TemporaryDirectory() as folder:
         found = uvloop.run(_measured(shape, turns, engine, folder, _RELAY if is_relay else _SESSIONS))
     print(json.dumps(found), flush=True)
     os._exit(0)  # connections that are none cannot be drained

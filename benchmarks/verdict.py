@@ -23,6 +23,8 @@ class Verdict:
 
     def __init__(self) -> None:
         self.figures: dict[str, Figure] = {}
+        self.prefix = ""
+        """Before the names of what is added from now on."""
 
     def at_least(self, name: str, value: float | None, bound: float) -> Figure:
         return self._add(name, value, f">= {bound:g}", value is not None and value >= bound)
@@ -55,6 +57,7 @@ class Verdict:
         return self.exit_status
 
     def _add(self, name: str, value: float | None, target: str | None, ok: bool) -> Figure:
+        name = self.prefix + name
         if name in self.figures:
             raise ValueError(f"{name} is there twice")
         figure = Figure(value=None if value is None else float(f"{value:.4g}"), target=target, ok=ok)

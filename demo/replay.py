@@ -14,11 +14,11 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.chat_agents import ChatAgents, Talk, Turned, scripts, talk, vocabulary
 from benchmarks.live import Completions, Kind, drawn
 from demo.balancer import Choose
 from demo.progress import Say
 from demo.runs import SAY_EVERY_S
+from lab.simulator.live.chat_agents import ChatAgents, Talk, Turned, scripts, talk, vocabulary
 from lab.simulator.live.endpoint import Endpoint, Question, Reply
 from lab.simulator.live.player import play
 from lab.workload.trace.format import Session

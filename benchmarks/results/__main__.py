@@ -29,11 +29,10 @@ from benchmarks.results import compares, page
 from benchmarks.results.figures import KEPT
 from benchmarks.results.scenario import OURS, Scenario, names
 from benchmarks.results.store import FOLDER, Run, Store, sha256_of
-from benchmarks.results.world import on_cores
-from benchmarks.simulations.knee import Slow, find_knee
-from benchmarks.simulations.workloads import composed, load
+from benchmarks.simulations.workloads import composed, load, with_tools
 from benchmarks.verdict import Verdict
 from lab.simulator.baselines.spec import Variant, parse_policies
+from lab.simulator.experiment.knee import Slow, find_knee
 from lab.simulator.experiment.parallel import run_all
 from lab.simulator.experiment.trial import Setting, Trial
 from lab.workload.trace.format import Session
@@ -79,7 +78,9 @@ class Bench:
                 )
             self._sessions: list[Session] = load(path, scenario.fleet).sessions
         if scenario.tool_cores:
-            self._sessions = [on_cores(each, scenario.tool_cores) for each in self._sessions]
+            self._sessions = [
+                with_tools(each, cpu_cores=lambda _: scenario.tool_cores) for each in self._sessions
+            ]
         self.setting = Setting(
             workload=self._sessions,
             fleet=scenario.fleet,

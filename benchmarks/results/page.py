@@ -8,7 +8,6 @@ from statistics import mean
 from typing import Final
 
 from benchmarks.results.compares import judge
-from benchmarks.results.drawing import drawing
 from benchmarks.results.figures import Cell, cells, ratio, strongest
 from benchmarks.results.headlines import NOT_MEASURED, Headlines, rows, sources
 from benchmarks.results.scenario import OURS, Claim, Scenario, names
@@ -17,7 +16,6 @@ from benchmarks.verdict import Interval, Verdict
 from lab.simulator.measures.figures import BY_NAME
 from lab.simulator.report.text import number
 
-IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/img"
 OFF: Final = 0.02
 """A run that is made again may be off by so much: sums of floats depend on their order."""
 _NOTICEABLE: Final = 0.03
@@ -46,10 +44,6 @@ def whole() -> str:
     papers = [each for each in told if not each[1].compares]
     others = Headlines.read()
     parts = [_HEAD, *_short(papers), ""]
-    for name, scenario, store in papers:
-        path = IMAGES / f"results-{name}.svg"
-        path.write_text(drawing(scenario, list(store.runs.values())), encoding="utf-8")
-        parts += [f"![{scenario.title}: completion and goodput over load](../img/{path.name})", ""]
     parts += ["## The papers' headlines, each on its own ground", "", *_claims(read), *rows(others), ""]
     parts += _details("Where the figures that are of no workload above come from", sources(others))
     parts += ["", "## Every point", "", _POINTS]

@@ -68,21 +68,3 @@ def _flooded(tenant: str, setting: Setting, trial: Trial) -> Staged:
     ]
     both = sorted([*sessions, *more], key=lambda session: session.arrival_s)
     return Staged(sessions=both, fleet=setting.fleet)
-
-
-def on_cores(session: Session, cores: float) -> Session:
-    """The same, and each of its tools asks for so many."""
-    swap = msgspec.structs.replace
-    return swap(
-        session,
-        threads=tuple(
-            swap(
-                thread,
-                turns=tuple(
-                    swap(turn, tools=tuple(swap(tool, cpu_cores=cores) for tool in turn.tools))
-                    for turn in thread.turns
-                ),
-            )
-            for thread in session.threads
-        ),
-    )

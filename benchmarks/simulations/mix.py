@@ -6,19 +6,24 @@ equal parts, two independent Poisson processes, fifteen minutes. The paper shows
 """
 
 import itertools
+import multiprocessing
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final, Literal, Protocol
 
 import msgspec
 
-from benchmarks.simulations.played import Figures, outcomes
 from benchmarks.verdict import percentile
+from gateway.config.profiles import load_profile
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.driver import ClientConfig
 from lab.simulator.engine.options import EngineOptions
-from lab.simulator.fleet import FleetSpec, ReplicaGroup
-from lab.simulator.results import SessionOutcome
+from lab.simulator.fleet import Change, FleetSpec, ReplicaGroup
+from lab.simulator.isolated import IsolatedTimes
+from lab.simulator.results import Ignore, SessionOutcome, Totals, TurnOutcome
+from lab.simulator.run import simulate
 from lab.workload.trace.format import ServiceClass, Session, Thread, Turn
 from lab.workload.trace.spread import Spread
 
@@ -27,6 +32,10 @@ NOISE: Final = 0.02
 BLOCK: Final = 16
 _SHARED_MEMORY_GBIT_S: Final = 1e5
 """Of a pair that shares its memory: nothing is copied."""
+
+Figures = dict[str, float]
+_RETRIES: Final = 1_000_000
+"""Of a refused turn: a session that gives up would make a run look shorter than it was."""
 
 Lengths = tuple[Spread, Spread]
 """Tokens of a prompt and of its answer."""
@@ -122,6 +131,34 @@ class Ground(msgspec.Struct, frozen=True):
         return FleetSpec(replicas=groups, noise=NOISE, transfer_latency_s=0.0)
 
 
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """A fast device and two slow ones, and the paper's requests while little is known of them."""
+
+    name: str
+    joins: str | None = None
+    """A replica that comes after a third of the time."""
+    trace_s: float = 150.0
+    reactive: float = 15
+    background: float = 30
+
+    def sessions(self, seed: int) -> list[Session]:
+        rates = (self.reactive, self.background)
+        return arrivals(requests(REACTIVE), requests(BACKGROUND), rates, self.trace_s, seed)
+
+    def fleet(self, *, is_pair: bool) -> FleetSpec:
+        fast, slow = (f"benchmarks/simulations/{name}-8b.toml" for name in ("fast", "soc"))
+        changes = (Change(at_s=self.trace_s / 3, joins=self.joins),) if self.joins else ()
+        replicas = (ReplicaGroup(profile=fast), ReplicaGroup(profile=slow, count=2))
+        return FleetSpec(replicas=replicas, noise=NOISE, changes=changes)
+
+
+UNSEEN: Final = (
+    Devices(name="starts"),
+    Devices(name="slow_joins", joins="sim-2"),
+    Devices(name="fast_joins", joins="sim-0"),
+)
+
+
 class Arm(msgspec.Struct, frozen=True):
     """Who schedules, and on what."""
 
@@ -129,6 +166,60 @@ class Arm(msgspec.Struct, frozen=True):
     is_pair: bool = False
     places: int = 256
     """Requests that an engine runs at a time."""
+
+
+class Outcomes(Ignore):
+    def __init__(self) -> None:
+        self.turns: list[TurnOutcome] = []
+        self.sessions: list[SessionOutcome] = []
+
+    def turn_done(self, outcome: TurnOutcome) -> None:
+        self.turns.append(outcome)
+
+    def session_done(self, outcome: SessionOutcome) -> None:
+        self.sessions.append(outcome)
+
+
+def by_processes(
+    play: Callable[..., Figures], tasks: Sequence[tuple[object, ...]], *, jobs: int
+) -> Iterator[Figures]:
+    """Of each task, in their order, each as soon as those before it are over."""
+    import lab.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds; forked processes inherit it
+
+    if jobs == 1 or len(tasks) <= 1:
+        yield from (play(*task) for task in tasks)
+        return
+    with multiprocessing.get_context("fork").Pool(min(jobs, len(tasks))) as pool:
+        yield from pool.imap(_call, [(play, task) for task in tasks])
+
+
+def _call(job: tuple[Callable[..., Figures], tuple[object, ...]]) -> Figures:
+    play, task = job
+    return play(*task)
+
+
+def outcomes(
+    policy: str, fleet: FleetSpec, sessions: Sequence[Session], seed: int, asked: EngineOptions | None = None
+) -> tuple[Outcomes, Totals]:
+    """`asked`: of the engines; the defaults, unless stated."""
+    plan, found = parse_policies(policy)[0].variants[0].plan(fleet, asked), Outcomes()
+    first, options = load_profile(fleet.replicas[0].profile), plan.options
+    totals = simulate(
+        sessions,
+        plan.fleet,
+        plan.make_brain,
+        options=options,
+        client=ClientConfig(max_retries=_RETRIES),
+        seed=seed,
+        sink=found,
+        isolated=IsolatedTimes(
+            first,
+            kv_blocks=first.kv_tokens // options.block_size,
+            block_size=options.block_size,
+            max_model_len=options.max_model_len,
+        ),
+    )
+    return found, totals
 
 
 def _took_s(outcome: SessionOutcome) -> float:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from lab.simulator.engine.options import EngineOptions
 from lab.simulator.experiment.draw import fitting
 from lab.simulator.fleet import FleetSpec
 from lab.workload.trace.files import read_workload
-from lab.workload.trace.format import Header, Session
+from lab.workload.trace.format import Header, Session, Tool, Turn
 
 MIXES = ("saga-tenants", "mars-ilr3", "sutradhara-fan-out")
 
@@ -49,3 +50,21 @@ def load(path: Path, fleet: FleetSpec) -> Workload:
     kv_tokens = min(Plan.of(fleet).kv_tokens(fleet).values())
     fits = fitting(everything, kv_tokens=kv_tokens, max_model_len=EngineOptions().max_model_len)
     return Workload(header=header, sessions=fits, left_out=len(everything) - len(fits))
+
+
+def changed(session: Session, change: Callable[[Turn], Turn]) -> Session:
+    """The same, and each turn as that makes it."""
+    replace = msgspec.structs.replace
+    threads = (replace(thread, turns=tuple(map(change, thread.turns))) for thread in session.threads)
+    return replace(session, threads=tuple(threads))
+
+
+def with_tools(session: Session, **fields: Callable[[Tool], float]) -> Session:
+    """The same, and each tool with fields as those make them of it."""
+    replace = msgspec.structs.replace
+
+    def change(turn: Turn) -> Turn:
+        tools = (replace(tool, **{name: of(tool) for name, of in fields.items()}) for tool in turn.tools)
+        return replace(turn, tools=tuple(tools))
+
+    return changed(session, change)

@@ -4,7 +4,7 @@ Source: SAGA, §4.1 Eq. 1–3 (WA-LRU); Sutradhara, §4.3 (leaf before parent).
 Symbols: α, β, γ → ``alpha``, ``beta``, ``gamma``; size_max → ``size_max_blocks``;
     P_reuse(s) → ``reuse`` of `Evictor.claim`; t_last(s) → when the claim was made.
 Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, here block by block, and then
-    its size says nothing of a block's worth (measured: benchmarks/eviction.py). R̂ is not t/τ_max, τ_max being
+    its size says nothing of a block's worth (measured on block traces). R̂ is not t/τ_max, τ_max being
     how long something is idle at most. It grows by 1 in each ``idle_max_s``, and by 1 whenever as many blocks
     that were likely to be used again have been overwritten as are claimed: then the cache is too small for
     what is likely, and recency tells more than a guess. So a guess of P_reuse is worth at most 1.7 such

@@ -10,9 +10,9 @@ lowest goes first, equals go in order of arrival, and the highest is preempted f
 
 Deviations: one number for a request, compared when it is let in and when somebody must be preempted; the
 plugin decides at every step. There is no level by attained service and no age of the task in it: behind the
-gateway's window so few requests wait in an engine that neither changes anything measurable
-(`benchmarks/stock_order.py`). A number that was told cannot be taken back, so the one that waits for too long
-is not promoted: whoever comes after it is put behind it.
+gateway's window so few requests wait in an engine that neither changes anything measurable. A number
+that was told cannot be taken back, so the one that waits for too long is not promoted: whoever comes after it
+is put behind it.
 
 Invariants: 0, vLLM's own default, for what somebody waits for; never less, so that a number that an operator
 or a trusted client states can go before everything. Nobody who came more than `MAX_WAIT_S` after a request

@@ -1,4 +1,4 @@
-"""`turnpike eval sessions|workflow|graph FILE...`: how right inference is on recorded traffic."""
+"""`turnpike eval sessions|workflow|graph|prompts FILE...`: how right inference is on recorded traffic."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
 from lab.evaluation.adversarial import KINDS, stage_kind
 from lab.evaluation.gateways import SharedReplays
 from lab.evaluation.metrics import Score, Scores, score
+from lab.evaluation.next_prompts import add_prompts
 from lab.evaluation.recording import Exchange, read_recording
 from lab.evaluation.replay import Placed, replay
 from lab.evaluation.workflow_cli import add_graph, add_workflow
@@ -57,6 +58,7 @@ def add_eval(commands: Any) -> None:
     sessions.set_defaults(command=_sessions)
     add_workflow(subjects)
     add_graph(subjects)
+    add_prompts(subjects)
 
 
 def evaluate_sessions(

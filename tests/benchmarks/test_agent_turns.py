@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import agent_turns, peers
-from benchmarks.processes import BenchmarkError, Pinning
+from benchmarks import agent_turns
+from benchmarks.processes import Pinning
 
 
 @pytest.fixture(autouse=True)
@@ -13,17 +13,6 @@ def same_signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
-
-
-def test_without_the_rust_peers_there_is_one_line_and_status_2(monkeypatch, capsys):
-    def cannot() -> None:
-        raise BenchmarkError("the Rust peers cannot be installed: no network")
-
-    monkeypatch.setattr(peers, "install_rust_peers", cannot)
-    assert agent_turns.main(["--quick", "--json"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err == "agent_turns: the Rust peers cannot be installed: no network\n"
 
 
 def test_the_last_line_is_json_and_the_status_tells_what_was_missed(monkeypatch, capsys):

@@ -2,9 +2,8 @@
 
 import pytest
 
-from benchmarks.fidelity_chats import Chats
+from benchmarks.fidelity.chats import APPENDING, SWITCHING, SYSTEMS, TOOLS, Chats
 from benchmarks.live import drawn
-from benchmarks.live_overlap import APPENDING, SWITCHING, SYSTEMS, TOOLS
 from lab.simulator.agents import agent_of
 from lab.workload.trace.format import TurnRef, check
 

@@ -4,19 +4,13 @@ import pytest
 
 from benchmarks.overlap import (
     BASELINE,
-    QPS,
-    SHORT_TOOLS,
     VARIANTS,
     Figures,
     judge_ablation,
-    judge_curves,
     judge_harm,
     load_at,
-    orchestrated,
-    tossed,
 )
 from benchmarks.verdict import Verdict
-from lab.workload.trace.format import Session
 
 
 def runs(*ftr_s: float, completion_s: float = 60.0) -> list[Figures]:
@@ -47,43 +41,9 @@ def test_the_load_at_a_time_is_read_off_the_curve(time_s, load):
     assert load_at([(1.0, 20.0), (3.0, 60.0), (2.0, 30.0)], time_s) == load
 
 
-@pytest.mark.parametrize(("times", "missed"), [(2.0, []), (1.5, ["paper_both_load_at_equal_ftr_p50"])])
-def test_less_load_than_the_papers_at_the_same_time_is_missed(times, missed):
-    verdict = Verdict()
-    curves = {BASELINE: {qps: runs(1000 * qps) for qps in QPS}}
-    for name in ("both", "sutradhara"):
-        curves[VARIANTS[name]] = {qps: runs(1000 * qps / times) for qps in (*QPS, 2 * QPS[-1])}
-    judge_curves(curves, verdict)
-    assert verdict.missed == missed
-
-
 @pytest.mark.parametrize(("on", "missed"), [(1.005, 0), (1.02, 4)])
 def test_who_pays_more_than_one_per_cent_is_told(on, missed):
     names = ("ttft_mean_s", "ttft_p90_s", "completion_mean_s", "completion_p90_s")
     verdict = Verdict()
     judge_harm("r", [dict.fromkeys(names, on)], [dict.fromkeys(names, 1.0)], verdict)
     assert len(verdict.missed) == missed
-
-
-def tools_s(session: Session) -> float:
-    turns = session.threads[0].turns[:-1]
-    return sum(max(tool.duration_s for tool in turn.tools) for turn in turns)
-
-
-def test_short_tools_are_the_same_sessions():
-    usual, short = orchestrated(5), orchestrated(5, tools=SHORT_TOOLS)
-    for one, other in zip(usual, short, strict=True):
-        assert tools_s(other) == pytest.approx(SHORT_TOOLS * tools_s(one))
-        assert [turn.input_tokens for turn in one.threads[0].turns] == [
-            turn.input_tokens for turn in other.threads[0].turns
-        ]
-
-
-def test_a_coin_says_which_system_prompt_comes_next():
-    keys = {
-        turn.shared_key
-        for session in tossed(orchestrated(60))
-        for turn in session.threads[0].turns
-        if turn.shared_key
-    }
-    assert {"agent/orchestrator/chat/0", "agent/orchestrator/chat/1"} <= keys

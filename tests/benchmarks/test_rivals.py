@@ -1,132 +1,107 @@
-"""What agents of a live comparison say, and what is made of what they saw, without anything live."""
+"""What is read of AIPerf, of vLLM's benchmark and of engines, and how Turnpike's figures are judged."""
 
-import asyncio
+import argparse
 import json
+from pathlib import Path
 
-import aiohttp
 import pytest
-from aiohttp import web
 
-from benchmarks.chat_agents import NAMED_BY, ChatAgents, Talk, Turned, scripts, talk
-from benchmarks.live import drawn
-from benchmarks.rivals import COLD, KIND, LESS, OURS, WORSE, Run, Seen, judge
+from benchmarks.processes import ROOT, BenchmarkError
+from benchmarks.rivals import agents, aiperf, chats, multi_turn
+from benchmarks.rivals.__main__ import tree_of
+from benchmarks.rivals.aiperf import Load
+from benchmarks.rivals.arms import NONE, OURS, arms
+from benchmarks.rivals.judging import COLD, Bound, Figures, judge
+from benchmarks.rivals.multi_turn import Asked
+from benchmarks.stock_engines import PrefixCache
 from benchmarks.verdict import Verdict
-from lab.simulator.live.endpoint import Question, TurnedAwayError
-from scripted_engine import script
 
-WORDS = ["alpha", "beta", "gamma", "delta"]
-
-
-def words_of(talk: Talk) -> list[int]:
-    """In each turn's prompt."""
-    told = sum(len(message["content"].split()) for message in talk.opening)
-    counts = [told]
-    for turn, result in zip(talk.turns, talk.results, strict=False):
-        told += len(turn["text"].split()) + len(result.split())
-        counts.append(told)
-    return counts
+EXPORT = Path(__file__).with_name("aiperf_export.json").read_bytes()
+"""AIPerf 0.13.0 of 24 requests, half of which went to a port where nobody listens, less what nobody reads."""
+METRICS = """\
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 18900.0
+vllm:prefix_cache_queries_created{engine="0",model_name="tiny"} 1.7955205712785923e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 11296.0
+vllm:external_prefix_cache_queries_total{engine="0",model_name="tiny"} 7.0
+"""
 
 
-def test_talks_are_as_long_as_the_workload_says_and_engines_can_play_them():
-    sessions = drawn(KIND, 5)
-    talks = {session.id: talk(session, WORDS) for session in sessions}
-    for session in sessions:
-        said = talks[session.id]
-        wanted = [turn.input_tokens for turn in session.threads[0].turns]
-        assert words_of(said) == pytest.approx(wanted, rel=0.05)
-        assert len(said.results) == len(said.turns) - 1, "the last turn calls nothing"
-        assert "tool_calls" not in said.turns[-1] and all("tool_calls" in turn for turn in said.turns[:-1])
-    book = script.parse(scripts(talks))
-    assert book.scripts.keys() == talks.keys()
-    assert talks["round-0"].opening[1]["content"].startswith("[[script:round-0]] ")
-    shared = {json.dumps(said.opening[0]) for said in talks.values()}
-    assert len(shared) == 1 and len({said.opening[1]["content"] for said in talks.values()}) == 5
-    assert talk(sessions[0], WORDS) == talks[sessions[0].id]
+def test_the_export_of_a_run_half_of_which_failed():
+    seen = aiperf.read(EXPORT)
+    assert (seen.duration_s, seen.requests_per_s, seen.ttft_p99_ms, seen.answered) == (
+        *(3.6404, 3.2838, 515.2225, 12),
+    )
+    load = Load(pause_s=0.2, concurrency=4, conversations=6, turns=4)
+    assert chats.figures(seen, load, hit_rate=0.5, strangers=0.0)["failed"] == 12
+    found = json.loads(EXPORT)
+    del found["time_to_first_token"]
+    with pytest.raises(BenchmarkError, match=r"time_to_first_token.*ClientConnectorError"):
+        aiperf.read(json.dumps(found).encode())
+    with pytest.raises(BenchmarkError, match="cancelled"):
+        aiperf.read(json.dumps(json.loads(EXPORT) | {"was_cancelled": True}).encode())
 
 
-CHUNKS = (
-    {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
-    {"choices": [{"delta": {"content": "I look"}}]},
-    {"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "call-1", "function": {"name": "run"}}]}}]},
-    {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": '{"command": '}}]}}]},
-    {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": '"ls"}'}}]}}]},
-)
+def test_hits_are_those_since_then_of_all_engines():
+    before = PrefixCache.read([METRICS, METRICS])
+    assert before == PrefixCache(queries=37_800, hits=22_592)
+    more = METRICS.replace("18900.0", "19900.0").replace("11296.0", "12046.0")
+    assert PrefixCache.read([METRICS, more]).hit_rate_since(before) == 0.75
+    with pytest.raises(BenchmarkError, match="vllm:prefix_cache_queries"):
+        PrefixCache.read(["vllm:something_else 3"])
 
 
-def test_the_next_turn_says_what_was_answered_and_brings_the_result():
-    asked: list[tuple[dict[str, str], dict[str, object]]] = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        asked.append((dict(request.headers), await request.json()))
-        if len(asked) == 1:
-            return web.Response(status=503)
-        response = web.StreamResponse(headers={"x-turnpike-queue-ms": "250"})
-        await response.prepare(request)
-        usage = {"prompt_tokens": 70, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 64}}
-        for chunk in (*CHUNKS, {"choices": [], "usage": usage}):
-            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-    async def run() -> ChatAgents:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        said = Talk([{"role": "user", "content": "go"}], [], ["a file"])
-        async with aiohttp.ClientSession() as client:
-            agents = ChatAgents(client, f"http://127.0.0.1:{port}", "m", {"s": said}, headers=NAMED_BY)
-            question = Question(session="s", prompt=[], output_tokens=1, is_final=False)
-            with pytest.raises(TurnedAwayError):
-                await agents.ask(question)
-            reply = await agents.ask(question)
-            assert (reply.cached_tokens, reply.output_tokens, reply.queued_s) == (64, 9, 0.25)
-            with pytest.raises(IndexError):  # the talk has one result only
-                await agents.ask(question)
-        await runner.cleanup()
-        return agents
-
-    agents = asyncio.run(run())
-    first, again, second = (body["messages"] for _, body in asked)
-    assert first == again == [{"role": "user", "content": "go"}]
-    call = {"type": "function", "id": "call-1", "function": {"name": "run", "arguments": '{"command": "ls"}'}}
-    assert second == [
-        *first,
-        {"role": "assistant", "content": "I look", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call-1", "content": "a file"},
+def test_a_run_lasts_from_the_first_request_to_the_last_answer():
+    asked = [
+        Asked(ttft_ms=100, latency_ms=500, start_time_ms=2_000),
+        Asked(ttft_ms=300, latency_ms=2_000, start_time_ms=1_000),
     ]
-    assert all(headers[name] == "s" for headers, _ in asked for name in NAMED_BY)
-    assert agents.turns[:2] == [Turned("s", 0, 70, 64, 0), Turned("s", 1, 70, 64, 79)]
+    run = multi_turn.figures(asked, 3, 0.5, 0.1)
+    assert (run["requests_per_s"], run["ttft_mean_ms"], run["latency_mean_ms"]) == (1.0, 200, 1_250)
 
 
-def run(seconds: float, cached: int, pace_s: float = 1.0, failed: int = 0) -> Run:
-    turns = [Turned("s", 0, 1_000, 0, 0), Turned("s", 1, 2_000, cached, 1_500)]
-    return Run(seconds=[seconds] * 9 + [2 * seconds], pace_s=pace_s, turns=turns, failed=failed)
-
-
-def test_times_are_in_units_of_the_pace_and_no_more_is_reused_than_was_left():
-    seen = Seen.of([run(10.0, 1_200), run(20.0, 1_800, pace_s=2.0)])
-    assert (seen.mean, seen.p90) == (11.0, 10.0)
-    assert seen.hit_rate == 3_000 / 6_000
-    assert seen.reused == (1_200 + 1_500) / 3_000
+def run(mean: float, hits: float = 0.8, failed: int = 0) -> Figures:
+    return {"mean": mean, "p90": 2 * mean, "hit_rate": hits, "failed": failed, "strangers": 0.0}
 
 
 @pytest.mark.parametrize(
     ("ours", "missed"),
     [
-        (run(10.0, 1_500), []),
-        (run(10.0 * WORSE * 1.01, 1_500), ["mean_to_best", "p90_to_best"]),
-        (run(10.0, 1_500 - int(3_000 * LESS) - 1), ["hit_rate_less_best"]),
-        (run(10.0, 1_500, failed=1), ["failed"]),
+        ([run(10.0), run(30.0), run(10.4)], []),
+        ([run(10.6)] * 3, ["mean_to_best", "p90_to_best"]),
+        ([run(10.0, hits=0.79)] * 3, ["hit_rate_to_best"]),
+        ([run(10.0), run(10.0), run(10.0, failed=1)], ["failed"]),
     ],
 )
-def test_what_counts_is_the_best_of_the_others_and_not_how_turnpike_began(ours, missed):
+def test_the_median_of_the_rounds_is_held_against_the_best_other(ours, missed):
     verdict = Verdict()
-    judge(
-        {OURS: [ours], COLD: [run(1.0, 2_000)], "quick": [run(10.0, 0)], "slow": [run(30.0, 1_500)]}, verdict
-    )
+    others = {COLD: [run(1.0, hits=1.0)] * 3, "quick": [run(10.0, hits=0.7)] * 3, "slow": [run(30.0)] * 3}
+    judge(verdict, "", {OURS: ours, **others}, agents.BOUNDS)
     assert verdict.missed == missed
-    assert verdict.figures["mean_cold_to_best"].value == 0.1
+    assert verdict.figures["slow.mean"].value == 30.0
+
+
+def test_to_an_arm_it_is_compared_round_by_round():
+    verdict, bound = Verdict(), Bound(figure="mean", to=NONE, at_most=1.0)
+    judge(verdict, "4s.", {OURS: [run(20.0), run(11.0)], NONE: [run(40.0), run(10.0)]}, [bound])
+    assert verdict.figures["4s.mean_to_none"].value == 0.8
+    low, high = (verdict.figures[f"4s.mean_to_none_{side}"].value or 0.0 for side in ("low", "high"))
+    assert low < 0.5 < high
+    judge(alone := Verdict(), "", {OURS: [run(20.0)]}, [bound])
+    assert "mean_to_none" not in alone.figures
+
+
+def test_with_short_pauses_it_should_gain_and_with_long_ones_do_no_harm():
+    def targets(pause_s: float) -> set[str]:
+        return {each.figure for each in chats.bounds(pause_s) if each.at_most or each.at_least}
+
+    assert targets(0.15) == {"ttft_p99_ms", "requests_per_s"}
+    assert targets(4.0) == {"ttft_p99_ms", "duration_s", "ttft_mean_ms"}
+
+
+def test_rows_and_arms_are_those_that_there_are():
+    assert chats.rows_of("4,2:30") == {4.0: 40, 2.0: 30}
+    assert chats.rows_of(None, is_quick=True) == {4.0: 40, 0.15: 40}
+    assert {*agents.ARMS, *chats.ARMS, *multi_turn.ARMS} <= arms().keys()
+    assert tree_of(str(ROOT)) == ROOT
+    with pytest.raises(argparse.ArgumentTypeError, match="no checkout"):
+        tree_of("/")

@@ -1,14 +1,17 @@
 """The soak's judgement: what is lost, ends twice or grows is found."""
 
 import json
+import random
 from collections import Counter, deque
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from benchmarks import soak, soak_agents
-from benchmarks.soak_gateway import container_sizes
+from benchmarks.dialects import DIALECTS
+from benchmarks.soak import __main__ as soak
+from benchmarks.soak import agents, engine
+from benchmarks.soak.gateway import container_sizes
 from benchmarks.verdict import Verdict
 
 
@@ -28,28 +31,14 @@ class Owner:
 def test_containers_are_counted_by_who_holds_them():
     Books.__module__ = Owner.__module__ = "gateway.tested"
     owner = Owner(Books({"a": [1, 2, 3], "b": []}, [(), ()]))
-    assert container_sizes(owner) == {
-        "Owner.queue": 2,
-        "Books.live": 2,
-        "Books.live[]": 3,
-        "Books.log": 2,
-    }
+    assert container_sizes(owner) == {"Owner.queue": 2, "Books.live": 2, "Books.live[]": 3, "Books.log": 2}
 
 
-def test_what_is_held_twice_is_counted_once():
-    Books.__module__ = Owner.__module__ = "gateway.tested"
-    shared = {"a": 1}
-    assert sum(container_sizes(Owner(Books(shared, [shared]))).values()) == 2 + 1 + 1
-
-
-class Told(soak.Soaked):
-    """What a gateway left behind."""
-
-    def __init__(self, folder: Path, records: list[dict], reports: list[dict]) -> None:
-        for name, lines in (("stream", records), ("report", reports)):
-            (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (folder / "log").write_text("")
-        self._folder = folder
+def left(folder: Path, records: list[dict], reports: list[dict]) -> soak.Left:
+    for name, lines in (("stream", records), ("report", reports)):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "log").write_text("")
+    return soak.Left(folder)
 
 
 def turn(name: str, outcome: str = "finished") -> list[dict]:
@@ -74,8 +63,8 @@ def turn(name: str, outcome: str = "finished") -> list[dict]:
 )
 def test_accounts(tmp_path, records, missed):
     verdict = Verdict()
-    counts = Counter({soak_agents.ANSWERED: 1, soak_agents.CUT: 1})
-    soak.judge_accounts(Told(tmp_path, records, []), counts, verdict, print)
+    counts = Counter({agents.ANSWERED: 1, agents.CUT: 1})
+    soak.judge_accounts(left(tmp_path, records, []), counts, verdict, print)
     assert verdict.missed == missed
 
 
@@ -103,5 +92,20 @@ def reports(**last: object) -> list[dict]:
 )
 def test_flatness(tmp_path, last, missed):
     verdict = Verdict()
-    soak.judge_flatness(Told(tmp_path, [], reports(**last)), -1.0, 100.0, verdict, print)
+    soak.judge_flatness(left(tmp_path, [], reports(**last)), -1.0, 100.0, verdict, print)
     assert verdict.missed == missed
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_agents_quote_what_the_engine_answers_and_bring_results(dialect, is_stream):
+    for seed in range(20):
+        items = dialect.opening("You are an agent.", "A task.")
+        body = agents.body_of(dialect, "You are odd.", items, ["grep", "bash"], is_stream=is_stream)
+        answer = engine.Answer(dialect.path.decode(), body, random.Random(seed), seed)
+        said = b"".join(answer.events()) if is_stream else json.dumps(answer.whole()).encode()
+        echoed = json.dumps(agents.echo(dialect, said, is_stream=is_stream))
+        for call, name, _ in answer.calls:
+            assert echoed.count(call) == 2 and name in echoed, "the call and its result"
+        assert ("Go on." in echoed) == (not answer.calls)
+        assert json.dumps("".join(answer.pieces))[1:-1] in echoed

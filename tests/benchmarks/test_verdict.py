@@ -67,19 +67,9 @@ def test_percentiles():
 def test_the_fastest_rival_is_the_one_that_counts():
     results = {"turnpike": rounds(30, 30), "smg": rounds(10, 10), "vllm-router": rounds(25, 25)}
     verdict = Verdict()
-    lines = judge(C32, results, verdict)
+    judge(C32, results, verdict)
     figure = verdict.figures["json_2kb_c32_ratio"]
     assert (figure.value, figure.ok) == (1.2, True)
-    assert lines[0] == "turnpike ÷ vllm-router: 1.20 [1.20–1.20], target >= 0.8: holds"
-
-
-def test_of_times_the_shortest_is_the_fastest():
-    results = {"turnpike": rounds(0.5), "smg": rounds(1.0), "vllm-router": rounds(2.0), "nginx": rounds(0.1)}
-    verdict = Verdict()
-    lines = judge(C1, results, verdict)
-    assert verdict.figures["json_2kb_c1_ratio"].value == 0.5
-    assert verdict.exit_status == 0
-    assert lines[-1] == "ahead of turnpike: nginx (5.0×)"
 
 
 def test_a_rival_that_gave_wrong_answers_is_none():

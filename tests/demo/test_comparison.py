@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chat_agents import Turned
 from benchmarks.live import Completions
 from demo import side_by_side
 from demo.agents import MINI_SWE_AGENT
@@ -15,6 +14,7 @@ from demo.runs import AgentRun, Plan
 from demo.sides import Counts, Side
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId
+from lab.simulator.live.chat_agents import Turned
 from lab.simulator.results import SessionOutcome, TurnOutcome
 from lab.workload.trace.format import ServiceClass
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.shared_store import MODEL, StoreEngines
 from tests.gateways import gateway_with
+from tests.server.shared_store import MODEL, StoreEngines
 
 TOKENS: Final = 24
 PREFILL, DECODE, OTHER = "pool-0", "pool-1", "pool-2"

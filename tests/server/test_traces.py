@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.otlp_receiver import Receiver, attributes, children
 from gateway.wire.traceparent import read_traceparent
 from tests.server.bench import CHAT_ANSWER, answer, eventually, post
+from tests.telemetry.otlp_receiver import Receiver, attributes, children
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CLIENTS = f"00-{TRACE}-b7ad6b7169203331-01"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.otlp_receiver import Receiver, attributes
 from gateway.server.tenants import hash_key
 from tests.server.bench import (
     CHAT_ANSWER,
@@ -21,6 +20,7 @@ from tests.server.bench import (
     post,
     sends,
 )
+from tests.telemetry.otlp_receiver import Receiver, attributes
 
 SECRET = "Bearer sk-of-the-client"
 ASK = {"role": "user", "content": "Weather in Paris?"}

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from benchmarks.otlp_receiver import Receiver, attributes
 from gateway import __version__
 from gateway.config.load import ConfigError
 from gateway.config.otel import OtelConfig
@@ -15,6 +14,7 @@ from gateway.telemetry import export as module
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.trace_context import TraceContexts
 from tests.core.playbook import Playbook, arrived, finished, first_token, session_finished, started, stated
+from tests.telemetry.otlp_receiver import Receiver, attributes
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
-from benchmarks.otlp_receiver import Receiver, attributes, metrics_of
 from gateway import __version__
 from gateway.config.load import ConfigError
 from gateway.config.otel import OtelConfig
@@ -23,6 +22,7 @@ from gateway.telemetry import metric_export as module
 from gateway.telemetry.genai_metrics import DURATION, FIRST_TOKEN, INSTRUMENTS, TOKEN, USAGE
 from gateway.telemetry.metric_export import MetricExport, encode_histogram
 from gateway.telemetry.spreads import Spread
+from tests.telemetry.otlp_receiver import Receiver, attributes, metrics_of
 from tests.telemetry.turns import turn
 
 VALUES = (0.0, 0.001, 0.01, 0.0100001, 0.5, 1.0, 2.5, 81.92, 100.0, 4.0, 1e9)

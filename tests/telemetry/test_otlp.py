@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from benchmarks.otlp_receiver import attributes
 from gateway.telemetry import otlp
 from gateway.telemetry.otlp import (
     CLIENT,
@@ -16,6 +15,7 @@ from gateway.telemetry.otlp import (
     encode_span,
     text_attribute,
 )
+from tests.telemetry.otlp_receiver import attributes
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 VALUES = (
