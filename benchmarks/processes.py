@@ -3,7 +3,6 @@
 import os
 import platform
 import resource
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +15,7 @@ from typing import Final
 import msgspec
 
 from scripted_engine.guardian import guard
+from scripted_engine.ports import free_port as free_port
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -73,14 +73,6 @@ def allow_many_connections(count: int = 65536) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
             return
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count) if hard > 0 else count, hard))
-
-
-def free_port() -> int:
-    """A port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
