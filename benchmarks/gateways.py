@@ -57,10 +57,6 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
         kinds = [(f"{count}", f"{ONE}:gateways={count}") for count in options.gateways]
         if options.alone:
             kinds += [(f"{count}_alone", f"{ONE}:gateways={count}:shares=0") for count in options.gateways]
-        if options.untaught:
-            kinds += [
-                (f"{count}_untaught", f"{ONE}:gateways={count}:lessons=0") for count in options.gateways
-            ]
         for kind, policy in kinds:
             several = [run(policy, relative * knee, seed) for seed in seeds]
             at = f"{kind}_at_{relative:g}"
@@ -94,7 +90,6 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--loads", type=_floats, default=LOADS, help="to the knee (default 0.9,1.2,1.5)")
     own.add_argument("--sessions", type=int, default=20, help="of each run, for each replica (default 20)")
     own.add_argument("--alone", action="store_true", help="also several that know nothing of one another")
-    own.add_argument("--untaught", action="store_true", help="also several that learn each for itself")
     own.add_argument("--knee", type=float, help="sessions an hour of the fleet (default: measured)")
     options, _ = own.parse_known_args(argv)
     return judged(

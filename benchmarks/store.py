@@ -1,11 +1,10 @@
-"""What the store of several gateways costs: `python -m benchmarks.store [--json] [--entries N] [FILE...]`.
+"""What the store of several gateways costs: `python -m benchmarks.store [--json] [--entries N]`.
 
 Starts a redis-server (from PATH or `.cache/programs`) and a local server, each a process of its own, and
 asks them from this one: for 4 keys at a time, one call after the other and 50 at once, and to write behind.
 Then it fills them: what does an entry of a 16-byte key and a 24-byte value take? Then it asks two gateways,
 one of which has the store, in turns to begin a conversation: what do its one look-up and what it publishes
-add? Of recordings (FILE) it says how much one gateway tells the others of what it learned, and how long
-others take to learn it.
+add?
 """
 
 import argparse
@@ -30,20 +29,12 @@ import uvloop
 from benchmarks.dialects import MODEL
 from benchmarks.gateway import gateway_process
 from benchmarks.processes import Pinning, cpu_seconds, upstream
-from gateway.core import events as ev
-from gateway.core.commands import Command
-from gateway.domain.ids import TenantId
-from gateway.domain.lessons import PERIOD_S, Notes, ToolRan, read
-from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.local_server import LocalServer
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Entry, Store
-from lab.evaluation.recording import read_recording
-from lab.evaluation.replay import Replay, recorded_brain
 from scripted_engine.guardian import guard
 
 FINDS, KEYS = 5_000, 4
-ROUNDS = 100
 WARM_UP = 200
 FETCHED = Path(__file__).resolve().parents[1] / ".cache/programs/bin"
 
@@ -75,17 +66,6 @@ async def measure(url: str) -> dict[str, float]:
     _, find_cpu_us = await cost_us(one_by_one, FINDS)
     many_wall_us, many_cpu_us = await cost_us(many_at_once, FINDS)
     write_wall_us, write_cpu_us = await cost_us(lambda: fill(store, 0, 100_000), 100_000)
-    teacher, pupil, batch = Lessons(store, "a", ()), Lessons(store, "b", ("a",)), a_full_batch()
-
-    async def teach() -> None:
-        for _ in range(ROUNDS):
-            teacher.publish(batch)
-            await store.flush()
-            async for _ in pupil.receive():
-                pass
-
-    lessons_wall_us, lessons_cpu_us = await cost_us(teach, ROUNDS)
-    assert pupil.received == ROUNDS * len(read(batch)) and not pupil.missed
     assert store.counters.dropped_writes == store.counters.failures == store.counters.timeouts == 0
     await store.aclose()
     return {
@@ -96,60 +76,6 @@ async def measure(url: str) -> dict[str, float]:
         "find_of_50_at_once_own_cpu_us": many_cpu_us,
         "publish_us": write_wall_us,
         "publish_own_cpu_us": write_cpu_us,
-        "full_batch_of_lessons_us": lessons_wall_us,
-        "full_batch_of_lessons_own_cpu_us": lessons_cpu_us,
-    }
-
-
-def a_full_batch() -> bytes:
-    notes = Notes()
-    while not notes.dropped:
-        notes.note(TenantId("tenant"), ToolRan(notes.noted, "bash", 1.5, 200.0, has_failed=False))
-    return notes.take()
-
-
-class Learning(Replay):
-    """By one of several gateways."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(read_recording(path), without_ids=False)
-        self.brain = recorded_brain(now=0.0, publishes=True)
-        self.batches: list[bytes] = []
-        self._due_s = 0.0
-
-    def handle(self, event: ev.Event, *, now: float) -> list[Command]:
-        if now >= self._due_s:
-            self._due_s = now + PERIOD_S
-            self.take()
-        return super().handle(event, now=now)
-
-    def take(self) -> None:
-        assert self.brain.taught.notes is not None
-        self.batches.append(self.brain.taught.notes.take())
-
-
-def lessons_of(files: list[Path]) -> dict[str, float]:
-    turns = size = largest = count = 0
-    took_s = 0.0
-    for path in files:
-        learning = Learning(path)
-        turns += len(learning.run())
-        learning.take()
-        size += sum(map(len, learning.batches))
-        largest = max(largest, *map(len, learning.batches))
-        pupil = recorded_brain(now=0.0)
-        for number, batch in enumerate(learning.batches):
-            began_s = time.perf_counter()
-            lessons = tuple(read(batch))
-            pupil.handle(ev.LessonsReceived(lessons), now=number * PERIOD_S)
-            took_s += time.perf_counter() - began_s
-            count += len(lessons)
-    return {
-        "turns": turns,
-        "lessons_per_turn": count / turns,
-        "bytes_per_turn": size / turns,
-        "largest_batch": largest,
-        "learn_us_per_turn": took_s * 1e6 / turns,
     }
 
 
@@ -263,7 +189,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--entries", type=int, default=1_000_000, help="to fill a store with")
-    parser.add_argument("recordings", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--requests", type=int, default=3_000, help="to each of two gateways")
     parser.add_argument("--serve", metavar="PATH", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -271,8 +196,6 @@ def main() -> None:
         uvloop.run(serve(arguments.serve))
     guard()
     figures: dict[str, dict[str, float]] = {}
-    if arguments.recordings:
-        figures["taught"] = lessons_of(arguments.recordings)
     with tempfile.TemporaryDirectory() as directory:
         with redis_server(directory) as (url, admin):
             figures["redis"] = uvloop.run(measure(url))

@@ -1,25 +1,21 @@
-"""What are roles, unlike devices and pulled prefixes worth on a fleet?
+"""What are roles and unlike devices worth on a fleet?
 
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
         [--knee PART=PER_H ...] [--loads KNEES ...] [--agents NAME ...] [--keep FILE]
 
-Simulated, in seven parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
+Simulated, in six parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
 
 `apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on agents that read long documents and on
 coding agents (those whose conversations end within 40,000 tokens, so that a run takes seconds), at 0.6, 1
-and 1.4 × the knee (where affinity takes 1.6 × what sessions take alone). Turnpike, whose roles are bound
-late, against the better of its own brain with every prompt computed where it is decoded and with two
-replicas for prompts and two for decoding; beside them a static split by a threshold (llm-d, Dynamo) and
-affinity. Mean completion; and the share of turns that miss a goal of 4 s to the first token or 20 ms for
-each other one.
+and 1.4 × the knee (where affinity takes 1.6 × what sessions take alone). Turnpike with two replicas for
+prompts and two for decoding, against its own brain with every prompt computed where it is decoded; beside
+them a static split by a threshold (llm-d, Dynamo) and affinity. Mean completion; and the share of turns that
+miss a goal of 4 s to the first token or 20 ms for each other one.
 
 `devices`: two H200, two A100 and two L40S with Qwen3-14B and 200 Gbit/s each, on coding agents at the knee,
 where Turnpike takes 1.6 × what sessions take alone on an H200: against affinity, SAGA's rule, and static
 splits whose prompts the fastest or the slowest two compute. Mean completion.
-
-`forks`: sessions of a 40,000-token prompt whose answer starts 40 sub-agents that go on from there, on four
-H200: the 90th percentile of their first tokens with and without pulling the prefix from where it is.
 
 `rented`: four H200, of which one costs 4 an hour while it is worth 0.002 that a turn is done a second sooner;
 coding agents at a quarter of the knee and at it. The share of turns that it gets, with that price and
@@ -32,9 +28,8 @@ second device computes prompts, as in the paper; `agent_xpu` is its policy there
 
 `classes`: what somebody waits for beside background work, on fast devices and slow ones
 (`simulations/devices.py`): Agent.xpu's requests on three small ones, agents on two H200 and two L40S.
-`turnpike` lets a second of background work count half (`routing.background_weight`); against itself without
-(`even`), vLLM's priorities by class with affinity (`vllm`), and background work bound to the slow devices
-(`bound`). Latencies and throughput.
+`turnpike`, with the plugin, against vLLM's priorities by class with affinity (`vllm`), and background work
+bound to the slow devices (`bound`). Latencies and throughput.
 
 `unseen`: the first two and a half minutes of these requests; and where a slow device, or the fast one, comes
 after fifty seconds. A gateway that is told no `profile` against one that is (`told`).
@@ -63,16 +58,14 @@ from lab.workload.trace.agent_kinds import CODING
 from lab.workload.trace.agents import AgentKind, session_of
 from lab.workload.trace.format import Session
 
-PARTS: Final = ("apart", "devices", "forks", "rented", "mix", "classes", "unseen")
+PARTS: Final = ("apart", "devices", "rented", "mix", "classes", "unseen")
 RELATIVE: Final = (0.6, 1.0, 1.4)
 NOISE: Final = 0.02
-SUB_AGENTS: Final = 40
-WORSE: Final = 1.02
 GAIN: Final = 1.2
 PRICE_PER_S: Final = 0.002
 """Where an hour of a replica costs 4: a second there counts as 0.56 more."""
 
-TOGETHER, APART, LATE = "turnpike:legs=off", "turnpike:prefill=0.1", "turnpike:roles=late"
+TOGETHER, APART = "turnpike:legs=off", "turnpike:prefill=0.1"
 PLAIN: Final = "turnpike"
 
 
@@ -171,7 +164,7 @@ def game_of(name: str, kind: AgentKind, fleet: FleetSpec, longest: int, count: i
         fleet=fleet,
         pool=sessions_of(kind, longest),
         count=count,
-        told=("completion_s", "slowdown", "ttft_s", "token_s", "late", "legs", "pulls"),
+        told=("completion_s", "slowdown", "ttft_s", "token_s", "late", "legs"),
     )
 
 
@@ -183,31 +176,14 @@ def apart(bench: Bench) -> None:
         game = game_of(kind.name, kind, LIKE, longest, bench.sessions)
         knee = bench.knee(kind.name, "affinity", game, guess)
         for relative in bench.loads:
-            found = bench([TOGETHER, APART, LATE, *rivals], at(game, relative * knee))
+            found = bench([APART, TOGETHER, *rivals], at(game, relative * knee))
             name = f"apart_{kind.name}_at_{relative:g}"
-            means = {
-                policy: statistics.fmean(run["completion_s"] for run in found[policy]) for policy in found
-            }
-            better = min((TOGETHER, APART), key=means.__getitem__)
-            ratio = bootstrapped(
-                [
-                    our["completion_s"] / their["completion_s"]
-                    for our, their in zip(found[LATE], found[better], strict=True)
-                ]
-            )
-            bench.verdict.at_most(f"{name}_to_the_better", ratio.mean, WORSE)
-            bench.verdict.tell(f"{name}_to_the_better_low", ratio.low)
-            bench.verdict.tell(f"{name}_to_the_better_high", ratio.high)
-            shorts = dict(
-                zip((TOGETHER, APART, *rivals), ("together", "apart", "split", "affinity"), strict=True)
-            )
-            for policy, short in ({LATE: "turnpike"} | shorts).items():
-                bench.verdict.tell(f"{name}_{short}_s", means[policy])
-                bench.verdict.tell(
-                    f"{name}_{short}_late", statistics.fmean(run["late"] for run in found[policy])
-                )
-            for policy, short in shorts.items():
-                bench.compare(f"{name}_{short}", found[LATE], found[policy], "completion_s", least=None)
+            for policy, short in zip(found, ("apart", "together", "split", "affinity"), strict=True):
+                runs = found[policy]
+                bench.verdict.tell(f"{name}_{short}_s", statistics.fmean(run["completion_s"] for run in runs))
+                bench.verdict.tell(f"{name}_{short}_late", statistics.fmean(run["late"] for run in runs))
+                if policy != APART:
+                    bench.compare(f"{name}_{short}", found[APART], runs, "completion_s", least=None)
 
 
 def devices(bench: Bench) -> None:
@@ -221,33 +197,8 @@ def devices(bench: Bench) -> None:
     }
     found = bench([PLAIN, TOGETHER, *rivals.values()], at(game, knee))
     for short, policy in rivals.items():
-        bench.compare(f"devices_{short}", found[LATE], found[policy], "completion_s", least=GAIN)
-    bench.compare("devices_together", found[LATE], found[TOGETHER], "completion_s", least=None)
-
-
-def forks(bench: Bench) -> None:
-    pulled, computed = "turnpike:legs=off:pulls=on", TOGETHER
-    rivals = {"computed": computed, "affinity": "affinity", "round_robin": "stock"}
-    for gbit_s in (400.0,) if bench.is_quick else (400.0, 100.0):
-        game = Game(
-            name=f"forks, {gbit_s:g} Gbit/s",
-            fleet=_fleet(gbit_s, ("qwen3-coder-30b-a3b@h200", 4)),
-            forks=SUB_AGENTS,
-            count=bench.sessions // 10,
-            told=("forks_ttft_p90_s", "completion_s", "pulls", "carried_gb"),
-        )
-        found = bench([pulled, *rivals.values()], game)
-        name = f"forks_at_{gbit_s:g}"
-        bench.verdict.tell(
-            f"{name}_ttft_p90_s", statistics.fmean(run["forks_ttft_p90_s"] for run in found[pulled])
-        )
-        for short, policy in rivals.items():
-            bench.compare(
-                f"{name}_ttft_p90_{short}", found[pulled], found[policy], "forks_ttft_p90_s", least=None
-            )
-            bench.compare(
-                f"{name}_completion_{short}", found[pulled], found[policy], "completion_s", least=None
-            )
+        bench.compare(f"devices_{short}", found[PLAIN], found[policy], "completion_s", least=GAIN)
+    bench.compare("devices_together", found[PLAIN], found[TOGETHER], "completion_s", least=None)
 
 
 def rented(bench: Bench) -> None:
@@ -287,10 +238,6 @@ GROUNDS: Final = (Ground("8b", 3, 6), Ground("3b", 4, 30))
 """Rates of the paper; 30 a minute, its most, saturate the smaller model."""
 SOONER: Final = 1 / 0.03
 """The paper prints 97 % less reactive latency."""
-WITHOUT: Final = 1.05
-"""How many times as long people wait at least, if background work counts in full."""
-AS_MUCH: Final = 0.98
-"""Of its background work within the trace, at least so much is done."""
 AS_SOON: Final = 0.7
 """Of how long people wait where profiles are told, to where they are not, while little is known."""
 MIXED: Final = ("reactive_s", "reactive_p90_s", "reactive_per_token_s", "background_per_token_s")
@@ -318,10 +265,8 @@ BY_CLASS: Final = ("reactive_s", "reactive_p99_s", "reactive_per_token_s", "back
 
 def classes(bench: Bench) -> None:
     for ground in DEVICES[:1] if bench.is_quick else DEVICES:
-        told = "turnpike:profiles=told"
         arms = {
-            "turnpike": f"{told}:background=0.5+plugin",
-            "even": f"{told}+plugin",
+            "turnpike": "turnpike:profiles=told+plugin",
             "vllm": "reactive-first",
             "bound": f"class-bound:background={ground.slow}",
         }
@@ -331,13 +276,11 @@ def classes(bench: Bench) -> None:
         ours = found.pop("turnpike")
         for name, theirs in found.items():
             for metric in BY_CLASS:
-                least = WITHOUT if name == "even" and metric == "reactive_s" else None
                 bench.compare(
-                    f"classes_{ground.name}_{name}_to_ours_{metric}", ours, theirs, metric, least=least
+                    f"classes_{ground.name}_{name}_to_ours_{metric}", ours, theirs, metric, least=None
                 )
-            least = AS_MUCH if name == "even" else None
             throughput = f"classes_{ground.name}_ours_to_{name}_throughput"
-            bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=least)
+            bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=None)
 
 
 def unseen(bench: Bench) -> None:
@@ -379,7 +322,6 @@ def main(argv: list[str] | None = None) -> int:
         parts = {
             "apart": apart,
             "devices": devices,
-            "forks": forks,
             "rented": rented,
             "mix": mix,
             "classes": classes,

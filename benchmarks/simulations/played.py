@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from benchmarks.simulations.forks import forking
-from benchmarks.verdict import percentile
 from gateway.config.profiles import load_profile
 from gateway.domain.ids import ReplicaId
 from lab.simulator.baselines.spec import parse_policies
@@ -28,7 +26,6 @@ Figures = dict[str, float]
 
 FIRST_TOKEN_S = 4.0
 TOKEN_S = 0.02
-_FORKS_EVERY_S = 60.0
 _RETRIES = 1_000_000
 """Of a refused turn: a session that gives up would make a run look shorter than it was."""
 
@@ -40,16 +37,12 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
     """To draw sessions from."""
     per_h: float = 0.0
     """Sessions."""
-    forks: int = 0
-    """Sub-agents of each session, which are made up and not drawn."""
     count: int
     """Sessions of a run."""
     told: tuple[str, ...]
     """Figures that are printed meanwhile."""
 
     def sessions(self, seed: int) -> list[Session]:
-        if self.forks:
-            return forking(self.count, self.forks, every_s=_FORKS_EVERY_S, seed=seed)
         return draw(self.pool, arrivals=Arrivals.POISSON, per_h=self.per_h, count=self.count, seed=seed)
 
 
@@ -122,7 +115,7 @@ def outcomes(
 def _figures(sink: Outcomes, totals: Totals, last: ReplicaId) -> Figures:
     """`last`: the fleet's last replica."""
     took_s = [each.end_s - each.arrival_s for each in sink.sessions]
-    found = {
+    return {
         "completion_s": statistics.fmean(took_s),
         "slowdown": statistics.fmean(
             took / each.isolated_s for took, each in zip(took_s, sink.sessions, strict=True)
@@ -132,13 +125,8 @@ def _figures(sink: Outcomes, totals: Totals, last: ReplicaId) -> Figures:
         "late": statistics.fmean(map(_is_late, sink.turns)),
         "on_last": statistics.fmean(turn.replica == last for turn in sink.turns),
         "legs": float(totals.prefill_legs),
-        "pulls": float(totals.pulls),
         "carried_gb": totals.carried_bytes / 1e9,
     }
-    forked = [turn.first_token_s - turn.arrival_s for turn in sink.turns if turn.thread and turn.turn == 0]
-    if forked:
-        found["forks_ttft_p90_s"] = percentile(forked, 90)
-    return found
 
 
 def _token_s(turn: TurnOutcome) -> float:

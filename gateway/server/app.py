@@ -240,7 +240,6 @@ class Gateway:
         self._start_loops()
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
-            self._tasks.supervise("peers' lessons", self._peers.teach)
             self._tasks.supervise("peers' timeouts", self._peers.listener.watch)
 
     async def _follow_orders(self, seat: Seat) -> None:

@@ -106,7 +106,6 @@ class Members:
             self._join(member)
         for replica in self.replicas.values():
             replica.follow(config.upstream, api_key=self._key_of(replica.id, replica.pool))
-            replica.kv_tier = references.kv_tiers.get(replica.id)
         self._follow_feeds()
 
     def _follow_feeds(self) -> None:
@@ -191,7 +190,6 @@ class Members:
             tls=self._references.upstream_tls if address.is_tls else None,
             local_faults=self._local_faults,
             keepalive_s=self._config.server.limits.tcp_keepalive_s,
-            kv_tier=self._references.kv_tiers.get(member.name),
         )
 
     def _key_of(self, name: ReplicaId, pool: PoolId) -> str | None:

@@ -7,7 +7,6 @@ from gateway.config.server import ServerConfig
 from gateway.server.asking import Asking
 from gateway.server.connection import Handler
 from gateway.server.handlers import Handlers
-from gateway.server.kv_fetches import PrefixPulls
 from gateway.server.mcp_calls import McpCalls
 from gateway.server.mcp_early import McpEarly
 from gateway.server.mcp_proxy import McpProxy
@@ -42,7 +41,6 @@ class Serving:
             overhead=metrics.overhead,
             websockets=self.websockets,
             legs=PrefillLegs.of(config, driver, replicas, health, asking.outbound),
-            pulls=PrefixPulls.of(config, replicas, metrics.pulls),
         )
         self.mcp: McpProxy | None = None
         """None if there is no tool server."""

@@ -28,7 +28,6 @@ from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
 from gateway.upstream.websocket import NoWebSocket, UpstreamWebSocket
-from gateway.wire.kv_transfer import Tier
 from gateway.wire.splice import Chunk
 
 C = TypeVar("C", UpstreamConnection, UpstreamWebSocket)
@@ -94,14 +93,12 @@ class Replica:
         tls: ssl.SSLContext | None,
         local_faults: LocalFaults | None = None,
         keepalive_s: int | None = None,
-        kv_tier: Tier | None = None,
     ) -> None:
         """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never."""
         self.id = replica
         self.pool = pool
         self.address = address
         self.api_key = api_key
-        self.kv_tier = kv_tier
         self.hint_key: str | None = None
         """With what hints to its engine are signed, as it told us; a new one each time it starts."""
         self.refuses_priority = False

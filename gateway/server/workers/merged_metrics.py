@@ -21,7 +21,6 @@ _OF_EACH: Final = frozenset(
         "turnpike_engine_waiting",
         "turnpike_engine_kv_tokens",
         "turnpike_tool_spans_left",
-        "turnpike_replica_hour_price",
     )
 )
 """Metrics with a label `worker`, beside all ratios. Of a span that one worker can use, the others say that
