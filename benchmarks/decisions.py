@@ -19,19 +19,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.brain import Brain
-from gateway.simulator.driver import ClientConfig
-from gateway.simulator.experiment.draw import Arrivals, draw
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.simulator.isolated import IsolatedTimes
-from gateway.simulator.run import simulate
-
 from benchmarks.simulations.workloads import MIXES, composed, load
 from gateway.config.profiles import load_profile
 from gateway.core.commands import Command, Dispatch, Prefill, PrefillLeg, Refuse, SendHint, StopPrefill
 from gateway.core.events import Event
 from gateway.domain.ids import ReplicaId, RequestId
+from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.brain import Brain
+from lab.simulator.driver import ClientConfig
+from lab.simulator.experiment.draw import Arrivals, draw
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from lab.simulator.isolated import IsolatedTimes
+from lab.simulator.run import simulate
 
 _PROFILE = "qwen3-coder-30b-a3b@h100"
 _SESSIONS = 48
@@ -68,9 +67,9 @@ def main() -> int:
 
 
 def digest_of(path: Path, policy: str) -> str:
-    fleet = FleetSpec(
-        replicas=(ReplicaGroup(profile=_PROFILE, count=2, offload_gb=16.0, network_gbit_s=100.0),)
-    )
+    # A simulated engine has one connector: to its host's memory, or to the other engines.
+    connector = {"network_gbit_s": 100.0} if "prefill=" in policy else {"offload_gb": 16.0}
+    fleet = FleetSpec(replicas=(ReplicaGroup(profile=_PROFILE, count=2, **connector),))
     workload = load(path, fleet)
     sessions = draw(workload.sessions, arrivals=Arrivals.POISSON, per_h=_PER_H, count=_SESSIONS, seed=1009)
     plan = parse_policies(policy)[0].variants[0].plan(fleet, None)

@@ -24,8 +24,9 @@ from benchmarks.command import judged
 from benchmarks.conversations import Conversation
 from benchmarks.gateway import running
 from benchmarks.load import Outcome, drive, is_right
-from benchmarks.processes import Pinning, cpu_seconds, free_port, on_cpus, serving, upstream
+from benchmarks.processes import Pinning, cpu_seconds, on_cpus, serving, upstream
 from benchmarks.verdict import Verdict, percentile, ratios
+from scripted_engine.ports import free_port
 
 CONNECTIONS: Final = 32
 _SCRAPE_S: Final = 5.0

@@ -21,7 +21,8 @@ from typing import Final
 import msgspec
 
 from benchmarks.dialects import MODEL
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, guarded, install, on_cpus
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, guarded, install, on_cpus
+from scripted_engine.ports import free_port
 
 PACKAGES: Final = ("smg==1.13.0", "vllm-router==0.1.17")
 """Fixed, so that two runs compare; raise them to what a user would get today."""

@@ -29,7 +29,6 @@ from benchmarks.processes import (
     BenchmarkError,
     Pinning,
     cpu_seconds,
-    free_port,
     guarded,
     on_cpus,
     upstream,
@@ -37,6 +36,7 @@ from benchmarks.processes import (
 from benchmarks.verdict import Verdict, percentile
 from gateway.server.picker.answers import DESTINATION
 from gateway.server.picker.messages import ProcessingRequest
+from scripted_engine.ports import free_port
 from tests.envoy_messages import ProcessingResponse
 
 _METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from scripted_engine.guardian import guard
-from scripted_engine.ports import free_port as free_port
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")

@@ -30,10 +30,11 @@ import uvloop
 from benchmarks.command import judged
 from benchmarks.dialects import MODEL
 from benchmarks.gateway import gateway_process
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, cpu_seconds, free_port, guarded, upstream
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, cpu_seconds, guarded, upstream
 from benchmarks.verdict import Verdict, percentile
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Entry, Store
+from scripted_engine.ports import free_port
 
 FINDS, KEYS = 5_000, 4
 WARM_UP = 200

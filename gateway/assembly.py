@@ -16,7 +16,6 @@ from gateway.core.session_book import SessionBook
 from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
-from gateway.domain.lessons import Notes
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.trickle import Trickle
 from gateway.routing.models import named_models
@@ -41,36 +40,29 @@ def assemble(
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
-    notes = Notes() if publishes else None
     live = live_settings(config)
-    forecasts = Forecasts(live.profiles, notes)
+    forecasts = Forecasts(live.profiles)
     if placement is None:
-        placement = PredictedPlacement(config.routing, forecasts, config.prefix_pull)
+        placement = PredictedPlacement(config.routing, forecasts)
     return Coordinator(
         core,
-        fleet=Fleet(
-            live.pools, FleetHealth(config.health), roles=live.roles, zones=live.zones, prices=live.prices
-        ),
-        admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted, notes=notes),
+        fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, prices=live.prices),
+        admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted),
         placement=placement,
         sessions=SessionBook(
             Sessions(config.sessions, session_ids),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
-            Predictor(config.workflow, notes),
+            Predictor(config.workflow),
             trusted=live.trusted if live.quotas else None,
             publishes=publishes,
         ),
         forecasts=forecasts,
         trickle=Trickle(config.trickle),
-        notes=notes,
         named_models=named_models(live.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,
         bounds=Bounds(config.bounds, config.prices, publishes=publishes) if config.bounds else None,
-        pulls=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer == "p2p")
-        if config.prefix_pull.enabled
-        else frozenset(),
         transfers=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer is not None),
     )
 
@@ -80,7 +72,6 @@ def live_settings(config: Config) -> LiveSettings:
     return LiveSettings(
         pools=tuple(PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools),
         roles=_roles(config),
-        zones=_zones(config),
         prices=_prices(config),
         profiles=_profiles(config),
         models=config.models,
@@ -95,15 +86,6 @@ def _roles(config: Config) -> dict[ReplicaId, Role]:
         for pool in config.pools
         for name, each in zip(pool.names(), pool.replicas, strict=True)
         if each.role != "both"
-    }
-
-
-def _zones(config: Config) -> dict[ReplicaId, str]:
-    return {
-        ReplicaId(name): each.zone
-        for pool in config.pools
-        for name, each in zip(pool.names(), pool.replicas, strict=True)
-        if each.zone is not None
     }
 
 

@@ -34,9 +34,10 @@ from typing import Any, Final
 
 from benchmarks.command import judged
 from benchmarks.gateway import Running, running
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, Strangers, free_port, guarded, on_cpus
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, Strangers, guarded, on_cpus
 from benchmarks.soak import agents as clients
 from benchmarks.verdict import Verdict, percentile
+from scripted_engine.ports import free_port
 
 QUICK_S: Final = 110.0
 WHOLE_S: Final = 800.0

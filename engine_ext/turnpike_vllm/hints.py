@@ -100,15 +100,6 @@ class Hint:
     def as_json(self) -> str:
         return json.dumps(self.as_dict(), separators=(",", ":"))
 
-    def as_action(self, action_id: str) -> dict[str, Any]:
-        """An action for a ``kv_hints`` envelope."""
-        return {
-            "action_id": action_id,
-            "action_type": ACTION_TYPE,
-            "action_version": ACTION_VERSION,
-            "payload": self.as_dict(),
-        }
-
 
 _WIRE_NAMES: Final = {
     "service": "class",

@@ -152,10 +152,6 @@ class Retention(Generic[Block]):
     def holds(self) -> list[Hold[Block]]:
         return list(self._holds.values())
 
-    @property
-    def threads(self) -> list[Thread]:
-        return list(self._holds)
-
     def observe(self, *, used_blocks: int, is_blocked: bool, now: float) -> list[Release[Block]]:
         """Blocks that requests use, and whether one waits for memory. Call it once a step."""
         used = used_blocks / self.total_blocks

@@ -45,12 +45,6 @@ class RankedQueue(Generic[Item]):
             self._push(item)
         return len(risen)
 
-    def refresh(self, items: Iterable[Item]) -> None:
-        """Rank these anew: something that is known about them has changed."""
-        for item in items:
-            if item in self._entries:
-                self._push(item)
-
     def park(self) -> None:
         """From now on what enters is counted, but not handed out,"""
         self._parked = []

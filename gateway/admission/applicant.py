@@ -25,8 +25,6 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """None for a request that belongs to no session: it is never counted as one."""
     thread: ThreadId | None = None
     edge: Edge = Edge.OPENS
-    parent: SessionId | None = None
-    """The session on whose behalf this one runs."""
     agent: AgentKey = UNKNOWN_AGENT
     """What kind of agent asks."""
     task_arrived_s: float = 0.0

@@ -27,8 +27,6 @@ from msgspec import Meta
 
 from gateway.admission.decay import LATE_TURN, DecayedHistogram, DecayedMean, TurnGrowth, TurnHazard
 from gateway.domain.by_agent import AgentKey, ByAgent
-from gateway.domain.ids import PoolId
-from gateway.domain.lessons import Fact, Notes, SessionWas, TurnMade
 
 HORIZONS: Final = (0, 1, 2, 4, 8, 16, 32)
 """Turns from now at which demand is estimated."""
@@ -43,7 +41,6 @@ _PRIOR_GROWTH: Final = 0.1
 _PRIOR_PROMPT: Final = 10_000.0
 _TRUST: Final = 8.0
 """Observations of its own after which a type counts as much as all types of its owner."""
-_ALONE: Final = PoolId("")
 _HOLDS_FOR: Final = 64
 """Turns of an owner until what was worked out is worked out anew; one, before there were so many."""
 
@@ -127,10 +124,7 @@ class AgentType:
 class Footprints:
     """What is known of the agent types of one pool."""
 
-    def __init__(self, config: FootprintConfig, pool: PoolId = _ALONE, notes: Notes | None = None) -> None:
-        """`notes`: for other gateways, which know the pool by its name."""
-        self._pool = pool
-        self._notes = notes
+    def __init__(self, config: FootprintConfig) -> None:
         self.types = ByAgent(partial(AgentType, config), config.max_agent_types)
         self.shared_changes = 0
         """How often what `shared` says of some type has changed, for those who keep sums of it."""
@@ -139,8 +133,6 @@ class Footprints:
 
     def saw_turn(self, agent: AgentKey, turn: int, *, grown: float | None, turn_s: float) -> None:
         """A session's `turn`-th turn ended; `grown` is by how many tokens, if that is known."""
-        if self._notes is not None:
-            self._notes.note(agent.owner, TurnMade(self._pool, agent.agent_type, turn, turn_s, grown))
         for kind in self.types.of(agent):
             kind.hazard.saw(turn)
             kind.turn_s.add(turn_s)
@@ -148,13 +140,11 @@ class Footprints:
                 kind.growth.saw(turn, grown)
 
     def saw_first_prompt(self, agent: AgentKey, tokens: int) -> None:
-        self._note(agent, Fact.FIRST_PROMPT, tokens)
         for kind in self.types.of(agent):
             kind.first_prompt.add(float(tokens))
 
     def saw_shared(self, agent: AgentKey, cached_tokens: int) -> None:
         """A new session found so many tokens of its first prompt in the cache."""
-        self._note(agent, Fact.SHARED, cached_tokens)
         own, _ = self.types.of(agent)
         own.shared.add(float(max(cached_tokens, 1)))
         tokens = own.shared.quantile(0.25) or 0.0
@@ -163,42 +153,18 @@ class Footprints:
             self.shared_changes += 1
 
     def saw_cycle(self, agent: AgentKey, cycle_s: float) -> None:
-        self._note(agent, Fact.CYCLE, cycle_s)
         _, overall = self.types.of(agent)
         overall.cycle_s.add(cycle_s)
 
     def saw_end(self, agent: AgentKey, turn: int) -> None:
         """A session makes no other turn, as far as can be told."""
-        self._note(agent, Fact.END, turn)
         for kind in self.types.of(agent):
             kind.hazard.saw_end(turn)
 
     def was_no_end(self, agent: AgentKey, turn: int) -> None:
         """One that counted as ended has come back."""
-        self._note(agent, Fact.NO_END, turn)
         for kind in self.types.of(agent):
             kind.hazard.saw_end(turn, by=-1.0)
-
-    def learn(self, agent: AgentKey, lesson: TurnMade | SessionWas) -> None:
-        """What another gateway saw."""
-        if isinstance(lesson, TurnMade):
-            self.saw_turn(agent, lesson.turn, grown=lesson.grown, turn_s=lesson.turn_s)
-            return
-        match lesson.fact:
-            case Fact.FIRST_PROMPT:
-                self.saw_first_prompt(agent, int(lesson.value))
-            case Fact.SHARED:
-                self.saw_shared(agent, int(lesson.value))
-            case Fact.CYCLE:
-                self.saw_cycle(agent, lesson.value)
-            case Fact.END:
-                self.saw_end(agent, int(lesson.value))
-            case Fact.NO_END:
-                self.was_no_end(agent, int(lesson.value))
-
-    def _note(self, agent: AgentKey, fact: Fact, value: float) -> None:
-        if self._notes is not None:
-            self._notes.note(agent.owner, SessionWas(self._pool, agent.agent_type, fact, value))
 
     # --- what they say -----------------------------------------------------------------------------
 

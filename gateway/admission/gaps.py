@@ -29,8 +29,6 @@ from msgspec import Meta
 
 from gateway.admission.decay import DecayedHistogram, DecayedMean
 from gateway.domain.by_agent import AgentKey, ByAgent
-from gateway.domain.ids import PoolId
-from gateway.domain.lessons import Came, Notes, Silence
 
 
 class Gap(enum.Enum):
@@ -53,7 +51,6 @@ class GapsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Agent types remembered; beyond it the longest unseen are forgotten, of the tenant that has most."""
 
 
-_ALONE: Final = PoolId("")
 _ENOUGH: Final = 8
 _PRIOR_RETURN: Final = {Gap.TOOL: 0.95, Gap.IDLE: 0.5}
 
@@ -69,15 +66,11 @@ class _Seen:
 
 
 class Gaps:
-    def __init__(self, config: GapsConfig, pool: PoolId = _ALONE, notes: Notes | None = None) -> None:
-        """`notes`: for other gateways, which know the pool by its name."""
+    def __init__(self, config: GapsConfig) -> None:
         self._config = config
-        self._pool = pool
-        self._notes = notes
         self._types = {gap: ByAgent(_Seen, config.max_agent_types) for gap in Gap}
 
     def saw_return(self, agent: AgentKey, gap: Gap, length_s: float) -> None:
-        self._note(agent, gap, Came.BACK, length_s)
         for seen in self._types[gap].of(agent):
             seen.lengths.add(length_s)
             seen.mean_s.add(length_s)
@@ -86,35 +79,15 @@ class Gaps:
 
     def saw_end(self, agent: AgentKey, gap: Gap) -> None:
         """A session that was silent counts as gone, or said that it is."""
-        self._note(agent, gap, Came.END)
         for seen in self._types[gap].of(agent):
             seen.returns.add(0.0)
             seen.cached_s = None
 
     def was_no_end(self, agent: AgentKey, gap: Gap) -> None:
         """A session that counted as gone is back."""
-        self._note(agent, gap, Came.NO_END)
         for seen in self._types[gap].of(agent):
             seen.returns.take_back(0.0)
             seen.cached_s = None
-
-    def learn(self, agent: AgentKey, lesson: Silence) -> None:
-        """What another gateway saw."""
-        gap = Gap.TOOL if lesson.has_tools else Gap.IDLE
-        match lesson.came:
-            case Came.BACK:
-                self.saw_return(agent, gap, lesson.length_s)
-            case Came.END:
-                self.saw_end(agent, gap)
-            case Came.NO_END:
-                self.was_no_end(agent, gap)
-            case _:
-                pass  # conversations alone are tasks
-
-    def _note(self, agent: AgentKey, gap: Gap, came: Came, length_s: float = 0.0) -> None:
-        if self._notes is not None:
-            lesson = Silence(self._pool, agent.agent_type, gap is Gap.TOOL, came, length_s)
-            self._notes.note(agent.owner, lesson)
 
     def limit_s(self, agent: AgentKey, gap: Gap, *, worth_s: float | None = None) -> float:
         """`worth_s`: as long as a place is worth holding; None if that is not known."""

@@ -29,10 +29,8 @@ from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld
-from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
-from gateway.domain.lessons import Notes, OfSessions, Silence
 from gateway.domain.records import Record
 from gateway.domain.shares import PoolShare
 
@@ -56,15 +54,14 @@ class PoolAdmission:
         quotas: Quotas,
         weights: dict[TenantId, float],
         said: list[Record],
-        notes: Notes | None = None,
     ) -> None:
         self._pool = pool
         self._config = config
         self._cpu = cpu
         self._quotas = quotas
         self._said = said
-        self.footprints = Footprints(config.footprint, pool, notes)
-        self.gaps = Gaps(config.gaps, pool, notes)
+        self.footprints = Footprints(config.footprint)
+        self.gaps = Gaps(config.gaps)
         self.fair = FairShare(config.fair_share, weights)
         self.places = Places(self.footprints, self.gaps, self.fair.hold)
         self.limits = Limits(pool, config, places=self.places, footprints=self.footprints, cpu=cpu, said=said)
@@ -94,14 +91,6 @@ class PoolAdmission:
         """Somebody may be let in, or next, who could not before."""
         self._ticked_s = -math.inf
 
-    def learn(self, owner: TenantId, lesson: OfSessions) -> None:
-        """What another gateway saw."""
-        agent = AgentKey(owner, lesson.agent)
-        if isinstance(lesson, Silence):
-            self.gaps.learn(agent, lesson)
-        else:
-            self.footprints.learn(agent, lesson)
-
     # --- sessions ------------------------------------------------------------------------------------
 
     def meet(self, applicant: Applicant, service_class: ServiceClass, deadline_s: float | None) -> Member:
@@ -122,13 +111,6 @@ class PoolAdmission:
         """Gives the session a place, or says why it must wait: also if it has to give back the one it has."""
         if member.must_yield:
             return WaitReason.BEHIND_OTHERS
-        if (parent := self.places.resident(applicant.parent)) is not None:
-            if member.session in self.queue:  # it asked before anybody knew whose it is
-                self.queue.take(member.session)
-                self._freed += self.held.pop(member.session).values()
-                self.is_stirred = True
-            self._admit(member, parent=parent, now=now)
-            return None
         if len(self.queue):
             return WaitReason.BEHIND_OTHERS
         bound = self.balance.why_not(member, now=now)
@@ -143,7 +125,7 @@ class PoolAdmission:
     def put_behind(self, member: Member, *, now: float) -> None:
         """It is beyond a bound, and its next turn begins: if others wait, it waits behind them."""
         member.is_behind = True
-        if member.is_in and not member.live and not member.is_child and len(self.queue):
+        if member.is_in and not member.live and len(self.queue):
             self.release(member, now=now)
 
     def force(self, member: Member, *, now: float) -> None:
@@ -306,11 +288,9 @@ class PoolAdmission:
         self.places.quiet_since_s = None  # its turns begin before anything else is decided
         return list(self.held.pop(entry.session).values())
 
-    def _admit(
-        self, member: Member, *, parent: Member | None = None, is_above: bool = False, now: float
-    ) -> None:
+    def _admit(self, member: Member, *, is_above: bool = False, now: float) -> None:
         waited_s = now - member.asked_s if member.asked_s is not None else 0.0
-        self.places.enter(member, parent=parent, is_above=is_above, now=now)
+        self.places.enter(member, is_above=is_above, now=now)
         limit = self.limits.kv_limit()
         self._said.append(
             SessionAdmitted(

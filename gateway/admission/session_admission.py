@@ -28,7 +28,6 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.lessons import Notes, OfSessions
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
 
@@ -62,12 +61,9 @@ class SessionAdmission:
         tenants: Mapping[TenantId, Quota] | None = None,
         *,
         trusted: Collection[TenantId] = (),
-        notes: Notes | None = None,
     ) -> None:
-        """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants;
-        `notes`: for other gateways."""
+        """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants."""
         self._config = config
-        self._notes = notes
         self._quotas = Quotas({})
         self._weights: dict[TenantId, float] = {}
         """All pools have it, too."""
@@ -265,11 +261,6 @@ class SessionAdmission:
         of_pool.limits.gpu.engine_reported(replica, signals)
         of_pool.update_window(now=now)
 
-    def learn(self, owner: TenantId, lesson: OfSessions) -> None:
-        """What another gateway saw."""
-        if (pool := self.pools.get(PoolId(lesson.pool))) is not None:
-            pool.learn(owner, lesson)
-
     def fleet_changed(self, pool: PoolId, up: Collection[ReplicaId], *, now: float) -> None:
         of_pool = self._pool(pool)
         of_pool.limits.fleet_changed(up)
@@ -287,7 +278,6 @@ class SessionAdmission:
                 quotas=self._quotas,
                 weights=self._weights,
                 said=self.said,
-                notes=self._notes,
             )
         return found
 

@@ -6,9 +6,8 @@ Symbols: *admitted session* → `Member.is_in`.
 
 Invariants: a session is in from its first admitted turn until it ends or is silent for longer than `Gaps`
 allows; a session with a live turn stays in; `count` is the number of places taken: of each session as many as
-it runs turns at once, with its children, and one at least; a child of a session that is in takes none itself;
-`residents` counts exactly the sessions that are in; `quiet_since_s` is set exactly
-while no session that is in has a live turn.
+it runs turns at once, and one at least; `residents` counts exactly the sessions that are in; `quiet_since_s`
+is set exactly while no session that is in has a live turn.
 """
 
 from collections import OrderedDict
@@ -57,8 +56,6 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Turns that were let in and have not ended."""
     asides: int = 0
     """Of these, side requests: a title or a summary, while the session itself goes on or waits."""
-    running: int = 0
-    """The same, its children's included."""
     has_results: bool = False
     """Its tools came back, and no turn has begun since."""
     runs_tools: bool = False
@@ -71,8 +68,6 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     is_in: bool = False
     places: int = 0
     """That it takes: who runs many turns at once takes as many."""
-    payer: "Member | None" = None
-    """The session in whose place it runs, if it is a child of one that was in."""
     is_above: bool = False
     """It is in though the window was full."""
     is_spilled: bool = False
@@ -98,11 +93,6 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """The chance that it makes another turn: below 1 while it is silent after a plain answer."""
     held: float = 0.0
     """Of all its threads."""
-
-    @property
-    def is_child(self) -> bool:
-        """It runs on behalf of a session that is in, and takes no place itself."""
-        return self.payer is not None
 
     @property
     def tokens(self) -> float:
@@ -140,11 +130,6 @@ class Places:
     def find(self, session: SessionId) -> Member | None:
         return self.members.get(session)
 
-    def resident(self, session: SessionId | None) -> Member | None:
-        """The session, if it is in."""
-        member = self.members.get(session) if session is not None else None
-        return member if member is not None and member.is_in else None
-
     def forget(self, session: SessionId) -> Member | None:
         """The session ended; whoever asked for that releases it, if it is in."""
         member = self.members.pop(session, None)
@@ -158,23 +143,18 @@ class Places:
 
     # --- in and out --------------------------------------------------------------------------------
 
-    def enter(
-        self, member: Member, *, parent: Member | None = None, is_above: bool = False, now: float
-    ) -> None:
-        """`parent`: the session that is in and on whose behalf it runs."""
+    def enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
         assert not member.is_in
         if member.counted_gone and member.is_studied:  # it was not gone
             self._footprints.was_no_end(member.agent, member.turn)
             if member.gap is not None:
                 self._gaps.was_no_end(member.agent, member.gap)
         member.counted_gone = False
-        member.payer = parent.payer or parent if parent is not None else None
         member.is_in, member.is_above = True, is_above
         member.must_yield, member.entered_s = "", now
-        if not member.is_child:
-            self._take(member)
-            self.above += is_above
-            self.by_tenant.setdefault(member.tenant, {})[member.session] = member
+        self._take(member)
+        self.above += is_above
+        self.by_tenant.setdefault(member.tenant, {})[member.session] = member
         member.demand = self._demand_of(member)
         self.tokens += member.tokens
         if not member.live:
@@ -201,13 +181,11 @@ class Places:
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand = False, NOTHING
         member.is_spilled = True
-        if not member.is_child:
-            self._take(member)
-            self.above -= member.is_above
-            del self.by_tenant[member.tenant][member.session]
-            if not self.by_tenant[member.tenant]:
-                del self.by_tenant[member.tenant]
-        member.payer = None
+        self._take(member)
+        self.above -= member.is_above
+        del self.by_tenant[member.tenant][member.session]
+        if not self.by_tenant[member.tenant]:
+            del self.by_tenant[member.tenant]
 
     def tools_run(self, member: Member, *, do_run: bool) -> None:
         """Its tools began, or are over."""
@@ -219,7 +197,7 @@ class Places:
 
     def _take(self, member: Member) -> None:
         """Counts the places that it takes by now."""
-        places = max(1, member.running) if member.is_in else 0
+        places = max(1, member.live) if member.is_in else 0
         more = places - member.places
         if more:
             member.places = places
@@ -231,10 +209,8 @@ class Places:
         """So many more of its turns run (or, negative, fewer)."""
         member.live += turns
         self.live += turns
-        payer = member.payer or member
-        payer.running += turns
-        if (payer.running > 1 or payer.places != 1) and payer.is_in and not payer.is_child:
-            self._take(payer)
+        if (member.live > 1 or member.places != 1) and member.is_in:
+            self._take(member)
 
     # --- turns -------------------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import ModelConfig
 from gateway.routing.predicted import RoutingConfig
 from gateway.routing.prefill_ahead import PrefillAheadConfig
-from gateway.routing.prefix_pull import PrefixPullConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.predictor import WorkflowConfig
@@ -65,7 +64,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     routing: RoutingConfig = RoutingConfig()
     prefill_ahead: PrefillAheadConfig = PrefillAheadConfig()
     disaggregation: DisaggregationConfig = DisaggregationConfig()
-    prefix_pull: PrefixPullConfig = PrefixPullConfig()
     health: HealthConfig = HealthConfig()
     trickle: TrickleConfig = TrickleConfig()
     state: StateResidenceConfig = StateResidenceConfig()
@@ -125,9 +123,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 ("mcp", bool(self.mcp)),
                 ("history.path", self.history.path is not None),
                 ("otel.endpoint", self.otel.endpoint is not None),
-                ("otel.metrics_endpoint", self.otel.metrics_endpoint is not None),
                 ("prefill_ahead.enabled", self.prefill_ahead.enabled),
-                ("prefix_pull.enabled", self.prefix_pull.enabled),
                 ("pools.transfer", any(pool.transfer is not None for pool in self.pools)),
             )
             if is_set

@@ -15,7 +15,6 @@ import msgspec
 from gateway.config import Config
 from gateway.config.profiles import load_profile
 from gateway.cost.profile import ProfileError
-from gateway.wire.kv_transfer import CONNECTORS
 
 _ENV_PREFIX: Final = "TURNPIKE_"
 _SECTIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config))
@@ -58,7 +57,6 @@ def load_config(
     _check_targets(config, source)
     if (why := _what_is_wrong_with_bounds(config)) is not None:
         raise ConfigError(f"{source}: bounds: {why}")
-    _check_tiers(config, source)
     return config
 
 
@@ -98,18 +96,6 @@ def _what_is_wrong_with_bounds(config: Config) -> str | None:
             needs = "server.state_path or shared.url: else a restart forgets what was used"
             return f"{bound.name}: per {bound.per} needs {needs}"
     return None
-
-
-def _check_tiers(config: Config, source: str) -> None:
-    """Not by the settings themselves: a recording's have no addresses."""
-    for pool in config.pools:
-        tiers = [each.kv_tier for each in pool.replicas]
-        if pool.transfer is None or not CONNECTORS[pool.transfer].needs_tiers:
-            if any(tiers):
-                raise ConfigError(f"{source}: pools: {pool.name} has a kv_tier, and needs transfer = 'p2p'")
-        elif not all(tiers) or len(set(tiers)) < len(tiers) or pool.discovery is not None:
-            what = "each replica must be listed, with a kv_tier of its own"
-            raise ConfigError(f"{source}: pools: {pool.name} has transfer = {pool.transfer!r}: {what}")
 
 
 def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Where traces and metrics go, how many, and what they tell."""
+"""Where traces go, how many, and what they tell."""
 
 from typing import Annotated
 
@@ -11,13 +11,8 @@ from gateway.config.privacy import PRIVATE
 class OtelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE] | None = None
     """Where spans are sent by OTLP/HTTP, such as `http://collector:4318/v1/traces`; nowhere if not set."""
-    metrics_endpoint: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE] | None = None
-    """Where OpenTelemetry's metrics for generative AI are sent by OTLP/HTTP, such as
-    `http://collector:4318/v1/metrics`; nowhere if not set. Prometheus' own are asked for at `/metrics`."""
-    metrics_period_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
-    """How often."""
     headers: dict[Annotated[str, PRIVATE], Annotated[str, PRIVATE]] = {}
-    """Sent with spans and metrics."""
+    """Sent with spans."""
     authorization_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds their `Authorization` header."""
     service_name: Annotated[str, Meta(min_length=1, max_length=256), PRIVATE] = "turnpike"

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from gateway.config.kubernetes import KubernetesConfig
 from gateway.config.privacy import PRIVATE, RECORDED
-from gateway.wire.kv_transfer import Tier, TransferName
+from gateway.wire.kv_transfer import TransferName
 
 _Seconds = Annotated[float, Meta(gt=0)]
 
@@ -44,15 +44,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     role: Literal["both", "prefill", "decode"] = "both"
     """What it is for, in a pool that has a `transfer`: it computes prompts for others, and gets turns of its
     own only where nobody else may run them (`prefill`); it computes none for others (`decode`); or both."""
-    zone: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"), RECORDED] | None = None
-    """Where it stands, such as a rack or a data centre, in a pool that has a `transfer`: how fast KV caches
-    come from one zone to another is learned apart from how fast they come within one."""
     price_per_h: Annotated[float, Meta(ge=0), RECORDED] = 0.0
     """What an hour of it costs, in any currency: turns go there only if elsewhere they would be later by more
     than `routing.price_per_s` says that is worth."""
-    kv_tier: Annotated[str, PRIVATE] | None = None
-    """Where its engine's tier of type `p2p` listens for other engines, for example `10.0.0.7:5710`: the host
-    and port of that tier's settings."""
     profile: Annotated[str, RECORDED] | None = None
     """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file
     (docs/design/cost.md); by default what its pool says."""
@@ -60,8 +54,6 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         if self.api_key_env is not None and self.api_key_file is not None:
             raise ValueError("of api_key_env and api_key_file only one can be meant")
-        if self.kv_tier is not None:
-            Tier.parse(self.kv_tier)
 
 
 class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,8 +95,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of its replicas; by default they are learned from nothing, which costs some tens of turns each."""
     transfer: TransferName | None = None
     """How a prompt that one of its replicas computed gets to another one that decodes: through a store that
-    they share, by NIXL, or from a `kv_tier`, from where other prompts' beginnings can be pulled, too
-    (docs/design/disaggregation.md); by default not at all."""
+    they share, or by NIXL (docs/design/disaggregation.md); by default not at all."""
     replicas: tuple[ReplicaConfig, ...] = ()
     discovery: DiscoveryConfig | None = None
     """Where more of them are named."""

@@ -128,17 +128,16 @@ class Bounding:
         return session in self._stopped
 
     def of(self, session: SessionId, live: dict[RequestId, LiveRequest]) -> Iterator[LiveRequest]:
-        """The requests of a session, and of those that run on its behalf."""
-        for each in list(live.values()):
-            if each.session_id == session or (each.runs_for == session and each.session is not None):
-                yield each
+        """The requests of a session."""
+        return (each for each in list(live.values()) if each.session_id == session)
 
     def _is_stopped(self, live: LiveRequest, *, now: float) -> bool:
-        for session in (live.session_id, live.runs_for):
-            until_s = self._stopped.get(session) if session is not None else None
-            if session is not None and until_s is not None:
-                if now < until_s:
-                    return True
-                del self._stopped[session]
-                self.is_on = self.bounds is not None or bool(self._stopped)
+        session = live.session_id
+        until_s = self._stopped.get(session) if session is not None else None
+        if session is None or until_s is None:
+            return False
+        if now < until_s:
+            return True
+        del self._stopped[session]
+        self.is_on = self.bounds is not None or bool(self._stopped)
         return False

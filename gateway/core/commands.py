@@ -7,7 +7,6 @@ import msgspec
 from gateway.domain.decision import Placement, Refusal, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.model_choice import Fallback
-from gateway.domain.prefix_pull import PullPrefix
 from gateway.domain.records import Record
 from gateway.domain.spending import Spent
 from gateway.domain.turn_trace import TurnTrace
@@ -35,8 +34,6 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Why that is not what its name leads to."""
     bound: str | None = None
     """The operator's bound that its turn is beyond, for its client."""
-    pull: PullPrefix | None = None
-    """What the replica's engine is to pull from another one's instead of computing it."""
 
 
 @final

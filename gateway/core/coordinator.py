@@ -33,11 +33,9 @@ from gateway.core.session_book import SessionBook
 from gateway.core.session_control import SessionControl
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
-from gateway.core.taught import Taught
 from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId, TenantId
-from gateway.domain.lessons import Notes
 from gateway.domain.request import Work
 from gateway.domain.shares import Share
 from gateway.fleet.trickle import Trickle
@@ -62,14 +60,11 @@ class Coordinator:
         named_models: Mapping[str, NamedModel],
         ahead: PrefillAheadConfig,
         disaggregation: DisaggregationConfig,
-        pulls: frozenset[PoolId] = frozenset(),
         transfers: frozenset[PoolId] = frozenset(),
-        notes: Notes | None = None,
         bounds: Bounds | None = None,
     ) -> None:
-        """`transfers`: the pools whose replicas hand over prompts that they computed; `pulls`: those of them
-        whose replicas pull what another one holds; `notes`: of what is learned, for other gateways; None if
-        there are none; `bounds`: None if nobody is bounded."""
+        """`transfers`: the pools whose replicas hand over prompts that they computed; `bounds`: None if
+        nobody is bounded."""
         self._config = config
         self.fleet = fleet
         self.sessions = sessions
@@ -96,7 +91,6 @@ class Coordinator:
             self.ahead,
             to_engines,
             out,
-            pulls=pulls,
         )
         self.endings = Endings(
             self.live,
@@ -145,7 +139,6 @@ class Coordinator:
         self._session_control = SessionControl(
             self.live, fleet, sessions, placement, self.gate, self.bounding, self.endings, out
         )
-        self.taught = Taught(notes, fleet, sessions.predictor, admission, forecasts)
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
         """Of ours, that it recovered from."""
@@ -256,8 +249,6 @@ class Coordinator:
                 self._session_control.take_in(event, now=now)
             case ev.SpendRemembered():
                 self.bounding.remember(event.spent, now=now)
-            case ev.LessonsReceived():
-                self.taught.learn(event.lessons, now=now)
             case ev.SettingsChanged() | ev.DrainStarted():
                 self._operator_acted(event)
             case ev.TimerFired() | ev.HashesSeeded():  # what is unknown by another seed lapses
@@ -271,7 +262,7 @@ class Coordinator:
             return
         settings = event.settings
         named = named_models(settings.models)  # first what may raise
-        self.fleet.set_pools(settings.pools, settings.roles, settings.zones, settings.prices)
+        self.fleet.set_pools(settings.pools, settings.roles, settings.prices)
         self.admission.set_tenants(settings.quotas, settings.trusted)
         self.sessions.trusted = settings.trusted if settings.quotas else None
         self.forecasts.believe(settings.profiles)
@@ -310,7 +301,7 @@ class Coordinator:
             )
             session = self.sessions.sessions.get(live.session.session)
             if session is not None:
-                live.task_arrived_s, live.runs_for = session.started_s, session.parent
+                live.task_arrived_s = session.started_s
             self.endings.tell(found, now=now)
             if self.sessions.are_too_many:
                 self.endings.tell(self.sessions.expire(now=now), now=now)

@@ -22,10 +22,9 @@ from gateway.core.prefills_ahead import PrefillsAhead
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.domain.by_agent import AgentKey
-from gateway.domain.decision import Placement, PlacementReason, SessionRef
+from gateway.domain.decision import Placement, PlacementReason
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId
-from gateway.domain.prefix_pull import PullPrefix
+from gateway.domain.ids import PoolId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.routing.ranks import Ranks
@@ -46,11 +45,8 @@ class Dispatcher:
         ahead: PrefillsAhead,
         to_engines: ToEngines,
         out: list[Command],
-        *,
-        pulls: frozenset[PoolId],
     ) -> None:
-        """`out`: where commands and records are put; `pulls`: the pools whose replicas pull what another one
-        holds."""
+        """`out`: where commands and records are put."""
         self._fleet = fleet
         self._admission = admission
         self._placement = placement
@@ -61,7 +57,6 @@ class Dispatcher:
         self._to_engines = to_engines
         self._out = out
         self._stream = Stream(out)
-        self._pulls = pulls
         self.pools_with_room: dict[PoolId, None] = {}
         """Where a place became free since the gate looked last."""
 
@@ -74,8 +69,6 @@ class Dispatcher:
 
     def submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
         """Sends it to one of these; or first its prompt elsewhere."""
-        if self._legs.pools:
-            candidates = self._legs.decoders(live, candidates, now=now)
         if self._legs.pools and self._legs.may_have_one(live):
             elsewhere = self._legs.choose(live, candidates, partial(self.with_room, now=now), now=now)
             if elsewhere is not None:
@@ -84,9 +77,6 @@ class Dispatcher:
                 return
         asked = self._asked(live, candidates, now=now)
         placement = self._placement.place(candidates, live.session, asked)
-        pull = None
-        if asked.transfer_s is not None and live.session is not None:
-            pull = self._pull(live, live.session, placement.replica, asked)
         if live.leg_left is not None:
             self._legs.placed(live)
         if self._ahead:
@@ -95,41 +85,19 @@ class Dispatcher:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:
             placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
-        self.send(live, placement, pull, now=now)
+        self.send(live, placement, now=now)
 
     def _asked(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
         """What placement may have to know of it, for one of these."""
         if live.session is None:
             return NOTHING_KNOWN
-        legs, facts = self._legs, live.facts
+        facts = live.facts
         tokens = partial(self._forecasts.expected_tokens, live)
         agent = AgentKey(live.owner, facts.transcript.agent)
         waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
-        transfer_s = way_s = None
-        if live.pool in self._pulls and not live.handed_over:
-            transfer_s = partial(legs.transfer_s, live.pool, now=now)
-        if live.handed_over and live.handed_over_by is not None and self._fleet.has_zones:
-            assert live.pool is not None
-            way_s = partial(legs.transfer_s, live.pool, live.handed_over_by, now=now)
-        can_wait = self._placement.weighs_classes and self._to_engines.can_wait(live)
-        return Asked(
-            now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s, can_wait
-        )
+        return Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over)
 
-    def _pull(
-        self, live: LiveRequest, session: SessionRef, replica: ReplicaId, asked: Asked
-    ) -> PullPrefix | None:
-        """What its replica is to pull from another one, that is up."""
-        found = self._placement.pull(session, replica, asked)
-        source = self._fleet.get(found.source) if found is not None else None
-        if found is None or source is None or not source.is_up:
-            return None
-        live.handed_over, live.handed_over_by = found.tokens, found.source
-        return PullPrefix(found.source, int(found.tokens))
-
-    def send(
-        self, live: LiveRequest, placement: Placement, pull: PullPrefix | None = None, *, now: float
-    ) -> None:
+    def send(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
         live.replica, live.submitted_s = placement.replica, now
         live.tried.append(placement.replica)
         live.attempts += 1
@@ -176,7 +144,6 @@ class Dispatcher:
                 model=live.runs_on if route is not None else None,
                 fallback=route.fallback if route is not None else None,
                 bound=live.bound,
-                pull=pull,
             )
         )
 

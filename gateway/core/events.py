@@ -7,7 +7,6 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.lessons import Owned
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.shares import Share
 from gateway.domain.spending import Reserved, Spent
@@ -209,12 +208,6 @@ class SharesReceived(msgspec.Struct, frozen=True, tag=True):
     shares: tuple[Share, ...]
 
 
-class LessonsReceived(msgspec.Struct, frozen=True, tag=True):
-    """What other gateways saw and learned from, every few seconds."""
-
-    lessons: tuple[Owned, ...]
-
-
 class SessionAdopted(msgspec.Struct, frozen=True, tag=True):
     """The gateway that had this session is gone; it goes on here, behind this turn."""
 
@@ -286,7 +279,6 @@ Event = (
     | ToolsTold
     | SessionFinished
     | SessionStopped
-    | LessonsReceived
     | SessionAdopted
     | TwinsFound
     | SpendRemembered

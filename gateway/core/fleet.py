@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from gateway.cost.transfer import Link
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad, Role
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.adapters import AdapterSlots
@@ -49,12 +48,11 @@ class Fleet:
         pools: Collection[PoolFacts],
         health: FleetHealth | None = None,
         roles: Mapping[ReplicaId, Role] | None = None,
-        zones: Mapping[ReplicaId, str] | None = None,
         prices: Mapping[ReplicaId, float] | None = None,
     ) -> None:
-        """`roles`: of those replicas that are not for both; `zones`: of those of which it is known; `prices`:
-        of those that have one, as in `ReplicaLoad.price`."""
-        self.set_pools(pools, roles or {}, zones or {}, prices or {})
+        """`roles`: of those replicas that are not for both; `prices`: of those that have one, as in
+        `ReplicaLoad.price`."""
+        self.set_pools(pools, roles or {}, prices or {})
         self.health = health or FleetHealth(HealthConfig())
         self._replicas: dict[ReplicaId, ReplicaState] = {}
         self._served_by_some: dict[PoolId, frozenset[str]] = {}
@@ -69,7 +67,6 @@ class Fleet:
         self,
         pools: Collection[PoolFacts],
         roles: Mapping[ReplicaId, Role],
-        zones: Mapping[ReplicaId, str],
         prices: Mapping[ReplicaId, float],
     ) -> None:
         """As they are from now on. Replicas of a pool that is no more are to leave."""
@@ -77,7 +74,7 @@ class Fleet:
             raise ValueError("a fleet needs a pool")
         of_role = {role: frozenset(r for r, has in roles.items() if has is role) for role in Role}
         self._for_prompts, self._for_decoding = of_role[Role.PREFILL], of_role[Role.DECODE]
-        self._zones, self._prices = zones, prices
+        self._prices = prices
         self._pools = {pool.id: pool for pool in pools}
         self._first = next(iter(self._pools))
 
@@ -86,15 +83,6 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self._replicas)
-
-    @property
-    def has_zones(self) -> bool:
-        return len(set(self._zones.values())) > 1
-
-    def link(self, one: ReplicaId, other: ReplicaId) -> Link | None:
-        """What lies between them, if they are known to be in two zones."""
-        here, there = self._zones.get(one), self._zones.get(other)
-        return Link((here, there)) if here and there and here != there else None
 
     def get(self, replica: ReplicaId) -> ReplicaState | None:
         return self._replicas.get(replica)
@@ -246,10 +234,6 @@ class Fleet:
             else load
             for load in loads
         ]
-
-    def for_both(self, pool: PoolId) -> list[ReplicaId]:
-        """Those that are up whose role is both."""
-        return [each for each in self.up(pool) if each not in self._for_prompts | self._for_decoding]
 
     def up(self, pool: PoolId) -> list[ReplicaId]:
         """Those that may be given turns, as far as their role goes."""

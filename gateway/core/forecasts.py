@@ -9,8 +9,7 @@ Deviations: a turn whose first token nobody sees, because its answer is not stre
 with its end, and its delay is split into prefill and decoding as it was expected to be.
 
 Invariants: memory is bounded by the number of replicas, of live turns, and of `REMEMBERED`; a replica learns
-from at most `LESSONS_PER_S`, all together from at most `LESSONS_PER_S_IN_ALL`, after a first `ALLOWANCE`; and
-as many that other gateways tell.
+from at most `LESSONS_PER_S`, all together from at most `LESSONS_PER_S_IN_ALL`, after a first `ALLOWANCE`.
 """
 
 import math
@@ -20,14 +19,13 @@ from typing import Final
 import msgspec
 
 from gateway.core.live import LiveRequest
-from gateway.cost.estimator import Alone, Estimator, Load, Peers, Prediction, TurnWork
+from gateway.cost.estimator import Alone, Estimator, Peers, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.tokens import Counted, TokensPerByte
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
-from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, TenantId, ThreadId
-from gateway.domain.lessons import Notes, TurnTook
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId, ThreadId
 from gateway.domain.records import Expected
 from gateway.domain.request import Answer, Usage, Work
 from gateway.domain.tenant_lru import TenantLru
@@ -58,19 +56,13 @@ class _Replica:
         self.estimator = Estimator(profile, peers)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
-        self.told = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
-        """Lessons from what other gateways saw: as many again, so that they cost no own one."""
         self.is_known = profile is not None
         """Once enough was seen of it, that stays so."""
 
 
 class Forecasts:
-    def __init__(
-        self, profiles: Mapping[ReplicaId, Profile] | None = None, notes: Notes | None = None
-    ) -> None:
-        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen; `notes`:
-        for other gateways."""
-        self._notes = notes
+    def __init__(self, profiles: Mapping[ReplicaId, Profile] | None = None) -> None:
+        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen."""
         self._profiles = dict(profiles or {})
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._pools: dict[ReplicaId, PoolId] = {}
@@ -100,10 +92,6 @@ class Forecasts:
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
 
-    def made_of(self, replica: ReplicaId) -> Profile | None:
-        """What is believed of it at first, as `gateway.cost.foresight.Foresight`."""
-        return self._profiles.get(replica)
-
     def is_experienced(self, replica: ReplicaId) -> bool:
         """Whether enough was seen of it to hold it against what is expected."""
         return self._of(replica).estimator.observations >= EXPERIENCE
@@ -116,17 +104,6 @@ class Forecasts:
         if prompt is None or cached is None or known is None:
             return None
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
-
-    def first_token_bars(self, replica: ReplicaId) -> tuple[float, float] | None:
-        """By what factors first tokens there lately came sooner or later than was expected; None if too
-        little is known of the replica."""
-        known = self._known(replica)
-        return known.estimator.first_token_bars() if known is not None else None
-
-    def step_s(self, replica: ReplicaId, rows: int, context_tokens: float) -> float | None:
-        """Of so many turns that decode there; None if too little is known of the replica."""
-        known = self._known(replica)
-        return known.estimator.step_s(rows, context_tokens) if known is not None else None
 
     def alone(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> Alone | None:
         """What the turn takes there alone, if it finds all that the turn before it left; None if usage does
@@ -252,26 +229,8 @@ class Forecasts:
             self._of_model(live).observe(left, self._before(live))
         self._remember(live, left)
         if prediction is not None:
-            took = _took(replica, prediction, live, usage, is_whole=is_whole, now=now)
-            if self._notes is not None:
-                self._notes.note(NOBODYS, took)
-            _learn(known.estimator, prediction, took)
+            _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
         return counted
-
-    def learn(self, took: TurnTook, *, now: float) -> None:
-        """From what another gateway saw, of a replica of the fleet; as if it had been sent from here. Its
-        load is what that gateway knew of it, as ours is."""
-        known = self._of(took.replica)
-        if known.told.take(now=now):
-            load = Load(
-                decoding=took.decoding,
-                decoding_context_tokens=took.decoding_context_tokens,
-                queued_tokens=took.queued_tokens,
-                queued_products=took.queued_products,
-                queued_prompt_tokens=took.queued_prompt_tokens,
-            )
-            work = TurnWork(new_tokens=took.new_tokens, cached_tokens=took.cached_tokens)
-            _learn(known.estimator, known.estimator.predict(work, load), took)
 
     def replica_joined(self, replica: ReplicaId, pool: PoolId) -> None:
         """Until something is known of it, it is expected to be as others of the pool are."""
@@ -300,7 +259,7 @@ class Forecasts:
     def _share_lessons(self) -> None:
         for each in self._replicas.values():
             share = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
-            each.lessons.per_s = each.told.per_s = share
+            each.lessons.per_s = share
 
     def _of_model(self, live: LiveRequest) -> TokensPerByte:
         owner, model = live.owner, live.runs_on
@@ -331,54 +290,30 @@ class Forecasts:
             self._left[live.session.thread] = left
 
 
-def _took(
-    replica: ReplicaId,
+def _learn(
+    estimator: Estimator,
     prediction: Prediction,
     live: LiveRequest,
     usage: Usage,
     *,
     is_whole: bool,
     now: float,
-) -> TurnTook:
-    work, load, actual = prediction.work, prediction.load, _actual(prediction.work, usage)
-    return TurnTook(
-        replica=replica,
-        new_tokens=work.new_tokens,
-        cached_tokens=work.cached_tokens,
-        decoding=load.decoding,
-        decoding_context_tokens=load.decoding_context_tokens,
-        queued_tokens=load.queued_tokens,
-        queued_products=load.queued_products,
-        queued_prompt_tokens=load.queued_prompt_tokens,
-        is_streamed=live.facts.stream,
-        is_whole=is_whole,
-        duration_s=now - live.submitted_s,
-        first_token_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
-        output_tokens=usage.output_tokens,
-        counted_new=actual.new_tokens if actual is not None else None,
-        counted_cached=actual.cached_tokens if actual is not None else 0.0,
-    )
-
-
-def _learn(estimator: Estimator, prediction: Prediction, took: TurnTook) -> None:
-    actual = None
-    if took.counted_new is not None:
-        actual = TurnWork(
-            new_tokens=took.counted_new, cached_tokens=took.counted_cached, output_tokens=took.output_tokens
-        )
-    first_s = took.first_token_s
-    if not took.is_streamed:
-        if actual is None or actual.output_tokens is None or not took.is_whole:
+) -> None:
+    actual = _actual(prediction.work, usage)
+    duration_s = now - live.submitted_s
+    first_s = live.first_token_s - live.submitted_s if live.saw_first_token else None
+    if not live.facts.stream:
+        if actual is None or actual.output_tokens is None or not is_whole:
             return
         again = estimator.predict(actual, prediction.load)
-        first_s = again.first_token.seconds * took.duration_s / again.completion.seconds
+        first_s = again.first_token.seconds * duration_s / again.completion.seconds
     if first_s is not None:
         estimator.observe_first_token(prediction, first_s, actual)
-    if took.is_whole:
+    if is_whole:
         estimator.observe_end(
             prediction,
-            duration_s=took.duration_s,
-            output_tokens=took.output_tokens or 0,
+            duration_s=duration_s,
+            output_tokens=usage.output_tokens or 0,
             first_token_s=first_s,
             actual=actual,
         )

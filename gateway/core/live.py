@@ -78,8 +78,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """A prefill leg was begun for it; there is no second one."""
     handed_over: float = 0.0
     """Tokens of its prompt that a prefill leg computed, for the replica that runs it next."""
-    handed_over_by: ReplicaId | None = None
-    """Where they were computed."""
     leg_left: tuple[ReplicaId, Usage] | None = None
     """What its leg left where, until its session has a place in the books of placement."""
     bound: str | None = None
@@ -92,8 +90,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """When its session's first turn came."""
     is_hinted: bool = False
     """Its replica was told what is expected of it."""
-    runs_for: SessionId | None = None
-    """The session that its own session runs on behalf of."""
 
     @property
     def session_id(self) -> SessionId | None:
@@ -129,7 +125,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
             session=session.session if session is not None else None,
             thread=session.thread if session is not None else None,
             edge=session.edge if session is not None else Edge.OPENS,
-            parent=self.runs_for,
             agent=AgentKey(self.owner, facts.transcript.agent_type or facts.transcript.agent),
             task_arrived_s=self.task_arrived_s,
             claims=facts.claims,

@@ -14,8 +14,6 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolFacts, ...]
     roles: dict[ReplicaId, Role] = {}
     """Of those replicas that are not for both."""
-    zones: dict[ReplicaId, str] = {}
-    """Of those of which it is known."""
     prices: dict[ReplicaId, float] = {}
     """Of a second of those that cost something, in seconds by which turns may be later elsewhere."""
     profiles: dict[ReplicaId, Profile] = {}

@@ -31,7 +31,6 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
 from gateway.domain.request import Work as Kind
 from gateway.routing.disaggregation import DisaggregationConfig, Work, pays
-from gateway.routing.late_roles import LateRoles
 from gateway.routing.placement import PlacementPolicy
 from gateway.wire.prefill import may_have_leg
 
@@ -74,7 +73,6 @@ class PrefillLegs:
         self._stream = Stream(out)
         self._under_way: dict[RequestId, _Leg] = {}
         self._rates = {pool: TransferRate(config.tokens_per_s) for pool in pools}
-        self._late = {pool: LateRoles() for pool in pools} if config.late_roles else {}
         self._awaited: dict[RequestId, float] = {}
         """By turn that has begun behind a leg: when its first token would come, were its prompt there."""
 
@@ -108,19 +106,6 @@ class PrefillLegs:
             and may_have_leg(facts.protocol)
         )
 
-    def decoders(
-        self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float
-    ) -> Sequence[ReplicaLoad]:
-        """Of these, without those that compute prompts at the moment; but a session stays where it lives."""
-        if not self._late or live.pool not in self._late or live.session is None or live.home is not None:
-            return candidates
-        late = self._late[live.pool]
-        late.settle(self._fleet.for_both(live.pool), now=now)
-        if not late.replicas:
-            return candidates
-        rest = [load for load in candidates if load.replica not in late.replicas]
-        return candidates if not rest or self._placement.is_adrift(rest, live.session) else rest
-
     def choose(
         self,
         live: LiveRequest,
@@ -138,19 +123,14 @@ class PrefillLegs:
             self._fleet.may_prefill(live.pool, without=home.replica, model=live.model, now=now)
         )
         here = self._work(home, tokens, held, now=now)
-        late = self._late.get(live.pool)
-        if late is not None:
-            late.asked(here.prefill_s, now=now)
-            others = [load for load in others if load.replica in late.replicas] or others
         if not others:
             return None
-        found, rate, new_tokens = [], self._rates[live.pool], tokens - held
+        found, new_tokens = [], tokens - held
+        transfer_s = self._rates[live.pool].transfer_s(new_tokens, now=now)
         for load in others:
             held_there = min(self._placement.held(live.session, load.replica), tokens)
-            link = self._fleet.link(load.replica, home.replica)
-            takes_s = rate.over(link).transfer_s(new_tokens, now=now)
-            found.append((self._work(load, tokens, held_there, now=now), takes_s, load.replica, held_there))
-        there, transfer_s, replica, held_at = min(found, key=lambda each: each[0].cost_s + each[1])
+            found.append((self._work(load, tokens, held_there, now=now), load.replica, held_there))
+        there, replica, held_at = min(found, key=lambda each: each[0].cost_s + transfer_s)
         # Without a leg it would not wait at a busy home, but run as a whole where that is quicker.
         elsewhere = [load for load in candidates if load.replica != home.replica]
         for load in heapq.nsmallest(_LOOKED_AT, elsewhere, key=lambda load: load.running):
@@ -202,7 +182,6 @@ class PrefillLegs:
         if usage is not None:
             live.handed_over = float(usage.prompt_tokens or 0)
             live.leg_left = leg.replica, usage
-            live.handed_over_by = leg.replica
         self._stream.leg_ended(live, leg.replica, outcome, usage or Usage(), took_s=took_s, now=now)
 
     def unbook(self, request: RequestId) -> None:
@@ -212,14 +191,6 @@ class PrefillLegs:
             self._fleet.ended(leg.replica)
             self._fleet.health.ended(request, leg.replica, failed=None, now=leg.began_s)
             self._forecasts.leg_ended(request, leg.replica, leg.prediction, None, took_s=0.0, now=leg.began_s)
-
-    def transfer_s(
-        self, pool: PoolId, source: ReplicaId, target: ReplicaId, tokens: float, *, now: float
-    ) -> float:
-        """Of so many tokens from one replica to another, as expected."""
-        if source == target:
-            return 0.0
-        return self._rates[pool].over(self._fleet.link(source, target)).transfer_s(tokens, now=now)
 
     # --- what it was worth -------------------------------------------------------------------------
 
@@ -238,14 +209,12 @@ class PrefillLegs:
         expected_s = self._awaited.pop(live.request, None)
         if expected_s is not None and live.pool is not None:
             transfer_s = now - live.submitted_s - expected_s
-            source, here = live.handed_over_by, live.replica
-            link = self._fleet.link(source, here) if source is not None and here is not None else None
-            self._rates[live.pool].over(link).observe(live.handed_over, transfer_s, now=now)
+            self._rates[live.pool].observe(live.handed_over, transfer_s, now=now)
 
     def left_replica(self, live: LiveRequest) -> None:
         """That attempt has ended; another one is not told what was handed over."""
         self._awaited.pop(live.request, None)
-        live.handed_over, live.handed_over_by = 0.0, None
+        live.handed_over = 0.0
 
 
 def _of_prompt(tokens: float, held: float) -> TurnWork:

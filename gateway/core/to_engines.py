@@ -49,12 +49,8 @@ class ToEngines:
         """None if admission does not know its session."""
         if live.session is None or live.pool is None:
             return None
-        known_as = live.session.session if live.runs_for is None else live.runs_for
-        service_class = self._admission.class_of(known_as, live.pool)
+        service_class = self._admission.class_of(live.session.session, live.pool)
         return service_class.value if service_class is not None else None
-
-    def can_wait(self, live: LiveRequest) -> bool:
-        return self.class_of(live) == ServiceClass.PROACTIVE.value
 
     def runs(self, request: RequestId) -> None:
         """It has its first token, or is over."""

@@ -211,18 +211,6 @@ class Estimator:
         """Until the first token of a turn that has this replica to itself, as observed so far."""
         return self.formula().alone_s(new_tokens, cached_tokens)
 
-    def first_token_bars(self) -> tuple[float, float]:
-        """By what factors first tokens lately came sooner or later than was predicted: p10 and p90."""
-        if self._formula is None:
-            self._multiplied_out()
-        return self._first_token_bars
-
-    def step_s(self, rows: int, context_tokens: float) -> float:
-        """Of so many turns that decode, whose contexts are so long together."""
-        mean = context_tokens / rows
-        others = Load(decoding=rows - 1, decoding_context_tokens=context_tokens - mean)
-        return self.formula().token_s(mean, others)
-
     def turn_s(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """A turn that has this replica to itself: the completion of its `predict`, without error bars."""
         formula = self._formula or self._multiplied_out()

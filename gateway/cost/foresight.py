@@ -6,7 +6,6 @@ Whoever answers has watched the replicas; whoever asks says what the work is.
 from typing import Protocol
 
 from gateway.cost.estimator import TurnWork
-from gateway.cost.profile import Profile
 from gateway.domain.ids import ReplicaId
 
 
@@ -19,8 +18,4 @@ class Foresight(Protocol):
         self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: float
     ) -> float:
         """How long a turn would take that has the replica to itself."""
-        ...
-
-    def made_of(self, replica: ReplicaId) -> Profile | None:
-        """As the settings say, if they do."""
         ...

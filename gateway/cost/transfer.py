@@ -7,10 +7,9 @@ many tokens. So a transfer that fails, and whose prompt is computed after all, c
 long as computing it. The rate is a ratio of sums that forget, from a belief that counts as one observation.
 It returns to the belief by half in `_HALF_LIFE_S`, so that what once was slow is tried again.
 
-Where the settings name zones, what passes between two of them is learned apart: a network within a zone may
-be ten times as fast. Pairs of replicas are not: of a hundred replicas most pairs would never be seen.
+Pairs of replicas are not told apart: of a hundred replicas most pairs would never be seen.
 
-Invariants: memory is constant for each pair of zones; times are never negative.
+Invariants: memory is constant; times are never negative.
 """
 
 import math
@@ -21,29 +20,16 @@ _FORGETS: Final = 0.9
 _BELIEVED_TOKENS: Final = 4_000.0
 _HALF_LIFE_S: Final = 300.0
 
-Link = frozenset[str]
-"""Two zones."""
-
 
 class TransferRate:
     """Of the engines of one pool."""
 
     def __init__(self, tokens_per_s: float) -> None:
         """What is believed at first."""
-        self._links: dict[Link, TransferRate] = {}
         self._believed_s = 1.0 / tokens_per_s
         self._tokens = _BELIEVED_TOKENS
         self._seconds = _BELIEVED_TOKENS * self._believed_s
         self._seen_s = 0.0
-
-    def over(self, link: Link | None) -> "TransferRate":
-        """Between these zones; None: within one, or where nobody names them."""
-        if link is None:
-            return self
-        rate = self._links.get(link)
-        if rate is None:
-            rate = self._links[link] = TransferRate(1.0 / self._believed_s)
-        return rate
 
     def transfer_s(self, tokens: float, *, now: float) -> float:
         """What so many tokens are expected to take."""

@@ -109,7 +109,7 @@ def _sessions(arguments: argparse.Namespace) -> int:
         f"{len(shown)} of {now['session_count']} sessions; {now['running']} turns run, "
         f"{now['waiting']} wait, the tools of {now['active_tools']} sessions run"
     )
-    for line in outcome_lines(now.get("outcome"), now.get("currency")):
+    for line in outcome_lines(now.get("outcome")):
         print(printable(line))
     return 0
 

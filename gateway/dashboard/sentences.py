@@ -31,7 +31,6 @@ PLACEMENTS: Final = {
     "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
     "home_is_gone": "its home could not run it",
     "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
-    "nearer": "its prompt was computed in that zone, and would have had a longer way to another one",
 }
 MOVES: Final = {
     "capacity": "engines said how much fits",
@@ -158,7 +157,7 @@ def why_refused(refused: rec.Refused) -> str:
     return f"It was refused after {refused.waited_ms:.0f} ms: {_told(REFUSALS, refused.reason.value)}."
 
 
-def outcome_lines(outcome: Mapping[str, Any] | None, currency: str | None) -> Iterator[str]:
+def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
     """What came of it all since the gateway began, as a snapshot tells it; nothing if there is nothing."""
     if outcome is None:
         return
@@ -168,13 +167,7 @@ def outcome_lines(outcome: Mapping[str, Any] | None, currency: str | None) -> It
     if outcome["turns_judged"]:
         yield f"{outcome['turns_in_time']} of {outcome['turns_judged']} turns were in time"
     if outcome["cached_tokens"]:
-        cost = f" ({outcome['cached_s']:.1f} s of a replica)" if outcome["cached_s"] else ""
-        yield f"{outcome['cached_tokens']:.0f} prompt tokens were cached, and not computed again{cost}"
-    if outcome["saved_s"] or outcome["error_s"]:
-        saved = f"{outcome['saved_s']:.1f} s ± {outcome['error_s']:.1f} s of replicas"
-        if outcome["saved_money"] is not None:
-            saved += f", {outcome['saved_money']:.2f} ± {outcome['error_money']:.2f} {currency}"
-        yield f"against a balancer that knows no sessions, {saved} were saved"
+        yield f"{outcome['cached_tokens']} prompt tokens were cached, and not computed again"
 
 
 def _behind(wait: rec.TurnWaited) -> str:

@@ -42,10 +42,10 @@ class Views:
         *,
         clock: Callable[[], float],
         history: History | None = None,
-        outcome: Callable[[], tuple[Any, str | None]] = lambda: (None, None),
+        outcome: Callable[[], Any] = lambda: None,
     ) -> None:
-        """`outcome`: what comes of it all, and the currency of its money. `signals`, `holdings`: what engines
-        said last, kept up to date by whoever gives them."""
+        """`outcome`: sessions in time. `signals`, `holdings`: what engines said last, kept up to date by
+        whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
@@ -82,13 +82,11 @@ class Views:
         self._asked_s = self._clock()
         gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
         told = {name: getattr(gauges, name) for name in _TOLD}
-        outcome, currency = self._outcome()
         about = {
             "at_s": gauges.at_s,
             "began_s": self._began_s,
             "version": __version__,
-            "outcome": outcome,
-            "currency": currency,
+            "outcome": self._outcome(),
         }
         return self._encoder.encode({**about, **told, "pools": gauges.pools})
 
@@ -148,12 +146,10 @@ class Views:
         number = log.number
         gauges = take_gauges(brain, self._signals, self._holdings, now=self._clock())
         pools = [msgspec.structs.replace(pool, updates=log.updates(pool.id)) for pool in gauges.pools]
-        outcome, currency = self._outcome()
         about = {
             "at_s": gauges.at_s,
             "began_s": self._began_s,
-            "outcome": outcome,
-            "currency": currency,
+            "outcome": self._outcome(),
             "seq": number,
             "version": __version__,
             **{name: getattr(gauges, name) for name in _TOLD},

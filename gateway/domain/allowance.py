@@ -21,10 +21,6 @@ class Allowance:
             self.left = left if left < self._burst else self._burst
             self._refilled_s = now
 
-    def has_any(self, *, now: float) -> bool:
-        self.refill(now=now)
-        return self.left >= 1.0
-
     def take(self, amount: float = 1.0, *, now: float) -> bool:
         """Whether there was so much to take."""
         self.refill(now=now)

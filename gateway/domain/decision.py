@@ -100,8 +100,6 @@ class PlacementReason(Word):
     """It lives on a replica that cannot run this turn."""
     CHEAPER = "cheaper"
     """Without prices it would have run elsewhere."""
-    NEARER = "nearer"
-    """Were all ways equally long, it would have run elsewhere, farther from where its prompt was computed."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):

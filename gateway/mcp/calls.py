@@ -41,8 +41,6 @@ class Asked(msgspec.Struct, eq=False):
     key: bytes
     """Of its arguments."""
     pool: PoolId | None = None
-    runs_for: SessionId | None = None
-    """The session on whose behalf its own runs."""
 
 
 class Outcome(Word):

@@ -38,9 +38,6 @@ class DisaggregationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """How fast a KV cache comes over, until that was seen."""
     patience_s: Annotated[float, Meta(gt=0)] = 10.0
     """A prefill leg that takes longer, and longer than four times what was predicted, is given up."""
-    late_roles: bool = False
-    """While prompts take half of the time of a pool's replicas of role `both`, one of four of them computes
-    prompts for the others and gets no new sessions."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -60,8 +60,6 @@ class Sums(msgspec.Struct, eq=False):
     """Tokens that they hold."""
     wanted: float = 0.0
     """Tokens that they are expected to grow to, or hold already."""
-    background: int = 0
-    """Of the sessions, those of this gateway for which nobody waits."""
 
 
 class Session(msgspec.Struct, eq=False):
@@ -73,8 +71,6 @@ class Session(msgspec.Struct, eq=False):
     tokens: float = 0.0
     """That its first conversation holds."""
     is_expected: bool = True
-    can_wait: bool = False
-    """Nobody waits for it."""
     final: FinalSize | None = None
     """If it seemed to be over once."""
     others: dict[ThreadId, None] | None = None
@@ -151,8 +147,7 @@ class KvLedger:
         others = self._elsewhere.get(replica)
         if others is None:
             return own
-        held, wanted = own.held + others.held, own.wanted + others.wanted
-        return Sums(own.sessions + others.sessions, held, wanted, own.background)
+        return Sums(own.sessions + others.sessions, own.held + others.held, own.wanted + others.wanted)
 
     def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
         """What the other gateways said last of their sessions there."""
@@ -213,11 +208,6 @@ class KvLedger:
             return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
         return copy.tokens if known.holds(copy) else 0.0
 
-    def holders(self, conversation: Conversation) -> list[ReplicaId]:
-        """Where it left something, which may be gone."""
-        entry = self._conversations.get(conversation)
-        return list(entry.copies) if entry is not None else []
-
     def context(self, conversation: Conversation) -> float:
         """Tokens that it had last, wherever they are."""
         entry = self._conversations.get(conversation)
@@ -245,12 +235,11 @@ class KvLedger:
         replica: ReplicaId,
         *,
         agent: AgentKey = UNKNOWN_AGENT,
-        can_wait: bool = False,
         now: float,
     ) -> None:
         """A turn was placed. A side request does not say whether its session works."""
         is_known = session.session in self._sessions
-        self._move((session.session, session.thread), replica, agent, can_wait)
+        self._move((session.session, session.thread), replica, agent)
         if session.edge is not Edge.SERVES or not is_known:
             self.heard(session.session, works=session.edge is not Edge.SERVES, now=now)
         others = self._sessions[session.session].others
@@ -337,13 +326,13 @@ class KvLedger:
 
     # --- books -----------------------------------------------------------------------------------------
 
-    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey, can_wait: bool) -> None:
+    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey) -> None:
         entry = self._conversations.get(conversation)
         known = self._sessions.get(conversation[0])
         if known is not None and known.first == conversation:
             assert entry is not None
             self._count(known, -1)
-            entry.home, known.grows_to, known.can_wait = replica, self.grows_to(agent), can_wait
+            entry.home, known.grows_to = replica, self.grows_to(agent)
             self._count(known, 1)
         elif entry is not None:
             entry.home = replica
@@ -351,7 +340,7 @@ class KvLedger:
             self._conversations[conversation] = _Conversation(replica)
         self._conversations.move_to_end(conversation)
         if known is None:
-            known = Session(conversation, agent, self.grows_to(agent), can_wait=can_wait)
+            known = Session(conversation, agent, self.grows_to(agent))
             self._sessions[conversation[0]] = known
             self._count(known, 1)
         elif known.first != conversation:
@@ -380,7 +369,6 @@ class KvLedger:
         sums.sessions += sign
         sums.held += sign * known.tokens
         sums.wanted += sign * known.wants
-        sums.background += sign * known.can_wait
         if not sums.sessions:
             del self._sums[home]
 

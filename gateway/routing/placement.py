@@ -18,7 +18,6 @@ from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import Conversation
-from gateway.routing.prefix_pull import Pull
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -34,13 +33,6 @@ class Asked(msgspec.Struct, frozen=True):
     """Where it would wait for a place for its adapter."""
     handed_over: float = 0.0
     """Tokens of its prompt that were computed for wherever it goes."""
-    transfer_s: Callable[[ReplicaId, ReplicaId, float], float] | None = None
-    """Predicted, from one replica to another, of so many tokens; None if nothing is pulled."""
-    way_s: Callable[[ReplicaId, float], float] | None = None
-    """Predicted, of so many tokens of what was handed over; None if that takes as long wherever it goes."""
-
-    can_wait: bool = False
-    """Nobody waits for its session."""
 
 
 NOTHING_KNOWN = Asked()
@@ -50,9 +42,6 @@ class PlacementPolicy:
     """Which of these replicas should run the turn?
 
     A policy that is told something that it has no use for need not say so."""
-
-    weighs_classes = False
-    """Whether it asks who can wait."""
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
@@ -74,10 +63,6 @@ class PlacementPolicy:
     def sessions_at(self) -> Mapping[ReplicaId, int]:
         """How many sessions live on each replica, as far as the policy keeps count."""
         return {}
-
-    def pull(self, session: SessionRef, replica: ReplicaId, asked: Asked) -> Pull | None:
-        """What a turn that was placed there is to pull from another replica."""
-        return None
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
         """Whether it lived on a replica that is none of these, so that its prompt is computed anew."""

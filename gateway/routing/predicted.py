@@ -9,13 +9,11 @@ turn there, its prompt computed as far as it is not held there; the time by whic
 those that run there; and, as a session will make many more turns, one more turn of each session that lives
 there then, with what has to be computed again because the KV cache cannot hold all of them when they are
 grown as sessions of their agent are in the end. Where a turn's LoRA adapter would wait for a place, another
-adapter's turns have to end first, which is taken to last one usual turn. What a leg computed of a prompt
-has a way to go, which may be longer to another zone. Where replicas have prices, what this turn and a usual
-one take of one is worth so many seconds by which it may be later elsewhere: at equal predictions the
-cheaper one wins, and a dear one is used when the others would be later by more than that. Among replicas of
-several kinds background work may count for less: then it takes a slow one until that is too late. A turn
-that has a home stays, without anything being predicted (some µs), unless others run far fewer, its home is
-slow or dearer than others, or those that live there do not fit.
+adapter's turns have to end first, which is taken to last one usual turn. Where replicas have prices, what
+this turn and a usual one take of one is worth so many seconds by which it may be later elsewhere: at equal
+predictions the cheaper one wins, and a dear one is used when the others would be later by more than that. A
+turn that has a home stays, without anything being predicted (some µs), unless others run far fewer, its home
+is slow or dearer than others, or those that live there do not fit.
 
 Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a home is compared with at most
 `_LOOKED_AT` others.
@@ -40,7 +38,6 @@ from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import Conversation, KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
-from gateway.routing.prefix_pull import PrefixPullConfig, Pull, best_pull
 
 _FEW: Final = 3
 """Turns that a home may run more than another replica before anything is predicted."""
@@ -64,8 +61,6 @@ _AVERAGED: Final = 0.05
 _NEW_TOKENS, _CONTEXT_TOKENS, _OUTPUT_TOKENS = 2_000.0, 20_000.0, 200
 """Of a usual turn, until there were some."""
 
-NO_PULLS: Final = PrefixPullConfig()
-
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_conversations: Annotated[int, Meta(ge=1)] = 200_000
@@ -73,9 +68,6 @@ class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     price_per_s: Annotated[float, Meta(gt=0)] | None = None
     """What it is worth that a turn is done a second sooner, in the currency of `price_per_h`: a second on a
     replica counts as `price_per_h / 3600 / price_per_s` seconds more. Needed where replicas have a price."""
-    background_weight: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Where a turn may go to replicas whose `profile` differs: what a second of background work counts beside
-    one of what somebody waits for. Below 1 it takes slow ones until those are predicted to be too late."""
 
 
 class _Cost(NamedTuple):
@@ -86,26 +78,15 @@ class _Cost(NamedTuple):
     replica: ReplicaId
     unpriced_s: float
     """As if the replica cost nothing."""
-    near_s: float
-    """As if what was handed over were there."""
 
 
 _ALL: Final[Callable[[_Cost], float]] = attrgetter("seconds")
 _UNPRICED: Final[Callable[[_Cost], float]] = attrgetter("unpriced_s")
-_NEAR: Final[Callable[[_Cost], float]] = attrgetter("near_s")
 
 
 class PredictedPlacement(PlacementPolicy):
-    def __init__(
-        self,
-        config: RoutingConfig,
-        foresight: Foresight,
-        pulls: PrefixPullConfig = NO_PULLS,
-    ) -> None:
+    def __init__(self, config: RoutingConfig, foresight: Foresight) -> None:
         self._foresight = foresight
-        self._pulls = pulls
-        self._light = config.background_weight
-        self.weighs_classes = self._light < 1.0
         self._by_load = LeastLoaded()
         self.ledger = KvLedger(config.max_conversations)
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
@@ -124,7 +105,7 @@ class PredictedPlacement(PlacementPolicy):
             return self._by_load.place(candidates)
         self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
-        self.ledger.settle(session, chosen, agent=asked.agent, can_wait=asked.can_wait, now=asked.now)
+        self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
         return Placement(replica=chosen, reason=reason)
 
     def likely(
@@ -204,8 +185,6 @@ class PredictedPlacement(PlacementPolicy):
         wants = max(wants, tokens, self.ledger.grows_to(asked.agent))
         alone_s = {load.replica: self._usual_turn_s(load.replica) for load in candidates}
         fastest = min(alone_s, key=alone_s.__getitem__)
-        light = self._light if self.weighs_classes and self._are_unlike(candidates) else 1.0
-        own = light if asked.can_wait else 1.0
         found = []
         for load in candidates:
             is_counted = load.replica == counted_at
@@ -214,69 +193,27 @@ class PredictedPlacement(PlacementPolicy):
             lacks = sums.wanted + (0.0 if is_counted else wants) - self._room(load.replica)
             again_s = self._alone_s(fastest, min(self._context_tokens, max(0.0, lacks) / there), 0.0, 1)
             pace = max(1.0, alone_s[load.replica] / alone_s[fastest] / _ALIKE)
-            counts: float = there
-            if light < 1.0:
-                background = sums.background - (is_counted and asked.can_wait)
-                counts = own + there - 1 - (1.0 - light) * background
-            lasts_s, holds_up_s, way_s = self._turn_s(load, session, tokens, asked)
-            turn_s = own * lasts_s + holds_up_s * (counts / there)
+            lasts_s, holds_up_s = self._turn_s(load, session, tokens, asked)
+            turn_s = lasts_s + holds_up_s
             if load.replica in asked.waits_at:
                 turn_s += alone_s[load.replica] * load.slower
-            turn_s += counts * pace * (alone_s[fastest] * load.slower + again_s)
+            turn_s += there * pace * (alone_s[fastest] * load.slower + again_s)
             cost_s = turn_s
             if load.price:
                 cost_s += load.price * (lasts_s + alone_s[load.replica] * load.slower)
-            found.append(_Cost(cost_s, load.replica, turn_s, cost_s - way_s))
+            found.append(_Cost(cost_s, load.replica, turn_s))
         return found
-
-    def _are_unlike(self, candidates: Sequence[ReplicaLoad]) -> bool:
-        """By the settings: what is predicted of equal ones may differ twofold for a while."""
-        first, *others = [self._foresight.made_of(load.replica) for load in candidates]
-        return any(other != first for other in others)
 
     def _turn_s(
         self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked
-    ) -> tuple[float, float, float]:
-        """How long this turn lasts; what it costs those that run there; and of what it lasts, until what was
-        handed over is there."""
+    ) -> tuple[float, float]:
+        """How long this turn lasts, and what it costs those that run there."""
         own = self._held(session, load.replica, tokens, asked.agent)
         held = min(max(own, asked.handed_over), tokens)
-        pull_s = way_s = 0.0
-        if asked.way_s is not None and held > own:
-            way_s = asked.way_s(load.replica, held - own)
-        if asked.transfer_s is not None and held < tokens:
-            pull = self._best_pull(session, load.replica, held, tokens, asked)
-            if pull is not None:
-                held, pull_s = min(pull.tokens, tokens), pull.seconds
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
-        completion_s = pull_s + way_s + self._foresight.completion_s(load.replica, work, now=asked.now)
+        completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill_s = self._alone_s(load.replica, tokens - held, held, 1)
-        return completion_s * load.slower, HOLDS_UP * prefill_s * load.running, way_s * load.slower
-
-    def pull(self, session: SessionRef, replica: ReplicaId, asked: Asked) -> Pull | None:
-        if asked.transfer_s is None:
-            return None
-        tokens = asked.tokens()
-        held = min(self._held(session, replica, tokens, asked.agent), tokens)
-        return self._best_pull(session, replica, held, tokens, asked)
-
-    def _best_pull(
-        self, session: SessionRef, replica: ReplicaId, held: float, tokens: float, asked: Asked
-    ) -> Pull | None:
-        transfer_s = asked.transfer_s
-        assert transfer_s is not None
-        holders = [
-            (other, min(there, tokens))
-            for other in self.ledger.holders(self._begins_with(session, tokens, asked.agent))
-            if other != replica and (there := self._held(session, other, tokens, asked.agent))
-        ]
-        return best_pull(
-            self._pulls,
-            holders,
-            held,
-            transfer_s=lambda source, moved: transfer_s(source, replica, moved),
-            prefill_s=lambda new, cached: self._alone_s(replica, new, cached, 1),
-        )
+        return completion_s * load.slower, HOLDS_UP * prefill_s * load.running
 
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
         """A fork is taken to find there what its parent left."""
@@ -390,11 +327,8 @@ def _best_of_these(
 def _because(
     costs: Sequence[_Cost], best: ReplicaId, reason: PlacementReason, *, home: ReplicaId | None = None
 ) -> PlacementReason:
-    """Why it is the best: by its price or its way, if without that another one were."""
+    """Why it is the best: by its price, if without that another one were."""
     if any(cost.unpriced_s < cost.seconds for cost in costs):
         if _best_of_these(costs, _UNPRICED, home=home) != best:
             return PlacementReason.CHEAPER
-    if any(cost.near_s < cost.seconds for cost in costs):
-        if _best_of_these(costs, _NEAR, home=home) != best:
-            return PlacementReason.NEARER
     return reason

@@ -231,7 +231,6 @@ class Gateway:
         self._start_loops()
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
-            self._tasks.supervise("peers' lessons", self._peers.teach)
             self._tasks.supervise("peers' timeouts", self._peers.listener.watch)
 
     def _start_loops(self) -> None:

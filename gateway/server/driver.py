@@ -207,8 +207,6 @@ class Ticket:
         if not self.is_over:
             self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
         self.seen = self.on_cancel = None  # they refer to who refers to us
-        if self.fetch is not None:
-            self.fetch.ended("cut")
         self._driver.tickets.pop(self.request, None)
 
     async def decision(self) -> Dispatch | Refuse | PrefillLeg:
@@ -248,8 +246,6 @@ class Ticket:
     def attempt_failed(
         self, error: UpstreamError, *, was_sent: bool, timed_out: bool = False, is_local: bool = False
     ) -> None:
-        if self.fetch is not None:
-            self.fetch.ended("cut")
         failed = ev.AttemptFailed(self.request, str(error), was_sent, timed_out, error.resends, is_local)
         self._driver.send(failed)
 

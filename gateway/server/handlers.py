@@ -24,7 +24,7 @@ from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held, is_event_stream
 from gateway.server.kept import Kept
-from gateway.server.kv_fetches import Fetch, HandedOver, PrefixPulls, fetch_for
+from gateway.server.kv_fetches import Fetch, HandedOver
 from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
@@ -78,10 +78,9 @@ class Handlers:
         overhead: Spread | None = None,
         tunnels: Tunnels,
         legs: PrefillLegs | None = None,
-        pulls: PrefixPulls | None = None,
     ) -> None:
         """`overhead`: what a request takes until it is sent on, of some; `legs`: None if no prompt is
-        computed on one replica for another; `pulls`: None if none is pulled from one."""
+        computed on one replica for another."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -89,7 +88,6 @@ class Handlers:
         self._overhead = overhead
         self._tunnels = tunnels
         self._legs = legs
-        self._pulls = pulls
         self._served = 0
         self._relays: dict[Relay, Replica] = {}
         self.follow(server)
@@ -205,9 +203,7 @@ class Handlers:
                 if replica is None:  # it left after the brain had decided, and before we went on
                     ticket.attempt_failed(ConnectFailed("the replica left"), was_sent=False)
                     continue
-                fetch = fetch_for(
-                    decision, replica, request, facts, handed_over=handed_over, pulls=self._pulls
-                )
+                fetch = handed_over.take() if handed_over is not None else None
                 upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
                 if upstream is not None:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:

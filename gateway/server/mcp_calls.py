@@ -87,7 +87,7 @@ class McpCalls:
         if key is None or live.session is None:
             return
         asked = Asked(live.tenant, live.session.session, turn, call.id, call.name, key)
-        asked.pool, asked.runs_for = live.pool, live.runs_for
+        asked.pool = live.pool
         self._asked.add(asked)
         if self.on_asked is not None and live.facts.stream:
             self.on_asked(asked, arguments, before)
@@ -151,7 +151,7 @@ class McpCalls:
         """Nobody waits for its session, as far as is known."""
         asked = call.asked
         if asked is not None and asked.pool is not None:
-            known = self._driver.coordinator.admission.class_of(asked.runs_for or asked.session, asked.pool)
+            known = self._driver.coordinator.admission.class_of(asked.session, asked.pool)
             if known is not None:
                 return known is ServiceClass.PROACTIVE
         return call.tenant in self._background

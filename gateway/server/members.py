@@ -106,7 +106,6 @@ class Members:
             self._join(member)
         for replica in self.replicas.values():
             replica.follow(config.upstream, api_key=self._key_of(replica.id, replica.pool))
-            replica.kv_tier = references.kv_tiers.get(replica.id)
             replica.responses_websocket = self._takes_websockets(replica.id, replica.pool)
         self._follow_feeds()
 
@@ -192,7 +191,6 @@ class Members:
             tls=self._references.upstream_tls if address.is_tls else None,
             local_faults=self._local_faults,
             keepalive_s=self._config.server.limits.tcp_keepalive_s,
-            kv_tier=self._references.kv_tiers.get(member.name),
             responses_websocket=self._takes_websockets(member.name, member.pool),
         )
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gateway.config import Config
-from gateway.config.objective import ObjectiveConfig
 from gateway.config.server import ServerConfig, split_listen
 from gateway.core.coordinator import Coordinator
-from gateway.core.snapshot import NO_SIGNALS, Gauges, take_gauges
+from gateway.core.snapshot import Gauges, take_gauges
 from gateway.dashboard.graphs import view_graphs
 from gateway.dashboard.views import Views
 from gateway.domain.engine import EngineSignals, SessionKv
@@ -30,17 +29,13 @@ from gateway.server.hint_sender import HintSender
 from gateway.server.peers import Peers
 from gateway.server.tasks import TaskGroup, Work
 from gateway.server.tenants import Tenants
-from gateway.shared_state.lessons import Lessons
 from gateway.telemetry.contents import Contents
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
-from gateway.telemetry.metric_export import MetricExport
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.objective import Objective
-from gateway.telemetry.outcome import Outcome, OutcomeView
+from gateway.telemetry.objective import Objective, OutcomeView
 from gateway.telemetry.ring import Ring
-from gateway.telemetry.savings import Savings
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
@@ -84,7 +79,7 @@ class Observation:
         """To be set by whoever sends hints."""
         self.peers: Peers | None = None
         """To be set if there may be other gateways."""
-        self.outcome = self._follow_the_outcome(config.objective)
+        self.outcome = Objective(config.objective, max_sessions=config.sessions.max_sessions)
         self.metrics = Metrics(
             self._gauges,
             {
@@ -107,22 +102,6 @@ class Observation:
                 "peers_unreached": (
                     "Requests that another gateway was to get, and did not take",
                     lambda: _count(self.peers, "unreached"),
-                ),
-                "lessons_noted": (
-                    "Observations of agents, tools and engines that other gateways were to learn from",
-                    lambda: _count(coordinator.taught.notes, "noted"),
-                ),
-                "lessons_dropped": (
-                    "Of those, the ones that there was no room for",
-                    lambda: _count(coordinator.taught.notes, "dropped"),
-                ),
-                "lessons_received": (
-                    "Observations of other gateways that this one learned from",
-                    lambda: _count(self._lessons(), "received"),
-                ),
-                "lesson_batches_missed": (
-                    "Two seconds' worth of another gateway's observations that lapsed before they were read",
-                    lambda: _count(self._lessons(), "missed"),
                 ),
                 "shared_entries_withheld": (
                     "Entries not put into the shared store: their tenant has enough there",
@@ -184,7 +163,6 @@ class Observation:
         self.contents = Contents(config.otel) if config.otel.content else None
         """For the handlers; None if nobody may know what is said."""
         self._export: TraceExport | None = None
-        self._metric_export: MetricExport | None = None
         takers += self._exports(environ)
         self._handover = Handover(takers, line_takers)
         self.take = self._handover.take
@@ -194,7 +172,7 @@ class Observation:
         """There after `control`."""
 
     def _exports(self, environ: Mapping[str, str]) -> Iterator[Callable[[list[Record]], None]]:
-        """What goes to collectors."""
+        """What goes to a collector."""
         otel, most = self._config.otel, self._config.sessions.max_sessions
         if otel.endpoint is not None:
             self.traces = TraceContexts(otel.sample, max_sessions=most)
@@ -211,9 +189,6 @@ class Observation:
             _log.warning(
                 "otel.content: spans say what requests and answers say, prompts and secrets included"
             )
-        if otel.metrics_endpoint is not None:
-            self._metric_export = MetricExport(otel, environ, clock=self._clock)
-            yield self._metric_export.take
 
     @property
     def dropped(self) -> int:
@@ -226,9 +201,6 @@ class Observation:
         if self._export is not None:
             self._export.open()
             loops.append(("trace export", self._export.run))
-        if self._metric_export is not None:
-            self._metric_export.open()
-            loops.append(("metric export", self._metric_export.run))
         return loops
 
     async def _watch_the_loop(self) -> None:
@@ -279,8 +251,6 @@ class Observation:
         self._handover.flush()
         if self._export is not None:
             await self._export.close()
-        if self._metric_export is not None:
-            await self._metric_export.close()
         if self._file is not None:
             await asyncio.to_thread(self._file.close)
         if self._history is not None:
@@ -297,24 +267,9 @@ class Observation:
             monotonic=asyncio.get_running_loop().time,
         )
 
-    def _follow_the_outcome(self, config: ObjectiveConfig) -> Outcome:
-        fleet, savings = self._coordinator.fleet, None
-        if config.savings:
-            savings = Savings(
-                self._coordinator.forecasts,
-                kv_tokens=lambda replica: self._signals.get(replica, NO_SIGNALS).kv_tokens,
-                replicas=fleet.up,
-                turns_per_s=config.savings_turns_per_s,
-            )
-        objective = Objective(config, max_sessions=self._config.sessions.max_sessions)
-        return Outcome(config, objective, savings)
-
-    def _view_outcome(self) -> tuple[OutcomeView, str | None]:
+    def _view_outcome(self) -> OutcomeView:
         self.metrics.flush()
-        return self.outcome.view(), self.outcome.currency
-
-    def _lessons(self) -> Lessons | None:
-        return self.peers.lessons if self.peers is not None else None
+        return self.outcome.view()
 
     def _failing(self) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())

@@ -8,19 +8,21 @@ hexadecimal digits, and is slower by far. Of both, only what tells of tools is l
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from gateway.domain.ids import MAX_ID_CHARS, is_well_formed_id
 from gateway.domain.tool_span import ToolSpan
-from gateway.server.otlp_walk import Malformed, walk
 
 _KINDS: Final = {"gen_ai.operation.name": "execute_tool", "openinference.span.kind": "TOOL"}
 _NAMES: Final = ("gen_ai.tool.name", "tool.name")
@@ -29,7 +31,8 @@ _ERROR: Final = "error.type"
 _WANTED: Final = frozenset((*_KINDS, *_NAMES, *_CALLS, _ERROR))
 _MAX_ATTRIBUTES: Final = 512
 """Of a span; what exporters send is at most a quarter of that, if nobody tells them otherwise."""
-MAX_JSON_BYTES: Final = 2 << 20
+MAX_BYTES: Final = 2 << 20
+"""Decoding holds the interpreter on any thread: 2 MiB of empty messages for up to 0.1 s."""
 MAX_JSON_OBJECTS: Final = 32_768
 """A batch of 512 spans with 20 attributes each has 21,000."""
 _PREFIX: Final = "execute_tool "
@@ -52,13 +55,15 @@ class Found(NamedTuple):
 
 
 Step = tuple[int, Found | None]
-"""How many bytes a step decoded, and what it found; None if that was no tool's span."""
+"""What a step costs, in spans and attributes, and what it found; None if that was no tool's span."""
 
 
 class Format(NamedTuple):
     content_type: str
-    read: Callable[[bytes], Iterator[Step]]
-    """Step by step; raises `Unreadable` or `TooLarge` at any of them."""
+    decode: Callable[[bytes], Any]
+    """At most `MAX_BYTES`, on any thread. Raises `Unreadable` or `TooLarge`."""
+    spans: Callable[[Any], Iterator[Step]]
+    """Of what was decoded, step by step."""
     answer: Callable[[int, str], bytes]
     """How many spans were rejected, and why."""
     refusal: Callable[[int, str], bytes]
@@ -68,12 +73,20 @@ class Format(NamedTuple):
 # --- protobuf ----------------------------------------------------------------------------------------
 
 
-def _read_protobuf(body: bytes) -> Iterator[Step]:
+def _decode_protobuf(body: bytes) -> ExportTraceServiceRequest:
     try:
-        for size, span in walk(body):
-            yield size, _of_protobuf(span) if span is not None else None
-    except Malformed as error:
+        return ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
         raise Unreadable(f"the body is no ExportTraceServiceRequest: {error}") from error
+
+
+def _spans(request: Any, span_of: Callable[[Any], Found | None]) -> Iterator[Step]:
+    for resource in request.resource_spans:
+        yield 1, None
+        for scope in resource.scope_spans:
+            yield 1, None
+            for span in scope.spans:
+                yield 1 + min(_MAX_ATTRIBUTES, len(span.attributes)), span_of(span)
 
 
 def _of_protobuf(span: Any) -> Found | None:
@@ -144,21 +157,13 @@ class _Request(msgspec.Struct, rename="camel"):
 _request: Final = msgspec.json.Decoder(_Request)
 
 
-def _read_json(body: bytes) -> Iterator[Step]:
-    """It is decoded at once, which takes some milliseconds at most: its objects are what that costs."""
-    if len(body) > MAX_JSON_BYTES or body.count(b"{") > MAX_JSON_OBJECTS:
-        raise TooLarge(
-            f"JSON of more than {MAX_JSON_BYTES} bytes or {MAX_JSON_OBJECTS} objects; send protobuf"
-        )
+def _decode_json(body: bytes) -> _Request:
+    if body.count(b"{") > MAX_JSON_OBJECTS:
+        raise TooLarge(f"JSON of more than {MAX_JSON_OBJECTS} objects; send protobuf")
     try:
-        request = _request.decode(body)
+        return _request.decode(body)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the body is no ExportTraceServiceRequest: {error}") from error
-    yield len(body), None
-    for resource in request.resource_spans:
-        for scope in resource.scope_spans:
-            for span in scope.spans:
-                yield 0, _of_json(span)
 
 
 def _of_json(span: _Span) -> Found | None:
@@ -234,6 +239,14 @@ def _tool_span(
 _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16
 
-PROTOBUF: Final = Format("application/x-protobuf", _read_protobuf, _answer_protobuf, _refuse_protobuf)
-JSON: Final = Format("application/json", _read_json, _answer_json, _refuse_json)
+PROTOBUF: Final = Format(
+    "application/x-protobuf",
+    _decode_protobuf,
+    partial(_spans, span_of=_of_protobuf),
+    _answer_protobuf,
+    _refuse_protobuf,
+)
+JSON: Final = Format(
+    "application/json", _decode_json, partial(_spans, span_of=_of_json), _answer_json, _refuse_json
+)
 FORMATS: Final = {each.content_type: each for each in (PROTOBUF, JSON)}

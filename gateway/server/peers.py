@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from itertools import count
@@ -33,8 +33,6 @@ from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.domain.ids import ReplicaId, TenantId
-from gateway.domain.lessons import PERIOD_S as LESSONS_PERIOD_S
-from gateway.domain.lessons import Owned, TurnTook
 from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.server.connection import ClientConnection, Handler
@@ -53,7 +51,6 @@ from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import HERE, Directory, Peer
 from gateway.shared_state.fleet_secret import SETTLES_S
-from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
 
@@ -67,10 +64,6 @@ _BUSY_FROM: Final = 0.5
 serves all, above it the others must help."""
 _TRIES: Final = 3
 """To pass a request on: to who has its session, to the heir of that, and to the heir's."""
-_OF_ENGINES_AT_ONCE: Final = 4
-"""Lessons in one go: one takes 0.2 ms."""
-_OF_AGENTS_AT_ONCE: Final = 32
-"""All others take 4 µs, the first ones of those that come together twice as long."""
 _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
 _MAX_TWINS: Final = 1024
@@ -98,8 +91,6 @@ class Peers:
     ) -> None:
         """`check_now`: asks a replica how it is."""
         self.alive: dict[str, Peer] = {}
-        self.lessons: Lessons | None = None
-        """There after `open`."""
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
@@ -147,7 +138,6 @@ class Peers:
             allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),
         )
         self._driver.on_publish = self.directory.publish
-        self.lessons = Lessons(self._store, self._origin, self.alive)
         door = PeerDoor(clients.door, lambda: self._secret.token)
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(handler, door, clients.limits, now=self._now)
@@ -311,23 +301,6 @@ class Peers:
         self._doubt_if_stopped()
         return self.directory.is_here(visitor.tenant.id, facts)
 
-    # --- what is learned -------------------------------------------------------------------------
-
-    async def teach(self) -> None:
-        """Tells the others what was learned here, and learns what they tell. Endless, for the caller to run
-        as a task."""
-        notes, lessons = self._driver.coordinator.taught.notes, self.lessons
-        assert notes is not None and lessons is not None
-        while True:
-            await asyncio.sleep(LESSONS_PERIOD_S)
-            if lessons.may_publish:
-                lessons.publish(notes.take())
-            with contextlib.suppress(StoreUnavailable):
-                async for batch in lessons.receive():
-                    for lesson in _in_pieces(batch):
-                        self._driver.send(lesson)
-                        await asyncio.sleep(0)  # requests go first
-
     # --- whose a request is ----------------------------------------------------------------------
 
     async def place(
@@ -378,15 +351,6 @@ class Peers:
         except asyncio.CancelledError:
             task.cancel()
             raise
-
-
-def _in_pieces(batch: list[Owned]) -> Iterator[ev.LessonsReceived]:
-    """Each as much as may be learned in one go."""
-    of_engines = [each for each in batch if type(each[1]) is TurnTook]
-    of_agents = [each for each in batch if type(each[1]) is not TurnTook]
-    for lessons, at_once in ((of_engines, _OF_ENGINES_AT_ONCE), (of_agents, _OF_AGENTS_AT_ONCE)):
-        for at in range(0, len(lessons), at_once):
-            yield ev.LessonsReceived(tuple(lessons[at : at + at_once]))
 
 
 def _with_quotas(config: Config) -> frozenset[TenantId]:

@@ -133,7 +133,7 @@ class PrefillLegs:
         if request.head.visitor.endpoint.name == _COMPACT:
             return None
         protocol = request.head.visitor.endpoint.protocol
-        body = prefill_leg_body(self._connectors[replica.pool], request.body, protocol, _name(command))
+        body = prefill_leg_body(self._connectors[replica.pool], request.body, protocol)
         if body is None:
             return None
         asked = HttpRequest(request.head, body)
@@ -167,13 +167,7 @@ class PrefillLegs:
         leg.is_fault = False
         leg.usage = usage_of(upstream, request.head.visitor.endpoint, answer)
         if leg.usage is not None:
-            connector = self._connectors[replica.pool]
-            leg.fields = connector.decode_fields(answer, _name(command), replica.kv_tier)
-
-
-def _name(command: PrefillLeg) -> str:
-    """By which engines know what it leaves. A request has one leg at most."""
-    return f"{command.request}.leg"
+            leg.fields = self._connectors[replica.pool].decode_fields(answer)
 
 
 _COMPACT: Final = "/v1/responses/compact"

@@ -16,14 +16,11 @@ from gateway.server.mcp_servers import open_servers
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address
 from gateway.upstream.tls import upstream_tls
-from gateway.wire.kv_transfer import Tier
 
 
 class References(NamedTuple):
     replica_keys: dict[ReplicaId, str | None]
     """Of the replicas that the settings name."""
-    kv_tiers: dict[ReplicaId, Tier]
-    """Of those that have one."""
     pool_keys: dict[PoolId, str | None]
     """For those that are found, or register."""
     upstream_tls: ssl.SSLContext | None
@@ -36,21 +33,18 @@ class References(NamedTuple):
 
 def read_references(config: Config, environ: Mapping[str, str]) -> References:
     """Blocks. Raises ConfigError, OSError or ValueError."""
-    replica_keys, pool_keys, tiers = {}, {}, dict[ReplicaId, Tier]()
+    replica_keys, pool_keys = {}, {}
     for pool in config.pools:
         if (found := pool.discovery) is not None:
             pool_keys[PoolId(pool.name)] = read_api_key(found.api_key_env, found.api_key_file, environ)
         for name, each in zip(pool.names(), pool.replicas, strict=True):
             Address.parse(each.url)
             replica_keys[ReplicaId(name)] = read_api_key(each.api_key_env, each.api_key_file, environ)
-            if each.kv_tier is not None:
-                tiers[ReplicaId(name)] = Tier.parse(each.kv_tier)
             if each.kv_events is not None:
                 _check_feeds()
     server = config.server
     return References(
         replica_keys,
-        tiers,
         pool_keys,
         upstream_tls(config),
         _server_tls(server.tls_certificate, server.tls_key),

@@ -6,7 +6,6 @@ from gateway.config import Config
 from gateway.server.asking import Asking
 from gateway.server.connection import Handler
 from gateway.server.handlers import Handlers
-from gateway.server.kv_fetches import PrefixPulls
 from gateway.server.mcp_calls import McpCalls
 from gateway.server.mcp_early import McpEarly
 from gateway.server.mcp_proxy import McpProxy
@@ -39,7 +38,6 @@ class Serving:
             overhead=metrics.overhead,
             tunnels=self.tunnels,
             legs=PrefillLegs.of(config, driver, replicas, health, asking.outbound),
-            pulls=PrefixPulls.of(config, replicas, metrics.pulls),
         )
         self.mcp: McpProxy | None = None
         """None if there is no tool server."""

@@ -3,10 +3,10 @@
 With a control key that may write, an operator's collector tells of all tenants' tools; with a key of its own
 a tenant tells of its own.
 
-Invariants: at most `_MAX_BYTES` of a body are looked at, of `_MAX_BODIES` bodies at a time, in slices of at
-most `_SLICE_STEPS` steps or `_SLICE_BYTES` decoded bytes, between which everything else goes on; every span
-counts, whatever it is of. On average at most `_BYTES_PER_S` are read for one sender. Spans that are no tool's
-are not kept.
+Invariants: at most `MAX_BYTES` of a body are decoded, on a thread, of `_MAX_BODIES` bodies at a time; their
+spans are looked at in slices of some `_SLICE_COST` spans and attributes, between which everything else goes
+on; every span counts, whatever it is of. On average at most `_BYTES_PER_S` are read for one sender. Spans
+that are no tool's are not kept.
 """
 
 import asyncio
@@ -22,33 +22,31 @@ from gateway.domain.allowance import Allowance
 from gateway.domain.ids import TenantId
 from gateway.domain.tool_span import ToolSpan
 from gateway.server.control_access import TRACES_PATH, key_hash
-from gateway.server.otlp_spans import FORMATS, PROTOBUF, Format, Found, TooLarge, Unreadable
+from gateway.server.otlp_spans import FORMATS, MAX_BYTES, PROTOBUF, Format, Found, TooLarge, Unreadable
 from gateway.server.tenants import Tenants
 from gateway.tool_probe.traced import Verdict
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError, inflated_limit_bytes
 
-_MAX_BYTES: Final = 8 << 20
-"""Inflated. Spans of other kinds carry whole prompts."""
 _MAX_BODIES: Final = 8
 _MAX_BODIES_OF_ONE: Final = 4
 _PATIENCE_S: Final = 20.0
 """For a body: exporters give up after ten seconds."""
-_MAX_STEPS: Final = 262_144
+_MAX_COST: Final = 262_144
+"""Spans and attributes of a body."""
 _MAX_SPANS: Final = 8192
 _AT_ONCE: Final = 256
-_SLICE_STEPS: Final = 512
-_SLICE_BYTES: Final = 32 << 10
+_SLICE_COST: Final = 1024
 _BYTES_PER_S: Final = 2 << 20
 """What a sender may have read on average. Reading costs some 10 to 70 ns a byte."""
 _BURST_BYTES: Final = 16 << 20
-_STEP_BYTES: Final = 64
-"""What a step costs, counted as bytes."""
+_COST_BYTES: Final = 64
+"""What a span or an attribute costs, counted as bytes."""
 _SHORT: Final = 32
 _WHY: Final = {
     Verdict.AMBIGUOUS: "several sessions have a call by that id: send the trace that the requests are in",
     Verdict.TOO_LONG: "a tool span is longer than the call can have taken",
 }
-_WHY_LARGE: Final = f"the body exceeds {_MAX_BYTES} bytes"
+_WHY_LARGE: Final = f"the body exceeds {MAX_BYTES} bytes; send fewer spans at once"
 _TOO_MANY: Final = "too many tool spans at once"
 _INVALID_ARGUMENT: Final = 3
 """gRPC's code."""
@@ -110,22 +108,21 @@ class ToolSpans:
     async def _found(self, form: Format, body: bytes, sender: TenantId | None) -> list[Found]:
         """The tool spans of a body. Raises Unreadable or TooLarge."""
         found: list[Found] = []
-        all_steps = steps = decoded = 0
-        self._allowances[sender].left -= len(body)
-        for size, one in form.read(body):
+        allowance = self._allowances[sender]
+        allowance.left -= len(body)
+        request = await asyncio.to_thread(form.decode, body)
+        cost = before = 0
+        for size, one in form.spans(request):
+            cost += size
             if one is not None:
                 found.append(one)
-            steps += 1
-            decoded += size
-            if steps < _SLICE_STEPS and decoded < _SLICE_BYTES:
-                continue
-            self._allowances[sender].left -= steps * _STEP_BYTES
-            all_steps += steps
-            if all_steps > _MAX_STEPS:
-                raise TooLarge(f"the body holds more than {_MAX_STEPS} spans and fields")
-            steps = decoded = 0
-            await asyncio.sleep(0)
-        self._allowances[sender].left -= steps * _STEP_BYTES
+            if cost - before >= _SLICE_COST:
+                allowance.left -= (cost - before) * _COST_BYTES
+                before = cost
+                if cost > _MAX_COST:
+                    raise TooLarge(f"the body holds more than {_MAX_COST} spans and attributes")
+                await asyncio.sleep(0)
+        allowance.left -= (cost - before) * _COST_BYTES
         return found
 
     async def _tell(self, found: list[Found], tenant: TenantId | None) -> Counter[str]:
@@ -149,7 +146,7 @@ async def _read(request: web.Request) -> bytes:
     body = bytearray()
     async for some in request.content.iter_any():
         body += some
-        if len(body) > _MAX_BYTES:
+        if len(body) > MAX_BYTES:
             raise TooLarge(_WHY_LARGE)
     return bytes(body)
 
@@ -164,7 +161,7 @@ async def _inflated(request: web.Request, body: bytes) -> bytes:
     inflater = Inflater(coding, inflated_limit_bytes(len(body)))
     for piece in inflater.feed(body):
         inflated += piece
-        if len(inflated) > _MAX_BYTES:
+        if len(inflated) > MAX_BYTES:
             raise TooLarge(_WHY_LARGE)
         await asyncio.sleep(0)
     if not inflater.is_complete:

@@ -39,11 +39,11 @@ def resource_of(config: OtelConfig) -> tuple[tuple[str, str], ...]:
 
 
 class Collector:
-    def __init__(self, config: OtelConfig, endpoint: str, environ: Mapping[str, str], *, what: str) -> None:
-        """`what` is sent there. Raises ConfigError for a variable that is not there."""
-        self._endpoint = endpoint
+    def __init__(self, config: OtelConfig, environ: Mapping[str, str]) -> None:
+        """Raises ConfigError for a variable that is not there."""
+        assert config.endpoint is not None
+        self._endpoint = config.endpoint
         self._timeout_s = config.timeout_s
-        self._what = what
         self._headers = {**config.headers, "Content-Type": "application/x-protobuf"}
         if config.authorization_env is not None:
             authorization = environ.get(config.authorization_env, "").strip()
@@ -83,5 +83,5 @@ class Collector:
     def _failed(self, why: str, verdict: Verdict) -> Verdict:
         self.failures += 1
         if self.failures == 1:
-            _log.warning("%s cannot be sent to the collector for now: %s", self._what, why)
+            _log.warning("traces cannot be sent to the collector for now: %s", why)
         return verdict

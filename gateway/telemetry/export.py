@@ -60,7 +60,7 @@ class TraceExport:
         """`contents`: what turns say; None if nobody may know. Raises ConfigError for a variable that is not
         there."""
         assert config.endpoint is not None
-        self._collector = Collector(config, config.endpoint, environ, what="traces")
+        self._collector = Collector(config, environ)
         self._max_pending = config.max_pending
         self._clock = clock
         self._resource = resource_of(config)

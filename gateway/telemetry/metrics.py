@@ -15,7 +15,7 @@ from gateway.core.snapshot import Gauges
 from gateway.telemetry.counts import Counts
 from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
-from gateway.telemetry.outcome import Outcome
+from gateway.telemetry.objective import Objective
 from gateway.telemetry.spreads import histogram, short_spread
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
@@ -33,7 +33,7 @@ class Metrics(Collector):
         connections: Callable[[], int] = lambda: 0,
         peers: Callable[[], int] = lambda: 0,
         history_bytes: Callable[[], int] = lambda: 0,
-        outcome: Outcome | None = None,
+        outcome: Objective | None = None,
     ) -> None:
         """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients;
         `peers`: other gateways that live; `history_bytes`: on the disk. Somebody else counts them."""
@@ -58,8 +58,6 @@ class Metrics(Collector):
         """Requests whose body was not understood, by why."""
         self.tunnels: Counter[str] = Counter()
         """`opened`, and of these `closed`; `refused`: WebSockets that were asked for in vain."""
-        self.pulls: Counter[str] = Counter()
-        """Prompts whose beginning was to be pulled from another replica, by outcome."""
         self.mcp: McpCounts | None = None
         """To be set if there are MCP servers."""
         self._registry = CollectorRegistry()
@@ -134,14 +132,6 @@ class Metrics(Collector):
         for reason in ("malformed", "oversized"):
             unread.add_metric([reason], self.unread[reason])
         yield unread
-        pulls = CounterMetricFamily(
-            "turnpike_prefix_pulls",
-            "Turns that were to pull the beginning of their prompt from another replica",
-            labels=["outcome"],
-        )
-        for outcome, count in self.pulls.items():
-            pulls.add_metric([outcome], count)
-        yield pulls
         yield histogram(
             "request_overhead_seconds",
             "From a whole request to its being sent on, of one in sixteen that did not wait",

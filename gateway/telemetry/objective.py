@@ -40,6 +40,20 @@ _TURNS: Final = growing(1, 1000, ratio=1.5)
 _SLOWDOWNS: Final = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
 
 
+class OutcomeView(msgspec.Struct, frozen=True, kw_only=True):
+    """Since the gateway began. All of it can be added up over gateways."""
+
+    sessions: int
+    """That ended, with an answer to their last turn or without."""
+    in_time: int
+    judged: int
+    """Of which it is known whether they were in time."""
+    turns_in_time: int
+    turns_judged: int
+    cached_tokens: int
+    """Of prompts, as engines report them."""
+
+
 class Labels(NamedTuple):
     pool: str
     tenant: str
@@ -139,6 +153,7 @@ class Objective:
         """By labels and whether they were in time: `yes`, `no`, or `unknown`."""
         self.turns: Counter[_Of] = Counter()
         """The same, by pool and class."""
+        self.cached_tokens = 0
         self._takes: dict[type, Callable[[Any], None]] = {
             rec.TurnArrived: self._arrived,
             rec.GpuSubmit: self._submitted,
@@ -155,6 +170,17 @@ class Objective:
         for record in records:
             if (take := takes.get(type(record))) is not None:
                 take(record)
+
+    def view(self) -> OutcomeView:
+        sessions, turns = self.sessions, self.turns
+        return OutcomeView(
+            sessions=sessions.total(),
+            in_time=_count(sessions, lambda met: met == "yes"),
+            judged=_count(sessions, lambda met: met != "unknown"),
+            turns_in_time=_count(turns, lambda met: met == "yes"),
+            turns_judged=_count(turns, lambda met: met != "unknown"),
+            cached_tokens=self.cached_tokens,
+        )
 
     def text(self) -> str:
         """The histograms, in Prometheus' format: they have too many lines for its client."""
@@ -219,6 +245,7 @@ class Objective:
     def _ended(self, record: rec.GpuEnd) -> None:
         if record.outcome == "failed":  # it goes elsewhere, or is refused
             return
+        self.cached_tokens += record.usage.cached_tokens or 0
         turn = self._turns.get(record.turn)
         if turn is None or turn.submitted_s is None:
             return
@@ -309,3 +336,7 @@ class Objective:
                 self._labels.add(labels)
                 return labels
         return Labels(OTHER, OTHER, OTHER, OTHER)
+
+
+def _count(ended: Counter[_Of], is_counted: Callable[[str], bool]) -> int:
+    return sum(count for labels, count in ended.items() if is_counted(labels[-1]))

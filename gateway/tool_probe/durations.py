@@ -22,7 +22,6 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.ids import TenantId
-from gateway.domain.lessons import Notes, ToolRan
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.quantiles import LogQuantiles
 
@@ -81,14 +80,11 @@ class Durations:
         config: DurationsConfig,
         tools: Tools | None = None,
         owner: TenantId = _ALONE,
-        notes: Notes | None = None,
     ) -> None:
-        """`tools`: kept together with those of other tenants, so that one bound holds for all; `notes`: for
-        other gateways."""
+        """`tools`: kept together with those of other tenants, so that one bound holds for all."""
         self._config = config
         self._tools: Tools = tools if tools is not None else TenantLru(config.max_tools)
         self._owner = owner
-        self._notes = notes
         self._all = Tool(config.half_life_calls)
 
     def __len__(self) -> int:
@@ -108,15 +104,9 @@ class Durations:
             return
         name = self.slowest(agent, names)
         size = observation_bytes / len(names)
-        self.learn(ToolRan(agent, name[:_NAME], min(duration_s, self._config.max_s), size, has_failed))
-
-    def learn(self, ran: ToolRan) -> None:
-        """From a call of our own, or another gateway's."""
-        if self._notes is not None:
-            self._notes.note(self._owner, ran)
-        duration_s = min(ran.duration_s, self._config.max_s)
-        for known in (self._keep(ran.agent, ran.name), self._keep(ANY_AGENT, ran.name), self._all):
-            known.add(duration_s, ran.observation_bytes, has_failed=ran.has_failed)
+        duration_s = min(duration_s, self._config.max_s)
+        for known in (self._keep(agent, name), self._keep(ANY_AGENT, name), self._all):
+            known.add(duration_s, size, has_failed=has_failed)
 
     def of(self, agent: int, name: str) -> Tool:
         """The best that is known of it."""

@@ -26,7 +26,6 @@ from gateway.upstream.errors import (
 from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
-from gateway.wire.kv_transfer import Tier
 from gateway.wire.splice import Chunk
 
 _MAX_URL: Final = 2048
@@ -87,7 +86,6 @@ class Replica:
         tls: ssl.SSLContext | None,
         local_faults: LocalFaults | None = None,
         keepalive_s: int | None = None,
-        kv_tier: Tier | None = None,
         responses_websocket: bool = False,
     ) -> None:
         """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never."""
@@ -95,7 +93,6 @@ class Replica:
         self.pool = pool
         self.address = address
         self.api_key = api_key
-        self.kv_tier = kv_tier
         self.responses_websocket = responses_websocket
         self.hint_key: str | None = None
         """With what hints to its engine are signed, as it told us; a new one each time it starts."""

@@ -24,7 +24,6 @@ from msgspec import Meta
 
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
-from gateway.domain.lessons import Came, Notes, OfAgents, StepFollowed, StepTaken
 from gateway.domain.request import Answer, RequestFacts
 from gateway.tool_probe.durations import DurationsConfig
 from gateway.workflow.agent_types import AgentType, Tier
@@ -122,20 +121,11 @@ class Conversation:
 
 
 class Conversations:
-    def __init__(
-        self,
-        config: ConversationsConfig,
-        durations: DurationsConfig | None = None,
-        notes: Notes | None = None,
-    ) -> None:
-        """`notes`: for other gateways."""
+    def __init__(self, config: ConversationsConfig, durations: DurationsConfig | None = None) -> None:
         self._config = config
-        self._notes = notes
         self.returns = ReturnModel(config.types)
         self.graphs = Graphs(config.types.max_types)
-        self.learned = LearnedByTenant(
-            durations or DurationsConfig(), max_tenants=config.types.max_tenants, notes=notes
-        )
+        self.learned = LearnedByTenant(durations or DurationsConfig(), max_tenants=config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
         """The longest silent first."""
         self._due: list[tuple[float, ThreadId]] = []
@@ -203,7 +193,7 @@ class Conversations:
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.learned.text_calls.names(agent.key, facts, answer))
         step = step_of(tools, manner)
-        self._learn_step(agent, known.step.tools if known.step is not None else None, tools)
+        self.graphs.of(agent).learn(known.step.tools if known.step is not None else None, tools)
         known.step, known.is_code = step, manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
         found = self.predict(known, step, is_final=facts.explicit is not None and facts.explicit.final)
@@ -268,15 +258,16 @@ class Conversations:
         return known
 
     def _came_back(self, known: Conversation, facts: RequestFacts, *, now: float) -> None:
-        step = known.step
+        step, agent = known.step, known.agent
         if step is None or known.has_gone_on:
             return
         if known.is_supposed_over:
-            self._learn_what_came(known.agent, step, Came.NO_END)
+            self.returns.was_no_end(agent, step)
         if known.is_over:
-            self._learn_what_came(known.agent, step, Came.NO_TASK)
+            self.returns.saw_task(agent, -1)
+            self.graphs.of(agent).was_no_end(step.tools)
         known.has_gone_on, known.is_supposed_over, known.is_over = True, False, False
-        self._learn_what_came(known.agent, step, Came.BACK, now - known.ended_s)
+        self.returns.went_on(agent, step, now - known.ended_s)
         looks = facts.transcript.new.looks
         if known.is_code and looks and not facts.tool_count:
             known.learned.text_calls.observed(known.agent.key, known.looks, looks)
@@ -319,45 +310,10 @@ class Conversations:
             return
         self._suppose_over(known)
         known.is_over = True
-        self._learn_what_came(known.agent, known.step, Came.TASK)
+        self.returns.saw_task(known.agent)
+        self.graphs.of(known.agent).ended(known.step.tools)
 
     def _suppose_over(self, known: Conversation) -> None:
         if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
             known.is_supposed_over = True
-            self._learn_what_came(known.agent, known.step, Came.END)
-
-    # --- what is learned ---------------------------------------------------------------------------
-
-    def learn(self, owner: TenantId, lesson: OfAgents) -> None:
-        """What another gateway saw."""
-        agent = AgentType(lesson.kind, lesson.client, lesson.is_child, owner)
-        if isinstance(lesson, StepTaken):
-            self._learn_step(agent, lesson.before, lesson.tools)
-        else:
-            self._learn_what_came(agent, Step(lesson.tools, lesson.word), lesson.came, lesson.gap_s)
-
-    def _learn_step(self, agent: AgentType, before: ToolSet | None, tools: ToolSet) -> None:
-        if self._notes is not None:
-            taken = StepTaken(agent.kind, agent.client, agent.is_child, tools, before)
-            self._notes.note(agent.owner, taken)
-        self.graphs.of(agent).learn(before, tools)
-
-    def _learn_what_came(self, agent: AgentType, step: Step, came: Came, gap_s: float = 0.0) -> None:
-        if self._notes is not None:
-            followed = StepFollowed(
-                agent.kind, agent.client, agent.is_child, step.tools, step.word, came, gap_s
-            )
-            self._notes.note(agent.owner, followed)
-        match came:
-            case Came.BACK:
-                self.returns.went_on(agent, step, gap_s)
-            case Came.END:
-                self.returns.ended(agent, step)
-            case Came.NO_END:
-                self.returns.was_no_end(agent, step)
-            case Came.TASK:
-                self.returns.saw_task(agent)
-                self.graphs.of(agent).ended(step.tools)
-            case Came.NO_TASK:
-                self.returns.saw_task(agent, -1)
-                self.graphs.of(agent).was_no_end(step.tools)
+            self.returns.ended(known.agent, known.step)

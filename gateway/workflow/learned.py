@@ -5,7 +5,6 @@ unseen is forgotten; the tools of all together have one bound.
 """
 
 from gateway.domain.ids import TenantId
-from gateway.domain.lessons import Notes
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.durations import Durations, DurationsConfig, Tools
 from gateway.tool_probe.text_calls import TextCalls
@@ -22,9 +21,8 @@ class Learned:
 
 
 class LearnedByTenant:
-    def __init__(self, durations: DurationsConfig, *, max_tenants: int, notes: Notes | None = None) -> None:
+    def __init__(self, durations: DurationsConfig, *, max_tenants: int) -> None:
         self._durations = durations
-        self._notes = notes
         self._tools: Tools = TenantLru(durations.max_tools)
         self._known: TenantLru[TenantId, None, Learned] = TenantLru(max_tenants)
 
@@ -34,6 +32,6 @@ class LearnedByTenant:
     def of(self, tenant: TenantId) -> Learned:
         known = self._known.get(tenant, None)
         if known is None:
-            known = Learned(Durations(self._durations, self._tools, tenant, self._notes))
+            known = Learned(Durations(self._durations, self._tools, tenant))
             self._known.put(tenant, None, known)
         return known

@@ -9,7 +9,6 @@ import msgspec
 
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.lessons import Notes, OfAgents, ToolRan
 from gateway.domain.request import Answer, Claims, RequestFacts
 from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.durations import DurationsConfig
@@ -31,9 +30,8 @@ class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Predictor:
-    def __init__(self, config: WorkflowConfig, notes: Notes | None = None) -> None:
-        """`notes`: for other gateways."""
-        self.conversations = Conversations(config.progress, config.durations, notes)
+    def __init__(self, config: WorkflowConfig) -> None:
+        self.conversations = Conversations(config.progress, config.durations)
         self._is_shared = config.share_learned
         self._retention = Retention(config.reuse)
         self._hints = Hints()
@@ -65,13 +63,6 @@ class Predictor:
             observation_bytes=run.observation_bytes,
             has_failed=run.has_failed,
         )
-
-    def learn(self, owner: TenantId, lesson: OfAgents | ToolRan) -> None:
-        """What another gateway saw."""
-        if isinstance(lesson, ToolRan):
-            self.conversations.learned.of(owner).durations.learn(lesson)
-        else:
-            self.conversations.learn(owner, lesson)
 
     def answered(
         self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float

@@ -20,8 +20,6 @@ the longest unseen is dropped.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from math import exp, log
-from statistics import NormalDist
 from typing import Annotated, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -50,8 +48,6 @@ _PRIOR: Final = {True: 0.95, False: 0.5}
 """Share that goes on where nothing is known: behind a step that asks for tools, and behind an answer."""
 _MAX_STEPS: Final = 256
 _MAX_SETS: Final = 64
-_NORMAL: Final = NormalDist()
-_Z95: Final = _NORMAL.inv_cdf(0.95)
 
 
 class ReturnModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -248,18 +244,3 @@ class ReturnModel:
             known = _Type(family)
             self._types.put(agent.owner, key, known)
         return known
-
-
-def expected_wait_s(elapsed_s: float, *, median_s: float, p95_s: float, ends: float) -> float:
-    """How long until a state is used again that has been silent for so long: by whom to let go of first.
-
-    The pause is taken for log-normal. Whoever is silent for longer than usual is likelier over, and else not
-    back sooner: after long silence the wait grows.
-    """
-    mu = log(max(median_s, 1e-3))
-    sigma = max(0.1, (log(max(p95_s, 1e-3)) - mu) / _Z95)
-    passed = _NORMAL.cdf((log(max(elapsed_s, 1e-3)) - mu) / sigma)
-    left = max(1e-6, 1.0 - passed)
-    is_over = ends / (ends + (1.0 - ends) * left)
-    middle = exp(mu + sigma * _NORMAL.inv_cdf(min(1 - 1e-9, passed + left / 2)))
-    return max(1e-3, middle - elapsed_s) / max(1e-6, 1.0 - is_over)

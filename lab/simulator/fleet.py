@@ -43,8 +43,6 @@ class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     price_per_h: Annotated[float, Meta(ge=0)] = 0.0
     """Of a replica."""
-    zone: str | None = None
-    """Where they stand; see `zone_gbit_s`."""
 
     def __post_init__(self) -> None:
         if self.network_gbit_s and self.offload_gb:
@@ -84,8 +82,6 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """σ of the log-normal factor (of mean 1) on the time of each engine step; 0 for none."""
     transfer_latency_s: Annotated[float, Meta(ge=0, le=10)] = 0.005
     """Of handing a KV cache over, before its first byte: to ask for it and describe its blocks. Assumed."""
-    zone_gbit_s: Annotated[float, Meta(ge=0)] = 0.0
-    """Of each zone's way to the others, each way, which its replicas share; 0: it is never the limit."""
 
     def __post_init__(self) -> None:
         with_network = {group.network_gbit_s > 0 for group in self.replicas}

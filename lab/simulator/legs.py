@@ -1,4 +1,4 @@
-"""Prefill legs in the simulator's driver, and what turns pull from other replicas.
+"""Prefill legs in the simulator's driver.
 
 Twin of `gateway/server/prefill_legs.py`: as there, a leg that takes too long is given up, what it handed over
 is told at most once and not when it may be gone, and each leg is told to the brain once.
@@ -47,7 +47,6 @@ class Legs:
         """By the number of the engine's turn."""
         self._handed_over: dict[RequestId, _HandedOver] = {}
         self.begun = 0
-        self.pulls = 0
 
     def __contains__(self, number: int) -> bool:
         return number in self._under_way
@@ -65,7 +64,7 @@ class Legs:
     def finished(self, turn: EngineTurn, *, cached_tokens: int) -> None:
         leg = self._under_way.pop(turn.number)
         leg.limit.call_off()
-        source = KvSource(exchange=self.exchanges[leg.replica], tokens=turn.input_tokens, leg=turn.number)
+        source = KvSource(exchange=self.exchanges[leg.replica], leg=turn.number)
         until_s = self._kernel.now + CONNECTORS["nixl"].lease_s
         self._handed_over[leg.request] = _HandedOver(source, until_s)
         usage = Usage(prompt_tokens=turn.input_tokens, cached_tokens=cached_tokens, output_tokens=1)
@@ -86,10 +85,7 @@ class Legs:
             if source.exchange is not there and self._kernel.now < handed_over.until_s:
                 return source
             source.exchange.release(source.leg)
-        if command.pull is None or command.pull.source not in self.exchanges:
-            return None
-        self.pulls += 1
-        return KvSource(exchange=self.exchanges[command.pull.source], tokens=command.pull.tokens)
+        return None
 
     def let_go(self, request: RequestId) -> None:
         """The request goes nowhere; nothing happens if nothing was handed over for it."""

@@ -3,14 +3,13 @@
 Each replica has one network card that sends and receives at its full rate at once. Transfers share the cards
 that they pass max-min fairly, as flows of one congestion control do: the card with the least for each flow
 gives each of its flows that much, then the next one shares what it has left. The switch between them is never
-the limit. Between zones there may be less: what goes to another one passes both zones' ways as it does cards.
+the limit.
 
 Invariants: no card carries more than its rate; whenever a transfer could be faster, another one that passes
 the same card would have to be slower; a transfer ends once, by its end or by being called off.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 
 import msgspec
 
@@ -18,7 +17,7 @@ from gateway.domain.ids import ReplicaId
 from lab.simulator.kernel import Alarm, Kernel
 
 _Card = tuple[ReplicaId, bool]
-"""A replica's, or a zone's way, as it sends (true) or receives."""
+"""A replica's, as it sends (true) or receives."""
 
 
 class Transfer(msgspec.Struct, eq=False):
@@ -28,28 +27,16 @@ class Transfer(msgspec.Struct, eq=False):
     done: Callable[[], None]
     rate: float = 0.0
     """Bytes a second."""
-    zones: tuple[ReplicaId, ReplicaId] | None = None
-    """That it passes between, if their ways are limited."""
 
     @property
     def cards(self) -> tuple[_Card, ...]:
-        cards = (self.source, True), (self.target, False)
-        return cards if self.zones is None else (*cards, (self.zones[0], True), (self.zones[1], False))
+        return (self.source, True), (self.target, False)
 
 
 class Network:
-    def __init__(
-        self,
-        bytes_per_s: Mapping[ReplicaId, float],
-        *,
-        latency_s: float,
-        kernel: Kernel,
-        zones: Mapping[ReplicaId, ReplicaId] = MappingProxyType({}),
-    ) -> None:
-        """`bytes_per_s`: of each replica's card, each way, and of each zone's way to others; `latency_s`:
-        before each transfer's first byte; `zones`: of replicas whose ways to other zones are limited."""
+    def __init__(self, bytes_per_s: Mapping[ReplicaId, float], *, latency_s: float, kernel: Kernel) -> None:
+        """`bytes_per_s`: of each replica's card, each way; `latency_s`: before each transfer's first byte."""
         self._bytes_per_s = bytes_per_s
-        self._zones = zones
         self._latency_s = latency_s
         self._kernel = kernel
         self._under_way: dict[Transfer, None] = {}
@@ -62,9 +49,6 @@ class Network:
     def send(self, source: ReplicaId, target: ReplicaId, size: float, done: Callable[[], None]) -> Transfer:
         """`done` is called when the last byte is there, behind whatever else happens at that time."""
         transfer = Transfer(source, target, size, done)
-        here, there = self._zones.get(source), self._zones.get(target)
-        if here is not None and there is not None and here != there:
-            transfer.zones = here, there
         self._starting[transfer] = self._kernel.after(self._latency_s, self._begin, transfer)
         return transfer
 

@@ -132,8 +132,6 @@ class Totals(msgspec.Struct, kw_only=True):
     """Of these: next prompts, as far as known, while tools ran."""
     prefill_legs: int = 0
     """Prompts that were computed to be decoded elsewhere, or were to be."""
-    pulls: int = 0
-    """Turns that were to pull what another replica had of their prompts."""
     carried_bytes: float = 0.0
     """Of KV caches, from one replica to another."""
     busy_s: float = 0.0

@@ -49,11 +49,10 @@ def stock_config(fleet: FleetSpec) -> Config:
             url=f"http://{name}",
             role=group.role,
             price_per_h=group.price_per_h,
-            zone=group.zone if fleet.hands_over else None,
         )
         for name, group in fleet.each()
     )
-    transfer: TransferName | None = "p2p" if fleet.hands_over else None
+    transfer: TransferName | None = "nixl" if fleet.hands_over else None
     return Config(
         pools=(PoolConfig(name=POOL, replicas=replicas, transfer=transfer),),
         routing=RoutingConfig(price_per_s=fleet.price_per_s),
@@ -205,11 +204,7 @@ class _Run:
         """The replicas that hand KV caches over."""
         exchanges = {each.name: each.exchange for each in self._engines if each.exchange is not None}
         cards = {name: group.network_gbit_s * 1e9 / 8 for name, group in fleet.each()}
-        zones = {}
-        if fleet.zone_gbit_s:
-            zones = {name: ReplicaId(f"zone {group.zone}") for name, group in fleet.each() if group.zone}
-            cards |= dict.fromkeys(zones.values(), fleet.zone_gbit_s * 1e9 / 8)
-        network = Network(cards, latency_s=fleet.transfer_latency_s, kernel=self._kernel, zones=zones)
+        network = Network(cards, latency_s=fleet.transfer_latency_s, kernel=self._kernel)
         for exchange in exchanges.values():
             exchange.network = network
         self._driver.legs.exchanges = exchanges
@@ -332,7 +327,7 @@ class _Run:
         totals = self._totals
         totals.end_s = self._kernel.now
         totals.refusals = self._driver.refusals
-        totals.prefill_legs, totals.pulls = self._driver.legs.begun, self._driver.legs.pulls
+        totals.prefill_legs = self._driver.legs.begun
         totals.carried_bytes = self._network.carried_bytes
         totals.tool_core_s = sum(host.busy_core_s for host in self._hosts)
         for engine in self._engines:

@@ -1,8 +1,7 @@
 """Several gateways before one simulated fleet, as one brain for the driver.
 
 Each session is one gateway's; what each says of its sessions reaches the others every `period_s`, which is
-also how old it may be, and what each learned every `PERIOD_S` of them. Engines, hosts and operators tell all
-of them the same.
+also how old it may be. Engines, hosts and operators tell all of them the same.
 """
 
 import math
@@ -14,8 +13,6 @@ from gateway.core.commands import Command
 from gateway.core.coordinator import Coordinator
 from gateway.core.live import LiveRequest
 from gateway.domain.ids import RequestId
-from gateway.domain.lessons import PERIOD_S as LESSONS_PERIOD_S
-from gateway.domain.lessons import read
 
 
 class SeveralGateways:
@@ -25,7 +22,6 @@ class SeveralGateways:
         self._brains = [make(number) for number in range(count)]
         self._period_s = period_s
         self._exchange_s: float | None = None if math.isfinite(period_s) else math.inf
-        self._teach_s = 0.0
         self._of: dict[RequestId, Coordinator] = {}
 
     @property
@@ -40,21 +36,8 @@ class SeveralGateways:
             for at, brain in enumerate(self._brains):
                 told = ev.SharesReceived((*shares[:at], *shares[at + 1 :]))
                 commands += brain.handle(told, now=now)
-            if now >= self._teach_s:
-                self._teach_s = now + LESSONS_PERIOD_S
-                commands += self._teach(now=now)
         for brain in self._told(event):
             commands += brain.handle(event, now=now)
-        return commands
-
-    def _teach(self, *, now: float) -> list[Command]:
-        """As `gateway/server/peers.py` does it."""
-        batches = [brain.taught.notes.take() for brain in self._brains if brain.taught.notes is not None]
-        commands: list[Command] = []
-        for at, batch in enumerate(batches):
-            if lessons := tuple(read(batch)):
-                for brain in (*self._brains[:at], *self._brains[at + 1 :]):
-                    commands += brain.handle(ev.LessonsReceived(lessons), now=now)
         return commands
 
     def _told(self, event: ev.Event) -> Sequence[Coordinator]:

@@ -28,7 +28,6 @@ def config(**settings) -> AdmissionConfig:
 def applicant(request: str, session: str | None, **fields) -> Applicant:
     tenant = TenantId(fields.pop("tenant", "t"))
     thread = fields.pop("thread", "main")
-    parent = fields.pop("parent", None)
     fields.setdefault("is_background", fields.pop("background", False))
     fields.setdefault("prompt_tokens", fields.get("body_bytes", 0) / 4)
     return Applicant(
@@ -38,7 +37,6 @@ def applicant(request: str, session: str | None, **fields) -> Applicant:
         agent=AgentKey(tenant, fields.pop("agent", 0)),
         session=SessionId(session) if session else None,
         thread=ThreadId(thread),
-        parent=SessionId(parent) if parent else None,
         **fields,
     )
 

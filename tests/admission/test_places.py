@@ -38,7 +38,7 @@ def test_a_silent_session_counts_as_gone_sooner_without_tools():
     here.turn_ended(busy, Gap.TOOL, now=1.0)
     here.turn_ended(idle, Gap.IDLE, now=1.0)
     assert here.gone(now=10.9) == [] and here.gone(now=11.0) == [idle]
-    assert idle.is_spilled and not idle.is_in and here.resident(SessionId("busy"))
+    assert idle.is_spilled and not idle.is_in and busy.is_in
     assert here.gone(now=101.0) == [busy]
     assert here.count == 0 and not here.by_tenant
 
@@ -106,25 +106,18 @@ def test_threads_that_run_at_once_are_all_remembered():
 
 
 def test_a_session_takes_as_many_places_as_it_runs_turns_at_once():
-    here, each, child = places(), member(), member("child")
-    for one in (each, child):
-        here.members[one.session] = one
+    here, each = places(), member()
+    here.members[each.session] = each
     here.enter(each, now=0.0)
     assert here.count == 1
     for _ in range(3):
         here.turn_began(each, now=0.0)
-    here.enter(child, parent=each, now=0.0)
-    here.turn_began(child, now=0.0)
-    assert (here.count, each.places, child.places, here.sessions_of(TenantId("t"))) == (4, 4, 0, 1)
+    assert (here.count, each.places, here.sessions_of(TenantId("t"))) == (3, 3, 1)
     for _ in range(3):
         here.turn_ended(each, Gap.TOOL, now=1.0)
-    assert here.count == 1, "it waits for its child, in one place"
+    assert here.count == 1, "one at least"
     here.release(each)
-    here.turn_ended(child, Gap.IDLE, now=2.0)
     assert here.count == 0
-    here.release(child)
-    here.enter(child, now=3.0)
-    assert here.count == 1 and not child.is_child
 
 
 def test_a_session_with_a_live_turn_keeps_its_place():
@@ -142,15 +135,13 @@ class Comings(RuleBasedStateMachine):
         self.places = places(lambda tenant, more: self.held.update({tenant: int(more)}))
         self.now = 0.0
         self.all = [member(f"s{n}", tenant=f"t{n % 2}") for n in range(5)]
-        self.children: set[str] = set()
 
-    @rule(data=st.data(), is_child=st.booleans(), is_above=st.booleans())
-    def enters(self, data, is_child, is_above):
-        each, other = data.draw(st.sampled_from(self.all)), data.draw(st.sampled_from(self.all))
+    @rule(data=st.data(), is_above=st.booleans())
+    def enters(self, data, is_above):
+        each = data.draw(st.sampled_from(self.all))
         if not each.is_in:
             self.places.members[each.session] = each
-            parent = other if is_child and other.is_in else None
-            self.places.enter(each, parent=parent, is_above=is_above, now=self.now)
+            self.places.enter(each, is_above=is_above, now=self.now)
 
     @rule(data=st.data())
     def begins(self, data):
@@ -181,12 +172,10 @@ class Comings(RuleBasedStateMachine):
     @invariant()
     def books_balance(self):
         here = [each for each in self.all if each.is_in]
-        grown_up = [each for each in here if not each.is_child]
-        assert len(grown_up) == sum(map(self.places.sessions_of, self.places.by_tenant))
-        running = {each: sum(kin.live for kin in here if (kin.payer or kin) is each) for each in grown_up}
-        assert all(each.places == max(1, running[each]) for each in grown_up)
-        assert self.places.count == sum(each.places for each in grown_up) == self.held.total()
-        assert self.places.above == sum(each.is_above for each in grown_up)
+        assert all(each.places == max(1, each.live) for each in here)
+        assert self.places.count == sum(each.places for each in here) == self.held.total()
+        assert self.places.above == sum(each.is_above for each in here)
+        assert len(here) == sum(map(self.places.sessions_of, self.places.by_tenant))
         assert len(self.places.residents) == len(here)
         live = sum(each.live for each in self.all)
         assert (self.places.quiet_since_s is None) == (live > 0)

@@ -42,10 +42,9 @@ class Clients(RuleBasedStateMachine):
         session=st.sampled_from(SESSIONS),
         body_bytes=st.sampled_from([40, 4000, 40_000]),
         thread=st.sampled_from(["main", "main", "other"]),
-        parent=st.sampled_from([None, None, None, *SESSIONS]),
         background=st.booleans(),
     )
-    def asks(self, session, body_bytes, thread, parent, background):
+    def asks(self, session, body_bytes, thread, background):
         member = self.member(session)
         was_in = member is not None and member.is_in and not member.must_yield
         decision = self.play.ask(
@@ -53,7 +52,6 @@ class Clients(RuleBasedStateMachine):
             tenant=TENANTS[session],
             body_bytes=body_bytes,
             thread=thread,
-            parent=None if parent == session else parent,
             background=background,
         )
         if was_in and getattr(decision, "reason", None) is not RefusalReason.TENANT_QUOTA:

@@ -86,21 +86,6 @@ def test_an_idle_session_gives_its_place_back_and_comes_back_before_others():
     assert play.finish("s2") == ["s1"]
 
 
-def test_a_child_takes_no_place_of_its_own():
-    play = capped(1)
-    play.is_let_in("s1")
-    assert play.is_let_in("child", parent="s1")
-    assert not play.is_let_in("stranger", parent="s-unknown")
-    assert play.pool.places.count == 2, "two turns at once weigh what they are"
-    play.leave("stranger")
-    play.end("s1")
-    assert play.pool.places.count == 1
-    play.finish("s1")
-    play.end("child")
-    play.finish("child")
-    assert play.pool.places.count == 0 and not play.pool.fair.holders
-
-
 def test_all_turns_of_a_session_enter_with_it():
     play = capped(1)
     play.is_let_in("s1")
@@ -523,14 +508,6 @@ def test_who_gave_up_and_comes_back_much_later_has_no_rank_from_then():
     play.is_let_in("early")
     play.end("s1")
     assert play.finish("s1") == ["late"]
-
-
-def test_a_child_that_was_taken_from_the_queue_asked_for_nothing_any_more():
-    play = capped(1)
-    play.is_let_in("s1")
-    assert not play.is_let_in("child")
-    assert play.is_let_in("child", parent="s1")
-    assert play.pool.places.members[SessionId("child")].asked_s is None
 
 
 def test_turns_that_failed_are_no_turns():

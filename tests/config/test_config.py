@@ -71,10 +71,8 @@ def test_the_public_needs_a_key():
         ({"mcp": [{"name": "m", "url": "http://m"}]}, "mcp"),
         ({"history": {"path": "h"}}, "history.path"),
         ({"otel": {"endpoint": "http://o:4318"}}, "otel.endpoint"),
-        ({"otel": {"metrics_endpoint": "http://o:4318"}}, "otel.metrics_endpoint"),
         ({"prefill_ahead": {"enabled": True}}, "prefill_ahead.enabled"),
-        ({"prefix_pull": {"enabled": True}}, "prefix_pull.enabled"),
-        ({"pools": [{**POOL, "transfer": "p2p"}]}, "pools.transfer"),
+        ({"pools": [{**POOL, "transfer": "nixl"}]}, "pools.transfer"),
     ],
 )
 def test_a_relay_is_asked_for_nothing_that_it_cannot_do(sections, needy):
@@ -86,7 +84,7 @@ def test_a_relay_is_asked_for_nothing_that_it_cannot_do(sections, needy):
 
 def test_what_is_said_needs_traces_to_be_said_in():
     with pytest.raises(msgspec.ValidationError, match=r"otel\.content: there is no otel\.endpoint"):
-        config(otel={"content": True, "metrics_endpoint": "http://o:4318/v1/metrics"})
+        config(otel={"content": True})
     assert config(otel={"content": True, "endpoint": "http://o:4318"}).otel.content_bytes == 65_536
 
 

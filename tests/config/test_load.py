@@ -188,23 +188,3 @@ def test_a_pool_that_is_not_there_is_no_target():
     assert load_config(None, {}, {"pools": pools, "models": models}).models[0].targets[0].pool == "big"
     said = complaint(flags={"pools": [{**pools[0], "name": "small"}], "models": models})
     assert said == "settings: models: smart: there is no pool 'big'"
-
-
-@pytest.mark.parametrize(
-    ("tiers", "more"),
-    [((None, "b:1"), {}), (("a:1", "a:1"), {}), (("a:1", "b:1"), {"discovery": {"file": "list"}})],
-    ids=["one has none", "two have the same", "some are discovered"],
-)
-def test_where_each_tier_listens_must_be_known(tiers, more):
-    def pool(told, **others):
-        replicas = [{"url": f"http://{n}", "kv_tier": each} for n, each in enumerate(told)]
-        return {"pools": [{"transfer": "p2p", "replicas": replicas, **others}]}
-
-    assert load_config(None, {}, pool(("a:1", "b:1"))).pools[0].replicas[1].kv_tier == "b:1"
-    assert "a kv_tier of its own" in complaint(flags=pool(tiers, **more))
-
-
-@pytest.mark.parametrize("transfer", [{}, {"transfer": "nixl"}, {"transfer": "shared_storage"}])
-def test_a_tier_needs_engines_that_use_it(transfer):
-    pool = {**transfer, "replicas": [{"url": "http://a", "kv_tier": "a:1"}]}
-    assert "needs transfer = 'p2p'" in complaint(flags={"pools": [pool]})

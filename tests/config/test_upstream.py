@@ -21,13 +21,6 @@ def test_a_key_has_one_source():
         msgspec.convert({"url": "http://a", "api_key_env": "KEY", "api_key_file": "key"}, ReplicaConfig)
 
 
-@pytest.mark.parametrize("tier", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "host:-1"])
-def test_a_tier_is_a_host_and_a_port(tier):
-    assert msgspec.convert({"url": "http://a", "kv_tier": "[fd00::1]:5710"}, ReplicaConfig).kv_tier
-    with pytest.raises(msgspec.ValidationError, match="not a host and a port"):
-        msgspec.convert({"url": "http://a", "kv_tier": tier}, ReplicaConfig)
-
-
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a\n", "x" * 65])
 def test_names_go_into_headers_so_they_are_plain(name):
     with pytest.raises(msgspec.ValidationError):

@@ -50,7 +50,6 @@ class Fleet(Playbook):
         roles: dict[str, str] | None = None,
         disaggregation: dict[str, Any] | None = None,
         transfer: str = "shared_storage",
-        zones: dict[str, str] | None = None,
         prices: dict[str, float] | None = None,
         **settings: Any,
     ) -> None:
@@ -61,7 +60,6 @@ class Fleet(Playbook):
                 "url": f"http://{name}",
                 "name": name,
                 "role": role,
-                "zone": (zones or {}).get(name),
                 "price_per_h": 3_600.0 * (prices or {}).get(name, 0.0),
             }
             for name, role in (roles or ROLES).items()
@@ -538,107 +536,6 @@ def test_whatever_happens_the_books_balance(seed):
     assert not brain.live and not any(state.running for state in brain.fleet)
 
 
-def test_a_slow_way_between_zones_is_held_against_that_way_alone():
-    fleet = Fleet(
-        "p d",
-        roles={"p": "prefill", "q": "prefill", "d": "decode"},
-        zones={"p": "far", "q": "near", "d": "near"},
-    )
-    for number in range(12):
-        turn = f"r{number}"
-        fleet.asks(turn).ended(turn)
-        assert fleet.legs[-1].replica == "p"
-        fleet.sent_on()
-        fleet.now += 30.0
-        _ = fleet >> started(turn) >> first_token(turn) >> finished(turn, usage=USAGE)
-    rate = fleet.brain.legs.rates[PoolId("pool")]
-    assert rate.over(frozenset(("near", "far"))).transfer_s(5_000, now=fleet.now) > 10
-    assert rate.transfer_s(5_000, now=fleet.now) == pytest.approx(0.1)
-    _ = fleet >> up("q")
-    fleet.asks("s1")
-    assert fleet.legs[-1].replica == "q", "which computes it more slowly, as far as is known"
-
-
-def of_both(names: str = "a b c d", *, late_roles: bool = True, **settings: Any) -> Fleet:
-    return Fleet(
-        names,
-        roles=dict.fromkeys("abcd", "both"),
-        disaggregation={"late_roles": late_roles, "threshold_tokens": 1_000},
-        **settings,
-    )
-
-
-def busy(fleet: Fleet) -> Fleet:
-    """For a minute, prompts were asked for that take all of four replicas' time."""
-    late = fleet.brain.legs._late[PoolId("pool")]
-    for second in range(60):
-        late.asked(4.0, now=fleet.now + second)
-    fleet.now += 60.0
-    return fleet
-
-
-def test_where_prompts_take_half_of_the_time_one_of_four_computes_them_for_the_others():
-    fleet = busy(of_both())
-    for number in range(6):
-        fleet.asks(f"r{number}")
-        assert fleet.legs[-1].replica == "a"
-    for number in range(6):
-        assert fleet.ended(f"r{number}").sent_on().placement.replica != "a", "though it runs least"
-    fleet.now += 300.0
-    fleet.asks("later", size=SHORT)
-    assert fleet.sent_on().placement.replica == "a", "once they take little"
-
-
-def test_what_turns_ask_is_seen():
-    fleet = of_both()
-    for number in range(120):
-        fleet.asks(f"r{number}", size=40 * LONG)
-        fleet.now += 0.5
-    assert len({leg.replica for leg in fleet.legs[:20]}) > 1
-    assert {leg.replica for leg in fleet.legs[-20:]} == {"a"}
-
-
-def test_roles_are_not_bound_late_unless_the_operator_wants_it():
-    fleet = of_both(late_roles=False)
-    for number in range(120):
-        fleet.asks(f"r{number}", size=40 * LONG)
-        fleet.now += 0.5
-    assert len({leg.replica for leg in fleet.legs[-20:]}) > 1
-
-
-def test_a_session_stays_on_a_replica_that_is_for_prompts_now():
-    fleet = of_both("a").asks("r1", session="s", size=SHORT).runs("r1", prompt_tokens=100)
-    _ = busy(fleet) >> up("b") >> up("c") >> up("d")
-    fleet.asks("r2", session="t", size=SHORT)
-    assert fleet.sent_on().placement.replica != "a"
-    fleet.asks("r3", session="s", size=SHORT + 100)
-    assert fleet.sent_on().placement.replica == "a"
-
-
-def test_where_nobody_else_is_left_a_turn_goes_to_one_that_is_for_prompts_now():
-    fleet = of_both(admission={"max_running_per_replica": 1})
-    places = [busy(fleet).asks(f"r{number}", size=SHORT).sent_on().placement.replica for number in range(4)]
-    assert places[-1] == "a" and set(places) == set("abcd")
-
-
-@pytest.mark.parametrize(("near", "far"), [("d", "e"), ("e", "d")])
-def test_the_turn_is_decoded_in_the_zone_where_its_prompt_was_computed(near, far):
-    fleet = Fleet("p d e", zones={"p": "one", near: "one", far: "two"})
-    rate = fleet.brain.legs.rates[PoolId("pool")]
-    rate.over(frozenset(("one", "two"))).observe(1e6, 1e4, now=fleet.now)
-    places = [fleet.asks(f"r{n}").ended(f"r{n}").sent_on().placement for n in range(4)]
-    assert {each.replica for each in places} == {near}
-    assert places[-1].reason is PlacementReason.NEARER, "the other one runs nothing"
-
-
-def test_where_all_are_in_one_zone_no_way_is_asked_for():
-    fleet = Fleet("p d e", zones={"p": "one", "d": "one", "e": "one"})
-    assert not fleet.brain.fleet.has_zones
-    fleet.brain.legs.rates[PoolId("pool")].observe(1e6, 1e4, now=fleet.now)
-    places = {fleet.asks(f"r{n}").ended(f"r{n}").sent_on().placement.replica for n in range(4)}
-    assert places == SPREAD
-
-
 def test_a_prompt_goes_to_the_cheaper_of_equal_replicas():
     roles = {"p": "prefill", "q": "prefill", "d": "decode"}
     for dear, cheap in (("p", "q"), ("q", "p")):
@@ -666,9 +563,3 @@ def test_prices_are_swapped_in_place():
     )
     assert fleet.asks("r2", size=SHORT).sent_on().placement.replica == "e"
     assert fleet.asks("r3", size=SHORT).sent_on().placement.replica == "e"
-
-
-def test_what_stays_where_it_is_has_no_way():
-    legs = Fleet().brain.legs
-    assert legs.transfer_s(PoolId("pool"), ReplicaId("p"), ReplicaId("p"), 1e6, now=0.0) == 0.0
-    assert legs.transfer_s(PoolId("pool"), ReplicaId("p"), ReplicaId("d"), 1e6, now=0.0) > 1.0

@@ -75,18 +75,13 @@ def test_what_waits_is_refused_at_once():
     assert play.seen(rec.SessionStopped)[0].cancelled == 1
 
 
-@pytest.mark.parametrize("is_one_session", [True, False])
-def test_what_runs_on_its_behalf_stops_too(is_one_session):
+def test_what_runs_on_its_behalf_stops_too():
     play = Playbook()
     turn(play, "r1")
-    parent = play.session.id
-    sub = stated("sub", parent="x" if is_one_session else None)
-    if not is_one_session:
-        turn(play, "r2", "sub")
-        play.session.parent = parent
+    sub = stated("sub", parent="x")
     play >> arrived("r3", explicit=sub) << dispatch("r3", to="a")
-    assert (play.brain.live[RequestId("r3")].session_id == parent) is is_one_session
-    assert [each.request for each in _stop(play, parent)] == ["r3"]
+    assert play.brain.live[RequestId("r3")].session_id == play.session.id
+    assert [each.request for each in _stop(play, play.session.id)] == ["r3"]
     play >> left("r3")
     play >> arrived("r4", explicit=sub) << refuse("r4", RefusalReason.SESSION_STOPPED)
 

@@ -6,7 +6,7 @@ from gateway.domain.allowance import Allowance
 def test_what_is_granted():
     allowed = Allowance(per_s=10.0, burst=3.0)
     assert [allowed.take(now=0.0) for _ in range(5)] == [True, True, True, False, False]
-    assert not allowed.has_any(now=0.05)
+    assert not allowed.take(now=0.05)
     assert allowed.take(now=0.1) and not allowed.take(now=0.1)
     assert sum(allowed.take(now=100.0) for _ in range(10)) == 3
 

@@ -112,7 +112,11 @@ def test_several_at_once() -> None:
 
 
 def test_actions_of_an_envelope() -> None:
-    ours = SimpleNamespace(**Hint(session="s", seq=1).as_action("a"))
+    ours = SimpleNamespace(
+        action_type=hints.ACTION_TYPE,
+        action_version=hints.ACTION_VERSION,
+        payload=Hint(session="s", seq=1).as_dict(),
+    )
     newer = SimpleNamespace(action_type=hints.ACTION_TYPE, action_version="2", payload={})
     others = SimpleNamespace(action_type="somebody.else", action_version="1", payload={})
     assert hints.parse_actions([others, ours, newer]) == [Hint(session="s", seq=1), Refusal.UNKNOWN]

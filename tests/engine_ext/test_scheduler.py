@@ -7,7 +7,7 @@ import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.conductor import LOOK_EVERY
-from turnpike_vllm.hints import Hint, ServiceClass
+from turnpike_vllm.hints import ACTION_TYPE, ACTION_VERSION, Hint, ServiceClass
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -268,7 +268,11 @@ class TestHints:
         from types import SimpleNamespace
 
         engine = make()
-        action = SimpleNamespace(**Hint(session="s", seq=1, retain_s=9.0).as_action("a"))
+        action = SimpleNamespace(
+            action_type=ACTION_TYPE,
+            action_version=ACTION_VERSION,
+            payload=Hint(session="s", seq=1, retain_s=9.0).as_dict(),
+        )
         name = engine.submit(prompt(1, 64))
         engine.scheduler.requests[name].kv_hints = SimpleNamespace(actions=[action])
         engine.biases.arriving(engine.scheduler.requests[name])

@@ -75,13 +75,6 @@ class Queue(RuleBasedStateMachine):
         self.inside += self.parked
         self.parked, self.is_parking = [], False
 
-    @precondition(lambda self: self.inside)
-    @rule(data=st.data(), worth=st.integers(0, 5))
-    def refresh(self, data: st.DataObject, worth: int) -> None:
-        item = data.draw(st.sampled_from(self.inside))
-        item.worth = worth
-        self.queue.refresh([item, Item(0.0, 0)])
-
     @invariant()
     def agrees(self) -> None:
         assert len(self.queue) == len(self.inside) + len(self.parked)
@@ -99,7 +92,6 @@ def test_what_was_replaced_does_not_outlive_those_that_leave() -> None:
     items = [Item(float(number), 3) for number in range(40)]
     for item in items:
         queue.add_request(item)
-    queue.refresh(items * 2)
     while items:
         queue.remove_request(items.pop())
         assert len(queue._heap) <= 2 * len(queue) + 64
@@ -109,15 +101,6 @@ def test_nothing_is_in_front_of_an_empty_queue() -> None:
     queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
     with pytest.raises(IndexError):
         queue.peek_request()
-
-
-def test_items_that_move_often_do_not_pile_up() -> None:
-    queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
-    item = Item(0.0, 3)
-    queue.add_request(item)
-    for _ in range(1_000):
-        queue.refresh([item])
-    assert len(queue._heap) < 100 and len(queue._rises) < 100
 
 
 def test_a_step_ranks_an_item_once_even_if_its_rise_is_always_due() -> None:

@@ -61,7 +61,8 @@ def check(given: tuple[str, bytes]) -> None:
     """Read or refused, and nothing else."""
     kind, body = given
     try:
-        for _, found in _SPANS[kind].read(body):
+        form = _SPANS[kind]
+        for _, found in form.spans(form.decode(body)):
             if found is not None and found.span is not None:
                 assert math.isfinite(found.span.duration_s) and found.span.duration_s >= 0 and found.span.name
     except (Unreadable, TooLarge):

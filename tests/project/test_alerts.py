@@ -14,7 +14,6 @@ from gateway.core.snapshot import Gauges
 from gateway.domain.ids import PoolId
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective
-from gateway.telemetry.outcome import Outcome
 from tests.prerequisites import require_command
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -29,7 +28,7 @@ COUNTED_ELSEWHERE = (
     *("history_turns", "history_dropped", "history_failures"),
 )
 
-OUTCOME = Outcome(ObjectiveConfig(), Objective(ObjectiveConfig(), max_sessions=1), None)
+OUTCOME = Objective(ObjectiveConfig(), max_sessions=1)
 
 
 def expressions() -> list[str]:

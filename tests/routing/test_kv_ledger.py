@@ -178,29 +178,3 @@ def test_the_books_balance(steps):
             assert sums.wanted == pytest.approx(sum(each.wants for each in there))
         for name, each in ledger._sessions.items():
             assert all((name, thread) in ledger._conversations for thread in each.others or ())
-
-
-def test_background_sessions_are_counted_where_they_live_while_they_are_expected():
-    books = Books()
-
-    def settle(name: str, replica: ReplicaId, *, can_wait: bool, now: float = 0.0) -> None:
-        books.ledger.settle(ref(name), replica, can_wait=can_wait, now=now)
-
-    def background() -> tuple[int, int]:
-        return books.ledger.sums(A).background, books.ledger.sums(B).background
-
-    settle("s1", A, can_wait=True)
-    settle("s2", A, can_wait=False)
-    assert background() == (1, 0)
-    settle("s1", B, can_wait=True)
-    assert background() == (0, 1), "it moved"
-    settle("s2", A, can_wait=True)
-    settle("s1", B, can_wait=False)
-    assert background() == (1, 0), "what they are said to be now counts"
-    settle("s1", B, can_wait=True)
-    books.ledger.session_ended(SessionId("s1"))
-    assert background() == (1, 0)
-    books.ledger.pass_time(now=301.0)
-    assert background() == (0, 0)
-    settle("s2", A, can_wait=True, now=302.0)
-    assert background() == (1, 0)

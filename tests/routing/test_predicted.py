@@ -32,9 +32,6 @@ class Oracle:
         self.asked += 1
         return self.queued.get(replica, 0) + 1e-3 * work.new_tokens * self.pace.get(replica, 1.0)
 
-    def made_of(self, replica):
-        return self.pace.get(replica, 1.0)
-
     def turn_s(self, replica, new_tokens, cached_tokens, output_tokens):
         return 1e-3 * new_tokens * self.pace.get(replica, 1.0)
 
@@ -56,9 +53,7 @@ class Fleet:
         owner=OWNER,
         waits_at=(),
         handed_over=0.0,
-        way_s=None,
         prices=None,
-        can_wait=False,
         **running,
     ):
         asked = Asked(
@@ -68,8 +63,6 @@ class Fleet:
             lambda: tokens,
             waits_at,
             handed_over,
-            way_s=way_s,
-            can_wait=can_wait,
         )
         loads = [
             ReplicaLoad(ReplicaId(name), count, price=(prices or {}).get(name, 0.0))
@@ -514,7 +507,7 @@ def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
     assert len(ledger._conversations) == 1
 
 
-CHEAPER, NEARER, LEAST = PlacementReason.CHEAPER, PlacementReason.NEARER, PlacementReason.LEAST_LOADED
+CHEAPER, LEAST = PlacementReason.CHEAPER, PlacementReason.LEAST_LOADED
 
 
 def test_of_equal_replicas_the_cheaper_one_is_taken():
@@ -577,84 +570,9 @@ def test_a_full_home_that_is_cheap_is_left_for_none_that_is_as_full():
     assert fleet.place("s", tokens=61_000.0, prices={"a": 9.0}, a=0, b=0).reason is CHEAPER
 
 
-def test_what_was_handed_over_goes_where_its_way_is_short():
-    def way_s(replica, tokens):
-        return {"a": 1e-3, "b": 1e-4}[replica] * tokens
-
-    placement = Fleet().place("s", handed_over=1_000.0, way_s=way_s, a=0, b=0)
-    assert (placement.replica, placement.reason) == ("b", NEARER)
-    assert Fleet().place("s", handed_over=1_000.0, a=0, b=0).replica == "a"
+def test_what_was_handed_over_need_not_be_computed():
     fleet = Fleet()
-    fleet.oracle.queued = {"b": 2.0}
-    placement = fleet.place("s", handed_over=1_000.0, way_s=way_s, a=0, b=0)
-    assert (placement.replica, placement.reason) == ("a", LEAST), "0.9 s are not worth waiting 2 s"
-
-
-def test_what_is_there_already_has_no_way():
-    fleet = Fleet()
-    fleet.place("p", a=0)
-    fleet.answer("p", "a", prompt=1_000)
-    asked = []
-
-    def way_s(replica, tokens):
-        asked.append((replica, tokens))
-        return 0.0
-
-    fleet.place("p", edge=Edge.CONTINUES, tokens=1_500.0, handed_over=1_500.0, way_s=way_s, a=9, b=0)
-    assert asked == [("a", 500.0), ("b", 1_500.0)]
-
-
-def unlike(weight=0.25, slow=4.0):
-    """`a` and `b` are fast; `c` and `d` take so many times as long."""
-    fleet = Fleet(background_weight=weight)
-    fleet.oracle.pace = {C: slow, ReplicaId("d"): slow}
-    return fleet
-
-
-def by_class(fleet, count=12):
-    """Sessions of both classes, in turns: where those live for which somebody waits, and where the others."""
-    found = {True: Counter[str](), False: Counter[str]()}
-    for number in range(count):
-        can_wait = number % 2 == 1
-        placed = fleet.place(f"s{number}", can_wait=can_wait, a=0, b=0, c=0, d=0)
-        found[can_wait][placed.replica] += 1
-    return found[False], found[True]
-
-
-def test_background_sessions_leave_the_fast_replicas_to_those_somebody_waits_for():
-    waited_for, background = by_class(unlike())
-    assert background["c"] + background["d"] > waited_for["c"] + waited_for["d"]
-    alike_waited_for, alike_background = by_class(unlike(weight=1.0))
-    assert waited_for["a"] + waited_for["b"] > alike_waited_for["a"] + alike_waited_for["b"]
-    assert background["c"] + background["d"] > alike_background["c"] + alike_background["d"]
-
-
-def test_background_sessions_spill_to_the_fast_replicas_once_the_slow_are_late():
-    fleet = unlike()
-    assert fleet.place("alone", can_wait=True, a=0, c=0).replica == "a", "nobody is held up there"
-    fleet.policy.session_ended(SessionId("alone"))
-    for number in range(4):
-        fleet.place(f"person-{number}", a=0, b=9, c=9)
-    assert fleet.place("early", can_wait=True, a=0, c=0).replica == "c"
-    fleet.oracle.queued = {C: 60.0}
-    assert fleet.place("late", can_wait=True, a=0, c=0).replica == "a"
-
-
-def test_classes_make_no_difference_where_replicas_are_alike():
-    def seem_unlike(weight):
-        fleet = unlike(weight, slow=1.0)
-        fleet.oracle.made_of = lambda replica: "the same"
-        fleet.oracle.pace = {C: 4.0}
-        return by_class(fleet)
-
-    assert by_class(unlike(slow=1.0)) == by_class(unlike(weight=1.0, slow=1.0))
-    assert seem_unlike(0.25) == seem_unlike(1.0), "whatever is predicted of them"
-
-
-def test_a_fleet_of_one_class_is_placed_as_without_the_rule():
-    for can_wait in (True, False):
-        chosen = [
-            [fleet.place(f"s{n}", can_wait=can_wait, a=0, b=0, c=0, d=0).replica for n in range(20)]
-            for fleet in (unlike(), unlike(weight=1.0))
-        ]
-        assert chosen[0] == chosen[1]
+    fleet.oracle.queued = {"a": 0.5}
+    assert fleet.place("s", handed_over=1_000.0, a=0, b=0).replica == "b"
+    fleet.oracle.queued, fleet.oracle.pace = {}, {"b": 9.0}
+    assert fleet.place("t", handed_over=1_000.0, a=1, b=0).replica == "a"

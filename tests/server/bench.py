@@ -333,8 +333,7 @@ class Bench:
         """`settings`: sections of the configuration, as dictionaries; `limits` is `server.limits`. `backend`:
         makes one.
 
-        `pools` may hold `backends`, a number, where the configuration has `replicas`, and their `roles` and
-        `tiers`.
+        `pools` may hold `backends`, a number, where the configuration has `replicas`, and their `roles`.
         """
         logging.getLogger().addHandler(self._logs)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self._complaints.append(context))
@@ -383,10 +382,8 @@ class Bench:
         self.backends += opened
         extra = shape.pop("replica", {})
         roles = shape.pop("roles", ["both"] * len(opened))
-        tiers = shape.pop("tiers", [None] * len(opened))
         replicas = [
-            {"url": backend.url, "role": role, "kv_tier": tier, **extra}
-            for backend, role, tier in zip(opened, roles, tiers, strict=True)
+            {"url": backend.url, "role": role, **extra} for backend, role in zip(opened, roles, strict=True)
         ]
         return {**shape, "replicas": replicas}
 

@@ -147,20 +147,6 @@ async def test_a_response_that_may_do_more_than_answer_is_not(two, path, more):
     assert response.status == 200 and not play.legs
 
 
-async def test_p2p_names_what_is_left_and_where(start):
-    pool = {
-        "name": "pool", "backends": 2, "roles": ["prefill", "decode"], "transfer": "p2p",
-        "tiers": ["10.0.0.1:5710", "[fd00::2]:5711"],
-    }  # fmt: skip
-    play = Two(await start(pools=[pool], disaggregation={"threshold_tokens": 500}))
-    assert (await play.bench.ask(post(LONG))).body == CHAT_ANSWER
-    name = play.legs[0]["kv_transfer_params"]["remote_decoder"]["kv_request_id"]
-    where = {"kv_request_id": name, "remote_host": "10.0.0.1", "remote_port": 5710}
-    assert json.loads(play.decoded[0])["kv_transfer_params"] == {"remote_prefiller": where}
-    assert (await play.bench.ask(post(LONG.replace(b"word9", b"word8")))).body == CHAT_ANSWER
-    assert play.legs[1]["kv_transfer_params"]["remote_decoder"]["kv_request_id"] != name
-
-
 async def test_what_nixl_counts_as_cached_was_found_elsewhere(two):
     """Its decode leg's usage says what the other engine found (vLLM 0.32)."""
     play = await two("nixl")

@@ -385,19 +385,3 @@ async def test_a_collector_that_is_busy_gets_it_once_and_whole(start, receiver):
     [chat] = chats(receiver)
     keys = [pair.key for pair in chat.attributes]
     assert keys.count("gen_ai.input.messages") == 1 and content(chat)["input.messages"][-1] == TOLD_ASK
-
-
-async def test_metrics_go_beside_the_spans(start, receiver):
-    bench = await start(otel={"endpoint": receiver.endpoint, "metrics_endpoint": receiver.metrics_endpoint})
-    await bench.ask(post(json.dumps(CHAT).encode()))
-    await bench.ask(post(b'{"model":"m","messages":[{"role":"user","content":"x"}]}'))
-    await bench.gateway.stop()
-    [duration] = [each for each in receiver.metrics if each.name == "gen_ai.server.request.duration"]
-    [point] = duration.histogram.data_points
-    assert point.count == 2 and attributes(point)["gen_ai.request.model"] == "m"
-    used = [each for each in receiver.metrics if each.name == "gen_ai.client.token.usage"]
-    assert [(attributes(each)["gen_ai.token.type"], each.sum) for each in used[0].histogram.data_points] == [
-        ("input", 6),
-        ("output", 2),
-    ]
-    assert len({each["service.instance.id"] for each in receiver.resources}) == 1

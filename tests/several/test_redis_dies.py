@@ -178,26 +178,3 @@ async def test_a_redis_that_hangs_costs_a_deadline_at_most(tmp_path):
         assert slowest_s(others, since_s=hung_s) < before_s + DEADLINE_S + BUSY_S
         await fleet.know_one_another(fleet.gateways, within_s=5.0)
         await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
-
-
-async def test_what_gateways_learn_they_tell_one_another_again_when_redis_is_back(tmp_path):
-    async with running_fleet(tmp_path, gateways=3) as fleet:
-        workers = [fleet.agent(f"agent-{number}") for number in range(4)]
-        async with at_work(*workers):
-            await comes_true(lambda: have_received_more(fleet, [0.0] * 3), 10.0)
-            fleet.redis.kill()
-            await asyncio.sleep(3.0)
-            fleet.redis.start()
-            await fleet.know_one_another(fleet.gateways, within_s=5.0)
-            before = await received(fleet)
-            await comes_true(lambda: have_received_more(fleet, before), 10.0)
-        assert not failures_of(workers)
-
-
-async def received(fleet: Fleet) -> list[float]:
-    return [await each.metric("lessons_received_total") for each in fleet.gateways]
-
-
-async def have_received_more(fleet: Fleet, before: list[float]) -> bool:
-    """All but the one that has the sessions, as they come from one address."""
-    return sum(more > once for more, once in zip(await received(fleet), before, strict=True)) >= 2

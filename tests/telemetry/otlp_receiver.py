@@ -6,25 +6,14 @@ from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 SpanMessage = Any
-MetricMessage = Any
 
 
 def spans_of(request: ExportTraceServiceRequest) -> list[SpanMessage]:
     return [
         span for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans
-    ]
-
-
-def metrics_of(request: ExportMetricsServiceRequest) -> list[MetricMessage]:
-    return [
-        metric
-        for resource in request.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
     ]
 
 
@@ -50,7 +39,6 @@ class Receiver:
 
     def __init__(self) -> None:
         self.spans: list[SpanMessage] = []
-        self.metrics: list[MetricMessage] = []
         self.headers: list[Any] = []
         self.resources: list[dict[str, Any]] = []
         self.statuses: list[int] = []
@@ -76,7 +64,6 @@ class Receiver:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
-        self.metrics_endpoint = f"http://127.0.0.1:{self._server.server_port}/v1/metrics"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def __enter__(self) -> "Receiver":
@@ -91,20 +78,14 @@ class Receiver:
         self.requests += 1
         self.headers.append(headers)
         self._is_closed.wait(self.delay_s)
-        is_known = path in ("/v1/traces", "/v1/metrics")
-        if not is_known or headers["Content-Type"] != "application/x-protobuf":
+        if path != "/v1/traces" or headers["Content-Type"] != "application/x-protobuf":
             return 404
         status = self.statuses.pop(0) if self.statuses else 200
         if status == 200:
-            self._take_metrics(body) if path == "/v1/metrics" else self._take_spans(body)
+            self._take_spans(body)
         return status
 
     def _take_spans(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
         self.spans += spans_of(request)
         self.resources += [attributes(each.resource) for each in request.resource_spans]
-
-    def _take_metrics(self, body: bytes) -> None:
-        request = ExportMetricsServiceRequest.FromString(body)
-        self.metrics += metrics_of(request)
-        self.resources += [attributes(each.resource) for each in request.resource_metrics]

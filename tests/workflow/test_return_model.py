@@ -8,7 +8,7 @@ import pytest
 
 from gateway.domain.ids import TenantId
 from gateway.workflow.agent_types import AgentType
-from gateway.workflow.return_model import ReturnModel, ReturnModelConfig, Returns, expected_wait_s
+from gateway.workflow.return_model import ReturnModel, ReturnModelConfig, Returns
 from gateway.workflow.steps import Step
 
 AGENT = AgentType(1, 2)
@@ -117,16 +117,6 @@ def test_gaps_are_those_of_the_narrowest_class_with_enough_of_them():
     pauses = known.pauses(AGENT, ("bash",))
     assert pauses is not None and pauses.weight == pytest.approx(9.0, abs=0.2)
     assert known.pauses(AGENT, ("edit",)) is None and known.behind(AGENT, ANSWER).gaps is None
-
-
-def test_silence_makes_a_return_less_likely_and_not_sooner():
-    def wait_s(elapsed_s: float, ends: float = 0.05) -> float:
-        return expected_wait_s(elapsed_s, median_s=1.0, p95_s=5.0, ends=ends)
-
-    assert wait_s(0.01) == pytest.approx(1.05, rel=0.1)
-    assert wait_s(60.0) > wait_s(10.0) > wait_s(0.01)
-    assert wait_s(1.0, ends=0.9) > 10 * wait_s(1.0, ends=0.01)
-    assert wait_s(1e9) < float("inf")
 
 
 def test_what_is_ahead_of_a_type_is_what_came_behind_all_its_steps():

@@ -23,7 +23,6 @@ export const PLACES = {
   "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
   "home_is_gone": "its home could not run it",
   "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
-  "nearer": "its prompt was computed in that zone, and would have had a longer way to another one",
 };
 
 /** Why it was refused. */

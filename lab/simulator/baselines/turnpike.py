@@ -45,8 +45,7 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
     }
 
     fleet = with_roles(plan.fleet, str(values["prefill"]))
-    hands_over = values["legs"] == "on" or values["pulls"] == "on"
-    plan = msgspec.structs.replace(plan, fleet=fleet if hands_over else without_network(fleet))
+    plan = msgspec.structs.replace(plan, fleet=fleet if values["legs"] == "on" else without_network(fleet))
 
     where = str(values["placement"])
     if where != _OURS and where not in PLACEMENTS:
@@ -69,20 +68,15 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             config,
             admission=checked,
             prefill_ahead=ahead,
-            disaggregation=msgspec.structs.replace(
-                config.disaggregation, threshold_tokens=threshold, late_roles=values["roles"] == "late"
-            ),
-            routing=msgspec.structs.replace(config.routing, background_weight=float(values["background"])),
-            prefix_pull=msgspec.structs.replace(config.prefix_pull, enabled=values["pulls"] == "on"),
+            disaggregation=msgspec.structs.replace(config.disaggregation, threshold_tokens=threshold),
         )
 
         count = int(values["gateways"])
-        are_taught = count > 1 and bool(values["shares"]) and bool(values["lessons"])
 
         def gateway(prefix: str) -> Coordinator:
             placement = None if where == _OURS else PLACEMENTS[where]()
             ids = numbered_ids(prefix)
-            return assemble(config, session_ids=ids, placement=placement, publishes=are_taught)
+            return assemble(config, session_ids=ids, placement=placement)
 
         if count > 1:
             period_s = 0.1 if values["shares"] else math.inf
@@ -150,30 +144,12 @@ TURNPIKE = Recipe(
             sweep=("on",),
             meaning="`off`: every prompt is computed where it is decoded, though replicas could hand it over",
         ),
-        Knob(
-            name="roles",
-            default="fixed",
-            sweep=("fixed",),
-            meaning="`late`: some replicas that are for both compute prompts while those take much time",
-        ),
         PREFILL_REPLICAS,
         Knob(
             name="threshold",
             default=0,
             sweep=(0,),
             meaning="tokens to be computed, above which a prompt is computed elsewhere; 0: where it pays",
-        ),
-        Knob(
-            name="pulls",
-            default="off",
-            sweep=("off",),
-            meaning="`on`: what another replica holds of a prompt is pulled where that is quicker",
-        ),
-        Knob(
-            name="background",
-            default=1.0,
-            sweep=(1.0,),
-            meaning="on unlike replicas, what a second of background work counts beside one of other work",
         ),
         Knob(
             name="profiles",
@@ -191,7 +167,6 @@ TURNPIKE = Recipe(
             name="gateways", default=1, sweep=(1,), meaning="so many share the fleet, each with its sessions"
         ),
         Knob(name="shares", default=1, sweep=(1,), meaning="0: they know nothing of one another"),
-        Knob(name="lessons", default=1, sweep=(1,), meaning="0: what one learns is not told to the others"),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
     ),

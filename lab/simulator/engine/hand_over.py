@@ -2,13 +2,10 @@
 
 The scheduler's side of it, `HandOver`, does what NIXL's pulling connector does: the blocks of a prefill leg
 are kept when it ends, until they were pulled or their lease has ended; a turn that was told of them waits,
-with blocks of its own, until they have come. And it does what vLLM's tiered offloading does with a
-`remote_kv_source`: of a prompt, as many blocks as the other replica has from its beginning on are pulled; who
-wants what is on its way already waits for that. The workers' side, `KvExchange`, is played: bytes go over the
+with blocks of its own, until they have come. The workers' side, `KvExchange`, is played: bytes go over the
 simulated network.
 
-Deviations: a prefix is pulled from the other engine's KV cache itself, where vLLM's goes through both hosts'
-memories; asking for it takes no time of its own but the network's latency.
+Deviations: asking for blocks takes no time of its own but the network's latency.
 
 Invariants: what is sent cannot be overwritten before it has come; a lease ends once; a turn pulls at most
 once: whatever it lacks then, it computes.
@@ -50,7 +47,7 @@ class HandOver(KVConnectorBase_V1):  # type: ignore[misc]
     exchange: "KvExchange"
     """To be set before the first request."""
 
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         tokens = self.exchange.matched(request, num_computed_tokens)
         return tokens, bool(tokens)
 
@@ -80,10 +77,7 @@ class _Coming(msgspec.Struct, eq=False):
     """What a turn of this engine pulls."""
 
     number: int
-    keys: Sequence[bytes]
     source: KvSource
-    blocks: list[Any]
-    """At the other engine: kept for this transfer alone. None of them, where a lease keeps them."""
     transfer: Transfer | None = None
 
 
@@ -109,20 +103,17 @@ class KvExchange:
         on."""
         self.name = spec.name
         self._scheduler = scheduler
-        self._pool = scheduler.kv_cache_manager.block_pool
         self._kernel = kernel
         self._turn_of = turn_of
         self._before = before
         self._changed = changed
         self._arrived = arrived
-        self._block_size = options.block_size
         self._token_bytes = spec.profile.model.kv_bytes_per_token
         self.network: Network | None = None
         """To be set before the first request that has a source."""
         self._leases: dict[int, Alarm | None] = {}
         """Of legs that have ended, by number; without an alarm while they are being pulled."""
         self._coming: dict[int, _Coming] = {}
-        self._on_their_way: set[bytes] = set()
         self._sending: dict[_Coming, KvExchange] = {}
         """From here, and to whom."""
         self._received: set[int] = set()
@@ -132,28 +123,15 @@ class KvExchange:
 
     # --- as it receives ----------------------------------------------------------------------------
 
-    def matched(self, request: Any, local_tokens: int) -> int | None:
-        """Tokens behind the local ones that can be had; None: to be asked again when what comes has come."""
-        turn = self._turn_of(request.request_id)
-        source = turn.source
+    def matched(self, request: Any, local_tokens: int) -> int:
+        """Tokens behind the local ones that can be had."""
+        source = self._turn_of(request.request_id).source
         if source is None or source.is_over:
             return 0
-        if source.leg is not None:
-            if not source.exchange.holds(source.leg):
-                source.is_over = True
-                return 0
-            return max(0, int(request.num_prompt_tokens) - local_tokens)
-        # The last token of a prompt is always computed, and what comes are whole blocks.
-        wanted = min(source.tokens, int(request.num_prompt_tokens) - 1) // self._block_size
-        first = local_tokens // self._block_size
-        if first < wanted and turn.keys[first] in self._on_their_way:
-            return None
-        blocks: int = source.exchange.leading(turn.keys[:wanted], first)
-        if not blocks:
+        if not source.exchange.holds(source.leg):
             source.is_over = True
             return 0
-        source.first_block = first
-        return blocks * self._block_size
+        return max(0, int(request.num_prompt_tokens) - local_tokens)
 
     def allocated(self, request: Any, tokens: int) -> None:
         """It has blocks for so many that it was told it can have."""
@@ -163,16 +141,11 @@ class KvExchange:
             return
         source.is_over = True
         if not tokens:
-            if source.leg is not None:
-                source.exchange.release(source.leg)
+            source.exchange.release(source.leg)
             return
         assert self.network is not None
-        keys: Sequence[bytes] = ()
-        if source.leg is None:
-            keys = turn.keys[source.first_block : source.first_block + tokens // self._block_size]
-        coming = _Coming(turn.number, keys, source, source.exchange.lend(source, keys))
-        self._coming[turn.number] = coming
-        self._on_their_way.update(keys)
+        source.exchange.lend(source.leg)
+        coming = self._coming[turn.number] = _Coming(turn.number, source)
         source.exchange._sending[coming] = self  # noqa: SLF001 - its twin
         self.pulled_tokens += tokens
         coming.transfer = self.network.send(
@@ -181,7 +154,6 @@ class KvExchange:
 
     def _came(self, coming: _Coming, *, is_whole: bool = True) -> None:
         del self._coming[coming.number]
-        self._on_their_way.difference_update(coming.keys)
         coming.source.exchange.sent(coming)
         self._received.add(coming.number)
         if not is_whole:
@@ -233,42 +205,17 @@ class KvExchange:
         )
         self._changed()
 
-    def leading(self, keys: Sequence[bytes], first: int) -> int:
-        """How many of these blocks can be had, from that one on without a gap."""
-        self._before()
-        found = first
-        while found < len(keys) and self._block(keys[found]) is not None:
-            found += 1
-        # What runs must find blocks until its stretch is cut.
-        spare = self._pool.get_num_free_blocks() - len(self._scheduler.running) - 1
-        return found - first if found - first <= spare else 0
-
-    def lend(self, source: KvSource, keys: Sequence[bytes]) -> list[Any]:
+    def lend(self, leg: int) -> None:
         """Keeps what is pulled now until it was `sent`."""
-        if source.leg is not None:
-            alarm = self._leases[source.leg]
-            assert alarm is not None
-            alarm.call_off()
-            self._leases[source.leg] = None
-            return []
-        blocks = [self._block(key) for key in keys]
-        self._pool.touch(blocks)
-        self._changed()
-        return blocks
+        alarm = self._leases[leg]
+        assert alarm is not None
+        alarm.call_off()
+        self._leases[leg] = None
 
     def sent(self, coming: _Coming) -> None:
         """Or not, as it turns out."""
         del self._sending[coming]
-        if coming.source.leg is not None:
-            self.release(coming.source.leg)
-            return
-        self._before()
-        self._pool.free_blocks(reversed(coming.blocks))
-        self._changed()
-
-    def _block(self, key: bytes) -> Any:
-        found = self._pool.get_cached_block(key, [0])
-        return found[0] if found else None
+        self.release(coming.source.leg)
 
     def lost(self) -> None:
         """The replica is gone: nothing that others pull from it will come."""

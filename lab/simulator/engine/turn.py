@@ -9,16 +9,12 @@ from lab.workload.trace.format import Session, Turn, TurnRef
 
 
 class KvSource(msgspec.Struct, kw_only=True, eq=False):
-    """Where tokens of a turn's prompt are, beside what its own engine has."""
+    """Where a turn's prompt was computed, if not by its own engine."""
 
     exchange: Any
-    """`KvExchange` of the replica that has them."""
-    tokens: int
-    leg: int | None = None
-    """The prefill leg that computed them, by its number: they are kept there. None: as many as there are
-    still."""
-    first_block: int = 0
-    """That is wanted; set by the engine."""
+    """`KvExchange` of the replica that has it."""
+    leg: int
+    """The prefill leg that computed it, by its number: it is kept there."""
     is_over: bool = False
     """Nothing more comes from there; set by the engine."""
 
@@ -40,7 +36,7 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     is_prefill: bool = False
     """Only its prompt is to be computed."""
     hands_over: bool = False
-    """What was computed is kept when it ends, for another engine that pulls it."""
+    """What was computed is kept when it ends, for another engine that fetches it."""
     source: KvSource | None = None
     known_tokens: int | None = None
     """Of the prompt, if only so much of it is known."""

@@ -7,7 +7,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Command
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import PoolId
-from gateway.domain.records import SessionStarted, TurnArrived
+from gateway.domain.records import SessionStarted
 from gateway.domain.session_ids import numbered_ids
 from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
@@ -21,12 +21,10 @@ OPTIONS = EngineOptions(block_size=16, max_model_len=8192)
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="little", count=2, kv_blocks=600),))
 
 
-def gateways(
-    count: int, made: list[Coordinator], *, period_s: float = 0.1, publishes: bool = False
-) -> SeveralGateways:
+def gateways(count: int, made: list[Coordinator], *, period_s: float = 0.1) -> SeveralGateways:
     def make(number: int) -> Coordinator:
         ids = numbered_ids(f"g{number}-")
-        made.append(assemble(stock_config(FLEET), session_ids=ids, publishes=publishes))
+        made.append(assemble(stock_config(FLEET), session_ids=ids))
         return made[-1]
 
     return SeveralGateways(count, make, period_s=period_s)
@@ -77,21 +75,3 @@ def test_the_parts_of_a_pool_add_up_to_one():
     assert max(map(sum, late)) < 1.1, "parts are told within a period"
     assert min(map(sum, late)) > 0.9
     assert max(map(max, late)) > 0.4, "who has more to do has the larger part"
-
-
-def test_what_one_learns_all_know():
-    made: list[Coordinator] = []
-    record = Recorder()
-    simulate(
-        sessions(60, every_s=0.5, seed=5),
-        FLEET,
-        lambda _: gateways(3, made, publishes=True),
-        seed=1,
-        sink=record,
-        load_profile=load_little,
-        options=OPTIONS,
-    )
-    turns = sum(isinstance(each, TurnArrived) for each in record.records)
-    steps = [sum(graph.steps for graph in brain.sessions.predictor.conversations.graphs) for brain in made]
-    assert turns > 100 and min(steps) > 0.95 * turns, "but for the last seconds"
-    assert max(steps) <= turns
