@@ -52,13 +52,14 @@ def main() -> int:
         with get_context("fork").Pool(arguments.jobs) as pool:
             digests = pool.starmap(digest_of, [(files[mix], policy) for mix, policy in tasks])
     found = {f"{mix} {policy}": digest for (mix, policy), digest in zip(tasks, digests, strict=True)}
-    wanted = json.loads(arguments.against.read_text()) if arguments.against else found
+    wanted = found
+    if arguments.against is not None:
+        before = json.loads(arguments.against.read_text())
+        wanted = {name: each["value"] for name, each in before.items()}
     report = {
-        name: {"value": digest, "target": wanted.get(name, {}).get("value") if arguments.against else digest}
+        name: {"value": digest, "target": wanted.get(name), "ok": digest == wanted.get(name)}
         for name, digest in found.items()
     }
-    for each in report.values():
-        each["ok"] = each["value"] == each["target"]
     if not arguments.json:
         for name, each in report.items():
             print(f"{name:44} {each['value']}  {'' if each['ok'] else 'differs'}")
@@ -68,8 +69,12 @@ def main() -> int:
 
 def digest_of(path: Path, policy: str) -> str:
     # A simulated engine has one connector: to its host's memory, or to the other engines.
-    connector = {"network_gbit_s": 100.0} if "prefill=" in policy else {"offload_gb": 16.0}
-    fleet = FleetSpec(replicas=(ReplicaGroup(profile=_PROFILE, count=2, **connector),))
+    offload_gb, network_gbit_s = (0.0, 100.0) if "prefill=" in policy else (16.0, 0.0)
+    fleet = FleetSpec(
+        replicas=(
+            ReplicaGroup(profile=_PROFILE, count=2, offload_gb=offload_gb, network_gbit_s=network_gbit_s),
+        )
+    )
     workload = load(path, fleet)
     sessions = draw(workload.sessions, arrivals=Arrivals.POISSON, per_h=_PER_H, count=_SESSIONS, seed=1009)
     plan = parse_policies(policy)[0].variants[0].plan(fleet, None)

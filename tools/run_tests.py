@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -61,7 +61,7 @@ def summary(outcomes: Sequence[Outcome], notes: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str], parts: dict[str, Sequence[str]] = PARTS) -> int:
+def main(arguments: Sequence[str], parts: Mapping[str, Sequence[str]] = PARTS) -> int:
     outcomes: list[Outcome] = []
     notes: list[str] = []
     codes = []

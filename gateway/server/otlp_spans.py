@@ -75,9 +75,10 @@ class Format(NamedTuple):
 
 def _decode_protobuf(body: bytes) -> ExportTraceServiceRequest:
     try:
-        return ExportTraceServiceRequest.FromString(body)
+        request: ExportTraceServiceRequest = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
         raise Unreadable(f"the body is no ExportTraceServiceRequest: {error}") from error
+    return request
 
 
 def _spans(request: Any, span_of: Callable[[Any], Found | None]) -> Iterator[Step]:

@@ -199,6 +199,7 @@ class RemoteStore(ABC):
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises TimeoutError when the deadline's slices are over."""
         loop, slice_s = self._loop, self._deadline_s / SLICES
+        timer: asyncio.TimerHandle
         async with asyncio.timeout(None) as limit:
 
             def elapse(left: int) -> None:
