@@ -64,7 +64,7 @@ async def test_whoever_leaves_while_a_connection_is_made_leaves_none_behind(monk
     replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
     opened, outcome = _Opened(), []
 
-    async def opens(_make):
+    async def opens():
         try:
             await asyncio.sleep(0 if is_ready else 60)
             return opened
