@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from gateway.server import app, control, listener
 from gateway.shared_state.local_server import LocalServer
 from lab.simulator.replay import replay
 from tests.server.bench import Bench
+from tests.server.envoy_stream import PickerBench
 
 StartBench = Callable[..., Awaitable[Bench]]
 
@@ -51,3 +53,18 @@ async def store_url(tmp_path: Path) -> AsyncIterator[str]:
     await server.start()
     yield f"unix://{tmp_path}/store"
     await server.aclose()
+
+
+@pytest_asyncio.fixture
+async def begin() -> AsyncIterator[Callable[..., Awaitable[PickerBench]]]:
+    """Starts a picker, to be asked by gRPC's own client."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(**settings: Any) -> PickerBench:
+            bench = PickerBench()
+            picker = {"listen": "127.0.0.1:0", **settings.pop("picker", {})}
+            await bench.start(replicas=1, picker=picker, **settings)
+            stack.push_async_callback(bench.finish, is_last=False)
+            return bench
+
+        yield start

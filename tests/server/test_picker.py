@@ -257,7 +257,6 @@ async def test_a_list_of_models_passes_without_a_body(picked):
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ('[shared]\nurl = "redis://r:6379"\n', "shared.url"),
         ("[prefill_ahead]\nenabled = true\n", "prefill_ahead.enabled"),
         ("[server]\nworkers = 2\n", "server.workers"),
         ('[[mcp]]\nname = "a"\nurl = "http://a:1/mcp"\n', "mcp"),

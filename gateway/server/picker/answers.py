@@ -1,4 +1,4 @@
-"""What Envoy is told, in the bytes of `ProcessingResponse` (pure).
+"""What Envoy is answered, in the bytes of `ProcessingResponse`, and what another picker is sent (pure).
 
 Source: `envoy/service/ext_proc/v3/external_processor.proto`, and protobuf's encoding. By hand: protobuf's
 runtime takes three times as long to put headers into messages.
@@ -39,12 +39,12 @@ def _number(number: int, value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    told = bytearray()
+    made = bytearray()
     while value > 0x7F:
-        told.append(value & 0x7F | 0x80)
+        made.append(value & 0x7F | 0x80)
         value >>= 7
-    told.append(value)
-    return bytes(told)
+    made.append(value)
+    return bytes(made)
 
 
 _OVERWRITE: Final = _number(3, 2)
@@ -86,18 +86,34 @@ def _entry(key: bytes, value: bytes) -> bytes:
 
 def pieces(of: int, body: bytes, *, is_last: bool) -> list[bytes]:
     """A body, or a part of one, passed back."""
-    told = []
+    made = []
     for begin in range(0, max(1, len(body)), _PIECE):
         piece = _part(1, body[begin : begin + _PIECE])
         if is_last and begin + _PIECE >= len(body):
             piece += _number(2, 1)
-        told.append(_part(of, _part(1, _part(3, _part(3, piece)))))
-    return told
+        made.append(_part(of, _part(1, _part(3, _part(3, piece)))))
+    return made
 
 
 def immediate(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, why: str) -> bytes:
-    told = _part(1, _number(1, status)) + _part(2, setting(headers)) + _part(3, body)
-    return _part(_IMMEDIATE, told + _part(5, b"turnpike_" + why.encode("ascii")))
+    made = _part(1, _number(1, status)) + _part(2, setting(headers)) + _part(3, body)
+    return _part(_IMMEDIATE, made + _part(5, b"turnpike_" + why.encode("ascii")))
+
+
+def with_headers(begin: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The message with a request's headers, and with these after them, for another picker: protobuf reads the
+    parts of a message as one."""
+    fields = b"".join([_part(1, _part(1, name) + _part(3, value)) for name, value in headers])
+    return begin + _part(2, _part(1, fields))
+
+
+def request_body(body: bytes, *, is_last: bool) -> bytes:
+    """The same of its body."""
+    return _part(4, _part(1, body) + (_number(2, 1) if is_last else b""))
+
+
+TRAILERS: Final = _part(6, b"")
+"""The same of its trailers."""
 
 
 def following(head: RequestHead, lines: bytes, replica: Replica) -> bytes:

@@ -1,8 +1,8 @@
 """The messages of Envoy's external processing, as far as a picker reads them; `answers.py` writes.
 
-Source: `envoy/service/ext_proc/v3/external_processor.proto` and what it imports. Their shape is told to
-protobuf's runtime, which the gateway has anyway, field by field; what is left out is skipped when read. So
-there is no generated code, and no package with all of Envoy's interface.
+Source: `envoy/service/ext_proc/v3/external_processor.proto` and what it imports. protobuf's runtime reads
+them, by descriptors that are made here field by field; what is left out is skipped. So there is no generated
+code, and no package with all of Envoy's interface.
 """
 
 from typing import Any, Final
@@ -36,35 +36,28 @@ FULL_DUPLEX: Final = 4
 def classes_of(shapes: dict[str, dict[str, tuple[int, str]]]) -> dict[str, Any]:
     """By name. The shapes that they refer to are among them."""
     field = descriptor_pb2.FieldDescriptorProto
-    plain = {
-        "string": field.TYPE_STRING,
-        "bytes": field.TYPE_BYTES,
-        "bool": field.TYPE_BOOL,
-        "int32": field.TYPE_INT32,
-    }
+    plain = {kind: getattr(field, f"TYPE_{kind.upper()}") for kind in ("string", "bytes", "bool", "int32")}
     file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in shapes.items():
         message = file.message_type.add(name=name)
         for field_name, (number, kind) in fields.items():
-            told = kind.removeprefix("*")
+            one = kind.removeprefix("*")
             message.field.add(
                 name=field_name,
                 number=number,
-                label=field.LABEL_OPTIONAL if told == kind else field.LABEL_REPEATED,
-                type=plain.get(told, field.TYPE_MESSAGE),
-                type_name=None if told in plain else f".{_PACKAGE}.{told}",
+                label=field.LABEL_OPTIONAL if one == kind else field.LABEL_REPEATED,
+                type=plain.get(one, field.TYPE_MESSAGE),
+                type_name=None if one in plain else f".{_PACKAGE}.{one}",
             )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in shapes
-    }
+    find = pool.FindMessageTypeByName
+    return {name: message_factory.GetMessageClass(find(f"{_PACKAGE}.{name}")) for name in shapes}
 
 
 ProcessingRequest: Final = classes_of(REQUESTS)["ProcessingRequest"]
 
 
-def headers_of(told: Any) -> list[tuple[bytes, bytes]]:
+def headers_of(headers: Any) -> list[tuple[bytes, bytes]]:
     """Of `HttpHeaders`, in order. Envoy before 1.30 has values in `value`."""
-    return [(each.key, each.raw_value or each.value) for each in told.headers.headers]
+    return [(each.key, each.raw_value or each.value) for each in headers.headers.headers]
