@@ -8,7 +8,7 @@ COPY pyproject.toml README.md ./
 COPY gateway gateway
 # The plugin's contract for hints; its package has no dependencies.
 COPY engine_ext engine_ext
-RUN python -m venv /opt/turnpike && /opt/turnpike/bin/pip install --no-cache-dir . ./engine_ext
+RUN python -m venv /opt/turnpike && /opt/turnpike/bin/pip install --no-cache-dir ".[jwt,kv-events,picker]" ./engine_ext
 
 FROM python:${PYTHON_TAG}
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin turnpike

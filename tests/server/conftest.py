@@ -1,11 +1,13 @@
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import trustme
 import uvloop
 
 from gateway.server import app, control, listener
@@ -68,3 +70,18 @@ async def begin() -> AsyncIterator[Callable[..., Awaitable[PickerBench]]]:
             return bench
 
         yield start
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> tuple[trustme.CA, dict[str, str]]:
+    """Of a server's certificate, and of the authority that issued it."""
+    authority = trustme.CA()
+    own = authority.issue_cert("127.0.0.1")
+    own.private_key_pem.write_to_path(os.fspath(tmp_path / "key.pem"))
+    own.cert_chain_pems[0].write_to_path(os.fspath(tmp_path / "chain.pem"))
+    authority.cert_pem.write_to_path(os.fspath(tmp_path / "ca.pem"))
+    return authority, {
+        "tls_certificate": str(tmp_path / "chain.pem"),
+        "tls_key": str(tmp_path / "key.pem"),
+        "tls_client_ca": str(tmp_path / "ca.pem"),
+    }

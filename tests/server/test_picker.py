@@ -127,6 +127,13 @@ async def chunked(reader) -> bytes:
     return body
 
 
+@pytest.mark.parametrize("has_certificate", [True, False])
+async def test_it_is_asked_by_tls_and_by_nobody_without_a_certificate(picked, certificates, has_certificate):
+    _, picker = certificates
+    bench = await picked(picker=picker, ways={"certificate": picker} if has_certificate else {})
+    assert (await bench.ask(post())).status == (200 if has_certificate else 500)
+
+
 # --- as the proxy ---------------------------------------------------------------------------------------
 
 

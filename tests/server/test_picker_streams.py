@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections import Counter
 
@@ -178,26 +177,11 @@ async def test_who_stops_at_once_cuts_streams(begin):
 # --- TLS --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def files(tmp_path):
-    """Of a server's certificate, and of the authority that issued it."""
-    authority = trustme.CA()
-    own = authority.issue_cert("127.0.0.1")
-    own.private_key_pem.write_to_path(os.fspath(tmp_path / "key.pem"))
-    own.cert_chain_pems[0].write_to_path(os.fspath(tmp_path / "chain.pem"))
-    authority.cert_pem.write_to_path(os.fspath(tmp_path / "ca.pem"))
-    return authority, {
-        "tls_certificate": str(tmp_path / "chain.pem"),
-        "tls_key": str(tmp_path / "key.pem"),
-        "tls_client_ca": str(tmp_path / "ca.pem"),
-    }
-
-
 @pytest.mark.parametrize("are_clients_known", [False, True])
 async def test_envoy_connects_by_tls_and_where_that_is_set_with_a_certificate(
-    begin, files, are_clients_known
+    begin, certificates, are_clients_known
 ):
-    authority, picker = files
+    authority, picker = certificates
     if not are_clients_known:
         del picker["tls_client_ca"]
     bench = await begin(picker=picker)
@@ -227,8 +211,8 @@ async def test_envoy_connects_by_tls_and_where_that_is_set_with_a_certificate(
 
 
 @pytest.mark.parametrize("name", ["tls_certificate", "tls_key", "tls_client_ca"])
-def test_files_that_are_no_certificates_are_found_before_it_starts(files, name, tmp_path):
-    _, picker = files
+def test_files_that_are_no_certificates_are_found_before_it_starts(certificates, name, tmp_path):
+    _, picker = certificates
     (tmp_path / "wrong").write_text("no certificate")
     picker[name] = str(tmp_path / "wrong")
     lines = "".join(f'{key} = "{value}"\n' for key, value in picker.items())

@@ -85,7 +85,7 @@ class PickerServer:
             else:
                 port = server.add_secure_port(listen, credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {listen}: {error}") from error
+            raise OSError(f"cannot listen on {listen}: it is taken, or not of this machine") from error
         self._servers.append(server)
         return port
 
