@@ -7,8 +7,7 @@ import grpc.aio
 
 from gateway.server.picker.answers import DESTINATION
 from gateway.server.picker.links import PROCESS
-from gateway.server.picker.messages import ProcessingRequest
-from tests.envoy_messages import ProcessingResponse
+from gateway.server.picker.messages import ProcessingRequest, ProcessingResponse
 from tests.server.bench import CHAT, Bench
 
 
@@ -65,6 +64,4 @@ async def leave(stream: Any) -> None:
 
 
 def trailers() -> Any:
-    message = ProcessingRequest()
-    message.request_trailers.SetInParent()
-    return message
+    return ProcessingRequest(request_trailers={})

@@ -29,6 +29,14 @@ _OPTIONS: Final = (
 )
 
 
+class StreamError(Exception):
+    """The stream ends with this status of gRPC's, in place of an answer."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Passed(NamedTuple):
     """A stream that another picker answers."""
 
@@ -39,7 +47,7 @@ class Passed(NamedTuple):
     """Its first answer that Envoy does not have."""
 
     async def relay(self, context: Any) -> None:
-        """Until either side ends it. Raises AioRpcError if the other picker fails."""
+        """Until either side ends it. Raises StreamError if the other picker fails."""
 
         async def pass_messages() -> None:
             while (message := await context.read()) is not grpc.aio.EOF:
@@ -52,6 +60,8 @@ class Passed(NamedTuple):
             while answer is not grpc.aio.EOF:
                 await context.write(answer)
                 answer = await self.call.read()
+        except grpc.aio.AioRpcError:
+            raise StreamError(grpc.StatusCode.UNAVAILABLE, "the picker of the session left") from None
         finally:
             passing.cancel()
             self.call.cancel()

@@ -20,8 +20,8 @@ from gateway.config.picker import PickerConfig
 from gateway.config.server import split_listen
 from gateway.server.door import Door
 from gateway.server.peers import Peers
-from gateway.server.picker.links import PROCESS, PickerLinks
-from gateway.server.picker.stream import MORE_BYTES, Picking, Stream, StreamError
+from gateway.server.picker.links import PROCESS, PickerLinks, StreamError
+from gateway.server.picker.stream import Picking, Stream
 from gateway.upstream.replica import Address
 
 _CHECK: Final = "/grpc.health.v1.Health/Check"
@@ -30,6 +30,8 @@ _SERVING: Final = b"\x08\x01"
 _NOT_SERVING: Final = b"\x08\x02"
 _LEAST_PING_MS: Final = 5_000
 """A peer that pings more often is cut off."""
+_MORE_BYTES: Final = 1 << 20
+"""A message holds a body, and what is around it."""
 _MAX_METADATA_BYTES: Final = 16 << 10
 """Envoy's has about 200."""
 
@@ -66,8 +68,8 @@ class PickerServer:
         server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 0),  # else another picker's port would be shared silently
-                ("grpc.max_receive_message_length", limits.max_body_bytes + MORE_BYTES),
-                ("grpc.max_send_message_length", limits.max_body_bytes + MORE_BYTES),
+                ("grpc.max_receive_message_length", limits.max_body_bytes + _MORE_BYTES),
+                ("grpc.max_send_message_length", limits.max_body_bytes + _MORE_BYTES),
                 ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
                 ("grpc.max_concurrent_streams", self._picking.config.picker.max_streams),
                 ("grpc.max_allowed_incoming_connections", limits.max_connections),

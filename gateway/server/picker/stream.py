@@ -31,7 +31,7 @@ from gateway.server.driver import Ticket
 from gateway.server.milestones import Milestones
 from gateway.server.peer_door import INHERITS, PASSED
 from gateway.server.picker import answers, messages
-from gateway.server.picker.links import Passed, PickerLinks
+from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.receipts import receipts
 from gateway.server.request_head import RequestHead, no_room, too_large
 from gateway.server.request_parser import HttpRequest
@@ -43,10 +43,7 @@ from gateway.wire.facts import read_header_facts
 from gateway.wire.headers import get_header
 from gateway.wire.observer import ResponseObserver, observe
 
-_log = logging.getLogger(__name__)
-
-MORE_BYTES: Final = 1 << 20
-"""A message holds a body, and what is around it."""
+_log: Final = logging.getLogger(__name__)
 
 
 class Picking(msgspec.Struct, frozen=True):
@@ -56,14 +53,6 @@ class Picking(msgspec.Struct, frozen=True):
     asking: Asking
     replicas: Mapping[ReplicaId, Replica]
     budget: BufferBudget
-
-
-class StreamError(Exception):
-    """The stream ends with this status of gRPC's, in place of an answer."""
-
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _RefusedError(Exception):
@@ -88,7 +77,7 @@ class Stream:
         self._task = asyncio.current_task()
         self._answered = 0
         """Messages that Envoy was sent."""
-        self._begin = b""
+        self._begin: Any = None
         """The message with the request's headers."""
         self._head: RequestHead | None = None
         self._protocol = Protocol.CHAT
@@ -117,8 +106,6 @@ class Stream:
             await self._send([self._refusal(error)])
         except DecodeError:
             raise StreamError(grpc.StatusCode.INVALID_ARGUMENT, "a message that cannot be read") from None
-        except grpc.aio.AioRpcError as error:
-            raise StreamError(grpc.StatusCode.UNAVAILABLE, "the picker that has the session left") from error
         except (StreamError, grpc.aio.BaseError):
             raise
         except asyncio.CancelledError:
@@ -135,24 +122,24 @@ class Stream:
     async def _answer_all(self) -> None:
         read = self._context.read
         while (data := await read()) is not grpc.aio.EOF:
-            await self._send(await self._answer(messages.ProcessingRequest.FromString(data), data))
+            await self._send(await self._answer(messages.ProcessingRequest.FromString(data)))
             if self._passed is not None:
                 await self._passed.relay(self._context)
                 return
             if self._stopped is not None:
                 raise _RefusedError(self._stopped)
 
-    async def _send(self, replies: Sequence[bytes]) -> None:
+    async def _send(self, replies: Sequence[Any]) -> None:
         for reply in replies:
-            await self._context.write(reply)
+            await self._context.write(reply.SerializeToString())
             self._answered += 1
 
-    async def _answer(self, message: Any, data: bytes) -> Sequence[bytes]:
+    async def _answer(self, message: Any) -> Sequence[Any]:
         if message.HasField("protocol_config"):
             self._is_duplex = message.protocol_config.request_body_mode == messages.FULL_DUPLEX
             self._answers_duplex = message.protocol_config.response_body_mode == messages.FULL_DUPLEX
         if message.HasField("request_headers"):
-            self._begin = data
+            self._begin = message
             return await self._request_began(message.request_headers)
         if message.HasField("request_body"):
             part = message.request_body
@@ -168,15 +155,15 @@ class Stream:
         if message.HasField("request_trailers"):
             self._has_trailers = True
             ended = await self._body_came(b"", True) if self._is_duplex else []
-            return [*ended, answers.go_on(answers.REQUEST_TRAILERS)] if self._passed is None else []
+            return [*ended, answers.go_on("request_trailers")] if self._passed is None else []
         if message.HasField("response_trailers"):
             self._ended()
-            return [answers.go_on(answers.RESPONSE_TRAILERS)]
+            return [answers.go_on("response_trailers")]
         return []
 
     # --- the request -------------------------------------------------------------------------------
 
-    async def _request_began(self, given: Any) -> Sequence[bytes]:
+    async def _request_began(self, given: Any) -> Sequence[Any]:
         if self._head is not None:
             raise _out_of_order()
         method, target, headers = "GET", b"/", list[tuple[bytes, bytes]]()
@@ -208,7 +195,7 @@ class Stream:
             return []  # Envoy sends the body without waiting for an answer, and the headers on with one
         return [answers.go_on(answers.REQUEST_HEADERS)]
 
-    async def _body_came(self, part: bytes, is_last: bool) -> Sequence[bytes]:
+    async def _body_came(self, part: bytes, is_last: bool) -> Sequence[Any]:
         if self._head is None or self._ticket is not None:
             raise _out_of_order()
         limits = self._config.server.limits
@@ -232,7 +219,7 @@ class Stream:
             self._picking.budget.give_back(self._head.visitor.tenant.id, self._held)
             self._held = 0
 
-    async def _decide(self, of: int, request: HttpRequest) -> Sequence[bytes]:
+    async def _decide(self, of: str, request: HttpRequest) -> Sequence[Any]:
         asking = self._picking.asking
         facts = await in_task(asking.read(request))
         if (refusal := asking.refusal_of(request, facts)) is not None:
@@ -252,21 +239,27 @@ class Stream:
             self._receipts = receipts(decision)
         return await self._sent_to(of, request, facts, decision, replica)
 
-    async def _pass_on(self, of: int, request: HttpRequest, link: Replica | None, inherits: bool) -> bool:
+    async def _pass_on(self, of: str, request: HttpRequest, link: Replica | None, inherits: bool) -> bool:
         """To the picker that has the session, or back to the one that this stream comes from."""
         peers = self._picking.asking.peers
         assert self._links is not None and peers is not None
         if link is None:
             raise StreamError(grpc.StatusCode.ABORTED, "the session is not here")
-        headers = [(PASSED, peers.passed_header(request.head.visitor.client))]
+        begin, more = messages.ProcessingRequest(), messages.ProcessingRequest()
+        begin.CopyFrom(self._begin)
+        add = begin.request_headers.headers.headers.add
+        add(key=PASSED, raw_value=peers.passed_header(request.head.visitor.client))
         if inherits:
-            headers.append((INHERITS, b"1"))
-        sent = [answers.with_headers(self._begin, headers)]
+            add(key=INHERITS, raw_value=b"1")
+        sent = [begin]
         if of == answers.REQUEST_BODY:
-            sent.append(answers.request_body(request.body, is_last=not self._has_trailers))
+            more.request_body.body, more.request_body.end_of_stream = request.body, not self._has_trailers
+            sent.append(more)
         if self._has_trailers:
-            sent.append(answers.TRAILERS)
-        self._passed = await self._links.open(link.id, sent, self._answered)
+            sent.append(messages.ProcessingRequest(request_trailers={}))
+        self._passed = await self._links.open(
+            link.id, [each.SerializeToString() for each in sent], self._answered
+        )
         return self._passed is not None
 
     async def _placed(self, ticket: Ticket) -> tuple[Dispatch, Replica]:
@@ -293,8 +286,8 @@ class Stream:
             timer.cancel()
 
     async def _sent_to(
-        self, of: int, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
-    ) -> Sequence[bytes]:
+        self, of: str, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
+    ) -> Sequence[Any]:
         """What Envoy is to send is what the proxy would."""
         asking = self._picking.asking
         assert self._ticket is not None
@@ -303,23 +296,23 @@ class Stream:
         first, *rest = asking.chunks(self._ticket, decision, request, facts, replica, priority=priority)
         lines, _, begun = bytes(first).partition(b"\r\n\r\n")
         body = b"".join((begun, *rest))
-        headers = answers.following(request.head, lines, replica)
+        change = answers.following(request.head, lines, replica)
         is_changed = body != request.body
         endpoint = (await replica.endpoint()).encode()
         if self._is_duplex and of == answers.REQUEST_BODY:
             if is_changed:
-                headers += answers.removing([b"content-length"])
+                change.removed.append(b"content-length")
             return [
-                answers.sent_on(answers.REQUEST_HEADERS, headers, endpoint),
+                answers.sent_on(answers.REQUEST_HEADERS, change, endpoint),
                 *answers.pieces(of, body, is_last=not self._has_trailers),
             ]
         if is_changed:
-            headers += answers.setting([(b"content-length", b"%d" % len(body))])
-        return [answers.sent_on(of, headers, endpoint, body=body if is_changed else None)]
+            change.added.append((b"content-length", b"%d" % len(body)))
+        return [answers.sent_on(of, change, endpoint, body=body if is_changed else None)]
 
     # --- the answer --------------------------------------------------------------------------------
 
-    def _response_began(self, given: Any) -> bytes:
+    def _response_began(self, given: Any) -> Any:
         headers = messages.headers_of(given)
         status = get_header(headers, b":status") or "502"
         self._status = int(status) if status.isdecimal() else 502
@@ -339,7 +332,7 @@ class Stream:
                 self._began()
             if given.end_of_stream:
                 self._ended()
-        return answers.go_on(answers.RESPONSE_HEADERS, answers.setting(answers.fields(self._receipts)))
+        return answers.go_on("response_headers", answers.fields(self._receipts))
 
     def _began(self) -> None:
         ticket, observer = self._ticket, self._observer
@@ -387,7 +380,7 @@ class Stream:
         elif self._ticket is not None:
             self._ticket.give_up(_RefusedError(refusal))
 
-    def _refusal(self, error: _RefusedError) -> bytes:
+    def _refusal(self, error: _RefusedError) -> Any:
         status, lines, body = refusal_parts(self._protocol, error.refusal, error.lines)
         headers = [*answers.fields(lines), (b"content-type", b"application/json")]
         return answers.immediate(status, headers, body, error.refusal.reason.value)
