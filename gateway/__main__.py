@@ -211,6 +211,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _pick(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     check_picker(config)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else its log has a line for each client that leaves
     return _run_gateway(config, None, is_picker=True)
 
 

@@ -39,8 +39,10 @@ def settings(
     message_timeout_s: float,
     request_body: str,
     response_body: str,
+    certificate: dict[str, str] | None,
 ) -> dict[str, Any]:
-    """`request_body`, `response_body`: in which mode bodies are looked at."""
+    """`request_body`, `response_body`: in which mode bodies are looked at; `certificate`: as the picker's
+    settings have it, to be shown to the picker, by TLS."""
     asking = {
         "name": "picker",
         "typed_config": {
@@ -95,15 +97,29 @@ def settings(
             "explicit_http_config": {"http2_protocol_options": {}},
         }
     }
+    by_tls = {"transport_socket": transport(certificate)} if certificate is not None else {}
     return {
         "static_resources": {
             "listeners": [listener],
             "clusters": [
                 cluster("engines", engines, load_balancing_policy={"policies": [policy]}),
-                cluster("picker", [picker], typed_extension_protocol_options=http2),
+                cluster("picker", [picker], typed_extension_protocol_options=http2, **by_tls),
             ],
         }
     }
+
+
+def transport(certificate: dict[str, str]) -> dict[str, Any]:
+    chain, key, authority = (
+        {"filename": certificate[f"tls_{name}"]} for name in ("certificate", "key", "client_ca")
+    )
+    common = {
+        "alpn_protocols": ["h2"],
+        "tls_certificates": [{"certificate_chain": chain, "private_key": key}],
+        "validation_context": {"trusted_ca": authority},
+    }
+    kind = f"{_TYPE}.transport_sockets.tls.v3.UpstreamTlsContext"
+    return {"name": "tls", "typed_config": {"@type": kind, "common_tls_context": common}}
 
 
 @contextlib.asynccontextmanager
@@ -116,6 +132,7 @@ async def envoy(
     message_timeout_s: float = 60.0,
     request_body: str = "BUFFERED",
     response_body: str = "STREAMED",
+    certificate: dict[str, str] | None = None,
     workers: int = 1,
 ) -> AsyncIterator[int]:
     """The port that clients use. Ports of engines and of the picker are on the loopback."""
@@ -128,6 +145,7 @@ async def envoy(
         message_timeout_s=message_timeout_s,
         request_body=request_body,
         response_body=response_body,
+        certificate=certificate,
     )
     (folder / "envoy.json").write_text(json.dumps(told))
     log = (folder / "envoy.log").open("wb")

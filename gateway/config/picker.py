@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.config.privacy import PRIVATE
 from gateway.config.server import Listen
 
 
@@ -12,8 +13,24 @@ class PickerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """For `turnpike picker`, in place of `turnpike serve` (docs/reference/picker.md)."""
 
     listen: Listen = "127.0.0.1:9002"
-    """Where Envoy asks by gRPC, HOST:PORT; port 0 takes a free one. Nothing is encrypted there."""
+    """Where Envoy connects by gRPC, HOST:PORT; port 0 takes a free one."""
+    tls_certificate: Annotated[str, PRIVATE] | None = None
+    """PEM file with the certificate chain; Envoy then connects by TLS. Read at the start."""
+    tls_key: Annotated[str, PRIVATE] | None = None
+    """PEM file with the certificate's private key."""
+    tls_client_ca: Annotated[str, PRIVATE] | None = None
+    """PEM file with the authorities of client certificates: nobody without one connects."""
+    peer_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """With `shared.url`: where other pickers pass streams on to this one by gRPC, on the host of
+    `shared.peer_listen`; 0 takes a free one. Only pickers of the same store are let in, but nothing is
+    encrypted there."""
     max_wait_s: Annotated[float, Meta(gt=0)] = 60.0
-    """So long a request may wait; then it is refused with 503. Let Envoy's `message_timeout` be longer."""
+    """Longest wait of a request; beyond it 503. Let Envoy's `message_timeout` be longer."""
     max_streams: Annotated[int, Meta(ge=1)] = 16384
-    """Requests in Envoy at a time, waiting or running; more are refused (gRPC: `RESOURCE_EXHAUSTED`)."""
+    """Requests in Envoy at a time, waiting or running; beyond it `RESOURCE_EXHAUSTED`."""
+
+    def __post_init__(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key")

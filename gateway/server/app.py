@@ -196,18 +196,21 @@ class Gateway:
         )
 
     def _open_picker(self, proxies: TrustedProxies) -> "PickerServer":
-        from gateway.server.picker.opening import open_picker  # noqa: PLC0415 - only a picker needs protobuf
+        from gateway.server.picker.service import PickerServer  # noqa: PLC0415 - only a picker needs gRPC
+        from gateway.server.picker.stream import Picking  # noqa: PLC0415
 
-        door, replicas = Door(self._tenants, proxies), self.replica_watch.replicas
-        return open_picker(self._config, self._asking, door, replicas, self.listener.budget)
+        picking = Picking(self._config, self._asking, self.replica_watch.replicas, self.listener.budget)
+        return PickerServer(picking, Door(self._tenants, proxies), self._peers)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
         server = self._config.server
+        if self._picker is not None:
+            self.picker_port = self._picker.bind()
         if self._peers is not None:
             await self._peers.open(self.listener)
         if self._picker is not None:
-            self.picker_port = await self._picker.start()
+            await self._picker.start()
         else:
             sockets = await listening_sockets(*split_listen(server.listen), reuse_port=server.reuse_port)
             await self.listener.open(sockets, self._tls)

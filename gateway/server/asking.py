@@ -5,6 +5,7 @@ is told. What the brain decides is said to the replica beside what the client sa
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from msgspec import Raw
 
@@ -18,6 +19,7 @@ from gateway.server.driver import Driver, Ticket
 from gateway.server.judged_bodies import refusal_of
 from gateway.server.kept import Kept
 from gateway.server.outbound import Outbound
+from gateway.server.peer_links import PassOn
 from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
 from gateway.server.reading import READ_AT_ONCE, Reading
@@ -59,7 +61,7 @@ class Asking:
         self._traces = traces
         self._contents = contents
         self.prefills = prefills
-        self._peers = peers
+        self.peers = peers
         self.spending = spending
 
     async def read(self, request: HttpRequest) -> RequestFacts:
@@ -73,16 +75,22 @@ class Asking:
         return refusal_of(request, facts, are_keys_required=self.are_keys_required)
 
     async def is_ours(
-        self, request: HttpRequest, facts: RequestFacts, client: ClientConnection | None
+        self,
+        request: HttpRequest,
+        facts: RequestFacts,
+        client: ClientConnection | None,
+        pass_on: PassOn | None = None,
     ) -> bool:
         """Whether it is decided here; what is known elsewhere of its session is known here from then on.
-        `client`: whose request may be passed on to who has its session; None: it may not."""
-        peers, visitor = self._peers, request.head.visitor
+        `client`: whose request may be passed on to who has its session; or `pass_on`, which does it."""
+        peers, visitor = self.peers, request.head.visitor
         if peers is None or peers.has(visitor, facts):
             return True
-        if client is None:
+        if pass_on is None and client is not None:
+            pass_on = partial(peers.links.pass_on, client, request, facts)
+        if pass_on is None:
             left = await peers.left_for_us(visitor, facts)
-        elif (placed := await peers.place(client, request, facts)) is not None:
+        elif (placed := await peers.place(request, facts, pass_on)) is not None:
             left = placed
         else:
             return False

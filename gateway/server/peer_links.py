@@ -3,7 +3,7 @@
 Invariants: a client cannot claim to be a peer; a request that did not reach one had no effect there.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from http import HTTPStatus
 from typing import Final
 
@@ -25,6 +25,9 @@ from gateway.wire.splice import Chunk
 _CONNECT_WITHIN_S: Final = 0.5
 BACK: Final = b"x-turnpike-passed: back\r\n"
 """In an answer: the request is not for the one that got it, which did nothing with it."""
+PassOn = Callable[[Replica | None, bool], Awaitable[bool]]
+"""Passes a request on: to which peer (None: back to the one that it came from), and whether that is the heir
+of a gateway that is gone. Whether its client was answered."""
 _DROPPED: Final = frozenset((b"content-length", b"expect", PASSED, INHERITS))
 
 
@@ -71,15 +74,16 @@ class PeerLinks:
 
     async def pass_on(
         self,
-        link: Replica,
         client: ClientConnection,
         request: HttpRequest,
         facts: RequestFacts,
-        *,
+        link: Replica | None,
         inherits: bool,
     ) -> bool:
-        """Whether the client was answered; if not, nothing of the request had any effect. `inherits`: whoever
-        gets it goes on with the session of one that is gone."""
+        """Whether the client was answered; if not, nothing of the request had any effect."""
+        if link is None:
+            client.respond(HTTPStatus.MISDIRECTED_REQUEST, BACK, b"")
+            return True
         is_head = request.head.method == "HEAD"
         try:
             upstream = await link.exchange(

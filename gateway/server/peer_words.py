@@ -31,6 +31,8 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     """Of what it said; so what is new differs from what only stands there still."""
     twins: tuple[int, ...] = ()
     """Names of what it and another gateway gave, of the last second."""
+    picks_at: str = ""
+    """HOST:PORT where a picker takes streams that are passed on."""
 
 
 def dead_of(fleet: Fleet) -> tuple[ReplicaId, ...]:

@@ -37,13 +37,13 @@ from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.direct_talk import PATH, DirectTalk
-from gateway.server.door import Visitor
+from gateway.server.door import Door, Visitor
 from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
 from gateway.server.peer_door import PASSED, PeerDoor
-from gateway.server.peer_links import BACK, PeerLinks
+from gateway.server.peer_links import PassOn
 from gateway.server.peer_secret import PeerSecret
 from gateway.server.peer_words import DRAIN, Told, dead_of, decoded, encode
 from gateway.server.process_load import ProcessLoad
@@ -91,6 +91,8 @@ class Peers:
     ) -> None:
         """`check_now`: asks a replica how it is."""
         self.alive: dict[str, Peer] = {}
+        self.picks_at = ""
+        """HOST:PORT where a picker takes streams that are passed on; to be set before `open`."""
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
@@ -102,7 +104,6 @@ class Peers:
         self._origin = secrets.token_hex(6)
         self._now = now
         self._url = ""
-        self._links = PeerLinks(config, lambda: secret.token)
         self._told_s = self._tried_s = now()
         """When it said last, and when it last tried to say, that it lives."""
         self._doubted_s = now()
@@ -138,13 +139,24 @@ class Peers:
             allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),
         )
         self._driver.on_publish = self.directory.publish
-        door = PeerDoor(clients.door, lambda: self._secret.token)
         handler = partial(self._handle, clients.handler)
-        self.listener = Listener(handler, door, clients.limits, now=self._now)
+        self.listener = Listener(handler, self.door(clients.door), clients.limits, now=self._now)
         host, port = split_listen(self._config.peer_listen)
         await self.listener.open(await listening_sockets(host, port), None)
         self._url = self._config.peer_url or f"http://{host}:{self.listener.port}"
         await self.tell()
+
+    def door(self, door: Door) -> PeerDoor:
+        """For what peers pass on, in place of the door for clients."""
+        return PeerDoor(door, lambda: self._secret.token)
+
+    def passed_header(self, client: str) -> bytes:
+        """The value of `PASSED` for a request of this client."""
+        return f"{self._secret.token} {client}".encode()
+
+    def pickers(self) -> dict[str, str]:
+        """Where the others take streams that are passed on; empty for those that are no pickers."""
+        return {origin: each.picks_at for origin, each in self._others.items()}
 
     def follow(self, config: Config) -> None:
         """Of the settings, what may change while it runs."""
@@ -176,6 +188,7 @@ class Peers:
             dead_of(coordinator.fleet),
             next(self._numbers),
             self._lately_found(),
+            self.picks_at,
         )
         return encode(told)
 
@@ -226,9 +239,9 @@ class Peers:
         self.alive.clear()
         for origin, peer in others.items():
             if peer.fleet == self._secret.fleet and not peer.is_leaving:
-                if self._links.connect(origin, peer.url):
+                if self.links.connect(origin, peer.url):
                     self.alive[origin] = Peer(is_busy=peer.is_busy)
-        self._links.keep(others)
+        self.links.keep(others)
         shares = tuple(each.share for each in others.values())
         if shares or self._has_shared:
             self._driver.send(ev.SharesReceived(shares))
@@ -285,12 +298,12 @@ class Peers:
             await self.tell()
 
     def sweep(self, *, now: float) -> None:
-        self._links.sweep(now=now)
+        self.links.sweep(now=now)
         if now - self._doubted_s > self._idle_s and not self.is_leaving:
             self.directory.is_in_doubt = False  # what it knew then is forgotten
 
     async def close(self) -> None:
-        self._links.close()
+        self.links.close()
         await self._direct.close()
         if self._url:
             self.listener.close()
@@ -304,7 +317,7 @@ class Peers:
     # --- whose a request is ----------------------------------------------------------------------
 
     async def place(
-        self, client: ClientConnection, request: HttpRequest, facts: RequestFacts
+        self, request: HttpRequest, facts: RequestFacts, pass_on: PassOn
     ) -> tuple[TurnTrace, ...] | None:
         """Passes the request on if a peer has its session, or back: then None. Else what there is to go on
         with."""
@@ -321,13 +334,13 @@ class Peers:
             if owner is None and self._driver.coordinator.is_draining:
                 owner = min(self.alive, default=None)  # whoever it is: it takes the session over
                 inherits = True
-            link = self._links.get(owner)
+            link = self.links.get(owner)
             if visitor.was_passed_on and (link is not None or self.listener.is_draining):
-                client.respond(HTTPStatus.MISDIRECTED_REQUEST, BACK, b"")
+                await pass_on(None, False)
                 return None
             if link is None:
                 return self._counted(place.adopted)
-            if await self._links.pass_on(link, client, request, facts, inherits=inherits):
+            if await pass_on(link, inherits):
                 self.passed_on += 1
                 return None
             self.unreached += 1

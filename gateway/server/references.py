@@ -42,7 +42,11 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
             replica_keys[ReplicaId(name)] = read_api_key(each.api_key_env, each.api_key_file, environ)
             if each.kv_events is not None:
                 _check_feeds()
-    server = config.server
+    server, picker = config.server, config.picker
+    if (tls := _server_tls(picker.tls_certificate, picker.tls_key)) is not None and picker.tls_client_ca:
+        tls.load_verify_locations(
+            picker.tls_client_ca
+        )  # gRPC reads them itself, and does not say what is wrong
     return References(
         replica_keys,
         pool_keys,

@@ -261,7 +261,7 @@ def test_autoscaling_takes_its_bounds():
 
 
 @needs_programs
-def test_the_picker_is_one_that_starts_where_envoy_asks(tmp_path):
+def test_pickers_start_where_envoy_connects(tmp_path):
     made = by_helm(PICKER, settings=KEYS)
     config = loaded(made, tmp_path / "turnpike.toml")
     check_picker(config)
@@ -269,14 +269,14 @@ def test_the_picker_is_one_that_starts_where_envoy_asks(tmp_path):
     ports = {each["name"]: each["containerPort"] for each in gateway["ports"]}
     assert ports == {
         "http": split_listen(config.picker.listen)[1],
+        "picks": config.picker.peer_port,
         "control": split_listen(config.server.control)[1],
+        "peers": split_listen(config.shared.peer_listen)[1],
     }
     assert gateway["args"][0] == "picker"
     (port,) = the(made, "Service", "turnpike")["spec"]["ports"]
     assert (port["port"], port["targetPort"]) == (ports["http"], "http")
-    deployment = the(made, "Deployment", "turnpike-gateway")["spec"]
-    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
-    of_the_proxy = loaded(by_helm(settings=KEYS), tmp_path / "proxy.toml")
-    assert (config.pools, config.server.lame_duck_s) == (of_the_proxy.pools, of_the_proxy.server.lame_duck_s)
-    kinds = {name for name in names(made) if name[1] == "turnpike-redis" or name[0] == "PodDisruptionBudget"}
-    assert kinds == {("PodDisruptionBudget", ENGINES)}
+    policy = the(made, "NetworkPolicy", "turnpike-pickers")["spec"]
+    assert policy["ingress"][0]["ports"] == [{"port": "picks"}]
+    assert policy["egress"][0]["ports"] == [{"port": ports["picks"]}]
+    assert names(made) - names(by_helm(settings=KEYS)) == {("NetworkPolicy", "turnpike-pickers")}

@@ -1,15 +1,19 @@
 import asyncio
+import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import trustme
 import uvloop
 
 from gateway.server import app, control, listener
 from lab.simulator.replay import replay
 from tests.server.bench import Bench
+from tests.server.envoy_stream import PickerBench
 from tests.shared_state.servers import RedisServer
 
 StartBench = Callable[..., Awaitable[Bench]]
@@ -57,3 +61,33 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path_factory.mktemp("redis")).start()
     yield server
     server.kill()
+
+
+@pytest_asyncio.fixture
+async def begin() -> AsyncIterator[Callable[..., Awaitable[PickerBench]]]:
+    """Starts a picker, to be asked by gRPC's own client."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(**settings: Any) -> PickerBench:
+            bench = PickerBench()
+            picker = {"listen": "127.0.0.1:0", **settings.pop("picker", {})}
+            await bench.start(replicas=1, picker=picker, **settings)
+            stack.push_async_callback(bench.finish, is_last=False)
+            return bench
+
+        yield start
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> tuple[trustme.CA, dict[str, str]]:
+    """Of a server's certificate, and of the authority that issued it."""
+    authority = trustme.CA()
+    own = authority.issue_cert("127.0.0.1")
+    own.private_key_pem.write_to_path(os.fspath(tmp_path / "key.pem"))
+    own.cert_chain_pems[0].write_to_path(os.fspath(tmp_path / "chain.pem"))
+    authority.cert_pem.write_to_path(os.fspath(tmp_path / "ca.pem"))
+    return authority, {
+        "tls_certificate": str(tmp_path / "chain.pem"),
+        "tls_key": str(tmp_path / "key.pem"),
+        "tls_client_ca": str(tmp_path / "ca.pem"),
+    }

@@ -127,6 +127,13 @@ async def chunked(reader) -> bytes:
     return body
 
 
+@pytest.mark.parametrize("has_certificate", [True, False])
+async def test_it_is_asked_by_tls_and_by_nobody_without_a_certificate(picked, certificates, has_certificate):
+    _, picker = certificates
+    bench = await picked(picker=picker, ways={"certificate": picker} if has_certificate else {})
+    assert (await bench.ask(post())).status == (200 if has_certificate else 500)
+
+
 # --- as the proxy ---------------------------------------------------------------------------------------
 
 
@@ -257,7 +264,6 @@ async def test_a_list_of_models_passes_without_a_body(picked):
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ('[shared]\nurl = "redis://r:6379"\n', "shared.url"),
         ("[prefill_ahead]\nenabled = true\n", "prefill_ahead.enabled"),
         ('[[mcp]]\nname = "a"\nurl = "http://a:1/mcp"\n', "mcp"),
     ],

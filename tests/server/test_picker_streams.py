@@ -2,87 +2,23 @@
 
 import asyncio
 import contextlib
+import sys
 from collections import Counter
-from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+import trustme
 
+from gateway.config.load import ConfigError, load_config
 from gateway.core import events as ev
-from gateway.server.picker.answers import DESTINATION
-from gateway.server.picker.messages import ProcessingRequest
-from tests.envoy_messages import ProcessingResponse
-from tests.server.bench import CHAT, CHAT_ANSWER, Bench, eventually
+from gateway.core import refusals
+from gateway.server.picker.checking import check_picker
+from gateway.server.references import check_references
+from tests.server.bench import CHAT, CHAT_ANSWER, eventually
+from tests.server.envoy_stream import ask, body, headers, leave, place, said
 
-_PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _CHECK = "/grpc.health.v1.Health/Check"
-
-
-class PickerBench(Bench):
-    is_picker = True
-
-    def channel(self) -> Any:
-        """With a connection of its own."""
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-        return grpc.aio.insecure_channel(f"127.0.0.1:{self.gateway.picker_port}", options=options)
-
-
-@pytest.fixture
-async def begin():
-    async with contextlib.AsyncExitStack() as stack:
-
-        async def start(**settings) -> PickerBench:
-            bench = PickerBench()
-            picker = {"listen": "127.0.0.1:0", **settings.pop("picker", {})}
-            await bench.start(replicas=1, picker=picker, **settings)
-            stack.push_async_callback(bench.finish, is_last=False)
-            return bench
-
-        yield start
-
-
-def ask(channel: Any) -> Any:
-    return channel.stream_stream(
-        _PROCESS,
-        request_serializer=lambda message: message if type(message) is bytes else message.SerializeToString(),
-        response_deserializer=ProcessingResponse.FromString,
-    )()
-
-
-def headers(field: str, *more: tuple[str, str]) -> Any:
-    message = ProcessingRequest()
-    told = {
-        "request_headers": [(":method", "POST"), (":path", "/v1/chat/completions"), (":authority", "g")],
-        "response_headers": [(":status", "200"), ("content-type", "application/json")],
-    }[field]
-    for name, value in (*told, *more):
-        getattr(message, field).headers.headers.add(key=name.encode(), raw_value=value.encode())
-    return message
-
-
-def body(field: str, data: bytes, *, is_last: bool = True) -> Any:
-    message = ProcessingRequest()
-    getattr(message, field).body, getattr(message, field).end_of_stream = data, is_last
-    return message
-
-
-async def said(stream: Any, message: Any) -> Any:
-    await stream.write(message)
-    return await stream.read()
-
-
-async def place(stream: Any) -> Any:
-    await said(stream, headers("request_headers"))
-    told = await said(stream, body("request_body", CHAT))
-    names = [each.header.key for each in told.request_body.response.header_mutation.set_headers]
-    assert DESTINATION in names
-    return told
-
-
-async def leave(stream: Any) -> None:
-    await stream.done_writing()
-    assert await stream.code() is grpc.StatusCode.OK
 
 
 @pytest.mark.parametrize(
@@ -126,47 +62,73 @@ async def test_an_answer_that_comes_whole_is_told_at_once(begin, parts, has_leng
     assert {kind: count for kind, count in sent.items() if kind in of_answers} == told
 
 
-async def test_a_large_body_needs_room_before_it_is_there(begin):
-    bench = await begin(limits={"max_body_bytes": 8 << 20, "max_buffered_bytes": 8 << 20})
-    budget = bench.gateway.listener.budget
+async def test_bodies_that_wait_take_room(begin):
+    limits = {"max_body_bytes": 8 << 20, "max_buffered_bytes": 8 << 20}
+    bench = await begin(limits=limits, admission={"max_running_per_replica": 1})
+    budget, large = bench.gateway.listener.budget, body("request_body", b"x" * (3 << 20))
     async with bench.channel() as channel:
-        first, second = ask(channel), ask(channel)
-        for stream in (first, second):
+        streams = [ask(channel) for _ in range(3)]
+        for stream in streams:
             await said(stream, headers("request_headers"))
-        # gRPC's client sends a message as fast as windows allow: its beginning is there before its end.
-        large = asyncio.create_task(said(first, body("request_body", b"x" * (5 << 20))))
-        await eventually(lambda: budget.used >= 5 << 20)
-        refused = await said(second, body("request_body", b"x" * (5 << 20)))
-        assert refused.immediate_response.status.code == 503
-        await large
-        await leave(second)
-        first.cancel()
+        assert (await said(streams[0], large)).HasField("request_body")
+        waiting = asyncio.create_task(said(streams[1], large))
+        await eventually(lambda: budget.used == 3 << 20)
+        assert (await said(streams[2], large)).immediate_response.status.code == 503
+        await leave(streams[2])
+        streams[0].cancel()
+        assert (await waiting).HasField("request_body")
+        streams[1].cancel()
     await eventually(bench.is_quiet)
 
 
-async def test_a_message_beyond_all_limits_is_refused_when_it_begins(begin):
+async def test_a_message_beyond_all_limits_ends_its_stream(begin):
     bench = await begin(limits={"max_body_bytes": 1000})
     async with bench.channel() as channel:
         stream = ask(channel)
         await said(stream, headers("request_headers"))
-        refused = await said(stream, body("request_body", b"x" * (3 << 20)))
+        refused = await said(stream, body("request_body", b"x" * 5000))
         assert refused.immediate_response.status.code == 413
         await leave(stream)
-        stream = ask(channel)  # nobody is known yet
-        refused = await said(stream, headers("request_headers", ("x-large", "x" * (200 << 10))))
-        assert refused.immediate_response.status.code == 413
+        stream = ask(channel)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await said(stream, body("request_body", b"x" * (2 << 20)))
+        assert await stream.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_what_is_no_message_ends_its_stream_alone(begin):
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [b"\xff\xff\xff"],
+        [b"\x12\x7f\x0a"],  # cut within the headers
+        [body("request_body", CHAT)],
+        [headers("request_headers"), headers("request_headers")],
+        [headers("request_headers"), body("request_body", CHAT), body("request_body", CHAT)],
+    ],
+)
+async def test_what_cannot_be_read_or_comes_out_of_order_ends_its_stream_alone(begin, messages):
     bench = await begin()
     async with bench.channel() as channel:
         broken, sound = ask(channel), ask(channel)
         await said(sound, headers("request_headers"))
-        await broken.write(b"\xff\xff\xff")
-        assert await broken.code() is grpc.StatusCode.INTERNAL and not bench._logs.lines
-        told = await said(sound, body("request_body", CHAT))
-        assert told.HasField("request_body")
+        for message in messages[:-1]:
+            await said(broken, message)
+        await broken.write(messages[-1])
+        assert await broken.code() is grpc.StatusCode.INVALID_ARGUMENT and not bench._logs.lines
+        assert (await said(sound, body("request_body", CHAT))).HasField("request_body")
         sound.cancel()
+    await eventually(bench.is_quiet)
+
+
+async def test_a_session_that_is_stopped_before_its_answer_begins_is_cut(begin):
+    bench = await begin()
+    async with bench.channel() as channel:
+        stream = ask(channel)
+        await place(stream)
+        (ticket,) = bench.gateway.driver.tickets.values()
+        ticket.on_cancel(None, refusals.internal())
+        assert (await stream.read()).immediate_response.status.code == 500
+        assert await stream.code() is grpc.StatusCode.OK
+    await eventually(bench.is_quiet)
 
 
 async def test_no_more_streams_than_there_may_be(begin):
@@ -210,3 +172,59 @@ async def test_who_stops_at_once_cuts_streams(begin):
         await bench.gateway._picker.stop(0.0)
         assert await stream.code() is grpc.StatusCode.UNAVAILABLE
         assert bench.is_quiet()
+
+
+# --- TLS --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("are_clients_known", [False, True])
+async def test_envoy_connects_by_tls_and_where_that_is_set_with_a_certificate(
+    begin, certificates, are_clients_known
+):
+    authority, picker = certificates
+    if not are_clients_known:
+        del picker["tls_client_ca"]
+    bench = await begin(picker=picker)
+    root, own, other = (
+        authority.cert_pem.bytes(),
+        authority.issue_cert("envoy"),
+        trustme.CA().issue_cert("envoy"),
+    )
+
+    def channel(certificate=None):
+        pair = (
+            [certificate.private_key_pem.bytes(), certificate.cert_chain_pems[0].bytes()]
+            if certificate
+            else []
+        )
+        credentials = grpc.ssl_channel_credentials(root, *pair)
+        return grpc.aio.secure_channel(f"127.0.0.1:{bench.gateway.picker_port}", credentials)
+
+    async with channel(own) as known, channel() as unknown, channel(other) as wrong, bench.channel() as plain:
+        stream = ask(known)
+        await place(stream)
+        stream.cancel()
+        assert await ask(plain).code() is grpc.StatusCode.UNAVAILABLE
+        for each in (unknown, wrong) if are_clients_known else ():
+            assert await ask(each).code() is grpc.StatusCode.UNAVAILABLE
+    await eventually(bench.is_quiet)
+
+
+@pytest.mark.parametrize("name", ["tls_certificate", "tls_key", "tls_client_ca"])
+def test_files_that_are_no_certificates_are_found_before_it_starts(certificates, name, tmp_path):
+    _, picker = certificates
+    (tmp_path / "wrong").write_text("no certificate")
+    picker[name] = str(tmp_path / "wrong")
+    lines = "".join(f'{key} = "{value}"\n' for key, value in picker.items())
+    config = load_config(
+        None, {}, {}, text=f'[[pools]]\nreplicas = [{{ url = "http://a:1" }}]\n[picker]\n{lines}'
+    )
+    with pytest.raises(OSError, match=r"PEM|SSL|X509"):
+        check_references(config, {})
+
+
+def test_without_grpc_it_says_what_to_install(monkeypatch):
+    config = load_config(None, {}, {}, text='[[pools]]\nreplicas = [{ url = "http://a:1" }]\n')
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ConfigError, match=r"pip install 'turnpike-gateway\[picker\]'"):
+        check_picker(config)

@@ -222,15 +222,17 @@ class ControlPlane:
 class GatewayProcess(ControlPlane):
     """One that is started again listens where it listened before."""
 
-    def __init__(self, directory: Path, name: str, settings: str) -> None:
+    def __init__(self, directory: Path, name: str, settings: str, command: str = "serve") -> None:
         super().__init__(0)
         self.name = name
+        self._command = command
         self.prelude = ""
         """Python that the process runs before anything else: another clock, another version."""
         self.port = free_port()
         self._directory = directory / name
         self._directory.mkdir()
         self._settings = (
+            f'[picker]\nlisten = "127.0.0.1:{self.port}"\n'
             f'[server]\nlisten = "127.0.0.1:{self.port}"\ncontrol = "127.0.0.1:0"\ncontrol_hosts = ["gw"]\n'
             f"{settings}"
         )
@@ -247,7 +249,7 @@ class GatewayProcess(ControlPlane):
         self._starts += 1
         with self.log.open("wb") as log:
             begin = f"import sys\n{self.prelude}\nfrom gateway.__main__ import main\nsys.exit(main())"
-            command = [sys.executable, "-c", begin, "serve", os.fspath(path)]
+            command = [sys.executable, "-c", begin, self._command, os.fspath(path)]
             self._process = subprocess.Popen(command, stderr=log)
 
     async def ready(self) -> None:
@@ -255,9 +257,9 @@ class GatewayProcess(ControlPlane):
         while True:
             assert self._process is not None
             assert self._process.poll() is None and now() < until, self.log.read_text()
-            _, found, where = self.log.read_text().partition("listening on ")
+            _, found, where = self.log.read_text().partition("control on port ")
             if found and "\n" in where:
-                self.control_port = int(where.partition("\n")[0].rpartition(" ")[2])
+                self.control_port = int(where.partition("\n")[0])
                 if (await self._control(b"/turnpike/readyz")).status == 200:
                     return
             await asyncio.sleep(0.05)
@@ -315,6 +317,12 @@ class Fleet:
             await comes_true(lambda each=each: is_metric(each, "peers_alive", len(among) - 1), within_s)
 
 
+async def home_of_most(fleet: Fleet) -> GatewayProcess:
+    await asyncio.sleep(0.3)  # so old may metrics be
+    counts = [await each.metric("sessions") for each in fleet.gateways]
+    return fleet.gateways[counts.index(max(counts))]
+
+
 async def is_metric(gateway: GatewayProcess, name: str, value: float) -> bool:
     return await gateway.metric(name) == value
 
@@ -331,6 +339,7 @@ async def running_fleet(
     directory: Path,
     *,
     gateways: int = 2,
+    command: str = "serve",
     settings: str = "",
     server: str = "lame_duck_s = 0\n",
     deadline_ms: int = 500,
@@ -352,7 +361,7 @@ async def running_fleet(
         f'{server}[shared]\nurl = "{redis.url}"\ndeadline_ms = {deadline_ms}\n'
         f"[[pools]]\nreplicas = [{replicas}]\n{settings}"
     )
-    processes = [GatewayProcess(directory, f"gateway-{number}", whole) for number in range(gateways)]
+    processes = [GatewayProcess(directory, f"gateway-{number}", whole, command) for number in range(gateways)]
     for process, prelude in zip(processes, preludes, strict=False):
         process.prelude = prelude
     fleet = Fleet(redis, engines, processes, directory, whole)
@@ -388,6 +397,7 @@ class Turn:
     """When its last attempt began."""
     ended_s: float
     session: str
+    replica: str
     status: int
     attempts: int
 
@@ -458,8 +468,10 @@ class Agent:
                 self.lost.append(f"{step}: {response}")
                 assert len(self.lost) < 20, self.lost
             await asyncio.sleep(BETWEEN_ATTEMPTS_S)
-        session = (response.get(b"x-turnpike-session") or b"").decode()
-        turn = Turn(step, began_s, asked_s, now(), session, response.status, attempts)
+        session, replica = (
+            (response.get(b"x-turnpike-" + each) or b"").decode() for each in (b"session", b"replica")
+        )
+        turn = Turn(step, began_s, asked_s, now(), session, replica, response.status, attempts)
         self.turns.append(turn)
         assert turn.status == 200, response.body
         made = assembled(response.body) if self._streams else response.json()["choices"][0]["message"]

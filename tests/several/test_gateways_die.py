@@ -17,6 +17,7 @@ from tests.several.fleet import (
     at_work,
     comes_true,
     failures_of,
+    home_of_most,
     is_metric,
     now,
     running_fleet,
@@ -29,12 +30,6 @@ pytestmark = [pytest.mark.alone, pytest.mark.slow]
 FOOTPRINT = '[admission]\npolicy = "footprint"\n'
 BUDGET = 0.9 * 2 * KV_TOKENS
 """Of both engines, by that policy."""
-
-
-async def home_of_most(fleet: Fleet) -> GatewayProcess:
-    await asyncio.sleep(0.3)  # so old may metrics be
-    counts = [await each.metric("sessions") for each in fleet.gateways]
-    return fleet.gateways[counts.index(max(counts))]
 
 
 async def test_sessions_of_a_killed_gateway_go_on_at_the_others(tmp_path):

@@ -43,17 +43,17 @@
 {{- /* A change of the settings rolls the pods. */}}
 {{- $_ := set .deployment.template.metadata "annotations" (dict "checksum/settings" (sha256sum .settings)) }}
 {{- if .Values.picker.enabled }}
-  {{- $_ := set .deployment "replicas" 1 }}
-  {{- $_ := set .deployment "strategy" (dict "type" "Recreate") }}
   {{- $_ := set .container "args" (concat (list "picker") (rest .container.args)) }}
   {{- $_ := set (first .container.ports) "containerPort" 9002 }}
+  {{- $picks := dict "name" "picks" "containerPort" 8083 }}
+  {{- $_ := set .container "ports" (concat (list (first .container.ports) $picks) (rest .container.ports)) }}
 {{- end }}
 {{- if not (fromToml .settings).shared }}
   {{- $env := list }}
   {{- range .container.env }}{{ if eq .name "VLLM_API_KEY" }}{{ $env = append $env . }}{{ end }}{{ end }}
   {{- $_ := set .container "env" $env }}
   {{- $ports := list }}
-  {{- range .container.ports }}{{ if ne .name "peers" }}{{ $ports = append $ports . }}{{ end }}{{ end }}
+  {{- range .container.ports }}{{ if not (has .name (list "peers" "picks")) }}{{ $ports = append $ports . }}{{ end }}{{ end }}
   {{- $_ := set .container "ports" $ports }}
 {{- end }}
 {{- end }}

@@ -1,9 +1,8 @@
 {{- /* The gateways' turnpike.toml: that of the manifests, with `settings` laid over it. */ -}}
 {{- define "turnpike.settings" -}}
-{{- $picker := .Values.picker.enabled }}
-{{- $settings := .Files.Get (ternary "picker/turnpike.toml" "base/turnpike.toml" $picker) | fromToml }}
+{{- $settings := .Files.Get "base/turnpike.toml" | fromToml }}
 {{- $_ := set (index $settings.pools 0).discovery.kubernetes "namespace" .Release.Namespace }}
-{{- if not (or $picker .Values.redis.enabled) }}
+{{- if not .Values.redis.enabled }}
   {{- $_ := unset $settings.shared "url" }}
 {{- end }}
 {{- $given := fromToml .Values.settings }}
@@ -12,7 +11,7 @@
 {{- end }}
 {{- $settings = mergeOverwrite $settings $given }}
 {{- if not (dig "shared" "url" "" $settings) }}
-  {{- if and (gt (int .Values.gateway.replicas) 1) (not $picker) }}
+  {{- if gt (int .Values.gateway.replicas) 1 }}
     {{- fail "redis.enabled: without it let gateway.replicas be 1, or name a store in settings ([shared] url = …)" }}
   {{- end }}
   {{- $settings = omit $settings "shared" }}

@@ -1,107 +1,82 @@
-"""What Envoy is told, in the bytes of `ProcessingResponse` (pure).
+"""What Envoy is answered (pure)."""
 
-Source: `envoy/service/ext_proc/v3/external_processor.proto`, and protobuf's encoding. By hand: protobuf's
-runtime takes three times as long to put headers into messages.
-"""
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from collections.abc import Iterable
-from typing import Final
-
+from gateway.server.picker.messages import ProcessingResponse
 from gateway.server.request_head import RequestHead
 from gateway.upstream.replica import Replica
 from gateway.wire.headers import RawHeaders
 
-REQUEST_HEADERS, RESPONSE_HEADERS, REQUEST_BODY, RESPONSE_BODY, REQUEST_TRAILERS, RESPONSE_TRAILERS = range(
-    1, 7
-)
-"""Which message is answered."""
-_IMMEDIATE: Final = 7
-_METADATA: Final = 8
+REQUEST_HEADERS: Final = "request_headers"
+REQUEST_BODY: Final = "request_body"
+RESPONSE_BODY: Final = "response_body"
 DESTINATION: Final = b"x-gateway-destination-endpoint"
 """Where the Gateway API inference extension has the endpoint: a header, and metadata of `envoy.lb`."""
 _OF_ENVOY: Final = frozenset((b"host", b"content-length", b"expect", b"transfer-encoding", b"connection"))
 """Envoy frames what it sends on."""
 _PIECE: Final = 48 << 10
 """Bytes of a body in one message, where bodies are passed back; gRPC takes 4 MiB, Envoy's buffers 64 KiB."""
-
-
-def _part(number: int, value: bytes) -> bytes:
-    """A field that holds a text, bytes or a message."""
-    size = len(value)
-    if size < 0x80:
-        return b"%c%c%b" % (number << 3 | 2, size, value)
-    return b"%c%b%b" % (number << 3 | 2, _varint(size), value)
-
-
-def _number(number: int, value: int) -> bytes:
-    """A field that holds a number, or whether something is so."""
-    return b"%c%b" % (number << 3, _varint(value))
-
-
-def _varint(value: int) -> bytes:
-    told = bytearray()
-    while value > 0x7F:
-        told.append(value & 0x7F | 0x80)
-        value >>= 7
-    told.append(value)
-    return bytes(told)
-
-
-_OVERWRITE: Final = _number(3, 2)
+_OVERWRITE: Final = 2
 """`append_action`: OVERWRITE_IF_EXISTS_OR_ADD."""
-_CLEAR_ROUTE: Final = _number(5, 1)
 
 
-def setting(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Of a `HeaderMutation`: of several of one name the last counts."""
-    return b"".join(
-        [_part(1, _part(1, _part(1, name) + _part(3, value)) + _OVERWRITE) for name, value in headers]
-    )
+class Change(NamedTuple):
+    """Of the headers that Envoy has."""
+
+    added: list[tuple[bytes, bytes]]
+    """Of several of one name the last counts."""
+    removed: list[bytes]
 
 
-def removing(names: Iterable[bytes]) -> bytes:
-    """Of a `HeaderMutation`."""
-    return b"".join([_part(2, name) for name in names])
+def go_on(of: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Any:
+    """`of`: which message is answered."""
+    made = ProcessingResponse()
+    reply = getattr(made, of)
+    reply.SetInParent()
+    _add(reply.response.header_mutation, headers)
+    return made
 
 
-def go_on(of: int, headers: bytes = b"") -> bytes:
-    """`headers`: a `HeaderMutation`."""
-    return _part(of, _part(1, _part(2, headers)) if headers else b"")
+def _add(mutation: Any, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    for name, value in headers:
+        mutation.set_headers.add(header={"key": name, "raw_value": value}, append_action=_OVERWRITE)
 
 
-def sent_on(of: int, headers: bytes, endpoint: bytes, *, body: bytes | None = None) -> bytes:
-    """To an endpoint, `IP:PORT`; `headers`: a `HeaderMutation`; `body`: in place of the client's."""
-    common = _part(2, headers + setting([(DESTINATION, endpoint)]))
+def sent_on(of: str, change: Change, endpoint: bytes, *, body: bytes | None = None) -> Any:
+    """To an endpoint, `IP:PORT`; `body`: in place of the client's."""
+    made = go_on(of, [*change.added, (DESTINATION, endpoint)])
+    common = getattr(made, of).response
+    common.header_mutation.remove_headers.extend(change.removed)
+    common.clear_route_cache = True
     if body is not None:
-        common += _part(3, _part(1, body))
-    return _part(of, _part(1, common + _CLEAR_ROUTE)) + _part(
-        _METADATA, _entry(b"envoy.lb", _part(5, _entry(DESTINATION, _part(3, endpoint))))
-    )
+        common.body_mutation.body = body
+    of_envoy = made.dynamic_metadata.fields.add(key=b"envoy.lb").value.struct_value
+    of_envoy.fields.add(key=DESTINATION).value.string_value = endpoint
+    return made
 
 
-def _entry(key: bytes, value: bytes) -> bytes:
-    """Of a `Struct`."""
-    return _part(1, _part(1, key) + _part(2, value))
-
-
-def pieces(of: int, body: bytes, *, is_last: bool) -> list[bytes]:
+def pieces(of: str, body: bytes, *, is_last: bool) -> Sequence[Any]:
     """A body, or a part of one, passed back."""
-    told = []
-    for begin in range(0, max(1, len(body)), _PIECE):
-        piece = _part(1, body[begin : begin + _PIECE])
-        if is_last and begin + _PIECE >= len(body):
-            piece += _number(2, 1)
-        told.append(_part(of, _part(1, _part(3, _part(3, piece)))))
-    return told
+    begins = range(0, max(1, len(body)), _PIECE)
+    made = [ProcessingResponse() for _ in begins]
+    for begin, each in zip(begins, made, strict=True):
+        piece = getattr(each, of).response.body_mutation.streamed_response
+        piece.body = body[begin : begin + _PIECE]
+        piece.end_of_stream = is_last and begin == begins[-1]
+    return made
 
 
-def immediate(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, why: str) -> bytes:
-    told = _part(1, _number(1, status)) + _part(2, setting(headers)) + _part(3, body)
-    return _part(_IMMEDIATE, told + _part(5, b"turnpike_" + why.encode("ascii")))
+def immediate(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, why: str) -> Any:
+    made = ProcessingResponse()
+    reply = made.immediate_response
+    reply.status.code, reply.body, reply.details = status, body, f"turnpike_{why}"
+    _add(reply.headers, headers)
+    return made
 
 
-def following(head: RequestHead, lines: bytes, replica: Replica) -> bytes:
-    """The `HeaderMutation` that makes Envoy's headers those of `lines`: a request line and fields."""
+def following(head: RequestHead, lines: bytes, replica: Replica) -> Change:
+    """What makes Envoy's headers those of `lines`: a request line and fields."""
     start, _, rest = lines.partition(b"\r\n")
     had = {(name.lower(), value) for name, value in head.headers}
     wanted = [(name.lower(), value) for name, value in fields(rest)]
@@ -110,7 +85,7 @@ def following(head: RequestHead, lines: bytes, replica: Replica) -> bytes:
     if replica.address.prefix:
         new.append((b":path", start.split(b" ")[1]))
     gone = dict.fromkeys(name for name, _ in had if name not in names and name not in _OF_ENVOY)
-    return setting(new) + removing(gone)
+    return Change(new, list(gone))
 
 
 def fields(lines: bytes) -> RawHeaders:

@@ -1,4 +1,6 @@
-"""What a picker cannot do, said before it starts."""
+"""What a picker cannot do, reported before it starts."""
+
+from importlib.util import find_spec
 
 from gateway.config import Config
 from gateway.config.load import ConfigError
@@ -6,8 +8,9 @@ from gateway.config.load import ConfigError
 
 def check_picker(config: Config) -> None:
     """Raises ConfigError."""
+    if find_spec("grpc") is None:
+        raise ConfigError("picker: needs gRPC: pip install 'turnpike-gateway[picker]'")
     for what, is_set in (
-        ("shared.url: several pickers do not know each other's sessions yet", config.shared.url is not None),
         ("pools.transfer: prompts are sent by the proxy alone", any(pool.transfer for pool in config.pools)),
         ("prefill_ahead.enabled: prompts are sent by the proxy alone", config.prefill_ahead.enabled),
         ("mcp: calls pass through the proxy alone", bool(config.mcp)),

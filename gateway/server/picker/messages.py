@@ -1,8 +1,8 @@
-"""The messages of Envoy's external processing, as far as a picker reads them; `answers.py` writes.
+"""The messages of Envoy's external processing, as far as a picker reads and writes them.
 
-Source: `envoy/service/ext_proc/v3/external_processor.proto` and what it imports. Their shape is told to
-protobuf's runtime, which the gateway has anyway, field by field; what is left out is skipped when read. So
-there is no generated code, and no package with all of Envoy's interface.
+Source: `envoy/service/ext_proc/v3/external_processor.proto` and what it imports. protobuf's runtime codes
+them, by descriptors that are made here field by field; what is left out is skipped. So there is no generated
+code, and no package with all of Envoy's interface.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _PACKAGE: Final = "turnpike.ext_proc"
-REQUESTS: Final[dict[str, dict[str, tuple[int, str]]]] = {
+_SHAPES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     # message: field: (number, type); `*` before a type: repeated. Texts of headers are bytes here, which is
     # the same on the wire.
     "HeaderValue": {"key": (1, "bytes"), "value": (2, "bytes"), "raw_value": (3, "bytes")},
@@ -28,43 +28,68 @@ REQUESTS: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "response_trailers": (7, "HttpTrailers"),
         "protocol_config": (11, "ProtocolConfiguration"),
     },
+    "HeaderValueOption": {"header": (1, "HeaderValue"), "append_action": (3, "int32")},
+    "HeaderMutation": {"set_headers": (1, "*HeaderValueOption"), "remove_headers": (2, "*bytes")},
+    "StreamedBody": {"body": (1, "bytes"), "end_of_stream": (2, "bool")},
+    "BodyMutation": {"body": (1, "bytes"), "streamed_response": (3, "StreamedBody")},
+    "CommonResponse": {
+        "header_mutation": (2, "HeaderMutation"),
+        "body_mutation": (3, "BodyMutation"),
+        "clear_route_cache": (5, "bool"),
+    },
+    "Reply": {"response": (1, "CommonResponse")},
+    "HttpStatus": {"code": (1, "int32")},
+    "ImmediateResponse": {
+        "status": (1, "HttpStatus"),
+        "headers": (2, "HeaderMutation"),
+        "body": (3, "bytes"),
+        "details": (5, "string"),
+    },
+    "Value": {"string_value": (3, "bytes"), "struct_value": (5, "Struct")},
+    "FieldsEntry": {"key": (1, "bytes"), "value": (2, "Value")},
+    "Struct": {"fields": (1, "*FieldsEntry")},
+    "ProcessingResponse": {
+        "request_headers": (1, "Reply"),
+        "response_headers": (2, "Reply"),
+        "request_body": (3, "Reply"),
+        "response_body": (4, "Reply"),
+        "request_trailers": (5, "Reply"),
+        "response_trailers": (6, "Reply"),
+        "immediate_response": (7, "ImmediateResponse"),
+        "dynamic_metadata": (8, "Struct"),
+    },
 }
 FULL_DUPLEX: Final = 4
 """`BodySendMode.FULL_DUPLEX_STREAMED`."""
 
 
-def classes_of(shapes: dict[str, dict[str, tuple[int, str]]]) -> dict[str, Any]:
-    """By name. The shapes that they refer to are among them."""
+def _classes() -> dict[str, Any]:
+    """By name."""
     field = descriptor_pb2.FieldDescriptorProto
-    plain = {
-        "string": field.TYPE_STRING,
-        "bytes": field.TYPE_BYTES,
-        "bool": field.TYPE_BOOL,
-        "int32": field.TYPE_INT32,
-    }
+    plain = {kind: getattr(field, f"TYPE_{kind.upper()}") for kind in ("string", "bytes", "bool", "int32")}
     file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in shapes.items():
+    for name, fields in _SHAPES.items():
         message = file.message_type.add(name=name)
         for field_name, (number, kind) in fields.items():
-            told = kind.removeprefix("*")
+            one = kind.removeprefix("*")
             message.field.add(
                 name=field_name,
                 number=number,
-                label=field.LABEL_OPTIONAL if told == kind else field.LABEL_REPEATED,
-                type=plain.get(told, field.TYPE_MESSAGE),
-                type_name=None if told in plain else f".{_PACKAGE}.{told}",
+                label=field.LABEL_OPTIONAL if one == kind else field.LABEL_REPEATED,
+                type=plain.get(one, field.TYPE_MESSAGE),
+                type_name=None if one in plain else f".{_PACKAGE}.{one}",
             )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in shapes
-    }
+    find = pool.FindMessageTypeByName
+    return {name: message_factory.GetMessageClass(find(f"{_PACKAGE}.{name}")) for name in _SHAPES}
 
 
-ProcessingRequest: Final = classes_of(REQUESTS)["ProcessingRequest"]
+_CLASSES: Final = _classes()
+ProcessingRequest: Final = _CLASSES["ProcessingRequest"]
+ProcessingResponse: Final = _CLASSES["ProcessingResponse"]
 
 
-def headers_of(told: Any) -> list[tuple[bytes, bytes]]:
+def headers_of(headers: Any) -> list[tuple[bytes, bytes]]:
     """Of `HttpHeaders`, in order. Envoy before 1.30 has values in `value`."""
-    return [(each.key, each.raw_value or each.value) for each in told.headers.headers]
+    return [(each.key, each.raw_value or each.value) for each in headers.headers.headers]

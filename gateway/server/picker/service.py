@@ -1,126 +1,153 @@
-"""The gRPC server that Envoy asks: `envoy.service.ext_proc.v3.ExternalProcessor`, and gRPC's health check."""
+"""The gRPC server that Envoy calls: `envoy.service.ext_proc.v3.ExternalProcessor`, and gRPC's health check.
+
+gRPC's own library reads HTTP/2 and bounds what a peer may do to it; here is what it is given as bounds.
+
+Invariants: a call that fails costs that call alone; streams of other pickers come in at a port of their own,
+whose door asks for the secret of the fleet.
+"""
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
-from google.protobuf.message import DecodeError
+import grpc
+import grpc.aio
 
+from gateway.config.picker import PickerConfig
 from gateway.config.server import split_listen
-from gateway.server.listening import BACKLOG, listening_sockets
-from gateway.server.picker.calls import INTERNAL, OK, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Call, CallError
-from gateway.server.picker.hpack import Fields
-from gateway.server.picker.http2 import Http2Connection
+from gateway.server.door import Door
+from gateway.server.peers import Peers
+from gateway.server.picker.links import PROCESS, PickerLinks, StreamError
 from gateway.server.picker.stream import Picking, Stream
-from gateway.upstream.keepalive import keep_alive
-from gateway.upstream.moments import Run
+from gateway.upstream.replica import Address
 
-_log = logging.getLogger(__name__)
-_PROCESS: Final = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
-_CHECK: Final = b"/grpc.health.v1.Health/Check"
+_CHECK: Final = "/grpc.health.v1.Health/Check"
 _SERVING: Final = b"\x08\x01"
 """`HealthCheckResponse` with the status SERVING."""
 _NOT_SERVING: Final = b"\x08\x02"
+_LEAST_PING_MS: Final = 5_000
+"""A peer that pings more often is cut off."""
+_MORE_BYTES: Final = 1 << 20
+"""A message holds a body, and what is around it."""
+_MAX_METADATA_BYTES: Final = 16 << 10
+"""Envoy's has about 200."""
 
 
 class PickerServer:
-    def __init__(self, picking: Picking) -> None:
+    def __init__(self, picking: Picking, door: Door, peers: Peers | None) -> None:
         self._picking = picking
+        self._door = door
+        self._peers = peers
         self._is_serving = True
-        self.max_streams = picking.config.max_streams
         self.stream_count = 0
-        self._server: list[asyncio.Server] = []
-        self._connections: set[Http2Connection] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
+        self._links = PickerLinks(peers) if peers is not None else None
+        self._servers: list[grpc.aio.Server] = []
 
-    async def start(self) -> int:
-        """The port. Raises OSError if the address cannot be bound."""
-        loop = asyncio.get_running_loop()
-        sockets = await listening_sockets(*split_listen(self._picking.config.listen))
-        for each in sockets:
-            self._server.append(
-                await loop.create_server(lambda: Http2Connection(self), sock=each, backlog=BACKLOG)
-            )
-        port: int = sockets[0].getsockname()[1]
+    def bind(self) -> int:
+        """Takes its ports: nobody is served before `start`. The port for Envoy. Raises OSError if an address
+        cannot be bound, or a certificate not be read."""
+        config = self._picking.config
+        port = self._bind(self._door, config.picker.listen, _credentials(config.picker))
+        if self._peers is not None:
+            host, _ = split_listen(config.shared.peer_listen)
+            listen = _address(host, config.picker.peer_port)
+            bound = self._bind(self._peers.door(self._door), listen, None)
+            if config.shared.peer_url is not None:
+                host = Address.parse(config.shared.peer_url).host
+            self._peers.picks_at = _address(host, bound)
         return port
 
+    def _bind(self, door: Door, listen: str, credentials: grpc.ServerCredentials | None) -> int:
+        limits = self._picking.config.server.limits
+        alive_ms = 1000 * limits.tcp_keepalive_s
+        server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),  # else another picker's port would be shared silently
+                ("grpc.max_receive_message_length", limits.max_body_bytes + _MORE_BYTES),
+                ("grpc.max_send_message_length", limits.max_body_bytes + _MORE_BYTES),
+                ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.max_concurrent_streams", self._picking.config.picker.max_streams),
+                ("grpc.max_allowed_incoming_connections", limits.max_connections),
+                ("grpc.keepalive_time_ms", alive_ms),
+                ("grpc.keepalive_timeout_ms", alive_ms),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_MS),
+            ]
+        )
+        process = grpc.stream_stream_rpc_method_handler(partial(self._process, door))
+        check = grpc.unary_unary_rpc_method_handler(self._check)
+        server.add_generic_rpc_handlers((_Methods({PROCESS: process, _CHECK: check}),))
+        try:
+            if credentials is None:
+                port: int = server.add_insecure_port(listen)
+            else:
+                port = server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}: it is taken, or not of this machine") from error
+        self._servers.append(server)
+        return port
+
+    async def start(self) -> None:
+        for server in self._servers:
+            await server.start()
+
     def retire(self) -> None:
-        """Health checks fail from now on; whoever asks is served."""
+        """Health checks fail from now on; streams are served."""
         self._is_serving = False
 
     async def stop(self, grace_s: float) -> None:
         """No more streams; those that run may end within the time."""
-        for server in self._server:
-            server.close()
-        for connection in list(self._connections):
-            connection.leave()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._is_empty.wait()
-        for connection in list(self._connections):
-            connection.transport.abort()
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         await self._is_empty.wait()
+        if self._links is not None:
+            await self._links.close()
 
-    # --- for connections -------------------------------------------------------------------------
-
-    def connected(self, connection: Http2Connection) -> bool:
-        limits = self._picking.limits
-        self._connections.add(connection)
-        self._is_empty.clear()
-        keep_alive(connection.transport, idle_s=limits.tcp_keepalive_s)
-        return len(self._connections) <= limits.max_connections
-
-    def disconnected(self, connection: Http2Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections:
-            self._is_empty.set()
-
-    def called(self, call: Call, fields: Fields) -> None:
-        path = next((value for name, value in fields if name == b":path"), b"")
-        if path == _PROCESS and self.stream_count < self.max_streams:
-            self._answer(call, self._process(call))
-        elif path == _CHECK:
-            self._answer(call, self._check(call))
-        elif path == _PROCESS:
-            call.end(RESOURCE_EXHAUSTED, "picker.max_streams are open")
-        else:
-            call.end(UNIMPLEMENTED, "no such method")
-
-    def _answer(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
-        async def answer() -> None:
-            code, why = OK, ""
-            try:
-                await work
-            except CallError as error:
-                code, why = error.code, str(error)
-            except DecodeError:
-                code, why = INTERNAL, "a message that cannot be read"
-            except Exception:  # noqa: BLE001 - a bug of ours costs one call, never the process
-                _log.exception("a call failed inside the picker")
-                code = INTERNAL
-            call.on_left = _nothing
-            call.end(code, why)
-
-        run = Run(answer(), _nothing)
-        call.on_left = run.cancel
-        run.go_on()
-
-    async def _process(self, call: Call) -> None:
+    async def _process(self, door: Door, _: Any, context: Any) -> None:
+        if self.stream_count >= self._picking.config.picker.max_streams:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "picker.max_streams are open")
         self.stream_count += 1
+        self._is_empty.clear()
         try:
-            stream = Stream(self._picking, call.peer, call.write)
-            call.on_size = stream.is_to_come
-            await stream.run(call.read)
+            with contextlib.suppress(grpc.aio.BaseError):  # Envoy left while it was answered
+                await Stream(self._picking, door, _host(context.peer()), context, self._links).run()
+        except StreamError as error:
+            await context.abort(error.code, str(error))
         finally:
             self.stream_count -= 1
+            if not self.stream_count:
+                self._is_empty.set()
 
-    async def _check(self, call: Call) -> None:
-        await call.read()
-        call.write(_SERVING if self._is_serving else _NOT_SERVING)
+    async def _check(self, _: bytes, __: Any) -> bytes:
+        return _SERVING if self._is_serving else _NOT_SERVING
 
 
-def _nothing() -> None:
-    pass
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """By path. Messages are bytes: a stream reads them itself."""
+
+    def __init__(self, handlers: dict[str, grpc.RpcMethodHandler]) -> None:
+        self._handlers = handlers
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        return self._handlers.get(details.method)
+
+
+def _credentials(config: PickerConfig) -> grpc.ServerCredentials | None:
+    """None: without TLS."""
+    if config.tls_certificate is None or config.tls_key is None:
+        return None
+    pair = (Path(config.tls_key).read_bytes(), Path(config.tls_certificate).read_bytes())
+    authority = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca is not None else None
+    return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host(peer: str) -> str:
+    """Of gRPC's name for who is connected: `ipv4:10.0.0.1:40000`, `ipv6:%5B::1%5D:40000`."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
