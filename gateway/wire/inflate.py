@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-
 if TYPE_CHECKING:
     from zlib import _Decompress as _Stream
 

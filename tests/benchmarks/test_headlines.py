@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tests.project.test_reader import section
 
 from benchmarks import eviction, overlap, unlike
 from benchmarks.results.compares import judge
@@ -14,7 +15,6 @@ from benchmarks.results.store import Store
 from benchmarks.verdict import Figure, Verdict
 from tests.benchmarks.test_overlap import runs as overlap_runs
 from tests.project.test_pages import ROOT
-from tests.project.test_reader import section
 
 FOUND = Headlines.read()
 
