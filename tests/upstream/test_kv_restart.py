@@ -10,7 +10,7 @@ from zmq.asyncio import Context
 from zmq.constants import SocketType
 
 from gateway.config.upstream import KvEventsConfig
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId
 from gateway.upstream import kv_feed
 from gateway.upstream.kv_feed import KvFeed
 from tests.server.bench import eventually
@@ -68,11 +68,15 @@ def config(tmp_path) -> KvEventsConfig:
 
 
 @contextlib.asynccontextmanager
-async def reports(config: KvEventsConfig, monkeypatch) -> AsyncIterator[list[dict[SessionId, float]]]:
+async def reports(config: KvEventsConfig, monkeypatch) -> AsyncIterator[list[dict[str, float]]]:
     """What the feed says, oldest first."""
     monkeypatch.setattr(kv_feed, "_REPORT_EVERY_S", 0.02)
-    seen: list[dict[SessionId, float]] = []
-    feed = KvFeed(ReplicaId("a"), config, lambda _, tokens: seen.append(dict(tokens)))
+    seen: list[dict[str, float]] = []
+    feed = KvFeed(
+        ReplicaId("a"),
+        config,
+        lambda _, tokens: seen.append({str(name): each for name, each in tokens.items()}),
+    )
     task = asyncio.create_task(feed.run())
     try:
         yield seen
@@ -81,7 +85,7 @@ async def reports(config: KvEventsConfig, monkeypatch) -> AsyncIterator[list[dic
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def subscribed(publisher: Publisher, seen: list[dict[SessionId, float]]) -> None:
+async def subscribed(publisher: Publisher, seen: list[dict[str, float]]) -> None:
     before = len(seen)
     while len(seen) == before:
         await publisher.publish("first")
