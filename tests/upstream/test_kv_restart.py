@@ -72,7 +72,11 @@ async def reports(config: KvEventsConfig, monkeypatch) -> AsyncIterator[list[dic
     """What the feed says, oldest first."""
     monkeypatch.setattr(kv_feed, "_REPORT_EVERY_S", 0.02)
     seen: list[dict[str, float]] = []
-    feed = KvFeed(ReplicaId("a"), config, lambda _, tokens: seen.append(dict(tokens)))
+    feed = KvFeed(
+        ReplicaId("a"),
+        config,
+        lambda _, tokens: seen.append({str(name): each for name, each in tokens.items()}),
+    )
     task = asyncio.create_task(feed.run())
     try:
         yield seen

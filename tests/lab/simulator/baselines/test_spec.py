@@ -85,12 +85,3 @@ def test_every_recipe_makes_a_plan_with_each_value_of_its_sweep(name):
 def test_what_is_wrong_is_said(text, says):
     with pytest.raises(SimulatorError, match=says):
         _plan(text)
-
-
-def test_every_baseline_says_where_it_comes_from():
-    import importlib
-
-    modules = {recipe.apply.__module__ for recipe in RECIPES.values()}
-    for module in modules:
-        text = importlib.import_module(module).__doc__ or ""
-        assert "Source:" in text, module

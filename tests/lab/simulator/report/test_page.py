@@ -1,7 +1,5 @@
 from html.parser import HTMLParser
 
-import pytest
-
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.report.page import Page, page
 from lab.workload.trace.format import Header, Source
@@ -78,18 +76,3 @@ def test_the_best_of_a_sweep_is_shown_at_each_load_and_the_others_below():
     # Medians: 165, 180 at 40/h; 615, 315 at 70/h.
     for figure in ('<td class="best">165</td>', "<td>180</td>", "<td>615</td>", '<td class="best">315</td>'):
         assert figure in sweeps
-
-
-def test_what_is_clairvoyant_is_marked_and_never_the_best():
-    text = _page(CELLS)
-    assert "oracle *" in text and "a bound" in text
-    row = text[text.index("oracle *") :].partition("</tr>")[0]
-    assert 'class="best"' not in row
-
-
-@pytest.mark.parametrize("per_h", [40.0, None])
-def test_one_load_is_a_page_too(per_h):
-    text = _page([cell("affinity", per_h, 100.0)])
-    Checker().feed(text)
-    assert "Over the load" not in text
-    assert ("own pace" in text) == (per_h is None)

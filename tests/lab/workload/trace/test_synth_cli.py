@@ -3,7 +3,6 @@
 import pytest
 
 from gateway.__main__ import main
-from lab.workload.trace.files import read_workload
 
 
 def _synth(tmp_path, *arguments, out="out.jsonl.gz"):
@@ -24,18 +23,6 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
         assert _synth(tmp_path, "--preset", "saga-tenants", "--count", 9, "--seed", seed, out=out) == 0
     a, b, c = ((tmp_path / f"{name}.jsonl.gz").read_bytes() for name in "abc")
     assert a == b != c
-
-
-def test_every_option_arrives(tmp_path):
-    assert _synth(tmp_path, "--agents", "chat", "--count", 9, out="one.jsonl") == 0
-    one = tmp_path / "one.jsonl"
-    options = ["--sessions", one, "--arrivals", one, "--replace", "--tenants", "a=1", "--until", 5]
-    more = ["--proactive", 1, "--deadline", 7, "--tool-cores", 2]
-    assert _synth(tmp_path, *options, *more, out="two.jsonl") == 0
-    header, sessions = read_workload(str(tmp_path / "two.jsonl"))
-    made = list(sessions)
-    assert {(s.tenant, s.service_class.value, s.deadline_s) for s in made} == {("a", "proactive", 7.0)}
-    assert header.sources[0].how == "drawn with replacement"
 
 
 @pytest.mark.parametrize(
