@@ -43,7 +43,7 @@ from gateway.server.driver import Driver
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
 from gateway.server.peer_door import PASSED, PeerDoor
-from gateway.server.peer_links import PassOn
+from gateway.server.peer_links import PassOn, PeerLinks
 from gateway.server.peer_secret import PeerSecret
 from gateway.server.peer_words import DRAIN, Told, dead_of, decoded, encode
 from gateway.server.process_load import ProcessLoad
@@ -93,6 +93,7 @@ class Peers:
         self.alive: dict[str, Peer] = {}
         self.picks_at = ""
         """HOST:PORT where a picker takes streams that are passed on; to be set before `open`."""
+        self.links = PeerLinks(config, lambda: secret.token)
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
