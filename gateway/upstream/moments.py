@@ -6,7 +6,9 @@ times what its step does. So a handler waits for *moments*, and is *run* by hand
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Moment:
@@ -43,6 +45,29 @@ class Moment:
                 raise error
             finally:
                 del error  # it holds this frame
+
+
+async def in_task(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that awaits moments, for one that runs as a task."""
+    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def tell() -> None:
+        try:
+            result = await work
+        except Exception as error:  # noqa: BLE001 - handed on
+            if not done.done():
+                done.set_exception(error)
+        else:
+            if not done.done():
+                done.set_result(result)
+
+    run = Run(tell(), lambda: None)
+    run.go_on()
+    try:
+        return await done
+    finally:
+        if not done.done() or done.cancelled():
+            run.cancel()
 
 
 class Run:
