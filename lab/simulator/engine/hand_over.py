@@ -21,7 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from lab.simulator.engine.options import EngineOptions, EngineSpec
+from lab.simulator.engine.options import EngineSpec
 from lab.simulator.engine.turn import EngineTurn, KvSource
 from lab.simulator.kernel import Alarm, Kernel
 from lab.simulator.network import Network, Transfer
@@ -89,7 +89,6 @@ class KvExchange:
     def __init__(
         self,
         spec: EngineSpec,
-        options: EngineOptions,
         scheduler: Any,
         *,
         kernel: Kernel,

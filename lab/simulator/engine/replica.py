@@ -68,7 +68,6 @@ class ReplicaEngine:
         if spec.network_bytes_per_s:
             self.exchange = KvExchange(
                 spec,
-                options,
                 self.scheduler,
                 kernel=kernel,
                 turn_of=lambda number: self._work[number].turn,
