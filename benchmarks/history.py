@@ -33,10 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 
 from benchmarks.command import judged
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, guarded, on_cpus, upstream
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, guarded, on_cpus, upstream
 from benchmarks.verdict import Verdict, percentile
 from gateway.domain.ids import ReplicaId
 from gateway.history.store import Batch, Store
+from scripted_engine.ports import free_port
 from tests.history.lives import begun, whole
 
 _CLIENTS: Final = 4

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from scripted_engine.ports import free_port
 from tests.server.bench import CHAT, Backend, Client, Message, get, post
-from tests.several.fleet import free_port
 
 
 class Process:

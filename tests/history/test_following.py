@@ -11,9 +11,9 @@ import urllib.request
 
 import pytest
 
+from scripted_engine.ports import free_port
 from tests.history.processes import Place, a_place, comes, has_turns, look, url
 from tests.server.bench import Client, post
-from tests.several.fleet import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -73,10 +73,10 @@ async def test_what_the_gateway_has_forgotten_is_explained_through_it(place):
 async def test_a_history_that_is_killed_goes_on_where_it_was(place):
     gateway = await place.gateway()
     history = await place.history("--gateway", url(gateway))
-    for number in range(4):
-        await place.turns(gateway, f"s{number}", 20)
+    for number in range(2):
+        await place.turns(gateway, f"s{number}", 40)
         await history.end(signal.SIGKILL if number % 2 else signal.SIGTERM)
-        await place.turns(gateway, f"t{number}", 5)
+        await place.turns(gateway, f"t{number}", 10)
         history.start()
         await history.ready()
     await has_turns(history, 100, history.log)
@@ -137,10 +137,10 @@ async def test_files_are_followed_while_they_grow_and_move(place):
     gateway = await place.gateway(settings=settings)
     await place.turns(gateway, "before", 40)
     history = await place.history("--stream", str(stream))
-    for number in range(4):
-        await place.turns(gateway, f"s{number}", 20)
+    for number in range(2):
+        await place.turns(gateway, f"s{number}", 40)
         await history.end(signal.SIGKILL if number % 2 else signal.SIGTERM)
-        await place.turns(gateway, f"t{number}", 20)
+        await place.turns(gateway, f"t{number}", 40)
         history.start()
         await history.ready()
     await has_turns(history, 200, history.log)

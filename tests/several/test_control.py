@@ -6,7 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,8 @@ async def control_of(ports: Iterable[int], directory: Path) -> AsyncIterator[int
         process.wait()
 
 
-@contextlib.contextmanager
-def history_of(fleet: Fleet, file: Path, url: str) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def history_of(fleet: Fleet, file: Path, url: str) -> AsyncIterator[None]:
     follows = [f"--gateway=http://127.0.0.1:{each.control_port}" for each in fleet.gateways]
     where = ["--path", str(file), "--listen", url.removeprefix("http://")]
     process = subprocess.Popen([sys.executable, "-m", "gateway", "history", *follows, *where])
@@ -65,7 +65,7 @@ def history_of(fleet: Fleet, file: Path, url: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert await asyncio.to_thread(process.wait, 30) == 0
 
 
 async def test_sessions_of_all_gateways_are_told_of_as_one(tmp_path):
