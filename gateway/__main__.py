@@ -22,6 +22,7 @@ from gateway.dashboard.cli import add_look
 from gateway.dashboard.settings_cli import add_settings_commands
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
+from gateway.history.service import add_history
 from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway
 from gateway.server.clock import SteadyClock
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add_look(commands)
     add_settings_commands(commands)
     add_control(commands)
+    add_history(commands)
     add_probe(commands)
     for name, summary in _LAB_COMMANDS.items():
         commands.add_parser(name, help=f"{summary} (turnpike-lab)")

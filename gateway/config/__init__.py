@@ -121,7 +121,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 ("bounds", bool(self.bounds)),
                 ("tenants.quota", any(quota.is_limited for quota in quotas)),
                 ("mcp", bool(self.mcp)),
-                ("history.path", self.history.path is not None),
+                ("history.url", self.history.url is not None),
                 ("otel.endpoint", self.otel.endpoint is not None),
                 ("prefill_ahead.enabled", self.prefill_ahead.enabled),
                 ("pools.transfer", any(pool.transfer is not None for pool in self.pools)),

@@ -15,12 +15,10 @@ from gateway import __version__
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import MAX_SESSIONS, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation
-from gateway.dashboard.history_views import Look, explained, look_back, row_of_view
 from gateway.dashboard.turn_log import TurnLog
 from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.records import Record
-from gateway.history.store import History
 from gateway.telemetry.ring import Ring
 
 _SESSIONS_AT_ONCE: Final = 50
@@ -41,7 +39,6 @@ class Views:
         holdings: Mapping[ReplicaId, Sequence[SessionKv]],
         *,
         clock: Callable[[], float],
-        history: History | None = None,
         outcome: Callable[[], Any] = lambda: None,
     ) -> None:
         """`outcome`: sessions in time. `signals`, `holdings`: what engines said last, kept up to date by
@@ -51,7 +48,6 @@ class Views:
         self._signals = signals
         self._holdings = holdings
         self._clock = clock
-        self._history = history
         self._began_s = clock()
         self._log = TurnLog(self._ring)
         self._encoder = msgspec.json.Encoder()
@@ -91,37 +87,26 @@ class Views:
         return self._encoder.encode({**about, **told, "pools": gauges.pools})
 
     async def explain(self, turn: RequestId) -> Explanation | None:
-        """From the history, which has all of it; from the ring what is not there."""
-        if self._history is not None and (stored := await self._history.turn(turn)) is not None:
-            return explained(stored)
+        """As far as the ring has it."""
         running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
         explainer = Explainer(turn, running)
         async for some in self._newest_first():
             explainer.read(some)
         return explainer.explanation()
 
-    async def session(self, session: SessionId, *, before_s: float | None = None) -> dict[str, Any] | None:
-        """Its turns with all their records, and its kin; of one that is not in the history what the ring
-        has. None if nothing is known of it."""
+    async def session(self, session: SessionId) -> dict[str, Any] | None:
+        """Its turns with the records that the ring has of them. None if nothing is known of it."""
         live = self._brain.sessions.sessions.get(session)
-        row = row_of_view(SessionViews(self._brain).view(live, self._log.of(session))) if live else None
-        found = await self._history.session(session, before_s=before_s) if self._history is not None else None
-        if found is not None and (found.turns or found.session):
-            turns, kin, is_cut, row = found.turns, found.kin, found.is_cut, found.session or row
-        else:
-            turns, kin, is_cut = await self._turns_in_the_ring(session), [], False
+        row = _session_row(SessionViews(self._brain).view(live, self._log.of(session))) if live else None
+        turns = await self._turns_in_the_ring(session)
         if not turns and row is None:
             return None
         return {
             "session": row,
-            "kin": kin,
+            "kin": [],
             "turns": [{"turn": turn, "records": records} for turn, records in turns],
-            "is_cut": is_cut,
+            "is_cut": False,
         }
-
-    async def look_back(self, look: Look) -> dict[str, Any] | None:
-        """None without a history."""
-        return await look_back(self._history, look) if self._history is not None else None
 
     async def _turns_in_the_ring(self, session: SessionId) -> list[tuple[RequestId, list[Record]]]:
         found: dict[RequestId, list[Record]] = {}
@@ -166,3 +151,25 @@ class Views:
 
 
 _TOLD: Final = ("session_count", "running", "waiting", "active_tools", "waiting_by", "replicas", "tenants")
+
+
+def _session_row(view: Any) -> dict[str, Any]:
+    """As the history has sessions."""
+    return {
+        "session": view.id,
+        "tenant": view.tenant,
+        "parent": view.parent,
+        "source": view.source.value,
+        "confidence": view.confidence,
+        "schema": view.schema,
+        "model": view.last_turns[-1].model if view.last_turns else None,
+        "started_s": view.started_s,
+        "last_s": view.last_seen_s,
+        "ended_s": None,
+        "end_reason": None,
+        "turns": view.turns,
+        "troubles": 0,
+        "prompt_tokens": view.prompt_tokens,
+        "cached_tokens": view.cached_tokens,
+        "output_tokens": view.output_tokens,
+    }

@@ -1,1 +1,1 @@
-"""Sessions, turns and decisions on disk, for who asks later; bounded by size and age."""
+"""`turnpike history`: a process that follows gateways' records, keeps them in SQLite and answers for them."""

@@ -1,138 +1,165 @@
-"""A gateway's history: what is written there, and what it answers.
+"""How records get into the tables, and out of them. Blocks: for one thread.
 
-Questions are asked on a thread, one after the other. The event loop gives one that finds no other before it
-a moment (`_MOMENT_S`): most are answered by then. What a thread tells the loop later is heard two turns of
-the loop later, and on a busy gateway these take ten times as long as the answer.
+`schema.sql` makes the tables; `merge.sql` says what a record changes there.
+Invariants: a batch and the position behind it are one transaction, so no record is lost or stored twice
+whenever a process dies; a record that cannot be read or stored is counted and left out; rows are deleted some
+hundred at a time; a file that is not ours is never changed.
 """
 
-import asyncio
-import concurrent.futures
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from gateway.config.history import HistoryConfig
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
-from gateway.domain.records import Record
-from gateway.history.reader import Found, Reader, StoredTurn
-from gateway.history.writer import Writer
+import msgspec
 
-_REST_S: Final = 30.0
-"""When nobody has asked for so long, files are closed."""
-_MOMENT_S: Final = 0.005
-"""As long as the interpreter lets one thread keep the others waiting anyway (`sys.getswitchinterval`)."""
-T = TypeVar("T")
+from gateway.domain.records import Expected, Record
+from gateway.domain.request import Usage
+
+_APPLICATION: Final = 0x54504B48
+_VERSION: Final = 1
+_ROWS_AT_ONCE: Final = 500
+_FULL_SHARE: Final = 0.95
+_MAX_LINE: Final = (
+    16_384  # of a record that is kept: names of tools are as long and many as clients make them
+)
+_BAD_ROW: Final = (
+    *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+    *(OverflowError, UnicodeError, msgspec.DecodeError),
+)
+_NOTHING: Final[dict[str, Any]] = dict.fromkeys((*Expected.__struct_fields__, *Usage.__struct_fields__))
+_SQL: Final = resources.files("gateway.history")
+_decode: Final = msgspec.json.Decoder(Record).decode
 
 
-class History:
-    def __init__(
-        self,
-        config: HistoryConfig,
-        *,
-        running: Callable[[], Mapping[ReplicaId, int]],
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
-    ) -> None:
-        """`running`: how many turns each replica that is up runs now; `clock`: Unix time. Starts the thread
-        that writes; a directory that cannot be used is its matter, and nobody else's."""
-        self._running = running
-        self._writer = Writer(config, clock=clock)
-        self._reader = Reader(self._writer.segments, monotonic=monotonic)
-        self._asking = ThreadPoolExecutor(1, thread_name_prefix="history-reader")
-        self._asked = 0
-        """Questions that have no answer yet."""
-        self._rest: asyncio.TimerHandle | None = None
-        self._is_closed = False
+def _statements() -> dict[str, list[str]]:
+    """By the type of record."""
+    found = {}
+    for part in (_SQL / "merge.sql").read_text().split("\n-- on ")[1:]:
+        head, _, body = part.partition("\n")
+        for kind in head.partition(":")[0].split(", "):
+            found[kind] = [each for each in body.split(";\n") if each.strip()]
+    return found
 
-    @property
-    def written(self) -> int:
-        """Turns."""
-        return self._writer.written
 
-    @property
-    def dropped(self) -> int:
-        return self._writer.dropped
+_STATEMENTS: Final = _statements()
 
-    @property
-    def failures(self) -> int:
-        """Attempts to write."""
-        return self._writer.failures
 
-    @property
-    def bytes(self) -> int:
-        """On the disk."""
-        return self._writer.bytes
+class Batch(NamedTuple):
+    """What a source has next."""
 
-    @property
-    def trouble(self) -> str | None:
-        """Why nothing can be written for now."""
-        return self._writer.trouble
+    lines: list[bytes]
+    position: str  # behind them, in the source's own words
+    gaps: int = 0  # notices of records that it has no more
+    begins: bool = False  # its gateway was started anew: nothing runs
 
-    def take(self, records: list[Record]) -> None:
-        """For the handover."""
-        self._writer.take(records, self._running())
 
-    async def turn(self, turn: RequestId) -> StoredTurn | None:
-        if (still := self._writer.fold.open_turn(turn)) is not None:
-            records = list(still.records)
-            before, window = await self._ask(lambda: self._reader.beside(records, still.loads)) or ([], None)
-            return StoredTurn(turn, still.session, records, still.loads, before, window)
-        return await self._ask(lambda: self._reader.turn(turn))
-
-    async def session(self, session: SessionId, *, before_s: float | None = None) -> Found | None:
-        found = await self._ask(lambda: self._reader.session(session, before_s=before_s))
-        if found is None:
-            return None
-        known = {turn for turn, _ in found.turns}
-        still = [] if before_s is not None else self._writer.fold.open_turns_of(session)
-        more = [(turn.id, list(turn.records)) for turn in still if turn.id not in known]
-        return found._replace(turns=[*found.turns, *more])
-
-    async def sessions(self, where: str, values: tuple[Any, ...], *, limit: int) -> list[dict[str, Any]]:
-        """As `Reader.sessions`; nothing if the directory cannot be read."""
-        return await self._ask(lambda: self._reader.sessions(where, values, limit=limit)) or []
-
-    async def measures(
-        self, where: str, values: tuple[Any, ...], *, from_s: float, to_s: float, sample: int
-    ) -> tuple[int, list[list[Any]]]:
-        """As `Reader.measures`; nothing if the directory cannot be read."""
-        reader = self._reader
-        found = await self._ask(
-            lambda: reader.measures(where, values, from_s=from_s, to_s=to_s, sample=sample)
-        )
-        return found if found is not None else (0, [])
-
-    async def since_s(self) -> float | None:
-        """The oldest turn's end."""
-        return await self._ask(self._reader.since_s)
-
-    async def close(self) -> None:
-        """Writes what there is, within some seconds. Nothing the second time."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._rest is not None:
-            self._rest.cancel()
-        self._asking.submit(self._reader.close)
-        await asyncio.to_thread(self._asking.shutdown)
-        await asyncio.to_thread(self._writer.close)
-
-    async def _ask(self, question: Callable[[], T]) -> T | None:
-        """None if the directory cannot be read, and once it is closed."""
-        if self._is_closed:
-            return None
-        if self._rest is not None:
-            self._rest.cancel()
-        loop = asyncio.get_running_loop()
-        self._rest = loop.call_later(_REST_S, self._asking.submit, self._reader.close)
-        asked = self._asking.submit(question)
-        if not self._asked:  # else it waits for the thread, and the loop would wait in vain
-            concurrent.futures.wait((asked,), _MOMENT_S)
-        self._asked += 1
+class Store:
+    def __init__(self, path: Path, *, max_bytes: int, max_age_s: float) -> None:
+        """Raises ValueError for a file that is not ours, or is in use; OSError or sqlite3.Error for one that
+        cannot be opened."""
+        self._max_bytes, self._max_age_s = max_bytes, max_age_s
+        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            answer: T = asked.result() if asked.done() else await asyncio.wrap_future(asked)
-        except OSError:
-            return None
-        finally:
-            self._asked -= 1
-        return answer
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{path}: another `turnpike history` writes it") from None
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            is_ours = self._prepare()
+        except sqlite3.DatabaseError as error:
+            is_ours = False
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+        if not is_ours:
+            self.close()
+            raise ValueError(
+                f"{path}: this is no history of this version; move it away, or name another file"
+            )
+        path.chmod(0o600)
+
+    def position(self, gateway: str) -> str:
+        """Where to go on; empty for the beginning."""
+        row = self._db.execute("SELECT position FROM gateways WHERE gateway = ?", (gateway,)).fetchone()
+        return row[0] if row is not None else ""
+
+    def write(self, gateway: str, batch: Batch) -> None:
+        """All of it or nothing. Raises sqlite3.Error."""
+        with self._transaction():
+            if batch.begins:
+                self._db.execute("DELETE FROM replicas WHERE gateway = ?", (gateway,))
+            unreadable = 0
+            for line in batch.lines:
+                try:
+                    self._merge(gateway, line)
+                except _BAD_ROW:
+                    unreadable += 1
+            self._db.execute(
+                "INSERT INTO gateways VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "position = excluded.position, records = records + excluded.records, "
+                "unreadable = unreadable + excluded.unreadable, gaps = gaps + excluded.gaps",
+                (gateway, batch.position, len(batch.lines), unreadable, batch.gaps),
+            )
+
+    def prune(self, *, now: float) -> bool:
+        """Deletes some of what is too old, or of the oldest where there is too much. Whether there may be
+        more to do. Raises sqlite3.Error."""
+        pages, free, size = (self._pragma(name) for name in ("page_count", "freelist_count", "page_size"))
+        until_s = now - self._max_age_s
+        if (pages - free) * size > _FULL_SHARE * self._max_bytes:
+            oldest = "SELECT ended_s FROM turns ORDER BY ended_s LIMIT 1 OFFSET ?"
+            row = self._db.execute(oldest, (_ROWS_AT_ONCE,)).fetchone()
+            until_s = max(until_s, row[0] if row is not None else now)
+        elif free > pages // 4:  # the file was allowed to be larger
+            self._db.execute(f"PRAGMA incremental_vacuum({_ROWS_AT_ONCE})").fetchall()
+        deleted = 0
+        with self._transaction():
+            for table, at in (("turns", "ended_s"), ("sessions", "last_s"), ("windows", "at_s")):
+                some = f"SELECT rowid FROM {table} WHERE {at} <= ? ORDER BY {at} LIMIT {_ROWS_AT_ONCE}"  # noqa: S608
+                sql = f"DELETE FROM {table} WHERE rowid IN ({some})"  # noqa: S608
+                deleted += self._db.execute(sql, (until_s,)).rowcount
+        return deleted > 0
+
+    def close(self) -> None:
+        self._db.close()
+        os.close(self._lock)
+
+    def _prepare(self) -> bool:
+        """Whether the file is ours; an empty one becomes so."""
+        if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
+            self._db.executescript(f"BEGIN; {marks} {(_SQL / 'schema.sql').read_text()} COMMIT")
+        if (self._pragma("application_id"), self._pragma("user_version")) != (_APPLICATION, _VERSION):
+            return False
+        self._db.execute("PRAGMA synchronous = NORMAL")  # a crash of the machine costs the last seconds
+        self._db.execute("PRAGMA journal_size_limit = 8388608")
+        return True
+
+    def _pragma(self, name: str) -> int:
+        return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _merge(self, gateway: str, line: bytes) -> None:
+        fields = _NOTHING | msgspec.to_builtins(_decode(line)) | {"gateway": gateway}
+        for inner in ("expected", "usage"):
+            fields |= fields.get(inner) or {}
+        fields["line"] = f"{line.decode()}\n" if len(line) <= _MAX_LINE else ""
+        for sql in (*(_STATEMENTS["turn"] if "turn" in fields else ()), *_STATEMENTS.get(fields["type"], ())):
+            self._db.execute(sql, fields)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._db.in_transaction:  # a full disk may have ended it
+                self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")

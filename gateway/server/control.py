@@ -12,13 +12,13 @@ from aiohttp.typedefs import Handler
 from msgspec import Meta
 
 from gateway.core import events as ev
-from gateway.dashboard.history_views import Look
 from gateway.dashboard.views import Views
 from gateway.domain.ids import RequestId, SessionId
 from gateway.server.audit import Audit
 from gateway.server.control_access import ControlAccess, key_hash
 from gateway.server.driver import Driver
 from gateway.server.events import Events
+from gateway.server.history_proxy import HistoryProxy
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
 
@@ -55,6 +55,7 @@ class ControlPlane:
         events: Events | None,
         access: ControlAccess,
         audit: Audit,
+        history: HistoryProxy,
         *,
         is_retiring: Callable[[], bool],
         failing: Callable[[], list[str]],
@@ -71,6 +72,7 @@ class ControlPlane:
         self._events = events
         self._access = access
         self._audit = audit
+        self._history = history
         self._is_retiring = is_retiring
         self._failing = failing
         self._up_to_date = up_to_date
@@ -143,30 +145,34 @@ class ControlPlane:
         return await self._events.serve(request)
 
     async def _explain_turn(self, request: web.Request) -> web.Response:
+        if (remembered := await self._remembered(request)) is not None:
+            return remembered
         found = await self._views.explain(RequestId(request.match_info["id"]))
         if found is None:
             return web.json_response({"error": "nothing is known of this request (any more)"}, status=404)
         return _json(msgspec.json.encode(found))
 
     async def _get_session(self, request: web.Request) -> web.Response:
-        try:
-            before_s = float(request.query["before_s"]) if "before_s" in request.query else None
-        except ValueError:
-            return web.json_response({"error": "before_s: a time, in Unix seconds"}, status=400)
-        found = await self._views.session(SessionId(request.match_info["id"]), before_s=before_s)
+        if (remembered := await self._remembered(request)) is not None:
+            return remembered
+        found = await self._views.session(SessionId(request.match_info["id"]))
         if found is None:
             return web.json_response({"error": "nothing is known of this session (any more)"}, status=404)
         return _json(msgspec.json.encode(found))
 
     async def _look_back(self, request: web.Request) -> web.Response:
-        try:
-            look = Look.of(request.query, now=self._driver.clock())
-        except ValueError as error:
-            return web.json_response({"error": str(error)}, status=400)
-        found = await self._views.look_back(look)
-        if found is None:
-            return web.json_response({"error": "nothing is remembered: history.path is not set"}, status=404)
-        return _json(msgspec.json.encode(found))
+        if not self._history.is_configured:
+            return web.json_response(
+                {"error": "no history is configured: history.url is not set"}, status=404
+            )
+        return await self._history.ask(request.rel_url.raw_path_qs)
+
+    async def _remembered(self, request: web.Request) -> web.Response | None:
+        """What the history answers; None where it has nothing, or does not answer: memory may."""
+        if not self._history.is_configured:
+            return None
+        response = await self._history.ask(request.rel_url.raw_path_qs)
+        return response if response.status in (200, 400) else None
 
     async def _get_graphs(self, _: web.Request) -> web.Response:
         return _json(msgspec.json.encode(self._views.graphs()))

@@ -3,10 +3,14 @@
 Readers are served in ticks, by what `telemetry/frames.py` says each gets. Without a reader there is no tick,
 and nothing is encoded. A reader's socket is never written to while it is full; what it then misses, it is
 told of.
+
+Records are numbered from 1 in each incarnation of a gateway, which the response names. A reader that resumes
+and names another incarnation gets all that this one still has.
 """
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable
 from typing import Final
 
@@ -21,7 +25,10 @@ TICK_S: Final = 0.2
 _HEARTBEAT_TICKS: Final = 75
 _STUCK_S: Final = 60.0
 """A reader that takes nothing for so long is cut off."""
+_LAST_S: Final = 2.0
+"""For the records that a reader has not got when the gateway ends."""
 _MAX_READERS: Final = 256
+INCARNATION: Final = "x-turnpike-incarnation"
 _HEADERS: Final = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store",
@@ -39,6 +46,7 @@ class Events:
         self._ticked: asyncio.Future[None] | None = None
         self._is_ticking = False
         self._is_closed = False
+        self._incarnation = secrets.token_hex(8)
 
     @property
     def readers(self) -> int:
@@ -55,7 +63,9 @@ class Events:
             return web.json_response({"error": str(error)}, status=400)
         if self._readers >= _MAX_READERS:
             return web.json_response({"error": "too many readers"}, status=503, headers={"Retry-After": "5"})
-        response = web.StreamResponse(headers=_HEADERS)
+        if request.query.get("incarnation", self._incarnation) != self._incarnation:
+            after = 0
+        response = web.StreamResponse(headers={**_HEADERS, INCARNATION: self._incarnation})
         await response.prepare(request)
         self._readers += 1
         if not self._is_ticking:
@@ -84,6 +94,10 @@ class Events:
                 silent = 0
             assert self._ticked is not None
             await asyncio.shield(self._ticked)
+        async with asyncio.timeout(_LAST_S):
+            while reader.position < self.frames.ring.last and not has_left():
+                self.frames.begin_tick(1)
+                await response.write(self.frames.read(reader))
 
     async def _tick(self) -> None:
         """As long as somebody reads."""

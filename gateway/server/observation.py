@@ -18,7 +18,6 @@ from gateway.dashboard.views import Views
 from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import ReplicaId
 from gateway.domain.records import Record
-from gateway.history.store import History
 from gateway.server.audit import Audit
 from gateway.server.control import ControlPlane
 from gateway.server.control_access import ControlAccess
@@ -26,6 +25,7 @@ from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.handover import Handover
 from gateway.server.hint_sender import HintSender
+from gateway.server.history_proxy import HistoryProxy
 from gateway.server.peers import Peers
 from gateway.server.tasks import TaskGroup, Work
 from gateway.server.tenants import Tenants
@@ -73,7 +73,7 @@ class Observation:
             else Ring(stream.ring_records, stream.ring_bytes)
         )
         self._events: Events | None = None
-        self._history = self._open_history()
+        self._history = HistoryProxy(config.history, environ)
         traced = coordinator.sessions.tools.traced
         self.hints: HintSender | None = None
         """To be set by whoever sends hints."""
@@ -107,15 +107,6 @@ class Observation:
                     "Entries not put into the shared store: their tenant has enough there",
                     lambda: _count(self.peers, "withheld"),
                 ),
-                "history_turns": ("Turns written to the history", lambda: _count(self._history, "written")),
-                "history_dropped": (
-                    "Records and turns that the history had no room for",
-                    lambda: _count(self._history, "dropped"),
-                ),
-                "history_failures": (
-                    "Attempts to write to the history that failed",
-                    lambda: _count(self._history, "failures"),
-                ),
                 "event_gaps": ("Gaps told to readers of events", lambda: _count(self._frames, "gaps")),
                 "spans_sent": ("Spans that a collector took", lambda: _count(self._export, "sent")),
                 "spans_dropped": ("Spans that no collector took", lambda: _count(self._export, "dropped")),
@@ -141,7 +132,6 @@ class Observation:
             local_faults=local_faults.counts,
             connections=connections,
             peers=lambda: len(self.peers.alive) if self.peers is not None else 0,
-            history_bytes=lambda: _count(self._history, "bytes"),
             outcome=self.outcome,
         )
         self.views = Views(
@@ -150,13 +140,10 @@ class Observation:
             self._signals,
             self._holdings,
             clock=clock,
-            history=self._history,
             outcome=self._view_outcome,
         )
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
-        if self._history is not None:
-            takers.append(self._history.take)
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces: TraceContexts | None = None
         """For the handlers; None if nobody traces."""
@@ -241,6 +228,7 @@ class Observation:
             self._events,
             access,
             self.audit,
+            self._history,
             is_retiring=is_retiring,
             failing=self._failing,
             up_to_date=self._handover.flush,
@@ -253,19 +241,7 @@ class Observation:
             await self._export.close()
         if self._file is not None:
             await asyncio.to_thread(self._file.close)
-        if self._history is not None:
-            await self._history.close()
-
-    def _open_history(self) -> History | None:
-        if self._config.history.path is None:
-            return None
-        fleet = self._coordinator.fleet
-        return History(
-            self._config.history,
-            running=lambda: {state.facts.id: state.running for state in fleet if state.is_up},
-            clock=self._clock,
-            monotonic=asyncio.get_running_loop().time,
-        )
+        await self._history.close()
 
     def _view_outcome(self) -> OutcomeView:
         self.metrics.flush()
@@ -273,11 +249,8 @@ class Observation:
 
     def _failing(self) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())
-        trouble = self._history.trouble if self._history is not None else None
-        unwritten = [f"history ({trouble})"] if trouble is not None else []
         return [
             *self._tasks.failing(),
-            *unwritten,
             *(f"connections to replicas ({kind})" for kind in lacking),
         ]
 

@@ -180,7 +180,7 @@ def of_worker(config: Config, number: int) -> Config:
     replace, server, shared = msgspec.structs.replace, config.server, config.shared
     own = {
         section: replace(settings, path=f"{settings.path}.worker-{number}")
-        for section in ("stream", "recording", "history")
+        for section in ("stream", "recording")
         if (settings := getattr(config, section)).path is not None
     }
     state_path = None if server.state_path is None else f"{server.state_path}.worker-{number}"

@@ -32,17 +32,15 @@ class Metrics(Collector):
         local_faults: Mapping[str, int] | None = None,
         connections: Callable[[], int] = lambda: 0,
         peers: Callable[[], int] = lambda: 0,
-        history_bytes: Callable[[], int] = lambda: 0,
         outcome: Objective | None = None,
     ) -> None:
         """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients;
-        `peers`: other gateways that live; `history_bytes`: on the disk. Somebody else counts them."""
+        `peers`: other gateways that live. Somebody else counts them."""
         self._gauges = gauges
         self._restarts = restarts if restarts is not None else {}
         self._local_faults = local_faults if local_faults is not None else {}
         self._connections = connections
         self._peers = peers
-        self._history_bytes = history_bytes
         self._odometers = dict(odometers or {})
         self._outcome = outcome
         self._counts = Counts((outcome.take,) if outcome is not None else ())
@@ -98,11 +96,6 @@ class Metrics(Collector):
             "turnpike_peers_alive",
             "Other gateways of the same store that live and take requests",
             self._peers(),
-        )
-        yield GaugeMetricFamily(
-            "turnpike_history_bytes",
-            "On the disk, of the history; 0 without one",
-            self._history_bytes(),
         )
         for name, (what, read) in self._odometers.items():
             counter = CounterMetricFamily(f"turnpike_{name}", what)

@@ -69,7 +69,7 @@ def test_the_public_needs_a_key():
         ({"bounds": [{"name": "b", "of": "session", "turns": 3}]}, "bounds"),
         ({"tenants": [{**tenant("a", KEY), "quota": {"tokens_per_minute": 9}}]}, "tenants.quota"),
         ({"mcp": [{"name": "m", "url": "http://m"}]}, "mcp"),
-        ({"history": {"path": "h"}}, "history.path"),
+        ({"history": {"url": "http://h"}}, "history.url"),
         ({"otel": {"endpoint": "http://o:4318"}}, "otel.endpoint"),
         ({"prefill_ahead": {"enabled": True}}, "prefill_ahead.enabled"),
         ({"pools": [{**POOL, "transfer": "nixl"}]}, "pools.transfer"),

@@ -13,10 +13,9 @@ import msgspec
 from aiohttp import web
 
 from gateway.dashboard.explain import Explainer
-from gateway.dashboard.history_views import Look, look_back
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.records import Record
-from gateway.history.store import History
+from gateway.history.answers import Answers
 
 STATIC = Path(__file__).parents[2] / "gateway" / "dashboard" / "static"
 BATCH_S = 0.2
@@ -39,7 +38,7 @@ class FakeControl:
         self.records: list[Record] = []
         self.loads: dict[ReplicaId, int] = {}
         self.graphs: list[object] = []
-        self.history: History | None = None
+        self.history: Answers | None = None
         """A real one, for whoever asks for what is over."""
         self.asked: list[str] = []
         """Paths with query, in order."""
@@ -137,19 +136,19 @@ class FakeControl:
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def _session(self, request: web.Request) -> web.Response:
-        session = SessionId(request.match_info["id"])
-        found = await self.history.session(session) if self.history is not None else None
-        if found is None or not found.turns:
-            return web.json_response({"error": "nothing is known of this session (any more)"}, status=404)
-        turns = [{"turn": turn, "records": records} for turn, records in found.turns]
-        told = {"session": found.session, "kin": found.kin, "turns": turns, "is_cut": found.is_cut}
-        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+        return self._from_history(request, "session")
 
     async def _look_back(self, request: web.Request) -> web.Response:
-        if self.history is None:
-            return web.json_response({"error": "nothing is remembered"}, status=404)
-        told = await look_back(self.history, Look.of(request.query, now=time.time()))
-        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+        return self._from_history(request, "look")
+
+    def _from_history(self, request: web.Request, question: str) -> web.Response:
+        found = None
+        if (history := self.history) is not None:
+            asked = request.match_info.get("id"), request.query
+            found = history.encoded(getattr(history, question), *asked)
+        if found is None:
+            return web.json_response({"error": "nothing is known of it (any more)"}, status=404)
+        return web.Response(body=found, content_type="application/json")
 
     async def _graphs(self, _: web.Request) -> web.Response:
         return web.json_response(self.graphs)

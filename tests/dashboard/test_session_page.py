@@ -6,18 +6,18 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from gateway.config.history import HistoryConfig
 from gateway.domain import records as rec
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import RequestId, SessionId, ThreadId
-from gateway.history import writer
-from gateway.history.store import History
+from gateway.history.answers import Answers
+from gateway.history.store import Batch, Store
 from tests.dashboard.browser import Page
 from tests.dashboard.fake_control import FakeControl
 from tests.dashboard.probes import LIVE, OVERHANGING
-from tests.history.lives import A, B, arrival, begun, ended, refused, sent, whole
+from tests.history.lives import B, arrival, begun, ended, refused, sent, whole
 
 pytestmark = pytest.mark.slow
 TEXT = "document.getElementById('view-session').innerText"
@@ -50,17 +50,15 @@ def told(now: float) -> list[rec.Record]:
 
 
 @pytest.fixture
-async def kept(control: FakeControl, tmp_path: Path, monkeypatch) -> AsyncIterator[FakeControl]:
-    monkeypatch.setattr(writer, "_PERIOD_S", 0.02)
-    config = HistoryConfig(path=str(tmp_path / "history"))
-    control.history = History(config, running=lambda: {A: 1, B: 2}, clock=time.time, monotonic=time.monotonic)
+async def kept(control: FakeControl, tmp_path: Path) -> AsyncIterator[FakeControl]:
+    store = Store(tmp_path / "history", max_bytes=64 << 20, max_age_s=3600.0)
     records = told(time.time() - 600)
-    control.history.take(records)
+    store.write("http://gateway", Batch([msgspec.json.encode(each) for each in records], ":1"))
+    control.history = Answers(tmp_path / "history")
     control.records = records  # so that its turns can be explained
-    while control.history.written < 5:
-        await asyncio.sleep(0.02)
     yield control
-    await control.history.close()
+    control.history.close()
+    store.close()
 
 
 async def opened(page: Page, control: FakeControl, hash_: str) -> None:
@@ -122,8 +120,8 @@ async def test_what_is_over_is_found_by_time_and_by_what_it_is(page: Page, kept:
     await page.until(found, holds=lambda rows: sorted(rows or []) == ["s-child", "s-main", "s-root"])
     cells = "[...document.querySelectorAll('.percentiles tbody tr')].map(r => r.innerText.split('\\t'))"
     assert await page.run(cells) == [
-        ["in the queue", "20 ms", "98 ms", "98 ms"],
-        ["first token", "0.49 s", "1.5 s", "1.5 s"],
+        ["in the queue", "20 ms", "0.10 s", "0.10 s"],
+        ["first token", "0.50 s", "1.5 s", "1.5 s"],
         ["on the replica", "1.0 s", "3.0 s", "3.0 s"],
     ]
     await shot(page, "history")
@@ -139,9 +137,9 @@ async def test_what_is_over_is_found_by_time_and_by_what_it_is(page: Page, kept:
     await page.until("document.querySelector('.history-result')?.innerText.includes('No sessions match.')")
 
 
-async def test_it_says_so_where_nothing_is_remembered(page: Page, control: FakeControl):
+async def test_it_says_so_where_no_history_is_configured(page: Page, control: FakeControl):
     await opened(page, control, "#history")
-    await page.until("document.getElementById('view-history').innerText.includes('remembers nothing')")
+    await page.until("document.getElementById('view-history').innerText.includes('No history is configured')")
     await opened(page, control, "?again#session=s-none")
     await page.until(
         "document.querySelector('#view-session [role=alert]')?.innerText.includes('Nothing is known')"

@@ -1,390 +1,397 @@
-"""The store on a real disk: what comes back, what is bounded, and what happens when the disk fails."""
+"""What is stored of records, and how it goes: nothing twice, no more than there is room."""
 
-import asyncio
+import json
+import random
 import sqlite3
 import stat
-import time
-from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from gateway.config.history import HistoryConfig
+from gateway.dashboard.explain import Explainer
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
-from gateway.domain.ids import RequestId, SessionId
-from gateway.history import schema, store, writer
-from gateway.history.segments import SEGMENTS, Segments
-from gateway.history.store import History
-from tests.history.lives import EXPECTED, A, B, arrival, begun, refused, sent, whole
+from gateway.domain.decision import WaitReason
+from gateway.domain.ids import PoolId, RequestId, SessionId
+from gateway.history import answers, store
+from gateway.history.answers import Answers, Look
+from gateway.history.store import Batch, Store
+from tests.core.playbook import Playbook, arrived, finished, first_token, left, started, stated
+from tests.history.lives import B, arrival, begun, refused, sent, whole
 
-UP = {A: 1, B: 2}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(writer, "_PERIOD_S", 0.02)
-    monkeypatch.setattr(writer, "_SESSIONS_EVERY", 1)
-    monkeypatch.setattr(writer, "_BUSY_S", 0.01)
-    monkeypatch.setattr(writer, "_BACKOFF", (1,))
+GATEWAY = "http://gateway:8081"
 
 
-@asynccontextmanager
-async def running(path, *, clock=time.time, **settings):
-    history = History(
-        HistoryConfig(path=str(path), **settings), running=lambda: UP, clock=clock, monotonic=time.monotonic
-    )
-    try:
-        yield history
-    finally:
-        await history.close()
+def opened(path: Path, *, max_mb: int = 64, max_age_s: float = 1e12) -> Store:
+    return Store(path, max_bytes=max_mb << 20, max_age_s=max_age_s)
 
 
-async def until(condition, within_s=10.0):
-    async with asyncio.timeout(within_s):
-        while not condition():
-            await asyncio.sleep(0.01)
+def lines(records) -> list[bytes]:
+    return [msgspec.json.encode(each) for each in records]
 
 
-async def test_what_was_written_is_found_by_this_process_and_the_next(tmp_path):
-    life = begun("s", 1.0) + whole("r1", "s", 1.0)
-    late = rec.ToolTimed(at_s=9.0, turn=RequestId("r1"), session=SessionId("s"), name="bash", duration_ms=3.0)
-    async with running(tmp_path / "h") as history:
-        history.take([rec.ReplicaChanged(at_s=0.5, replica=A, state="up", why="")])
-        history.take(life)
-        history.take([arrival("r2", "s", 5.0, parent="r1")])
-        await until(lambda: history.written == 1)
-        history.take([late])
-        assert (await history.turn("r2")).records == [arrival("r2", "s", 5.0, parent="r1")], "it runs still"
-        assert [turn for turn, _ in (await history.session("s")).turns] == ["r1", "r2"]
-    async with running(tmp_path / "h") as history:
-        found = await history.turn("r1")
-        assert found.records == [*life, late] and found.session == "s" and found.loads == UP
-        assert (await history.turn("nobody")) is None
-        page = await history.session("s")
-        assert [turn for turn, _ in page.turns] == ["r1", "r2"] and page.session["turns"] == 2
-    assert history.dropped == 0
+class Kept:
+    """A history of one gateway; `take` and `answer`, as their threads would."""
+
+    def __init__(self, path: Path, **how) -> None:
+        self.path = path
+        self.store = opened(path, **how)
+        self.answers = Answers(path)
+        self.taken = 0
+
+    def take(self, records, gateway: str = GATEWAY) -> None:
+        self.take_lines(lines(records), gateway)
+
+    def take_lines(self, of: list[bytes], gateway: str = GATEWAY) -> None:
+        self.taken += len(of)
+        self.store.write(gateway, Batch(of, f"life:{self.taken}"))
+
+    def turn(self, turn: str):
+        return self.answers.turn(turn, {})
+
+    def session(self, session: str, **query):
+        encoded = self.answers.encoded(self.answers.session, session, query)
+        return json.loads(encoded) if encoded is not None else None
+
+    def look(self, **query):
+        encoded = self.answers.encoded(self.answers.look, None, {"from_s": "0", "to_s": "1e9", **query})
+        assert encoded is not None
+        return json.loads(encoded)
+
+    def counts(self) -> dict[str, int]:
+        row = self.answers._db.execute("SELECT records, unreadable, gaps FROM gateways").fetchone()
+        return dict(row)
+
+    def close(self) -> None:
+        self.answers.close()
+        self.store.close()
 
 
-async def test_a_session_is_added_up_over_its_writes(tmp_path):
-    async with running(tmp_path / "h") as history:
-        for number in range(3):
-            history.take(whole(f"r{number}", "s", 10.0 * number + 1))
-            await until(lambda count=number + 1: history.written == count)
-    async with running(tmp_path / "h") as history:
-        row = (await history.session("s")).session
-        assert (row["turns"], row["prompt_tokens"], row["started_s"], row["last_s"]) == (3, 300, 1.0, 22.0)
+@pytest.fixture
+def kept(tmp_path):
+    kept = Kept(tmp_path / "h.sqlite")
+    yield kept
+    kept.close()
 
 
-async def test_only_its_owner_may_read_it(tmp_path):
-    async with running(tmp_path / "h") as history:
-        history.take(whole("r1", "s", 1.0))
-        await until(lambda: history.written == 1)
-        assert stat.S_IMODE((tmp_path / "h").stat().st_mode) == 0o700
-        files = [each for each in (tmp_path / "h").iterdir() if each.name.startswith("segment")]
-        assert files and {stat.S_IMODE(each.stat().st_mode) for each in files} == {0o600}
+def move(at_s: float, reason: str) -> WindowUpdated:
+    return WindowUpdated(
+        at_s=at_s, reason=reason, pool=PoolId("p"), sessions=4.0, kv_budget=None, admitted=1, waiting=0,
+        demand=0.0, gpu_pressure=0.1, cpu_pressure=0.2,
+    )  # fmt: skip
 
 
-async def test_kin_and_stretches_of_time(tmp_path):
-    async with running(tmp_path / "h") as history:
-        history.take(begun("root", 1.0) + whole("r1", "root", 1.0))
-        history.take(begun("s", 2.0, parent="root") + whole("r2", "s", 2.0) + refused("r3", "s", 4.0))
-        history.take(begun("child", 3.0, parent="s") + whole("r4", "child", 103.0, tenant="other"))
-        await until(lambda: history.written == 4)
-    async with running(tmp_path / "h") as history:
-        page = await history.session("s")
-        assert [row["session"] for row in page.kin] == ["root", "child"]
-        assert page.session["troubles"] == 1 and page.session["parent"] == "root"
-        rows = await history.sessions("last_s >= ? AND started_s <= ?", (50.0, 200.0), limit=10)
-        assert [(row["session"], row["tenant"]) for row in rows] == [("child", "other")]
-        total, sample = await history.measures("1", (), from_s=0.0, to_s=50.0, sample=100)
-        assert total == 3 and sorted(each[3] for each in sample) == ["finished", "finished", "refused"]
-        total, sample = await history.measures(
-            "turns.tenant = ?", ("other",), from_s=0.0, to_s=1e9, sample=100
+# --- what is answered --------------------------------------------------------------------------------------
+
+
+class Run:
+    """A coordinator under load whose records are stored a few at a time."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+        self.play = Playbook(
+            replicas="a b", max_running_per_replica=4, admission={"policy": "session-cap", "session_cap": 3}
         )
-        assert total == 4 and sample == [[20.0, 500.0, 1000.0, "finished"]]
-        assert await history.since_s() == 2.0
+        self.waiting: list[str] = []
+        self.live: list[str] = []
+        self.turns: list[str] = []
+        self._taken = 0
+        self.send()
+
+    def send(self, *events) -> None:
+        for event in events:
+            self.play >> event
+            while self.play.decisions:
+                sent = self.play.take().request
+                self.waiting.remove(sent)
+                self.live.append(sent)
+        for at in range(self._taken, len(self.play.records), 3):
+            self.kept.take(self.play.records[at : at + 3])
+        self._taken = len(self.play.records)
+
+    def step(self, number: int, rng: random.Random) -> None:
+        self.play.now += 0.3
+        if self.live and rng.random() < 0.5:
+            gone = self.live.pop(rng.randrange(len(self.live)))
+            self.send(started(gone), first_token(gone), finished(gone))
+        elif self.waiting and rng.random() < 0.1:
+            self.send(left(self.waiting.pop()))
+        else:
+            name = f"r{number}"
+            self.turns.append(name)
+            self.waiting.append(name)
+            session = stated(f"s{rng.randrange(8)}-{number // 20}")
+            self.send(arrived(name, explicit=session, body_bytes=900 * number, stream=True))
 
 
-async def test_of_many_turns_a_sample_is_looked_at_that_is_spread_over_all(tmp_path):
-    async with running(tmp_path / "h") as history:
-        for number in range(1000):
-            history.take(whole(f"r{number}", "s", float(number)))
-        await until(lambda: history.written == 1000)
-        total, sample = await history.measures("1", (), from_s=500.0, to_s=899.9, sample=100)
-        assert total == 399 or total == 400
-        assert 90 <= len(sample) <= 100
-
-
-async def test_what_was_around_a_decision_is_found(tmp_path):
-    moved: dict[str, Any] = {"pool": "p", "sessions": 4.0, "kv_budget": None, "admitted": 1, "waiting": 0}
-    moved |= {"demand": 0.0, "gpu_pressure": 0.1, "cpu_pressure": 0.2}
-    async with running(tmp_path / "h") as history:
-        history.take([WindowUpdated(at_s=5.0, reason="healthy", **moved)])
-        history.take([WindowUpdated(at_s=50.0, reason="later", **moved)])
-        history.take(whole("before", "s", 1.0, replica=B) + whole("r", "s", 10.0) + whole("after", "s", 20.0))
-        await until(lambda: history.written == 3)
-        found = await history.turn("r")
-        assert found.window.reason == "healthy"
-        assert [submit.turn for submit in found.before] == ["before"] and found.before[0].replica == "b"
-        history.take([arrival("open", "s", 30.0), *sent("open", "s", 30.0)])
-        await until(lambda: history._writer.fold.open_turn("open") is not None)
-        found = await history.turn("open")
-        assert found.window.reason == "healthy" and {each.turn for each in found.before} == {
-            "before",
-            "r",
-            "after",
+def test_a_turn_is_explained_as_memory_would(kept):
+    rng, run = random.Random(5), Run(kept)
+    for number in range(150):
+        run.step(number, rng)
+    assert len(run.turns) > 40 and run.waiting
+    running = {state.facts.id: state.running for state in run.play.brain.fleet if state.is_up}
+    sentences: list[str] = []
+    for turn in run.turns:
+        explainer = Explainer(RequestId(turn), running)
+        explainer.read(run.play.records[::-1])
+        memory, stored = explainer.explanation(), kept.turn(turn)
+        assert memory is not None and stored is not None
+        for name in ("turn", "known", "decided", "expected", "became", "why", "window", "records"):
+            assert getattr(stored, name) == getattr(memory, name), (turn, name)
+        assert {(each.replica, each.running) for each in stored.alternatives} == {
+            (each.replica, each.running) for each in memory.alternatives
         }
+        sentences += stored.why
+    assert sum("It waited" in each for each in sentences) > 5
+    assert any("had no place" in each for each in sentences)
+    assert kept.counts() == {"records": len(run.play.records), "unreadable": 0, "gaps": 0}
 
 
-async def test_turns_before_are_read_until_each_replica_was_seen_to_compute(tmp_path):
-    all_known = msgspec.structs.replace(EXPECTED, cached_tokens=EXPECTED.prompt_tokens)
-    async with running(tmp_path / "h") as history:
-        for number in range(30):
-            name, replica = f"b{number:02d}", A if 10 < number < 28 else B
-            life = whole(name, "s", 10.0 + 2 * number, replica=replica)
-            if number >= 28:  # of these nothing can be learned
-                life = [
-                    msgspec.structs.replace(each, expected=all_known)
-                    if isinstance(each, rec.GpuSubmit)
-                    else each
-                    for each in life
-                ]
-            history.take(life)
-        history.take(whole("r", "s", 100.0))
-        await until(lambda: history.written == 31)
-        names = [submit.turn for submit in (await history.turn("r")).before]
-        assert names == [f"b{number:02d}" for number in range(29, 9, -1)]
+def test_the_window_and_how_quick_others_were(kept):
+    waits = rec.TurnWaited(
+        at_s=10.0, turn=RequestId("r"), session=SessionId("s"), reason=WaitReason.WINDOW_FULL, waiting=1
+    )
+    [came, *rest] = whole("r", "s", 10.0)
+    kept.take([move(5.0, "healthy"), move(50.0, "later"), *whole("r0", "s0", 1.0, replica=B)])
+    kept.take([move(6.0, "elsewhere")], gateway="http://other:8081")
+    kept.take([came, waits, *sent("r1", "s1", 10.0, replica=B), *sent("r2", "s2", 10.0, replica=B), *rest])
+    kept.take(whole("after", "s", 20.0, replica=B))
+    found = kept.turn("r")
+    assert found.window.reason == "healthy" and "The window of p was 4 sessions" in found.why[0]
+    [other] = found.alternatives
+    assert (other.replica, other.running) == (B, 2)
+    assert other.first_token_ms == pytest.approx(100.0), "60 tokens in 60 ms, and 100 are to be computed"
+    assert kept.turn("r-none") is None
 
 
-async def test_a_quick_answer_waits_for_no_turn_of_the_loop(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_MOMENT_S", 30.0)
-    async with running(tmp_path / "h") as history:
-        history.take(whole("r", "s", 10.0))
-        await until(lambda: history.written == 1)
-        turned: list[int] = []
-        asyncio.get_running_loop().call_soon(turned.append, 1)
-        assert (await history.turn("r")).session == "s" and not turned
+def test_a_session_its_kin_and_its_older_turns(kept, monkeypatch):
+    kept.take(begun("root", 1.0) + whole("r1", "root", 1.0))
+    kept.take(begun("s", 2.0, parent="root") + whole("r2", "s", 2.0) + refused("r3", "s", 4.0))
+    kept.take(begun("child", 3.0, parent="s") + whole("r4", "child", 103.0, tenant="other"))
+    page = kept.session("s")
+    assert [row["session"] for row in page["kin"]] == ["root", "child"]
+    assert [row["session"] for row in kept.session("child")["kin"]] == ["s", "root"][::-1]
+    own = page["session"]
+    assert (own["turns"], own["troubles"], own["parent"], own["schema"]) == (2, 1, "root", "codex")
+    assert (own["prompt_tokens"], own["cached_tokens"], own["output_tokens"]) == (100, 60, 7)
+    assert [turn["turn"] for turn in page["turns"]] == ["r2", "r3"] and not page["is_cut"]
+    assert page["turns"][0]["records"] == json.loads(msgspec.json.encode(whole("r2", "s", 2.0)[:-2])) + (
+        json.loads(msgspec.json.encode(whole("r2", "s", 2.0)[-2:]))
+    )
+    monkeypatch.setattr(answers, "_MAX_ROWS", 1)
+    page = kept.session("s")
+    assert [turn["turn"] for turn in page["turns"]] == ["r3"] and page["is_cut"]
+    assert [turn["turn"] for turn in kept.session("s", before_s="4.0")["turns"]] == ["r2"]
+    assert kept.session("s-none") is None
 
 
-async def test_who_waits_for_a_slow_disk_holds_nobody_up(tmp_path, monkeypatch):
-    def slow(_):
-        time.sleep(1.0)
-        raise OSError("the disk is gone")
-
-    async with running(tmp_path / "h") as history:
-        monkeypatch.setattr(history._reader, "turn", slow)
-        began = time.monotonic()
-        asked = [asyncio.create_task(history.turn(name)) for name in ("a", "b")]
-        await asyncio.sleep(0)  # both were asked
-        assert time.monotonic() - began < 0.5 and not any(each.done() for each in asked)
-        assert await asyncio.gather(*asked) == [None, None]
+def test_a_session_that_ended_goes_on(kept):
+    over = rec.SessionEnded(at_s=5.0, session=SessionId("s"), turns=1, reason="idle")
+    kept.take([*begun("s", 1.0), *whole("r1", "s", 1.0), over])
+    assert kept.session("s")["session"]["end_reason"] == "idle"
+    kept.take(whole("r2", "s", 9.0))
+    row = kept.session("s")["session"]
+    assert (row["ended_s"], row["turns"], row["started_s"], row["last_s"]) == (None, 2, 1.0, 10.0)
 
 
-async def test_the_loop_waits_for_no_answer_that_has_another_before_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_MOMENT_S", 0.1)
+def test_filters(kept):
+    kept.take(begun("s1", 1.0) + whole("r1", "s1", 1.0) + refused("r2", "s1", 4.0))
+    kept.take(begun("s2", 3.0) + whole("r3", "s2", 103.0, tenant="other", model="big"))
+    kept.take([arrival("open", "s3", 105.0)])
+    found = kept.look()
+    assert (found["turns"], found["outcomes"], found["since_s"]) == (3, {"finished": 2, "refused": 1}, 2.0)
+    assert found["percentiles"]["queue_ms"] == {"p50": 20.0, "p90": 100.0, "p99": 100.0}
+    assert found["percentiles"]["first_token_ms"]["p50"] == 500.0
 
-    def slow(_):
-        time.sleep(1.0)
+    def sessions(**query) -> list[str]:
+        return [row["session"] for row in kept.look(**query)["sessions"]]
 
-    async with running(tmp_path / "h") as history:
-        monkeypatch.setattr(history._reader, "turn", slow)
-        began = time.monotonic()
-        asked = [asyncio.create_task(history.turn(str(number))) for number in range(8)]
-        await asyncio.sleep(0)  # all were asked
-        assert 0.1 <= time.monotonic() - began < 0.4
-        for each in asked[1:]:
-            each.cancel()
-        await asyncio.wait(asked)
-        monkeypatch.undo()
-        monkeypatch.setattr(store, "_MOMENT_S", 30.0)
-        turned: list[int] = []
-        asyncio.get_running_loop().call_soon(turned.append, 1)
-        assert await history.turn("r") is None and not turned, "those who left are counted no more"
+    assert sessions() == ["s3", "s2", "s1"] and sessions(limit="1") == ["s3"]
+    assert sessions(tenant="other") == sessions(model="big") == sessions(session="s2") == ["s2"]
+    assert sessions(trouble="1") == ["s1"] and sessions(session="s") == ["s3", "s2", "s1"]
+    assert sessions(to_s="50") == ["s2", "s1"] and sessions(from_s="50") == ["s3", "s2"]
+    assert kept.look(tenant="other")["sample"] == 1 and kept.look(trouble="1")["outcomes"] == {"refused": 1}
+    assert kept.look(tenant="nobody")["percentiles"]["run_ms"] == {"p50": None, "p90": None, "p99": None}
 
 
-@pytest.mark.slow
-async def test_it_stays_within_its_size_and_the_oldest_goes_first(tmp_path):
-    async with running(tmp_path / "h", max_mb=16) as history:
-        number = 0
-        for _ in range(50):
-            for _ in range(500):
-                number += 1
-                history.take(whole(f"r{number}", f"s{number % 97}", float(number), model="m" * 250))
-            await until(lambda least=number - 500: history.written >= least)
-        size = sum(each.stat().st_size for each in (tmp_path / "h").iterdir())
-        assert number * 1000 > 1.4 * (16 << 20), "much more was written than may be kept"
-        assert size <= 16 << 20 and history.bytes <= 16 << 20
-        assert await history.turn("r1") is None and (await history.turn(f"r{number - 600}")) is not None
-        assert 3 <= len(list((tmp_path / "h").glob("segment-*.sqlite"))) <= SEGMENTS + 1
-    assert history.dropped == 0
+def test_of_many_turns_a_sample_is_taken_that_is_spread_over_all(kept, monkeypatch):
+    monkeypatch.setattr(answers, "_SAMPLE", 100)
+    kept.take([each for number in range(1000) for each in whole(f"r{number}", "s", float(number))])
+    found = kept.look(from_s="500", to_s="899.9")
+    assert found["turns"] in (399, 400) and 90 <= found["sample"] <= 140
 
 
-async def test_what_is_too_old_goes_though_nothing_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "_PRUNE_EVERY", 2)
-    now = 1e9
-    async with running(tmp_path / "h", max_age_h=8, clock=lambda: now) as history:
-        history.take(whole("old", "s", now))
-        await until(lambda: history.written == 1)
-        now += 2 * 3600
-        history.take(whole("new", "s", now))
-        await until(lambda: history.written == 2)
-        assert await history.turn("old") is not None
-        now += 8.5 * 3600
-        async with asyncio.timeout(10):
-            while await history.turn("old") is not None:
-                await asyncio.sleep(0.02)
-        assert await history.turn("new") is not None
-        now += 8.5 * 3600
-        async with asyncio.timeout(10):
-            while await history.turn("new") is not None:
-                await asyncio.sleep(0.02)
+def test_a_look_has_bounds():
+    look = Look.of({"from_s": "5", "to_s": "100", "tenant": "", "model": "m", "other": "x"})
+    assert look == Look(from_s=5.0, to_s=100.0, model="m")
+    assert Look.of({"to_s": "86500"}).from_s == 100.0
+    for wrong in ({"limit": "501"}, {"limit": "0"}, {"from_s": "soon"}, {"to_s": "soon"}):
+        with pytest.raises(ValueError, match=r"limit|float|number|could not"):
+            Look.of(wrong)
 
 
-async def test_what_there_is_no_room_for_is_dropped_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "_PERIOD_S", 3.0)
-    async with running(tmp_path / "h", max_pending=256) as history:
-        began = time.perf_counter()
-        for number in range(200):
-            history.take(whole(f"r{number}", "s", 1.0))
-        assert time.perf_counter() - began < 0.5, "nobody waited"
-        assert history.dropped == 200 * 6 - 252
-    async with running(tmp_path / "h") as history:
-        assert await history.turn("r0") is not None
+def test_a_question_that_takes_too_long_is_given_up(kept, monkeypatch):
+    kept.take([each for number in range(500) for each in whole(f"r{number}", "s", float(number))])
+    monkeypatch.setattr(answers, "_DEADLINE_S", -1.0)
+    kept.answers._db.set_progress_handler(lambda: True, 10)
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        kept.look()
 
 
-async def fails_and_recovers(history, caplog, mend):
-    """Said once, nothing raised, and written when it can be."""
-    history.take(whole("r1", "s", 1.0))
-    await until(lambda: history.failures >= 3)
-    assert history.trouble is not None and history.written == 0
-    await history.turn("r1")
-    await history.session("s")
-    mend()
-    await until(lambda: history.written == 1)
-    assert (await history.turn("r1")).records == whole("r1", "s", 1.0)
-    said = [each.getMessage() for each in caplog.records]
-    assert len(said) == 2 and "cannot be written" in said[0] and said[1] == "history is written again"
-    assert history.trouble is None and history.dropped == 0
+# --- what is stored ----------------------------------------------------------------------------------------
 
 
-async def test_a_directory_that_cannot_be_made(tmp_path, caplog):
-    in_the_way = tmp_path / "h"
-    in_the_way.write_text("a file")
-    async with running(in_the_way) as history:
-        await fails_and_recovers(history, caplog, in_the_way.unlink)
+def test_what_was_written_is_there_for_the_next_process(kept):
+    for number in range(3):
+        kept.take(whole(f"r{number}", "s", 10.0 * number + 1))
+    kept.close()
+    again = Kept(kept.path)
+    assert again.store.position(GATEWAY) == "life:18" and again.store.position("http://other") == ""
+    row = again.session("s")["session"]
+    assert (row["turns"], row["prompt_tokens"], row["started_s"], row["last_s"]) == (3, 300, 1.0, 22.0)
+    kept.answers, kept.store = again.answers, again.store
 
 
-async def test_where_nobody_may_write(caplog):
-    async with running("/proc/history") as history:
-        history.take(whole("r1", "s", 1.0))
-        await until(lambda: history.failures >= 3)
-        assert history.trouble is not None and await history.turn("r1") is None
-    assert len(caplog.records) == 1
+def test_a_batch_that_breaks_off_changes_nothing(kept, monkeypatch):
+    kept.take(whole("r1", "s", 1.0))
+    merge, count = kept.store._merge, 0
+
+    def breaks(gateway, line):
+        nonlocal count
+        count += 1
+        if count > 3:
+            raise sqlite3.OperationalError("database or disk is full")
+        merge(gateway, line)
+
+    monkeypatch.setattr(kept.store, "_merge", breaks)
+    with pytest.raises(sqlite3.OperationalError):
+        kept.store.write(GATEWAY, Batch(lines(whole("r2", "s", 3.0)), "life:99"))
+    assert kept.turn("r2") is None and kept.store.position(GATEWAY) == "life:6"
+    monkeypatch.undo()
+    kept.take(whole("r2", "s", 3.0))
+    assert kept.session("s")["session"]["turns"] == 2
 
 
-async def test_another_process_has_it(tmp_path, caplog):
-    other = Segments(tmp_path / "h", max_bytes=1 << 30, max_age_s=3600)
-    other.open()
-    async with running(tmp_path / "h") as history:
-        await fails_and_recovers(history, caplog, other.close)
+def test_bad_records_cost_themselves_alone(kept):
+    good = lines(whole("r1", "s", 1.0))
+    huge = good[-2].replace(b'"prompt_tokens":100', b'"prompt_tokens":1%s' % (b"0" * 30))
+    bad = [
+        b"no JSON",
+        b"",
+        b"\xff",
+        b'{"type":"unheard"}',
+        b'{"type":"gpu_end"}',
+        b"[]",
+        b'{"type":"tool_num"',
+    ]
+    assert huge != good[-2]
+    kept.take_lines([*bad, *good[:-2], huge, *bad, good[-1], *lines(whole("r2", "s", 3.0))])
+    assert kept.counts()["unreadable"] == 2 * len(bad) + 1
+    assert kept.turn("r2").became.outcome == "finished"
+    assert kept.session("s")["session"]["turns"] == 2
 
 
-async def test_a_locked_file(tmp_path, caplog):
-    async with running(tmp_path / "h") as history:
-        history.take(whole("r0", "s", 1.0))
-        await until(lambda: history.written == 1)
-    [path] = (tmp_path / "h").glob("segment-*.sqlite")
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    async with running(tmp_path / "h") as history:
-        await fails_and_recovers(history, caplog, lambda: other.execute("COMMIT"))
-    other.close()
+def test_a_turn_takes_so_much_room_and_no_more(kept):
+    kept.take([arrival("r", "s", 1.0)])
+    for _ in range(20):
+        kept.take([rec.ToolStart(at_s=2.0, turn=RequestId("r"), session=SessionId("s"), names=("n" * 9000,))])
+    kept.take([rec.ToolStart(at_s=3.0, turn=RequestId("r2"), session=SessionId("s"), names=("n" * 20_000,))])
+    sizes = dict(kept.answers._db.execute("SELECT turn, length(records) FROM turns").fetchall())
+    assert sizes["r"] < 80_000 and sizes["r2"] == 0
 
 
-async def test_a_full_disk(tmp_path, caplog, monkeypatch):
-    prepare, is_full = schema.prepare, True
-
-    def on_a_small_disk(connection, *rest):
-        prepare(connection, *rest)
-        if is_full:
-            connection.execute("PRAGMA max_page_count = 1")
-
-    def mend():
-        nonlocal is_full
-        is_full = False
-
-    monkeypatch.setattr(schema, "prepare", on_a_small_disk)
-    async with running(tmp_path / "h") as history:
-        history.take([each for number in range(60) for each in whole(f"more{number}", "s", 0.5)])
-        await until(lambda: history.trouble is not None)
-        assert "full" in history.trouble
-        mend()
-        await until(lambda: history.written == 60)
-        assert history.trouble is None
-    assert "full" in caplog.records[0].getMessage()
+def test_what_ran_is_forgotten_when_the_gateway_begins_anew(kept):
+    kept.take([*sent("r0", "s0", 1.0, replica=B), *sent("r1", "s1", 1.0, replica=B)])
+    kept.store.write(GATEWAY, Batch(lines(whole("r2", "s", 2.0)), "other-life:6", begins=True))
+    assert kept.turn("r2").alternatives == []
 
 
-async def test_a_disk_that_stays_full_costs_the_oldest_and_counts_them(tmp_path, monkeypatch):
-    (tmp_path / "h").write_text("a file")
-    monkeypatch.setattr(writer, "_MAX_UNWRITTEN_BYTES", 10_000)
-    async with running(tmp_path / "h") as history:
-        for number in range(100):
-            history.take(whole(f"r{number}", "s", 1.0))
-            await asyncio.sleep(0.01)
-        await until(lambda: history.dropped > 50)
-        (tmp_path / "h").unlink()
-        await until(lambda: history.written > 0)
-        await until(lambda: history.written + history.dropped == 100)
-        assert await history.turn("r0") is None and await history.turn("r99") is not None
+def test_nothing_of_prompts_has_a_column(kept):
+    columns = {
+        row[1]
+        for table in ("turns", "sessions", "windows", "gateways", "replicas")
+        for row in kept.answers._db.execute(f"PRAGMA table_info({table})").fetchall()
+    }
+    assert "records" in columns and not columns & {"prompt", "arguments", "content", "text", "body", "key"}
 
 
-async def test_a_damaged_file_is_set_aside(tmp_path, caplog):
-    for _ in range(2):
-        async with running(tmp_path / "h") as history:
-            history.take(whole("r0", "s", 1.0))
-            await until(lambda: history.written == 1)
-        [path] = (tmp_path / "h").glob("segment-*.sqlite")
-        path.write_bytes(b"no database at all" * 1000)
-    async with running(tmp_path / "h") as history:
-        history.take(whole("r1", "s", 1.0))
-        await until(lambda: history.written == 1)
-        assert await history.turn("r1") is not None and await history.turn("r0") is None
-    assert len(list((tmp_path / "h").glob("damaged*"))) == 1
-    assert sum("is damaged" in each.getMessage() for each in caplog.records) == 2
+# --- room, and whose the file is ---------------------------------------------------------------------------
 
 
-async def test_a_file_of_another_version_is_left_alone(tmp_path):
-    async with running(tmp_path / "h") as history:
-        history.take(whole("r0", "s", 1.0))
-        await until(lambda: history.written == 1)
-    [path] = (tmp_path / "h").glob("segment-*.sqlite")
-    with sqlite3.connect(path) as newer:
-        newer.execute("PRAGMA user_version = 99")
-    newer.close()
+def test_what_is_too_old_goes_a_part_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_ROWS_AT_ONCE", 10)
+    kept = Kept(tmp_path / "h.sqlite", max_age_s=100.0)
+    kept.take([move(1.0, "healthy"), *(x for n in range(25) for x in whole(f"r{n}", f"s{n}", 1.0 + n))])
+    assert not kept.store.prune(now=100.0)
+    steps = 0
+    while kept.store.prune(now=112.5):
+        steps += 1
+        assert kept.turn("r11") is not None
+    assert steps == 2 and kept.turn("r10") is None
+    assert kept.session("s9") is None and kept.session("s12") is not None
+    assert kept.answers._db.execute("SELECT count(*) FROM windows").fetchone()[0] == 0
+    kept.close()
+
+
+def test_it_stays_within_its_size_and_the_oldest_go_first(tmp_path):
+    kept, number, largest = Kept(tmp_path / "h.sqlite", max_mb=16), 0, 0
+    for _ in range(60):
+        for _ in range(10):
+            batch = [
+                each for n in range(number, number + 20) for each in whole(f"r{n}", f"s{n % 97}", float(n))
+            ]
+            number += 20
+            kept.take(batch)
+        while kept.store.prune(now=0.0):
+            pass
+        largest = max(largest, kept.path.stat().st_size)
+    assert largest <= 16 << 20 and number * 1500 > 16 << 20
+    assert kept.turn("r1") is None and kept.turn(f"r{number - 600}") is not None
+    kept.close()
+
+
+def test_only_its_owner_may_read_it(tmp_path, kept):
+    kept.take(whole("r1", "s", 1.0))
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
+    assert len(modes) == 4 and set(modes.values()) == {0o600}, modes
+
+
+def test_one_process_writes_it(kept):
+    with pytest.raises(ValueError, match="another"):
+        opened(kept.path)
+
+
+@pytest.mark.parametrize("what", ["text", "sqlite", "version"])
+def test_a_file_that_is_not_ours_is_left_alone(tmp_path, what):
+    path = tmp_path / "h.sqlite"
+    if what == "text":
+        path.write_bytes(b"no database at all\n" * 1000)
+    elif what == "sqlite":
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE turns (mine TEXT)")
+        other.close()
+    else:
+        opened(path).close()
+        with sqlite3.connect(path) as newer:
+            newer.execute("PRAGMA user_version = 99")
+        newer.close()
+    path.chmod(0o644)
     before = path.read_bytes()
-    async with running(tmp_path / "h") as history:
-        history.take(whole("r1", "s", 1.0))
-        await until(lambda: history.written == 1)
-        assert await history.turn("r0") is None and await history.turn("r1") is not None
-    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="no history of this version"):
+        opened(path)
+    assert path.read_bytes() == before and stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-async def test_a_fault_of_ours_costs_what_was_folded_and_no_more(tmp_path, caplog):
-    async with running(tmp_path / "h") as history:
-        [*_, end, _] = whole("r0", "s", 1.0)
-        history.take([*whole("r0", "s", 1.0)[:-2], msgspec.structs.replace(end, usage=None)])
-        await until(lambda: any("lost" in each.getMessage() for each in caplog.records))
-        history.take(whole("r1", "s", 1.0))
-        await until(lambda: history.written == 1)
-
-
-async def test_nothing_of_what_was_said_can_be_in_there(tmp_path):
-    """Records have no field for it; names of tools and models are there."""
-    async with running(tmp_path / "h") as history:
-        history.take(whole("r1", "s", 1.0))
-        await until(lambda: history.written == 1)
-    columns = {row[1] for table in ("turns", "sessions") for path in (tmp_path / "h").glob("*.sqlite")
-               for row in sqlite3.connect(path).execute(f"PRAGMA table_info({table})")}  # fmt: skip
-    assert not columns & {"prompt", "arguments", "content", "text", "body", "key"}
+def test_rows_that_somebody_changed_are_read_as_far_as_they_go(kept):
+    kept.take(begun("s", 1.0) + whole("r1", "s", 1.0) + whole("r2", "s", 3.0))
+    with sqlite3.connect(kept.path) as other:
+        other.execute(
+            "UPDATE turns SET loads = 'no JSON', records = 'x' || char(10) || records WHERE turn = 'r1'"
+        )
+        other.execute("UPDATE turns SET records = 'nothing' WHERE turn = 'r2'")
+        other.execute("INSERT INTO windows VALUES (?, 0.0, 'no record')", (GATEWAY,))
+    other.close()
+    assert kept.turn("r1").became.outcome == "finished" and kept.turn("r2") is None
+    assert [turn["turn"] for turn in kept.session("s")["turns"]] == ["r1"]
+    assert kept.look()["turns"] == 2

@@ -25,7 +25,6 @@ COUNTED_ELSEWHERE = (
     *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced", "contents_left_out"),
     *("requests_passed_on", "sessions_adopted", "peers_unreached", "shared_entries_withheld"),
     *("tool_spans_taken", "tool_spans_left", "faults", "control_actions_unrecorded"),
-    *("history_turns", "history_dropped", "history_failures"),
 )
 
 OUTCOME = Objective(ObjectiveConfig(), max_sessions=1)

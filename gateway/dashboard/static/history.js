@@ -86,7 +86,7 @@ export class HistoryView {
     } catch (error) {
       if (error instanceof KeyRequired) return this.#on.key();
       if (asked !== this.#asked) return;
-      const why = error.status === 404 ? ["This gateway remembers nothing: ", h("code", {}, "history.path"), " is not set."] : [`It could not be asked (${reasonOf(error)}).`];
+      const why = error.status === 404 ? ["No history is configured: start ", h("code", {}, "turnpike history"), " and set ", h("code", {}, "history.url"), "."] : [`It could not be asked (${reasonOf(error)}).`];
       this.#result.replaceChildren(h("p", { className: "hint warn" }, ...why));
     }
   }

@@ -9,16 +9,14 @@ answered unless a gateway has answered it.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any, Final
 
 import orjson
 from aiohttp import web
 
-from gateway.dashboard.history_views import merge_looks, merge_session_pages
 from gateway.server.aggregator.control_client import Answer, ControlClient
 from gateway.server.aggregator.merged_events import MergedEvents, Positions
-from gateway.server.aggregator.merged_views import View, merge_graphs, merge_snapshots
+from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
 from gateway.server.control_access import TRACES_PATH
 from gateway.server.settings import DIFF_PATH, RELOAD_PATH
 
@@ -42,10 +40,6 @@ class How(Enum):
     """Not at all: Prometheus scrapes each gateway."""
     SNAPSHOT = "snapshot"
     GRAPHS = "graphs"
-    HISTORY = "history"
-    """Those that have one answer, and are added up."""
-    SESSION = "session"
-    """The same, of those that had a part of it."""
     EVENTS = "events"
     HEALTH = "health"
     READINESS = "readiness"
@@ -61,8 +55,8 @@ ROUTES: Final = (
     ("GET", "/turnpike/events", How.EVENTS),
     ("GET", "/turnpike/turns/{id}", How.KNOWS),
     ("GET", "/turnpike/graphs", How.GRAPHS),
-    ("GET", "/turnpike/history", How.HISTORY),
-    ("GET", "/turnpike/sessions/{id}", How.SESSION),
+    ("GET", "/turnpike/history", How.ANY),
+    ("GET", "/turnpike/sessions/{id}", How.KNOWS),
     ("POST", "/turnpike/sessions/{id}/finish", How.KNOWS),
     ("POST", "/turnpike/sessions/{id}/stop", How.KNOWS),
     ("GET", "/metrics", How.METRICS),
@@ -95,8 +89,6 @@ class AggregatedControl:
             How.METRICS: self._refuse_metrics,
             How.SNAPSHOT: self._get_snapshot,
             How.GRAPHS: self._get_graphs,
-            How.HISTORY: partial(self._add_up, merge_looks),
-            How.SESSION: partial(self._add_up, merge_session_pages),
             How.EVENTS: self._events.serve,
             How.HEALTH: self._get_health,
             How.READINESS: self._get_readiness,
@@ -156,16 +148,6 @@ class AggregatedControl:
             return refused
         merged: Any = merge_graphs(orjson.loads(answer.body) for _, answer in answers)
         return _passed_on(answers[0][1]._replace(body=_written(merged)))
-
-    async def _add_up(
-        self, merge_all: Callable[[list[View]], View], request: web.Request
-    ) -> web.StreamResponse:
-        answers = [answer for _, answer in await self._ask_all(request)]
-        found = [answer for answer in answers if answer.status == 200]
-        if len(found) == 1 or not found:
-            return _passed_on((found or answers)[0]) if answers else _none_answers()
-        merged = merge_all([orjson.loads(answer.body) for answer in found])
-        return _passed_on(found[0]._replace(body=_written(merged)))
 
     async def _get_health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})

@@ -1,0 +1,157 @@
+"""`turnpike history`: follows gateways, deletes what is too old, and answers over HTTP."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp import web
+
+from gateway.config.load import ConfigError, read_api_key
+from gateway.config.server import is_loopback, split_listen
+from gateway.history.answers import Answers
+from gateway.history.sources import Events, Files
+from gateway.history.store import Store
+from gateway.server.control_access import ControlAccess
+from gateway.server.tasks import TaskGroup
+from gateway.server.tenants import Tenants, hash_key
+
+_log: Final = logging.getLogger(__name__)
+_LISTEN: Final = "127.0.0.1:8082"
+_PATH: Final = "turnpike-history.sqlite"
+_PERIOD_S: Final = 1.0
+_MAX_WAITING: Final = 16  # questions; more are refused
+_FAULTS: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError, sqlite3.Error)
+T = TypeVar("T")
+
+
+def add_history(commands: Any) -> None:
+    """The `history` command, below the `turnpike` command's."""
+    history = commands.add_parser("history", help="keep what gateways did, and answer for it")
+    add, again = history.add_argument, {"action": "append", "default": list[str]()}
+    add("--gateway", **again, metavar="URL", help="a control plane to follow; again for more")
+    add("--stream", **again, metavar="FILE", help="a stream.path to follow; again for more")
+    add("--path", default=_PATH, metavar="FILE", help=f"the SQLite file (default {_PATH})")
+    add("--listen", default=_LISTEN, metavar="HOST:PORT", help=f"where it answers (default {_LISTEN})")
+    add("--max-mb", type=int, default=4096, metavar="N", help="of the file; the oldest go (default 4096)")
+    add("--max-age-h", type=float, default=168.0, metavar="H", help="what is older goes (default 168)")
+    add("--gateway-key-env", metavar="VARIABLE", help="the environment variable with the gateways' read key")
+    add("--key-env", metavar="VARIABLE", help="the environment variable with the key that is asked for here")
+    history.set_defaults(command=_history)
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    for url in arguments.gateway:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+            raise ConfigError(f"--gateway: a control plane is a URL, not {url!r}")
+    if not arguments.gateway and not arguments.stream:
+        raise ConfigError("nothing to follow: name a --gateway URL, or a --stream FILE")
+    if arguments.max_mb < 16 or not arguments.max_age_h > 0:
+        raise ConfigError("--max-mb is at least 16, --max-age-h more than 0")
+    gateway_key = read_api_key(arguments.gateway_key_env, None, os.environ)
+    key = read_api_key(arguments.key_env, None, os.environ)
+    if key is None and not is_loopback(arguments.listen):
+        raise ConfigError(f"--listen: {arguments.listen} is reachable from elsewhere; name a --key-env")
+    sources: list[Events | Files] = [Events(each, gateway_key) for each in arguments.gateway]
+    sources += map(Files, map(Path, arguments.stream))
+    path, (host, port) = Path(arguments.path), split_listen(arguments.listen)
+    store = Store(path, max_bytes=arguments.max_mb << 20, max_age_s=arguments.max_age_h * 3600)
+    hashes = [hash_key(key)] if key is not None else []
+    access = ControlAccess(write_hashes=(), read_hashes=hashes, tenants=Tenants(()), hosts=[host.lower()])
+    app = History(Answers(path), store, sources).app(access)
+    web.run_app(app, host=host, port=port, access_log=None, print=lambda _: None)
+    return 0
+
+
+class History:
+    """One thread writes, another one answers; the loop waits for neither."""
+
+    def __init__(self, answers: Answers, store: Store, sources: Sequence[Events | Files]) -> None:
+        self._answers, self._store, self._sources = answers, store, sources
+        self._writer, self._reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._waiting = 0
+        self._failing = {each.name: "" for each in sources}  # why; empty before the first try
+
+    def app(self, access: ControlAccess) -> web.Application:
+        app = web.Application(middlewares=[access.check])
+        ask, answers = partial(partial, self._answer), self._answers
+        app.router.add_get("/turnpike/turns/{id}", ask(answers.turn))
+        app.router.add_get("/turnpike/sessions/{id}", ask(answers.session))
+        app.router.add_get("/turnpike/history", ask(answers.look))
+        app.router.add_get("/turnpike/readyz", self._get_readiness)
+        app.cleanup_ctx.append(self._run)
+        return app
+
+    async def _run(self, _: web.Application) -> AsyncIterator[None]:
+        tasks = TaskGroup()
+        for source in self._sources:
+            tasks.supervise("follower", partial(self._follow, source), of=source.name)
+        tasks.supervise("pruning", self._prune)
+        yield
+        await tasks.cancel()
+        for each in (self._writer, self._reader):
+            await asyncio.to_thread(each.shutdown)
+        self._answers.close()
+        self._store.close()
+
+    async def _follow(self, source: Events | Files) -> None:
+        name = source.name
+        while True:
+            try:
+                position = await self._write(self._store.position, name)
+                async with contextlib.aclosing(source.batches(position)) as batches:
+                    async for batch in batches:
+                        if batch.lines or batch.gaps or batch.begins:
+                            await self._write(self._store.write, name, batch)
+                        if batch.gaps:
+                            _log.warning("records of %s are missing: it has them no more", name)
+                        if self._failing.pop(name, None) is not None:
+                            _log.info("%s is followed", name)
+                raise OSError("the stream ended")
+            except _FAULTS as error:
+                why = str(error) or type(error).__name__
+                if not self._failing.get(name):
+                    _log.warning("%s cannot be followed for now: %s", name, why)
+                self._failing[name] = why
+            await asyncio.sleep(_PERIOD_S)
+
+    async def _prune(self) -> None:
+        while True:
+            with contextlib.suppress(sqlite3.Error):  # whoever writes meets it, too
+                while await self._write(partial(self._store.prune, now=time.time())):
+                    pass
+            await asyncio.sleep(_PERIOD_S)
+
+    async def _write(self, work: Callable[..., T], *about: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, work, *about)
+
+    async def _get_readiness(self, _: web.Request) -> web.Response:
+        failing = [f"{len(self._failing)} of {len(self._sources)} sources"] if self._failing else []
+        return web.json_response({"ready": not failing, "failing": failing}, status=503 if failing else 200)
+
+    async def _answer(self, answer: Callable[..., Any], request: web.Request) -> web.Response:
+        if self._waiting >= _MAX_WAITING:
+            return web.json_response({"error": "too many questions at a time"}, status=503)
+        self._waiting += 1
+        question = partial(self._answers.encoded, answer, request.match_info.get("id"), request.query)
+        try:
+            body = await asyncio.get_running_loop().run_in_executor(self._reader, question)
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except sqlite3.Error as error:
+            return web.json_response({"error": f"no answer: {error}"}, status=503)
+        finally:
+            self._waiting -= 1
+        if body is None:
+            return web.json_response({"error": "nothing is known of it (any more)"}, status=404)
+        return web.Response(body=body, content_type="application/json")
