@@ -21,7 +21,7 @@ def pytest_configure() -> None:
     guard()  # engines, gateways, browsers and agents end with the run, whatever ends that
 
 
-class ByEngines(LoadFileScheduling):
+class ByEngines(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """A file's tests run on one worker; those of all files that share the real engines, too, and first."""
 
     def _split_scope(self, nodeid: str) -> str:

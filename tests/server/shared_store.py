@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.processes import free_port
 from gateway.wire.kv_transfer import TransferName
 from lab.engine import tiny_model
+from scripted_engine.ports import free_port
 from scripted_engine.process import EngineOptions, ScriptedEngine
 
 MODEL: Final = "attentive"

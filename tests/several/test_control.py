@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from scripted_engine.ports import free_port
 from tests.server.bench import Client, Message, get
-from tests.several.fleet import READY_WITHIN_S, Fleet, free_port, running_fleet
+from tests.several.fleet import READY_WITHIN_S, Fleet, running_fleet
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
