@@ -33,7 +33,8 @@ from lab.simulator.isolated import IsolatedTimes
 from lab.simulator.run import simulate
 
 _PROFILE = "qwen3-coder-30b-a3b@h100"
-_SESSIONS = 48
+_SESSIONS = {"saga-tenants": 12, "mars-ilr3": 120, "sutradhara-fan-out": 120}
+"""As many as are played within a minute or two."""
 _PER_H = 900.0
 """Well above what one replica of this kind can serve."""
 _POLICIES = ("turnpike", "turnpike+plugin", "turnpike+offload", "turnpike+plugin+offload")
@@ -48,9 +49,9 @@ def main() -> int:
     arguments = parser.parse_args()
     tasks = [(mix, policy) for mix in MIXES for policy in _POLICIES] + list(_MORE)
     with tempfile.TemporaryDirectory() as folder:
-        files = {mix: composed(mix, Path(folder), count=_SESSIONS) for mix in MIXES}
+        files = {mix: composed(mix, Path(folder), count=_SESSIONS[mix]) for mix in MIXES}
         with get_context("fork").Pool(arguments.jobs) as pool:
-            digests = pool.starmap(digest_of, [(files[mix], policy) for mix, policy in tasks])
+            digests = pool.starmap(digest_of, [(files[mix], policy, _SESSIONS[mix]) for mix, policy in tasks])
     found = {f"{mix} {policy}": digest for (mix, policy), digest in zip(tasks, digests, strict=True)}
     wanted = found
     if arguments.against is not None:
@@ -67,7 +68,7 @@ def main() -> int:
     return 0 if all(each["ok"] for each in report.values()) else 1
 
 
-def digest_of(path: Path, policy: str) -> str:
+def digest_of(path: Path, policy: str, count: int) -> str:
     # A simulated engine has one connector: to its host's memory, or to the other engines.
     offload_gb, network_gbit_s = (0.0, 100.0) if "prefill=" in policy else (16.0, 0.0)
     fleet = FleetSpec(
@@ -76,7 +77,7 @@ def digest_of(path: Path, policy: str) -> str:
         )
     )
     workload = load(path, fleet)
-    sessions = draw(workload.sessions, arrivals=Arrivals.POISSON, per_h=_PER_H, count=_SESSIONS, seed=1009)
+    sessions = draw(workload.sessions, arrivals=Arrivals.POISSON, per_h=_PER_H, count=count, seed=1009)
     plan = parse_policies(policy)[0].variants[0].plan(fleet, None)
     digest = blake2b(digest_size=12)
     profile, options = load_profile(_PROFILE), plan.options
