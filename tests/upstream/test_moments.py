@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.upstream.moments import Moment, Run
+from gateway.upstream.moments import Moment, Run, in_task
 
 
 def start(coroutine) -> tuple[Run, list[str]]:
@@ -106,3 +106,30 @@ async def test_called_off_it_does_not_hear_of_the_future_any_more():
     run.cancel()
     await asyncio.sleep(0)
     assert ends == ["end"]
+
+
+async def test_a_task_gets_its_result_or_its_error_and_can_be_cancelled():
+    moment, ends = Moment(), []
+
+    async def work(result):
+        try:
+            await moment
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    cancelled = asyncio.create_task(in_task(work(1)))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert ends == ["cancelled"]
+    waits = asyncio.create_task(in_task(work(2)))
+    await asyncio.sleep(0)
+    moment.come()
+    assert await waits == 2
+    with pytest.raises(ValueError, match="no"):
+        await in_task(work(ValueError("no")))
