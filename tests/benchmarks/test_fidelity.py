@@ -1,15 +1,13 @@
 """The parts of the comparison between live and simulated, without anything live."""
 
-import msgspec
 import pytest
 
-from benchmarks.fidelity.compare import asked, judge_estimates, judge_ranks
+from benchmarks.fidelity.compare import judge_ranks
 from benchmarks.fidelity.costs import Asked, Costs, fitted
 from benchmarks.live import Completions
 from benchmarks.verdict import Verdict
 from gateway.cost.roofline import Batch, context_product, step_s
 from gateway.domain.ids import ReplicaId
-from gateway.domain.records import Expected
 from lab.engine.step_log import Row, Step
 from lab.simulator.results import TurnOutcome
 
@@ -50,14 +48,6 @@ def test_costs_are_found_again():
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
 
-def test_nothing_is_found_to_cost_less_than_nothing():
-    steps = [Step(0.0, 0.1, [Row(tokens, 0, 5_000)]) for tokens in (1, 10, 100)]
-    found = fitted(steps, [Asked(10, 0.5), Asked(10_000, 0.4)])
-    assert all(getattr(found, name) >= 0 for name in Costs.__struct_fields__)
-    assert found.idle_share == 1.0  # nothing was seen of it
-    assert found.times(2.0).request_s == 2 * found.request_s and found.times(2.0).idle_share == 1.0
-
-
 def completions(**seconds: float) -> Completions:
     found = Completions()
     found.seconds = seconds
@@ -85,49 +75,9 @@ def test_only_arms_that_differ_live_are_ranked(lived, played, ranked, wrong):
     assert verdict.figures["pairs_ranked_otherwise"].value == wrong
 
 
-def test_a_group_is_of_sessions_whose_names_begin_alike():
-    assert completions(a1=1.0, a2=3.0, b1=50.0).of("a").mean == 2.0
-
-
 def turn(prompt_tokens: int, arrival_s: float, first_token_s: float) -> TurnOutcome:
     return TurnOutcome(
         session="a", thread=0, turn=0, tenant="", replica=ReplicaId(""), arrival_s=arrival_s, waited_s=0.5,
         began_s=0.0, first_token_s=first_token_s, end_s=first_token_s, prompt_tokens=prompt_tokens,
         cached_tokens=0, output_tokens=1, preemptions=0, refusals=0,
     )  # fmt: skip
-
-
-def test_what_was_not_in_the_engine_was_outside():
-    run = Completions()
-    run.pace_s = 2.0
-    # Sent at 1.0 and answered at 9.0; the engine had it from 103.0 to the end of its prompt, at 107.0.
-    run.turns = [turn(500, 1.0, 9.0), turn(70, 1.0, 2.0), turn(70, 1.0, 2.0), turn(90, 1.0, 2.0)]
-    steps = [
-        Step(103.5, 1.5, [Row(300, 0, 500, 103.0), Row(70, 0, 70, 103.0)]),
-        Step(105.0, 2.0, [Row(200, 300, 500, 103.0), Row(1, 70, 70)]),
-        Step(107.0, 2.0, [Row(1, 500, 500)]),
-        Step(109.0, 2.0, [Row(500, 0, 500)]),  # it was preempted
-    ]
-    other = [Step(98.0, 5.0, [Row(1, 20, 20)])]
-    assert asked(run, [steps, other]) == [Asked(500, (8.0 - 0.5 - 4.0) / 2.0, is_beside_idle=True)]
-    steps.insert(0, Step(100.0, 3.0, [Row(1, 20, 20)]))
-    assert asked(run, [steps]) == [Asked(500, (8.0 - 0.5 - 4.0) / 2.0)]
-
-
-def test_what_was_expected_of_a_turn_is_held_against_what_came(tmp_path):
-    run, verdict = Completions(), Verdict()
-    run.stream = tmp_path / "stream"
-    times = dict.fromkeys(Expected.__struct_fields__, 0) | {
-        "first_token_ms": 80.0, "first_token_p10_ms": 50.0, "first_token_p90_ms": 90.0
-    }  # fmt: skip
-    where = {"at_s": 0.0, "session": None, "replica": "a"}
-    records = []
-    for turn in ("one", "two"):
-        records.append(
-            {**where, "type": "gpu_submit", "turn": turn, "prompt_bytes": 1, "attempt": 1, "expected": times}
-        )
-        records.append({**where, "type": "gpu_1st_token", "turn": turn, "launch_delay_ms": 100.0})
-    run.stream.write_bytes(b"\n".join(map(msgspec.json.encode, records)))
-    judge_estimates([run], verdict)
-    told = [figure.value for figure in verdict.figures.values()]
-    assert told == [pytest.approx(0.2), pytest.approx(0.0), 0.0]

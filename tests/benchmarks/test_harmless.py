@@ -8,13 +8,11 @@ from benchmarks.harmless import (
     QUICK,
     Played,
     Point,
-    chosen,
     grid,
     judge,
     lines,
     sessions,
 )
-from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
 from lab.workload.trace.format import check
 
@@ -42,14 +40,6 @@ def test_sessions_hold_what_the_point_says(who):
     pauses = [tool.duration_s for turn in turns for tool in turn.tools] or [turn.pause_s for turn in turns]
     assert sum(pauses) / len(pauses) == pytest.approx(4.0, rel=0.25)
     assert drawn == sessions(point, 60, 200)
-
-
-def test_points_are_drawn_or_named():
-    assert chosen(["tiny_4s_3500_x3_tools"], points=1, draw=1) == [QUICK[0]]
-    assert len(set(chosen(None, points=7, draw=1))) == 7
-    assert chosen(None, points=7, draw=1) != chosen(None, points=7, draw=2)
-    with pytest.raises(BenchmarkError, match="no point"):
-        chosen(["nowhere"], points=1, draw=1)
 
 
 def test_ours_is_held_against_the_best_of_all():

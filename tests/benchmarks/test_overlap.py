@@ -8,7 +8,6 @@ from benchmarks.overlap import (
     Figures,
     judge_ablation,
     judge_harm,
-    load_at,
 )
 from benchmarks.verdict import Verdict
 
@@ -32,13 +31,6 @@ def test_less_than_the_papers_gain_is_missed(ours, missed):
     assert verdict.missed == missed
     gain = verdict.figures["paper_both_ftr_p50_less"].value
     assert gain == pytest.approx(1 - ours / 40, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("time_s", "load"), [(10.0, 1.0), (20.0, 1.0), (25.0, 1.5), (30.0, 2.0), (45.0, 2.5), (90.0, 3.0)]
-)
-def test_the_load_at_a_time_is_read_off_the_curve(time_s, load):
-    assert load_at([(1.0, 20.0), (3.0, 60.0), (2.0, 30.0)], time_s) == load
 
 
 @pytest.mark.parametrize(("on", "missed"), [(1.005, 0), (1.02, 4)])

@@ -7,18 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.processes import BenchmarkError
 from benchmarks.results import compares, page
 from benchmarks.results.__main__ import PAGE, Bench, fill
 from benchmarks.results.figures import KEPT, cells, ratio, strongest
 from benchmarks.results.scenario import Compare, Scenario, names
 from benchmarks.results.store import FOLDER, Run, Store
-from benchmarks.results.world import World
 from benchmarks.verdict import Verdict
-from lab.simulator.baselines.spec import parse_policies
-from lab.simulator.experiment.trial import Setting, Staged, Trial
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
-from lab.workload.trace.format import Session, Thread, Tool, Turn
 
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),))
 
@@ -141,50 +136,6 @@ def test_a_target_is_of_the_mean_ratio_or_of_its_whole_interval(scenario):
     assert with_target(at_least=0.6, is_sure=True)[f"{name}_low"][1:] == (">= 0.6", True)
     assert not with_target(at_least=0.9)[name][2]
     assert not with_target(loads=[1.5])
-
-
-def test_tenants_are_compared_with_all_seeds_as_one(scenario):
-    def of(policy: str, seed: int, **slowdowns: list[float]) -> Run:
-        return msgspec.structs.replace(run(policy, 120.0, seed, 1.0), slowdowns=slowdowns)
-
-    runs = [
-        of("affinity", 1, a=[4.0], b=[1.0]),
-        of("affinity", 2, a=[8.0], b=[1.0]),
-        of("turnpike", 1, a=[1.0, 2.0], b=[9.0]),
-        of("turnpike", 2, a=[3.0, 2.0], b=[9.0]),
-    ]
-    metrics = ("slowdown_p99.first", "slowdown_mean.first", "goodput_1.5.first")
-    compared = [
-        Compare(policy="turnpike", metrics=metrics),
-        Compare(policy="turnpike", against=["affinity"], metrics=("slowdown_p99.both",)),
-    ]
-    groups = {"first": ["a"], "both": ["a", "b"]}
-    found = judged(msgspec.structs.replace(scenario, tenants=groups, compares=compared), runs)
-    assert [value for value, _, _ in found.values()] == [3.0, 2.0, 0.25, 1.125]
-
-
-def test_a_scenario_says_what_its_base_does_not_and_a_command_line_more():
-    base, like = Scenario.read("routing-like"), Scenario.read("routing-unlike")
-    assert like.policies == base.policies and like.fleet.noise == base.fleet.noise
-    assert {group.profile for group in like.fleet.replicas} > {group.profile for group in base.fleet.replicas}
-    changed = Scenario.read("routing-like", ["seeds = 2", "first_seed = 21", "fleet.noise = 0.0"])
-    assert list(changed.all_seeds) == [21, 22]
-    assert changed.fleet == msgspec.structs.replace(base.fleet, noise=0.0)
-    for wrong in ("seeds", "no_such = 1", "seeds = 'x'"):
-        with pytest.raises(BenchmarkError, match="routing-like: "):
-            Scenario.read("routing-like", [wrong])
-    with pytest.raises(BenchmarkError, match="there is no scenario 'x'"):
-        Scenario.read("x")
-
-
-def session(name: str, tokens: int = 100, tenant: str = "default") -> Session:
-    turn = Turn(input_tokens=tokens, output_tokens=2, tools=(Tool(name="t", duration_s=1.0),))
-    return Session(id=name, tenant=tenant, threads=(Thread(turns=(turn,)),))
-
-
-def staged(world: World, pool: list[Session]) -> Staged:
-    setting = Setting(workload=pool, fleet=FLEET, sessions=20)
-    return world.stage(setting, Trial(parse_policies("affinity")[0].variants[0], 3600.0, 1))
 
 
 @pytest.mark.slow

@@ -1,18 +1,15 @@
 """What is read of AIPerf, of vLLM's benchmark and of engines, and how Turnpike's figures are judged."""
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import ROOT, BenchmarkError
-from benchmarks.rivals import agents, aiperf, chats, multi_turn
-from benchmarks.rivals.__main__ import tree_of
+from benchmarks.processes import BenchmarkError
+from benchmarks.rivals import agents, aiperf, chats
 from benchmarks.rivals.aiperf import Load
-from benchmarks.rivals.arms import NONE, OURS, arms
-from benchmarks.rivals.judging import COLD, Bound, Figures, judge
-from benchmarks.rivals.multi_turn import Asked
+from benchmarks.rivals.arms import OURS
+from benchmarks.rivals.judging import COLD, Figures, judge
 from benchmarks.stock_engines import PrefixCache
 from benchmarks.verdict import Verdict
 
@@ -50,15 +47,6 @@ def test_hits_are_those_since_then_of_all_engines():
         PrefixCache.read(["vllm:something_else 3"])
 
 
-def test_a_run_lasts_from_the_first_request_to_the_last_answer():
-    asked = [
-        Asked(ttft_ms=100, latency_ms=500, start_time_ms=2_000),
-        Asked(ttft_ms=300, latency_ms=2_000, start_time_ms=1_000),
-    ]
-    run = multi_turn.figures(asked, 3, 0.5, 0.1)
-    assert (run["requests_per_s"], run["ttft_mean_ms"], run["latency_mean_ms"]) == (1.0, 200, 1_250)
-
-
 def run(mean: float, hits: float = 0.8, failed: int = 0) -> Figures:
     return {"mean": mean, "p90": 2 * mean, "hit_rate": hits, "failed": failed, "strangers": 0.0}
 
@@ -78,30 +66,3 @@ def test_the_median_of_the_rounds_is_held_against_the_best_other(ours, missed):
     judge(verdict, "", {OURS: ours, **others}, agents.BOUNDS)
     assert verdict.missed == missed
     assert verdict.figures["slow.mean"].value == 30.0
-
-
-def test_to_an_arm_it_is_compared_round_by_round():
-    verdict, bound = Verdict(), Bound(figure="mean", to=NONE, at_most=1.0)
-    judge(verdict, "4s.", {OURS: [run(20.0), run(11.0)], NONE: [run(40.0), run(10.0)]}, [bound])
-    assert verdict.figures["4s.mean_to_none"].value == 0.8
-    low, high = (verdict.figures[f"4s.mean_to_none_{side}"].value or 0.0 for side in ("low", "high"))
-    assert low < 0.5 < high
-    judge(alone := Verdict(), "", {OURS: [run(20.0)]}, [bound])
-    assert "mean_to_none" not in alone.figures
-
-
-def test_with_short_pauses_it_should_gain_and_with_long_ones_do_no_harm():
-    def targets(pause_s: float) -> set[str]:
-        return {each.figure for each in chats.bounds(pause_s) if each.at_most or each.at_least}
-
-    assert targets(0.15) == {"ttft_p99_ms", "requests_per_s"}
-    assert targets(4.0) == {"ttft_p99_ms", "duration_s", "ttft_mean_ms"}
-
-
-def test_rows_and_arms_are_those_that_there_are():
-    assert chats.rows_of("4,2:30") == {4.0: 40, 2.0: 30}
-    assert chats.rows_of(None, is_quick=True) == {4.0: 40, 0.15: 40}
-    assert {*agents.ARMS, *chats.ARMS, *multi_turn.ARMS} <= arms().keys()
-    assert tree_of(str(ROOT)) == ROOT
-    with pytest.raises(argparse.ArgumentTypeError, match="no checkout"):
-        tree_of("/")

@@ -2,36 +2,15 @@
 
 import json
 import random
-from collections import Counter, deque
+from collections import Counter
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from benchmarks.dialects import DIALECTS
 from benchmarks.soak import __main__ as soak
 from benchmarks.soak import agents, engine
-from benchmarks.soak.gateway import container_sizes
 from benchmarks.verdict import Verdict
-
-
-class Books(msgspec.Struct):
-    live: dict
-    log: list
-
-
-class Owner:
-    __slots__ = ("books", "queue")
-
-    def __init__(self, books: Books) -> None:
-        self.books = books
-        self.queue = deque([1, 2])
-
-
-def test_containers_are_counted_by_who_holds_them():
-    Books.__module__ = Owner.__module__ = "gateway.tested"
-    owner = Owner(Books({"a": [1, 2, 3], "b": []}, [(), ()]))
-    assert container_sizes(owner) == {"Owner.queue": 2, "Books.live": 2, "Books.live[]": 3, "Books.log": 2}
 
 
 def left(folder: Path, records: list[dict], reports: list[dict]) -> soak.Left:

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from benchmarks.shapes import SHAPES, Measured
-from benchmarks.tables import disturbed, fastest, judge
-from benchmarks.verdict import Interval, Spread, Verdict, percentile, ratios
+from benchmarks.tables import fastest, judge
+from benchmarks.verdict import Interval, Spread, Verdict, ratios
 
 C1, C32, *_ = SHAPES
 
@@ -44,24 +44,11 @@ def test_what_is_missed_or_was_not_measured_fails(value):
     }
 
 
-def test_a_figure_is_given_once():
-    verdict = Verdict()
-    verdict.tell("x", 1.0)
-    with pytest.raises(ValueError, match="twice"):
-        verdict.tell("x", 2.0)
-
-
 def test_ratios_are_taken_round_by_round():
     # The machine was twice as slow in the second round; the ratio is the same.
     assert ratios([20.0, 10.0, 30.0], [10.0, 5.0, 10.0]) == Spread(2.0, 2.0, 3.0)
     assert ratios([1.0], [0.0]) is None
     assert ratios([], []) is None
-
-
-def test_percentiles():
-    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert percentile(list(range(1, 101)), 99) == 99
-    assert percentile([7.0], 99) == 7.0
 
 
 def test_the_fastest_rival_is_the_one_that_counts():
@@ -79,11 +66,6 @@ def test_a_rival_that_gave_wrong_answers_is_none():
     verdict = Verdict()
     judge(C32, results, verdict)
     assert verdict.missed == ["json_2kb_c32_ratio"]
-
-
-def test_it_is_told_when_the_machine_was_not_quiet():
-    results = {"one": {"turnpike": rounds(1, 2, strangers_share=0.05), "smg": rounds(1, strangers_share=0.3)}}
-    assert disturbed(results) == (1, 3)
 
 
 def test_the_interval_of_a_mean():

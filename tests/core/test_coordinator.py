@@ -31,7 +31,6 @@ from tests.core.playbook import (
 )
 
 HOME = PlacementReason.STATE_LIVES_THERE
-RETRY = PlacementReason.RETRIED_ELSEWHERE
 
 
 # --- one request ---------------------------------------------------------------------------------

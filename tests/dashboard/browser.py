@@ -1,7 +1,6 @@
 """A real headless Chromium, driven over its DevTools protocol; no driver of somebody else's in between."""
 
 import asyncio
-import base64
 import json
 import os
 import subprocess
@@ -146,10 +145,6 @@ class Page:
     async def metrics(self) -> dict[str, float]:
         answer = await self.send("Performance.getMetrics")
         return {each["name"]: each["value"] for each in answer["metrics"]}
-
-    async def screenshot(self, path: Path, *, is_whole: bool = False) -> None:
-        answer = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
-        path.write_bytes(base64.b64decode(answer["data"]))
 
 
 @asynccontextmanager

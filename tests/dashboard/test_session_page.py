@@ -1,7 +1,5 @@
 """A session's own page, and what is over, in a real browser and from a real store."""
 
-import asyncio
-import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +21,6 @@ pytestmark = pytest.mark.slow
 TEXT = "document.getElementById('view-session').innerText"
 PARTS = "[...document.querySelectorAll('#view-session .part h3')].map(e => e.textContent)"
 READY = "document.querySelectorAll('#view-session .decisions tbody tr').length"
-SHOTS = os.environ.get("SHOTS")
 
 
 def told(now: float) -> list[rec.Record]:
@@ -66,12 +63,6 @@ async def opened(page: Page, control: FakeControl, hash_: str) -> None:
     await page.until(LIVE)
 
 
-async def shot(page: Page, name: str) -> None:
-    if SHOTS is not None:
-        await asyncio.sleep(0.5)
-        await page.screenshot(Path(SHOTS) / f"{name}.png")
-
-
 async def test_a_link_leads_to_all_that_is_known_of_a_session(page: Page, kept: FakeControl):
     await page.resize(1280, 900)
     await opened(page, kept, "#session=s-main")
@@ -93,7 +84,6 @@ async def test_a_link_leads_to_all_that_is_known_of_a_session(page: Page, kept: 
         holds=lambda rows: len(rows) == 2,
     )
     assert rows == ["s-main", "s-child"]
-    await shot(page, "session")
     await page.run("document.querySelector('.lineage a').click()")
     await page.until("document.querySelector('#view-session h2 code')?.textContent === 's-root'")
     await page.run("history.back()")
@@ -124,7 +114,6 @@ async def test_what_is_over_is_found_by_time_and_by_what_it_is(page: Page, kept:
         ["first token", "0.50 s", "1.5 s", "1.5 s"],
         ["on the replica", "1.0 s", "3.0 s", "3.0 s"],
     ]
-    await shot(page, "history")
     await page.run(
         "(document.querySelector('[name=trouble]').click(), "
         "document.querySelector('.history-form button').click())"
@@ -150,14 +139,13 @@ async def test_it_says_so_where_no_history_is_configured(page: Page, control: Fa
 async def test_a_phone_shows_all_of_it_and_can_be_read(page: Page, kept: FakeControl, scheme: str):
     await page.resize(390, 844)
     await page.prefer(color_scheme=scheme)
-    for name, hash_, ready in (
-        ("session", "#session=s-main", READY),
-        ("history", "?again#history", "document.querySelectorAll('.found a').length"),
+    for hash_, ready in (
+        ("#session=s-main", READY),
+        ("?again#history", "document.querySelectorAll('.found a').length"),
     ):
         await opened(page, kept, hash_)
         await page.until(ready)
         assert await page.run(OVERHANGING) == []
-        await shot(page, f"{name}-phone-{scheme}")
 
 
 async def test_a_page_that_needs_a_key_is_there_once_it_has_one(page: Page, kept: FakeControl):

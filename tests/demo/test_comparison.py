@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.live import Completions
-from demo import side_by_side
 from demo.agents import MINI_SWE_AGENT
 from demo.comparison import Comparison
 from demo.records import Held
@@ -13,30 +12,15 @@ from demo.replay import Played
 from demo.runs import AgentRun, Plan
 from demo.sides import Counts, Side
 from gateway.domain.decision import WaitReason
-from gateway.domain.ids import ReplicaId
 from lab.simulator.live.chat_agents import Turned
-from lab.simulator.results import SessionOutcome, TurnOutcome
-from lab.workload.trace.format import ServiceClass
+from tests.lab.simulator.measures import outcomes
 
 
 def outcome(session, at_s, *, waited_s=0.0, first_s, end_s):
-    return TurnOutcome(
-        session=session,
-        thread=0,
-        turn=0,
-        tenant="t",
-        replica=ReplicaId("r"),
-        arrival_s=at_s,
-        waited_s=waited_s,
-        began_s=at_s + waited_s,
-        first_token_s=at_s + first_s,
-        end_s=end_s,
-        prompt_tokens=100,
-        cached_tokens=64,
-        output_tokens=10,
-        preemptions=0,
-        refusals=0,
-    )
+    return outcomes.turn(
+        session, arrival_s=at_s, waited_s=waited_s, began_s=at_s + waited_s, first_token_s=at_s + first_s,
+        end_s=end_s, cached_tokens=64,
+    )  # fmt: skip
 
 
 def side(turns, *, turned=(), is_done=True, strangers=0.0, agent_s=10.0, **counts):
@@ -45,19 +29,7 @@ def side(turns, *, turned=(), is_done=True, strangers=0.0, agent_s=10.0, **count
     for turn in turns:
         seen.turn_done(turn)
         seen.session_done(
-            SessionOutcome(
-                id=turn.session,
-                tenant="t",
-                service_class=ServiceClass.REACTIVE,
-                agent_type="",
-                arrival_s=turn.arrival_s,
-                final_first_token_s=turn.first_token_s,
-                end_s=turn.end_s,
-                isolated_s=0.0,
-                deadline_s=None,
-                turns=1,
-                failed=False,
-            )
+            outcomes.session(turn.session, arrival_s=turn.arrival_s, end_s=turn.end_s, isolated_s=0.0)
         )
     agent = AgentRun(
         plan=Plan(name="mini-1", agent=MINI_SWE_AGENT, strip=False),
@@ -122,15 +94,3 @@ def test_whoever_was_not_served_makes_it_bad(compared):
     turns = [outcome("a", 0.0, first_s=1.0, end_s=30.0)]
     lost = side(turns, is_done=False)
     assert not Comparison(stock=lost, ours=compared.ours, held={}, kv_tokens=1, peak_tokens=1).is_done
-
-
-def test_the_text_has_it_all_and_fits_a_terminal(compared):
-    text = side_by_side.as_text(compared)
-    assert [*map(str.split, text.splitlines())].count(
-        "a conversation, mean 35.0 s 15.0 s 0.43 better".split()
-    ) == 1
-    assert "Turnpike: 1 sessions 8 s at the gateway: the sessions that were in are expected to need" in text
-    assert text.index("Where it does not help") < text.index("first token, 99th percentile: 2.0 s → 9.0 s")
-    assert max(len(line) for line in text.splitlines()) <= 110
-    nothing = Comparison(stock=compared.stock, ours=compared.stock, held={}, kv_tokens=1, peak_tokens=1)
-    assert "nothing here was worse" in side_by_side.as_text(nothing)

@@ -72,27 +72,6 @@ def runs():
     return [first, run("claude-2", CLAUDE_CODE, [head, title, exchange("s-2", 10.0)], strip=True)]
 
 
-def test_who_waited_for_a_place_is_counted_by_reason(tmp_path):
-    def held(session, reason, waited_ms):
-        common = {"session": session, "pool": "p", "tenant": "t"}
-        places = {"ahead": 0, "with_it": 2.0, "limit": 1.0}
-        enters = {"admitted": 1, "tokens": 1.0, "held": 1.0, "kv_limit": None}
-        waits = {"type": "session_held", "at_s": 1.0, **common, "reason": reason, **places}
-        return [waits, {"type": "session_admitted", "at_s": 2.0, **common, "waited_ms": waited_ms, **enters}]
-
-    at_once = held("s-0", "kv_full", 0.0)[1]
-    never = held("s-9", "kv_full", 0.0)[0]
-    told = [at_once, *held("s-1", "kv_full", 1500.0), *held("s-2", "window_full", 500.0)]
-    told += [*held("s-3", "kv_full", 500.0), never]
-    path = tmp_path / "stream.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in told) + '{"type": "session_he')
-    found = records.read(path).held()
-    assert {reason.value: (of.sessions, of.seconds) for reason, of in found.items()} == {
-        "kv_full": (2, 2.0),
-        "window_full": (1, 0.5),
-    }
-
-
 def test_every_run_one_session_is_good(runs, stream):
     made = report.make(runs, stream, ENGINES)
     assert made.is_good
@@ -111,18 +90,3 @@ def test_a_run_taken_for_two_sessions_is_wrong(runs, stream):
     assert [row.is_recognised for row in made.rows] == [False, True]
     assert not made.is_good
     assert "2 WRONG" in printing.as_text(made)
-
-
-def test_the_text_and_the_totals_say_the_same(runs, stream):
-    made = report.make(runs, stream, ENGINES)
-    text = printing.as_text(made)
-    assert "2 of 2 agent runs recognised as one session each; 2 sent no identity" in text
-    assert "3 turns, 1 tool phases (0.4 s in tools), 1 side requests" in text
-    assert "time added by the gateway: median 10.0 ms, p99 10.0 ms (3 requests)" in text
-    assert "9 hints followed by engines; KV held after 4 turns, 3 times until the next one" in text
-    assert "KV blocks retained at a time, at most: 70 of 4,095" in text
-    assert max(len(line) for line in text.splitlines()) <= 130
-    totals = made.totals()
-    assert (totals["ok"], totals["turns"], totals["cached_tokens"]) == (True, 3, 120)
-    assert (totals["hints_followed"], totals["turns_held"], totals["turns_returned"]) == (9, 4, 3)
-    assert (totals["most_blocks_retained"], totals["blocks"]) == (70, 4095)

@@ -5,16 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from demo import records, report
-from demo.agents import AGENTS, MINI_SWE_AGENT, Agent, Launch
-from demo.install import install_agents
+from demo.agents import MINI_SWE_AGENT, Agent, Launch
 from demo.processes import Children
-from demo.runs import Place, Plan, plans, run_agents
-from demo.scripts import scripts
-from demo.telemetry import EngineTelemetry
-from tests.engines import MODEL, Fleet
-from tests.gateways import running_gateway
-from tests.prerequisites import require_command
+from demo.runs import Place, Plan, run_agents
 
 
 @pytest.fixture
@@ -26,26 +19,6 @@ def children(tmp_path):
 
 def silent(line):
     """Nobody reads along."""
-
-
-@pytest.mark.engine
-@pytest.mark.agents
-@pytest.mark.timeout(300)
-async def test_runs_that_say_nothing_of_themselves_are_told_apart(fleet: Fleet, children, tmp_path):
-    require_command("npm", install="Node.js 20 or newer brings it")
-    await install_agents(children, tmp_path, silent)
-    fleet.play(scripts())
-    backends = [engine.url for engine in fleet.scripted]
-    stream = tmp_path / "stream.jsonl"
-    settings = f'[stream]\npath = "{stream}"\n'
-    nameless = [replace(plan, strip=True) for plan in plans()]
-    with running_gateway(backends, tmp_path / "gateway", more_settings=settings) as port:
-        place = Place(
-            gateway_url=f"http://127.0.0.1:{port}", model=MODEL, directory=tmp_path, children=children
-        )
-        made = await run_agents(place, nameless, silent)
-    rows = report.make(made, records.read(stream), EngineTelemetry()).rows
-    assert [(row.is_recognised, row.is_done) for row in rows] == 2 * len(AGENTS) * [(True, True)], rows
 
 
 def stand_in(script):

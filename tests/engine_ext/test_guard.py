@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
-from lab.engine.simulated_host import HostMemory
 from tests.engine_ext.test_scheduler import balanced, prompt
 from turnpike_vllm.hints import Hint, ServiceClass
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 SIZE = 16
-HOST = HostMemory(blocks=200, bytes_per_s=1e9)
 
 
 class InjectedError(Exception):

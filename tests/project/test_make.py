@@ -3,8 +3,6 @@
 import os
 import shlex
 
-import pytest
-
 from tests.project.layout import PYPROJECT, ROOT, run
 from tools import run_tests
 
@@ -16,43 +14,6 @@ def dry_run(target: str) -> str:
     done = run("make", "--dry-run", target, env=NESTED)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_help_is_the_default_and_lists_every_target():
-    makefile = (ROOT / "Makefile").read_text()
-    phony = next(line for line in makefile.splitlines() if line.startswith(".PHONY:")).split()[1:]
-    shown = run("make", env=NESTED).stdout
-    assert [line.split()[1] for line in shown.splitlines()] == phony
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "lock",
-        "newest",
-        "programs",
-        "test",
-        "nightly",
-        "minors",
-        "check",
-        "demo",
-        "docs",
-        "format",
-        "fast",
-        "fuzz",
-    ],
-)
-def test_every_target_sets_up_first(target: str):
-    assert dry_run(target).splitlines()[0] == "tools/setup.sh"
-
-
-def test_make_check_does_without_programs_that_pip_does_not_have():
-    assert "programs" not in dry_run("check")
-
-
-@pytest.mark.parametrize("target", ["test", "nightly"])
-def test_the_others_fetch_them(target: str):
-    assert "tools/programs.sh" in dry_run(target).splitlines()
 
 
 def test_make_test_and_make_nightly_leave_no_test_out():

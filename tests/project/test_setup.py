@@ -57,11 +57,6 @@ def test_no_python(machine: Path):
     assert done.stderr == "setup: needs Python 3.11 to 3.13 on PATH (or PYTHON=/path/to/python)\n"
 
 
-def test_a_python_of_another_version_is_passed_over(machine: Path):
-    install_python(machine, "python3", is_right_version=False)
-    assert "needs Python 3.11 to 3.13" in setup(machine).stderr
-
-
 def test_debian_without_its_venv_package_gets_one_clear_line(machine: Path):
     install_python(machine, "python3.11", has_venv=False)
     done = setup(machine)
@@ -76,12 +71,6 @@ def test_a_later_python_that_can_is_preferred_to_an_earlier_that_cannot(machine:
     install_python(machine, "python3.11", has_venv=False)
     install_python(machine, "python3.12")
     assert "called: -m venv --clear .venv" in setup(machine).stderr
-
-
-def test_python_variable_comes_first(machine: Path):
-    install_python(machine, "python3.11", has_venv=False)
-    install_python(machine, "my-python")
-    assert "called: -m venv" in setup(machine, PYTHON=str(machine.parent / "bin/my-python")).stderr
 
 
 def test_with_nothing_changed_it_does_nothing(machine: Path):

@@ -32,11 +32,6 @@ def test_assistant_turns_are_counted_and_tool_results_are_no_user_texts() -> Non
     assert prompt == Prompt(("go", "on"), 2, False, True)
 
 
-def test_results_whose_calls_were_dropped_show_a_turn() -> None:
-    assert read_prompt(chat(("user", "go"), RESULT, RESULT)).assistant_turns == 1
-    assert read_prompt(chat(("user", "go"), ("assistant", "text"), RESULT, RESULT)).assistant_turns == 1
-
-
 @pytest.mark.parametrize("prefill", ["", "It is", "<think>\n\n</think>\n\n"])
 def test_the_unfinished_answer_is_no_turn(prefill: str) -> None:
     assert (

@@ -90,13 +90,6 @@ def test_an_engine_that_hangs_is_an_error(model: Path) -> None:
     assert not lives(pid)
 
 
-def test_a_fleet_starts_and_ends_together(model: Path) -> None:
-    with scripted_fleet(SCRIPTS, [StandIn(model=model), StandIn(model=model)]) as engines:
-        children = [child_and_script(engine)[0] for engine in engines]
-        assert len({engine.port for engine in engines}) == 2
-    assert not any(map(lives, children))
-
-
 def test_if_one_of_a_fleet_fails_all_end(model: Path) -> None:
     failing = StandIn(model=model, program="raise SystemExit(1) #{port}")
     engines = [StandIn(model=model), failing]

@@ -134,18 +134,6 @@ def test_chat_streams_token_by_token(client: Client) -> None:
     assert choices[-1]["finish_reason"] == "tool_calls"
 
 
-def test_side_requests_and_strangers(client: Client) -> None:
-    assert client.chat(tools=False)["choices"][0]["message"]["content"] == "A title"
-    stranger = client.chat({"role": "user", "content": "hello"})
-    assert stranger["choices"][0]["message"]["content"] == "No script."
-
-
-def test_max_tokens_cuts_the_reply(client: Client) -> None:
-    choice = client.chat(max_tokens=3)["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert "I look at the code.".startswith(choice["message"]["content"])
-
-
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "bash"}}])
 def test_a_forced_tool_call_is_the_scripts(client: Client, choice: Any) -> None:
     message = client.chat(tool_choice=choice)["choices"][0]["message"]
@@ -160,11 +148,6 @@ def test_a_schema_the_script_does_not_fit_is_obeyed_and_ends(client: Client) -> 
     choice = client.chat(tools=False, response_format=wanted, max_tokens=100)["choices"][0]
     assert choice["finish_reason"] == "stop"
     assert sorted(json.loads(choice["message"]["content"])) == ["k", "n", "title"]
-
-
-def test_raw_completions(client: Client) -> None:
-    answer = client.ask("/v1/completions", {"prompt": "x [[script:fix]]", "max_tokens": 80})
-    assert answer["choices"][0]["text"].startswith("I look at the code.\n<tool_call>\n{")
 
 
 def test_a_conversation_by_responses(client: Client) -> None:

@@ -41,18 +41,6 @@ def test_it_is_continued(tmp_path):
     assert numbers(path) == [0, 1, 2]
 
 
-def test_it_is_rotated(tmp_path):
-    path, older = tmp_path / "stream.jsonl", tmp_path / "stream.jsonl.1"
-    config = StreamFileConfig(path=str(path), max_bytes=4096)
-    for number in range(300):  # a batch each, so that the size is looked at
-        stream = StreamFile(config)
-        stream.extend(*line(number))
-        stream.close()
-    kept = numbers(older) + numbers(path)
-    assert kept == list(range(300 - len(kept), 300))
-    assert len(kept) < 300 and path.stat().st_size <= older.stat().st_size < 4096 + 100
-
-
 def test_a_full_disk_costs_the_records_and_nothing_else(caplog):
     stream = StreamFile(StreamFileConfig(path="/dev/full"))
     for number in range(100):
@@ -137,14 +125,16 @@ def test_a_file_that_cannot_be_opened_is_said_at_once(tmp_path):
         StreamFile(StreamFileConfig(path=str(tmp_path / "none" / "s")))
 
 
-def test_as_many_older_files_are_kept_as_asked_for(tmp_path):
+@pytest.mark.parametrize(("settings", "older"), [({}, [".1"]), ({"keep_files": 3}, [".3", ".2", ".1"])])
+def test_it_is_rotated_and_as_many_older_files_are_kept_as_asked_for(tmp_path, settings, older):
     path = tmp_path / "stream.jsonl"
-    config = StreamFileConfig(path=str(path), max_bytes=4096, keep_files=3)
-    for number in range(600):
+    config = StreamFileConfig(path=str(path), max_bytes=4096, **settings)
+    for number in range(600):  # a batch each, so that the size is looked at
         stream = StreamFile(config)
         stream.extend(*line(number))
         stream.close()
     files = sorted(tmp_path.iterdir(), reverse=True)
-    assert [file.name for file in files] == [f"stream.jsonl{end}" for end in (".3", ".2", ".1", "")]
+    assert [file.name for file in files] == [f"stream.jsonl{end}" for end in (*older, "")]
+    assert path.stat().st_size <= files[0].stat().st_size < 4096 + 100
     kept = [number for file in files for number in numbers(file)]
     assert kept == list(range(600 - len(kept), 600)) and len(kept) < 600

@@ -43,20 +43,6 @@ def test_without_ids_it_says_what_is_hidden(files, capsys):
     assert report["pairwise_f1"] < 1, "nothing but the ids told two's sub-agents"
 
 
-def test_a_table_for_people(files, capsys):
-    assert main(["eval", "sessions", str(files[1])]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["client", "two", "all"] and "1.0000" in lines[1]
-
-
-def test_names_are_kept_apart_and_nothing_is_no_fault(files, tmp_path):
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("")
-    report = evaluate_sessions([files[0], files[0], empty], strip_ids=False)
-    assert list(report["per_client"]) == ["one", "one'", "empty.jsonl"] and report["turns"] == 24
-    assert evaluate_sessions([], strip_ids=False)["clients"] == 0
-
-
 def test_what_cannot_be_read_is_an_error(tmp_path, capsys):
     assert main(["eval", "sessions", str(tmp_path / "missing.jsonl")]) == 1
     assert "missing.jsonl" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 from typing import Any
 
 import msgspec
-import pytest
 
 from lab.evaluation.metrics import Score, score
 from lab.evaluation.recording import Exchange
@@ -29,13 +28,6 @@ def placed(recorder: Recorder, sessions: str, threads: str = "", **fields) -> li
         )
         for at, exchange in enumerate(exchanges(recorder))
     ]
-
-
-def test_figures():
-    assert Score().precision == Score().recall == Score().f1 == 1
-    half = Score(right=1, found=2, true=4)
-    assert (half.precision, half.recall) == (0.5, 0.25) and half.f1 == pytest.approx(1 / 3)
-    assert Score(right=0, found=1, true=1).f1 == 0
 
 
 def test_pairs_of_turns():
@@ -101,17 +93,6 @@ def test_twins_of_sessions_at_work_are_ambiguous():
     recorder.now += 60
     recorder.exchange("c", hi)
     assert score(placed(recorder, "xyz")).ambiguous == 1
-
-
-def test_other_protocols_have_conversations_too():
-    recorder = Recorder()
-    recorder.exchange("a", [], [], path="/v1/responses", body={"input": "Hi", "messages": None})
-    items = [{"role": "user", "content": "Hi"}, {"type": "function_call"}, 3]
-    recorder.exchange("a", [], path="/v1/responses", body={"input": items})
-    del recorder.lines[0]["body"]["messages"], recorder.lines[1]["body"]["messages"]
-    recorder.exchange("a", [])
-    recorder.lines[-1]["body"] = "not an object"
-    assert score(placed(recorder, "xxx", parents={1: 0})).links == Score(right=1, found=1, true=1)
 
 
 def test_a_real_replay_is_right():

@@ -42,14 +42,6 @@ def test_ids_are_hidden_on_request():
     assert "prompt_cache_key" in msgspec.json.decode(exchange.body_bytes(without_ids=False))
 
 
-def test_headers_may_be_pairs_and_bodies_text():
-    exchange = msgspec.structs.replace(one(), headers=[["A", "b"]], body="{broken")
-    assert exchange.header_lines(without_ids=True) == [(b"a", b"b")]
-    assert exchange.body_bytes(without_ids=True) == b"{broken"
-    empty = msgspec.structs.replace(exchange, headers=None, body=None)
-    assert empty.header_lines(without_ids=False) == [] and empty.body_bytes(without_ids=True) == b""
-
-
 def test_answers_of_every_protocol():
     call = {"id": "call_a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     chat = one(response={"role": "assistant", "content": "Hi", "tool_calls": [call]}).answer()
@@ -82,7 +74,3 @@ def test_who_left_before_the_answer(fields, has_left):
     exchange = one(**fields)
     assert exchange.has_left_early is has_left
     assert exchange.is_broken is has_left
-
-
-def test_what_is_no_turn():
-    assert not one(path="/v1/conversations").is_turn

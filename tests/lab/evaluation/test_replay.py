@@ -59,18 +59,6 @@ def test_faults_happen_as_they_did():
     assert [p.edge for p in found] == ["opens", "retries", "retries", "retries", "retries"]
 
 
-def test_what_is_no_turn_is_not_placed():
-    recorder = Recorder()
-    recorder.exchange("a", [], path="/v1/models", lasts=0)
-    assert place(recorder) == [] and replay([], without_ids=True) == []
-
-
-def test_an_exchange_without_an_end_is_over_at_once():
-    recorder = Recorder()
-    recorder.exchange("a", [{"role": "user", "content": "Hi"}], {"content": "Yes"}, t_end=None)
-    assert len(place(recorder)) == 1
-
-
 def test_responses_mint_state():
     recorder = Recorder()
     item = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Yes"}]}

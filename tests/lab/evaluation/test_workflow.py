@@ -1,7 +1,6 @@
 """What is said of workflows, against recordings whose truth is plain."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ from lab.evaluation.boundaries import Ended, score_boundaries, true_ends
 from lab.evaluation.recording import Exchange, Truth
 from lab.evaluation.replay import Replay
 from lab.evaluation.workflow import (
-    Predicted,
-    _ece,
-    _standard_error,
     evaluate_exchanges,
 )
 from tests.given_ids import given
@@ -120,39 +116,6 @@ def test_code_blocks_that_turn_out_to_be_calls_are_told_late(monkeypatch: pytest
     assert {each.turn: each.at_s - each.late_s for each in starts if each.late_s} == pytest.approx(
         {"0": 1.0, "1": 1.5, "2": 5.0, "3": 5.5}
     )
-
-
-def test_a_pause_whose_successor_broke_off_is_not_scored():
-    whole = recorded(8)
-    broken = [msgspec.structs.replace(each, status=502, response=None) for each in whole[-1:]]
-    with_all, without_last = evaluate_exchanges(whole), evaluate_exchanges(whole[:-1] + broken)
-    assert without_last.pauses == with_all.pauses - 2  # the one that broke, and the one before it
-    assert without_last.ends == with_all.ends - 1
-
-
-def test_how_far_off_probabilities_are():
-    """Of those who were said to end in one case of two, all did."""
-    assert _ece([Predicted(ends=0.5, is_over=True) for _ in range(10)]) == pytest.approx(0.5)
-    mixed = [Predicted(ends=0.25, is_over=at == 0) for at in range(4)]
-    assert _ece(mixed) == pytest.approx(0.0) and _ece([]) is None
-    assert Predicted(ends=1.0, is_over=False).loss == pytest.approx(-math.log(1e-3))
-
-
-def test_what_is_not_held_for_long_enough_is_told():
-    slow = evaluate_exchanges(recorded(60, tool_s=100.0))
-    assert slow.held == 1.0
-    too_slow = evaluate_exchanges(recorded(8, tool_s=1000.0))
-    assert too_slow.held == 0.0 and too_slow.followed == 12
-
-
-def test_how_sure_a_figure_is_goes_by_conversations():
-    """Values that go together tell as much as one of them."""
-    apart = [[each] for each in (0.0, 1.0) * 8]
-    assert _standard_error(apart) == pytest.approx(math.sqrt(0.25 / 15))
-    assert _standard_error([each * 9 for each in apart]) == pytest.approx(math.sqrt(0.25 / 15))
-    assert _standard_error([[1.0] * 5]) is None
-    report: Any = evaluate_exchanges(recorded(20))
-    assert report.end_accuracy_se is not None
 
 
 def test_nothing_recorded_is_nothing_measured():

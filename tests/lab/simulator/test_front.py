@@ -36,18 +36,6 @@ def test_requests_reach_the_engine_one_by_one():
     assert engine.seen == [(1, 2.0), (2, 4.0), (3, 11.0)]
 
 
-def test_reading_takes_less_while_the_engine_has_nothing_to_compute():
-    kernel = Kernel()
-    engine = Engine(kernel)
-    front = Front(engine, FrontCosts(request_s=1.0, idle_share=0.5), kernel)
-    session = Session(id="s", threads=(Thread(turns=(Turn(input_tokens=100, output_tokens=1),)),))
-    for number in (1, 2):
-        front.submit(EngineTurn(number=number, session=session, ref=TurnRef(0, 0), keys=[], submitted_s=0.0))
-        engine.turns = 1
-    kernel.run()
-    assert engine.seen == [(1, 0.5), (2, 1.5)]
-
-
 def test_what_is_aborted_never_reaches_the_engine_or_is_aborted_there():
     kernel = Kernel()
     engine = Engine(kernel)

@@ -27,29 +27,9 @@ def play(cores: float, tools: list[tuple[float, float, float]]) -> list[float]:
     return ends
 
 
-def test_alone_a_tool_takes_its_time():
-    assert play(4, [(1.0, 2.0, 1.0)]) == [3.0]
-
-
-def test_with_enough_cores_nobody_waits():
-    assert play(2, [(0.0, 2.0, 1.0), (0.5, 1.0, 1.0)]) == [2.0, 1.5]
-
-
-def test_too_many_slow_all_of_them_down():
-    assert play(1, [(0.0, 2.0, 1.0), (0.0, 2.0, 1.0)]) == [4.0, 4.0]
-
-
 def test_the_rate_changes_as_tools_come_and_go():
     # Alone until 1, then at half speed; the second is done at 3, and the first has half a second left.
     assert play(1, [(0.0, 2.5, 1.0), (1.0, 1.0, 1.0)]) == [3.5, 3.0]
-
-
-def test_one_that_asks_for_more_than_there_is_slows_itself_down():
-    assert play(2, [(0.0, 1.0, 8.0)]) == [4.0]
-
-
-def test_one_that_waits_for_others_is_not_slowed_down():
-    assert play(1, [(0.0, 5.0, 4.0), (0.0, 3.0, 0.0)]) == [20.0, 3.0]
 
 
 def test_cores_in_use_are_counted():

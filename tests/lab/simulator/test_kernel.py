@@ -44,15 +44,6 @@ def test_called_off():
     assert ran == []
 
 
-def test_calling_off_what_ran_does_nothing():
-    kernel = Kernel()
-    ran: list[str] = []
-    alarm = kernel.at(1.0, ran.append, "once")
-    kernel.run()
-    alarm.call_off()
-    assert ran == ["once"]
-
-
 def test_stopped():
     kernel = Kernel()
     ran: list[str] = []

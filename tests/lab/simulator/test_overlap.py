@@ -85,15 +85,6 @@ def test_what_went_ahead_is_found_and_nothing_is_lost(options: EngineOptions, ea
     assert 0 < sum(record.used_tokens for record in ahead) <= computed <= totals.moved_tokens
 
 
-def test_what_is_off_is_off():
-    heard = Recorder()
-    options = EngineOptions(block_size=BLOCK, max_model_len=8192)
-    world = orchestrated(20, every_s=6.0, seed=1)
-    totals = simulate(world, FLEET, options=options, load_profile=load_little, sink=heard)
-    assert not totals.moved_tokens
-    assert not [record for record in heard.records if isinstance(record, PrefilledAhead)]
-
-
 def played(policy: str, world: list[Session]) -> Recorder:
     heard = Recorder()
     plan = (

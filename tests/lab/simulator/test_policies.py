@@ -69,14 +69,6 @@ def test_an_empty_policy_changes_nothing() -> None:
     assert stock.samples == empty.samples
 
 
-def test_without_retention_the_oldest_is_overwritten() -> None:
-    bench = Bench(100, EnginePolicy())
-    bench.ask(1, 0, 60, text="kept")
-    bench.ask(2, 10, 90)
-    bench.ask(3, 20, 60, text="kept")
-    assert bench.play()[3][1] == 9  # what a pool of 100 keeps beside 91
-
-
 def test_retained_blocks_are_found_again() -> None:
     bench = Bench(100, Hold(100, "kept"))
     bench.ask(1, 0, 60, text="kept")
@@ -85,14 +77,6 @@ def test_retained_blocks_are_found_again() -> None:
     bench.ask(4, 20, 60, text="kept")
     found = bench.play()
     assert found[4][1] == 60
-
-
-def test_retention_ends_with_its_time() -> None:
-    bench = Bench(100, Hold(5, "kept"))
-    bench.ask(1, 0, 60, text="kept")
-    bench.ask(2, 10, 90)
-    found = bench.play()
-    assert found[2][0] == pytest.approx(10 + prefill_s(LITTLE, 90 * BLOCK + 1))
 
 
 def test_if_nothing_runs_retained_blocks_give_way_at_once() -> None:
@@ -116,16 +100,6 @@ def test_while_others_run_who_waits_bears_the_grace() -> None:
     assert waited[2][0] > waited[3][0]
 
 
-def test_what_would_not_help_is_not_let_go() -> None:
-    bench = Bench(100, Hold(100, "kept"))
-    bench.ask(1, 0, 20, text="kept")
-    bench.ask(2, 10, 40, output=300)
-    bench.ask(3, 10.5, 70)  # 41 run and 20 are held: it must wait for the one that runs
-    bench.ask(4, 30, 20, text="kept")
-    found = bench.play()
-    assert found[3][0] > found[2][0]
-
-
 def test_a_running_request_that_needs_a_block_gets_it() -> None:
     bench = Bench(100, Hold(100, "kept"))
     bench.ask(1, 0, 60, text="kept")
@@ -146,21 +120,6 @@ def test_the_order_of_release() -> None:
             bench.ask(1, 0, 40, text="a")
             bench.ask(2, 5, 40, text="b")
             bench.ask(3, 10, 58)
-            bench.ask(4, 20, 40, text=text)
-            assert (bench.play()[4][1] == 40) == (text == kept)
-
-
-def test_the_lowest_rank_is_overwritten_first() -> None:
-    class KeepOld(EnginePolicy):
-        def eviction_rank(self, turn: EngineTurn, *, now: float) -> float:
-            return -turn.submitted_s
-
-    for policy, kept in ((EnginePolicy(), "b"), (KeepOld(), "a")):
-        for text in ("a", "b"):
-            bench = Bench(100, policy)
-            bench.ask(1, 0, 40, text="a")
-            bench.ask(2, 5, 40, text="b")
-            bench.ask(3, 10, 57)
             bench.ask(4, 20, 40, text=text)
             assert (bench.play()[4][1] == 40) == (text == kept)
 

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.cost.roofline import Batch, step_s
 from gateway.domain.ids import ReplicaId
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
@@ -100,26 +98,6 @@ def test_a_stretch_saves_passes() -> None:
     turns = [(0.0, 100, 120, 0)]
     *_, steps, _, passes, _ = run(turns, 100, [])
     assert (steps, passes) == (120, 2)  # the prefill, and the step that ends the turn
-
-
-def test_the_cost_of_decoding_is_that_of_the_roofline() -> None:
-    from lab.simulator.engine.steps import StepTimes
-
-    profile = msgspec.structs.replace(LITTLE, row_overhead_s=0.0005)
-    times = StepTimes(profile, noise=0.0, seed="s")
-    for rows, context in ((1, 1), (7, 12_345), (256, 10**6)):
-        batch = Batch(new_tokens=rows, rows=rows, decode_context_tokens=context)
-        assert times.decode_s(rows, context) == pytest.approx(step_s(profile, batch), rel=1e-12)
-        assert times.mixed_s(batch) == step_s(profile, batch)
-
-
-def test_noise_has_the_mean_one() -> None:
-    from lab.simulator.engine.steps import StepTimes
-
-    noisy, exact = StepTimes(LITTLE, noise=0.2, seed="s"), StepTimes(LITTLE, noise=0.0, seed="s")
-    drawn = [noisy.decode_s(4, 1000) for _ in range(20_000)]
-    assert sum(drawn) / len(drawn) == pytest.approx(exact.decode_s(4, 1000), rel=0.01)
-    assert min(drawn) < max(drawn)
 
 
 @pytest.mark.parametrize("prompt", [511, 512, 513, 1022, 1023])

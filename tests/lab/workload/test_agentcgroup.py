@@ -1,7 +1,6 @@
 """AgentCgroup's sessions: recorded times, sub-agents, messages given as what each request adds."""
 
 from lab.workload.agentcgroup import agentcgroup
-from lab.workload.problems import Problems
 from tests.lab.workload.corpora import assert_histories_grow, assert_in_time, called, imported, member, said
 
 
@@ -51,14 +50,3 @@ def test_requests_add_up_and_agents_interleave():
     ]
     assert_histories_grow(turns)
     assert_in_time(turns)
-
-
-def test_a_session_without_requests_has_no_turns():
-    ((_, turns),) = imported(agentcgroup, member({"session": "s", "agents": []}))
-    assert turns == []
-
-
-def test_what_is_no_session_is_a_problem():
-    problems = Problems()
-    assert list(agentcgroup([member({"session": "s"}, name="batch")], problems, 0)) == []
-    assert problems.shown == ["batch, line 1: Object missing required field `agents`"]

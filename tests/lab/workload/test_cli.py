@@ -53,23 +53,3 @@ def test_malformed_records_are_reported_and_left_out(tmp_path, corpus, capsys):
     output = capsys.readouterr()
     assert "; 1 malformed record(s) left out" in output.out
     assert output.err.startswith("turnpike: talks, line 10: ")
-
-
-def test_nothing_to_import_is_an_error(tmp_path, corpus, capsys):
-    assert _import(tmp_path, "agentcgroup", corpus) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == f"turnpike: {corpus}: nothing to import (9 malformed record(s))"
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_a_missing_source_is_an_error_in_one_line(tmp_path, capsys):
-    assert _import(tmp_path, "tau-bench", tmp_path / "absent") == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "absent" in line
-
-
-@pytest.mark.parametrize("options", [["--limit", "0"], ["--sessions-at-once", "-1"], ["--seed", "x"]])
-def test_numbers_are_checked(tmp_path, corpus, options, capsys):
-    with pytest.raises(SystemExit):
-        _import(tmp_path, "tau-bench", corpus, *options)
-    assert options[0] in capsys.readouterr().err

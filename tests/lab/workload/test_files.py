@@ -78,8 +78,3 @@ def test_damage_names_the_file(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=name):
         _read(tmp_path / name)
-
-
-def test_a_missing_source_is_an_os_error(tmp_path):
-    with pytest.raises(OSError, match="absent"):
-        _read(tmp_path / "absent.jsonl")

@@ -31,31 +31,6 @@ def test_answers_stand_between_the_users_messages():
     assert [turn.thread for turn in turns] == ["1", "1"]
 
 
-def test_a_call_that_the_log_lost_leaves_its_place_empty():
-    rows = [_row(0, "book", ""), _row(1, "book", "booked")]
-    ((_, turns),) = imported(lmcache, member(*rows))
-    assert turns[1].body["messages"] == [said("user", "book"), said("assistant", ""), said("tool", "")]
-    assert [turn.finish for turn in turns] == [None, "stop"]
-
-
-def test_two_models_speak_in_two_threads():
-    rows = [
-        _row(0, "How can I help?", "book"),
-        _row(1, "book", "where to?"),
-        _row(2, "How can I help?\n\nwhere to?", "home"),
-        _row(3, "book\n\nhome", "done"),
-        _row(4, "bookshop", "no"),
-    ]
-    ((session, turns),) = imported(lmcache, member(*rows, name="trace"))
-    assert session.client == "lmcache-trace"
-    assert [turn.thread for turn in turns] == ["1", "2", "1", "2", "3"]
-    assert_histories_grow(turns)
-
-
-def test_an_empty_file_is_no_session():
-    assert imported(lmcache, member()) == []
-
-
 @given(st.lists(st.tuples(st.text("ab\n", max_size=4), st.text("xy", max_size=2)), min_size=1, max_size=6))
 def test_histories_grow_whatever_is_said(talk):
     text, rows = "start", []

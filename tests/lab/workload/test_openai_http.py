@@ -5,7 +5,6 @@ import json
 import pytest
 
 from lab.workload.openai_http import openai_http
-from lab.workload.problems import Problems
 from tests.lab.workload.corpora import assert_in_time, imported, member, said
 
 CHAT = {"model": "m", "messages": [said("user", "hi")]}
@@ -54,15 +53,6 @@ def test_the_path_follows_from_what_is_known(row, path):
     assert [turn.path for turn in _turns(row)] == [path]
 
 
-def test_what_was_asked_and_by_whom_is_kept():
-    (turn,) = _turns({"request": CHAT, "user_agent": "crew/1"})
-    assert (turn.body, turn.headers) == (CHAT, {"User-Agent": "crew/1"})
-    (turn,) = _turns({"request": CHAT, "user_agent": "crew/1", "headers": {"X": "y"}})
-    assert turn.headers == {"X": "y"}
-    (turn,) = _turns({"request": CHAT})
-    assert turn.headers == {}
-
-
 def test_answers_of_every_protocol():
     def answer(request, response, **more):
         (turn,) = _turns({"request": request, "response": response, **more})
@@ -105,32 +95,3 @@ def test_dates_give_the_times_where_they_are_believable():
     assert [turn.lasts_s for turn in turns] == [2.0, 3.0, 4.0]
     # 19:29:10 is when the first had been answered; the third seems to start before the second ends.
     assert [turn.at_s for turn in turns] == [0.0, 9.0, 12.0]
-
-
-@pytest.mark.parametrize("second", [_dated(5, "100"), _dated(10, "100", day=13), {"request": CHAT}])
-def test_other_dates_are_not_believed(second):
-    first, other = _turns(_dated(10, "1000"), second)
-    assert first.lasts_s == 1.0
-    assert 1.0 < other.at_s < 20.0
-
-
-def test_after_an_unbelievable_date_the_next_ones_count_from_there():
-    turns = _turns(_dated(10, "1000"), _dated(10, "1000", day=13), _dated(15, "1000", day=13))
-    assert turns[2].at_s - turns[1].at_s == pytest.approx(5.0)
-
-
-def test_broken_times_are_composed():
-    rows = [
-        {"request": CHAT, "resp_date": "yesterday", "processing_ms": "fast", "response": _completion()}
-    ] * 2
-    turns = _turns(*rows)
-    assert turns[0].lasts_s > 0
-    assert turns[1].at_s > turns[0].lasts_s
-
-
-def test_what_is_no_request_is_a_problem():
-    problems = Problems()
-    rows = [{"request": "text"}, {"request": {"model": "m"}}, {"request": CHAT}]
-    sessions = list(openai_http([member(*rows, name="f")], problems, 0))
-    assert len(sessions) == 1
-    assert problems.shown[1] == "f, line 2: neither a path nor a request of a known protocol"

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from lab.workload.problems import Problems
 from lab.workload.swe_agent import swe_agent
 from tests.lab.workload.corpora import assert_histories_grow, assert_in_time, called, imported, member, said
 
@@ -35,20 +34,3 @@ def test_the_history_before_an_answer_is_its_request():
     assert turns[1].at_s == pytest.approx(turns[0].lasts_s + 7.5)
     assert_histories_grow(turns)
     assert_in_time(turns)
-
-
-def test_without_steps_times_are_composed():
-    ((_, turns),) = imported(swe_agent, _file(history=[*HISTORY, said("assistant", "bye")]))
-    assert len(turns) == 3
-    assert turns[2].at_s > turns[1].at_s + turns[1].lasts_s
-
-
-def test_an_answer_to_nothing_is_none():
-    ((_, turns),) = imported(swe_agent, _file(history=[said("assistant", "hi")]))
-    assert turns == []
-
-
-def test_what_is_no_trajectory_is_a_problem():
-    problems = Problems()
-    assert list(swe_agent([_file(info={})], problems, 0)) == []
-    assert problems.shown == ["demos/fix: Object missing required field `history`"]

@@ -9,9 +9,7 @@ from gateway.core.commands import Dispatch, PrefillLeg
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.request import ExplicitId, Protocol, RequestFacts, Work
-from lab.simulator.baselines.agent_xpu import AgentXpuRouter, _three_rows
-from turnpike_vllm.classes import ClassesConfig, Piggyback, Row
-from turnpike_vllm.pace import Pace
+from lab.simulator.baselines.agent_xpu import AgentXpuRouter
 
 NPU, IGPU = ReplicaId("npu"), ReplicaId("igpu")
 
@@ -53,31 +51,3 @@ def test_background_prompts_are_computed_apart_and_reactive_ones_where_they_are_
     assert background.placement.replica == IGPU
     assert told(background)["class"] == "proactive"
     assert told(background)["age_s"] == 3.0
-
-
-def test_three_decode_beside_a_reactive_one_the_shortest_and_oldest():
-    pace = Pace()
-    pace.observe(0.1, tokens=1, rows=1, context=0)
-    rule = _three_rows(Piggyback(ClassesConfig(), pace))
-    rows = [
-        Row("long", 900, 0.0, False, False),
-        Row("new", 200, 9.0, False, False),
-        Row("old", 200, 1.0, False, False),
-        Row("aged", 5_000, 0.0, False, True),
-        Row("prompt", 10, 0.0, True, False),
-    ]
-
-    def left_out(decoding: int, prefill: int = 0) -> frozenset[object]:
-        plan = rule.plan(
-            rows,
-            reactive_rows=decoding,
-            reactive_context=100,
-            reactive_prefill=prefill,
-            is_reactive_alive=True,
-        )
-        return plan.left_out
-
-    assert left_out(1) == {"long"}
-    assert left_out(2) == {"long", "new"}
-    assert left_out(5) == {"long", "new", "old"}
-    assert left_out(0, prefill=100) == frozenset()

@@ -41,13 +41,6 @@ def test_each_class_spreads_over_its_own_replicas_and_sessions_stay():
     assert play.background("b2/1") == ["b2/1 on r3"]
 
 
-def test_what_is_over_is_forgotten():
-    play = BoundPlay()
-    play.background("b1/0", final=True)
-    play.ends("b1/0")
-    assert play.asks("b1/1") == ["b1/1 on r0"], "a new session of that name, of the other class"
-
-
 def test_replicas_that_are_not_there_are_refused():
     [spec] = parse_policies("class-bound:background=4")
     fleet = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-14b@h200", count=2),))

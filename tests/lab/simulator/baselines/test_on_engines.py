@@ -150,24 +150,6 @@ def test_belady_keeps_what_is_needed_first():
     assert play("infinite-kv", *world, blocks=12)["b/1"] == (102, 103)
 
 
-def test_what_conversations_share_is_kept_for_the_last_of_them():
-    """a and b open with the same 32 tokens. a is over when c needs 8 of 12 blocks: of a's 4 blocks the 2 that
-    b shares are kept, though a is overwritten first. b's next turn finds all that it left."""
-    world = [
-        msgspec.structs.replace(
-            session, threads=(msgspec.structs.replace(session.threads[0], shared_key="x", shared_tokens=32),)
-        )
-        for session in (talk("a", 64), talk("b", 64, 128, at_s=1.0, tool_s=20.0))
-    ]
-    # a has 4 blocks and b 2 more; 6 are free, and c takes them and the last 2 of a's.
-    found = play("belady", *world, talk("c", 128, at_s=5.0), blocks=12)
-    assert found["c/0"] == (5, 7)
-    assert found["b/1"] == (22, 23)
-    # With 10 blocks there is less: c takes 4 that are free, 2 of a's own and 2 of b's own, which leaves the
-    # opening. All but 32 tokens are computed again, in two steps.
-    assert play("belady", *world, talk("c", 128, at_s=5.0), blocks=10)["b/1"] == (22, 24)
-
-
 PAUSED_BEFORE_OVER = (
     talk("b", 64, 128, tool_s=20.0),  # pauses from 1 to 21 s
     talk("a", 64, at_s=1.0),  # over at 2 s
@@ -191,47 +173,6 @@ def test_a_conversation_that_pauses_is_kept_before_one_that_is_over(policy, ends
     found = play(policy, *PAUSED_BEFORE_OVER, blocks=12)
     assert found["c/0"] == (5, 7)
     assert found["b/1"] == (21, ends_s)
-
-
-def test_a_dynamic_ttl_follows_what_it_has_seen():
-    """b's first tool takes 1 s, so at its second pause that is what is known. Computing 81 tokens again takes
-    2 steps, so 1 s of holding gains 2 − 1. It is let go at 4, before a is over, and is overwritten; 2 s would
-    have kept it."""
-    thread = talk("b", 64, 80, 96).threads[0]
-    first, second, third = thread.turns
-    second = msgspec.structs.replace(
-        second, tools=(msgspec.structs.replace(first.tools[0], duration_s=20.0),)
-    )
-    b = Session(id="b", threads=(msgspec.structs.replace(thread, turns=(first, second, third)),))
-    world = b, talk("a", 64, at_s=3.5), talk("c", 128, at_s=10.0)
-    dynamic = play("continuum-dynamic:few=0", *world, blocks=13)
-    assert dynamic["b/1"] == (2, 3) and dynamic["a/0"] == (3.5, 4.5)
-    # c takes 4 blocks that are free and the last 4 of b's 5: 16 tokens of 96 are found, 80 take two steps.
-    assert dynamic["b/2"] == (23, 25)
-    assert play("continuum:ttl_s=2:skip_slow=0", *world, blocks=13)["b/2"] == (23, 24)
-
-
-def test_infercept_holds_for_as_long_as_that_is_worth():
-    """b's 129 tokens take 3 steps to compute again, with half of them there on average: 1.5 s of holding are
-    worth as much, until 3.5. c comes at 3.2 and needs 8 of 16 blocks, when 4 are free."""
-    world = talk("b", 128, 144, tool_s=10.0), talk("a", 64, at_s=2.0), talk("c", 128, at_s=3.2)
-    assert play("affinity", *world, blocks=16)["b/1"] == (
-        12,
-        14,
-    )  # the last 4 blocks of b's 8 were overwritten
-    assert play("infercept", *world, blocks=16)["b/1"] == (12, 13)
-    late = (*world[:2], talk("c", 128, at_s=4.0))
-    assert play("infercept", *late, blocks=16)["b/1"] == (12, 13)  # let go at 3.5, so it stands behind a
-    assert play("infercept:estimate=known", *world, blocks=16)["b/1"] == (12, 14)  # 10 s are not worth it
-
-
-def test_pressure_overrides_what_is_held():
-    """b is held for an hour, and c needs 11 of 12 blocks. Nothing runs, so c gets them at once; of b's 4 the
-    first is left."""
-    world = talk("b", 64, 128, tool_s=20.0), talk("c", 176, at_s=5.0)
-    found = play("continuum:ttl_s=3600:skip_slow=0", *world, blocks=12)
-    assert found["c/0"] == (5, 8)
-    assert found["b/1"] == (21, 23)
 
 
 # --- what a gateway says of the order ----------------------------------------------------------------------

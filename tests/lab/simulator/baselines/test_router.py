@@ -2,21 +2,9 @@
 
 from gateway.core import events as ev
 from gateway.domain.ids import ReplicaId
-from lab.simulator.baselines.kv_footprint import KvFootprint
-from lab.simulator.baselines.router import Affinity, RoundRobin
-from lab.simulator.baselines.session_cap import RequestCap, SessionCap
+from lab.simulator.baselines.router import Affinity
+from lab.simulator.baselines.session_cap import SessionCap
 from tests.lab.simulator.baselines.router_play import Play
-from tests.lab.simulator.baselines.turns import chat
-
-
-def test_round_robin_sends_every_turn_to_the_next():
-    play = Play(RoundRobin(), replicas=2)
-    assert [play.asks(name) for name in ("a/0", "b/0", "c/0", "a/1")] == [
-        ["a/0 on r0"],
-        ["b/0 on r1"],
-        ["c/0 on r0"],
-        ["a/1 on r1"],
-    ]
 
 
 def test_affinity_keeps_a_session_and_puts_a_new_one_where_the_fewest_are():
@@ -61,41 +49,6 @@ def test_a_session_that_asks_twice_while_it_waits_enters_with_both():
     assert play.asks("b/0") == play.asks("b/1") == []
     play.ends("a/0")
     assert play.over("a") == ["b/0 on r0", "b/1 on r0"]
-
-
-def test_a_request_cap_counts_turns_and_serves_them_in_order():
-    play = Play(Affinity(), RequestCap(1))
-    assert play.asks("a/0") == ["a/0 on r0"]
-    assert play.asks("b/0") == play.asks("c/0") == []
-    assert play.ends("a/0") == ["b/0 on r0"]
-    assert play.asks("a/1") == []
-    assert play.ends("b/0") == ["c/0 on r0"]
-    assert play.ends("c/0") == ["a/1 on r0"]
-
-
-def test_a_footprint_is_what_sessions_hold_now():
-    play = Play(Affinity(), KvFootprint(0.5, knows_peaks=False))  # 500 tokens
-    assert play.asks("a/0", 200) == ["a/0 on r0"]
-    assert play.asks("b/0", 300) == ["b/0 on r0"]
-    assert play.asks("c/0", 100) == []
-    assert play.asks("d/0", 1) == []  # would fit, but not before c
-    play.ends("a/0", prompt=200, output=50)
-    assert play.over("a") == ["c/0 on r0", "d/0 on r0"]
-    alone = Play(Affinity(), KvFootprint(0.5, knows_peaks=False))
-    assert alone.asks("big/0", 900) == ["big/0 on r0"]  # it would never fit better
-
-
-def test_a_footprint_in_hindsight_is_the_peak():
-    window = KvFootprint(0.5, knows_peaks=True)
-    for session in (chat("a", 100, 380), chat("b", 100, 200), chat("c", 50, 90)):
-        window.foresee(session)  # 390, 210, 100
-    play = Play(Affinity(), window)
-    assert play.asks("a/0", 100) == ["a/0 on r0"]
-    assert play.asks("b/0", 100) == []  # 390 + 210 > 500
-    assert play.asks("c/0", 50) == []
-    play.ends("a/0")
-    assert play.over("a") == ["b/0 on r0", "c/0 on r0"]
-    assert not window._peaks
 
 
 def test_sessions_of_a_replica_that_is_lost_enter_anew():

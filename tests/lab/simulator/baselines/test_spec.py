@@ -31,17 +31,6 @@ def test_a_sweep_is_every_combination():
     assert len({variant.label for variant in spec.variants}) == 36
 
 
-def test_offloading_is_for_those_who_ask_for_it():
-    assert [group.offload_gb for group in _plan("affinity").fleet.replicas] == [0.0]
-    assert [group.offload_gb for group in _plan("affinity+offload").fleet.replicas] == [64.0]
-
-
-@pytest.mark.parametrize("text", ["infercept+offload", "offload+infercept"])
-def test_who_asks_for_offloading_is_known_whatever_stands_first(text):
-    assert _plan(text).options.policy()._can_swap
-    assert not _plan("infercept").options.policy()._can_swap
-
-
 def test_tool_hosts_have_a_probe_for_those_who_ask_for_it():
     fleet = msgspec.structs.replace(FLEET, tool_hosts=(ToolHostGroup(cores=2, count=3),))
     for text, has_probe in (("turnpike", False), ("turnpike+probe", True)):

@@ -54,23 +54,6 @@ def test_what_is_cached_where_it_is_decoded_does_not_count():
     assert play.asks("a/2", 3_501) == ["a/2 first on r0"]
 
 
-def test_without_a_replica_for_prompts_all_are_computed_where_they_are_decoded():
-    play = SplitPlay()
-    for replica in ("r0", "r1"):
-        play.hears(ev.ReplicaWentDown(ReplicaId(replica), "gone"))
-    assert play.asks("a/0", 5_000) == ["a/0 on r2"]
-
-
-def test_a_session_that_is_over_makes_room_for_another_s_prompts():
-    play = SplitPlay()
-    for name in ("a/0", "b/0"):
-        play.asks(name, 5_000)
-        play.computed(name)
-    play.ends("b/0", prompt=5_000)
-    play.over("b")
-    assert play.asks("c/0", 5_000) == ["c/0 first on r1"]
-
-
 def test_roles_by_number():
     fleet = with_roles(FLEET, "0.2")
     assert roles_of(fleet, "prefill") == {"sim-0", "sim-2"} and roles_of(fleet, "decode") == {"sim-1"}

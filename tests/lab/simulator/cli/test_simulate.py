@@ -78,14 +78,6 @@ class TestRuns:
             assert 0 < spread["min"] <= spread["median"] <= spread["max"]
         assert "</html>" in page.read_text()
 
-    def test_a_person_gets_a_table_and_progress_apart_from_it(self, world, capfd):
-        assert (
-            main([*world, "--policy", "stock", "--load", "own", "--arrivals", "file", "--sessions", "5"]) == 0
-        )
-        said = capfd.readouterr()
-        assert said.out.startswith("the file's own pace\npolicy")
-        assert "1/1 stock at own pace, seed 1" in said.err
-
 
 @pytest.mark.parametrize(
     ("arguments", "says"),

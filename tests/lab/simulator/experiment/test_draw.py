@@ -2,7 +2,6 @@ from itertools import pairwise
 
 import pytest
 
-from lab.simulator.errors import SimulatorError
 from lab.simulator.experiment.draw import Arrivals, draw, fitting
 from tests.lab.simulator.baselines.turns import chat
 
@@ -43,16 +42,6 @@ def test_the_files_own_arrivals_are_kept_or_stretched():
     faster = draw(WORKLOAD, arrivals=Arrivals.FILE, per_h=3600.0, count=4, seed=1)
     assert faster[-1].arrival_s == pytest.approx(3.0)  # 3 gaps of a second on average
     assert len(draw(WORKLOAD, arrivals=Arrivals.FILE, per_h=None, count=99, seed=1)) == 10
-
-
-def test_what_cannot_be_drawn_is_said():
-    together = [chat("a", 10), chat("b", 10)]
-    with pytest.raises(SimulatorError, match="all arrive at once"):
-        draw(together, arrivals=Arrivals.FILE, per_h=60, count=2, seed=1)
-    with pytest.raises(SimulatorError, match="need a load"):
-        draw(together, arrivals=Arrivals.POISSON, per_h=None, count=2, seed=1)
-    with pytest.raises(SimulatorError, match="no sessions"):
-        draw([], arrivals=Arrivals.FILE, per_h=None, count=2, seed=1)
 
 
 def test_what_fits_is_by_the_longest_context():

@@ -1,6 +1,15 @@
 from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.experiment.results import planned, put_together
-from tests.lab.simulator.report.cells import run
+from lab.simulator.measures.figures import METRICS, RunFigures
+
+
+def run(mean_s: float) -> RunFigures:
+    curve = [(mean_s * share, share) for share in (0.5, 1.0)]
+    return RunFigures(
+        sessions=10, turns=30, metrics={metric.name: mean_s for metric in METRICS},
+        tenants={"t": {"sessions": 10.0, "slo": 0.5}}, completion_cdf=curve, slowdown_cdf=curve,
+        ttft_cdf=curve, over_time={}, shown=[],
+    )  # fmt: skip
 
 
 def test_everything_is_run_once_and_put_where_it_was_asked_for():

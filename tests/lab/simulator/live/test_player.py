@@ -101,10 +101,6 @@ async def test_a_request_that_is_wrong_ends_it_all():
         await played(Server(refusals=1, status=400), one())
 
 
-async def test_a_server_that_names_no_tokens_is_no_problem():
-    assert len((await played(Server(names=False), one())).turns) == 2
-
-
 def test_the_command(tmp_path, capsys, monkeypatch):
     file = tmp_path / "w.jsonl"
     lines = [{"turnpike_workload": 1, "name": "w", "sources": [], "seed": None}, one()]

@@ -20,25 +20,11 @@ def test_a_prompt_goes_on_where_the_answer_ended():
     assert second[:45] == [*first, 1, 2, 3, 4, 5] and len(second) == 60
 
 
-def test_a_prompt_may_go_back():
-    prompts, one = Prompts(), session("one", prefix_of=FIRST, prefix_tokens=20)
-    first = prompts.prompt(one, FIRST)
-    prompts.answered(one, FIRST, first, [1, 2, 3, 4, 5])
-    second = prompts.prompt(one, SECOND)
-    assert second[:20] == first[:20] and second[20:45] != [*first, 1, 2, 3, 4, 5][20:]
-
-
 def test_what_is_shared_is_the_same_everywhere_and_nothing_else_is():
     prompts, others = Prompts(), Prompts()
     one, two = prompts.prompt(session("one"), FIRST), others.prompt(session("two"), FIRST)
     assert one[:30] == two[:30] and one[30:] != two[30:]
     assert one == others.prompt(session("one"), FIRST)
-
-
-def test_an_answer_whose_tokens_nobody_named_is_made_up():
-    prompts, one = Prompts(), session("one", prefix_of=FIRST, prefix_tokens=45)
-    prompts.answered(one, FIRST, prompts.prompt(one, FIRST), [])
-    assert len(prompts.prompt(one, SECOND)) == 60
 
 
 def test_nothing_is_kept_of_what_is_over():

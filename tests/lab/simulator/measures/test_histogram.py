@@ -24,29 +24,9 @@ def test_quantiles_are_within_the_error_of_the_number_of_that_rank(seed):
     assert (histogram.count, histogram.least, histogram.most) == (len(values), min(values), max(values))
 
 
-def test_of_one_number_every_quantile_is_it():
-    histogram = Histogram()
-    histogram.add(123.456)
-    assert {histogram.quantile(share) for share in (0.0, 0.5, 1.0)} == {123.456}
-
-
 def test_memory_depends_on_the_span_and_not_on_the_count():
     histogram = Histogram()
     for number in range(100_000):
         histogram.add(1e-3 * 1.0001**number)
     # 100,000 × ln 1.0001 = 10.0 decades of e; a bucket is ln(1.005 / 0.995) = 0.01 of them.
     assert len(histogram._buckets) <= 1002
-
-
-def test_of_nothing_there_is_nothing():
-    histogram = Histogram()
-    assert (histogram.mean, histogram.quantile(0.5), histogram.curve()) == (None, None, [])
-
-
-def test_the_curve_rises_to_all():
-    histogram = Histogram()
-    for value in (1.0, 2.0, 3.0, 4.0):
-        histogram.add(value)
-    curve = histogram.curve(points=4)
-    assert [share for _, share in curve] == [0.25, 0.5, 0.75, 1.0]
-    assert [value for value, _ in curve] == pytest.approx([1, 2, 3, 4], rel=ERROR)

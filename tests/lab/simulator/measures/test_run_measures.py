@@ -117,14 +117,6 @@ def test_memory_does_not_grow_with_sessions_that_are_over():
     assert len(measures.inside_sessions.sums) <= 240
 
 
-def test_the_waterfall_keeps_who_was_named():
-    waterfall = Waterfall(frozenset({"s7", "s40", "s99"}))
-    for number in range(50):
-        waterfall.turn_done(turn(f"s{number}", arrival_s=number))
-        waterfall.session_done(session(f"s{number}", arrival_s=number))
-    assert [(shown.id, len(shown.turns)) for shown in waterfall.sessions()] == [("s7", 1), ("s40", 1)]
-
-
 def test_what_could_be_cached_is_counted_in_whole_blocks_and_leaves_a_token_to_compute():
     first = Turn(input_tokens=100, output_tokens=28)
     again = Turn(input_tokens=300, output_tokens=5, prefix_of=TurnRef(0, 0), prefix_tokens=128)

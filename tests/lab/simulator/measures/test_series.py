@@ -3,13 +3,6 @@ import pytest
 from lab.simulator.measures.series import CELLS, Gauge, Series
 
 
-def test_what_is_added_stands_in_its_cell():
-    series = Series()
-    series.add(0.5, 2.0)
-    series.add(3.0, 1.0)
-    assert series.rates() == [(0.5, 2.0), (1.5, 0.0), (2.5, 0.0), (3.5, 1.0)]
-
-
 def test_a_span_is_spread_over_the_cells_that_it_covers():
     series = Series()
     series.spread(0.75, 3.5, 2.0)
@@ -25,15 +18,6 @@ def test_a_long_series_gets_coarser_and_loses_nothing():
     assert series.width_s == 16.0  # 10 does not fit, 16 does
     assert sum(series.sums) == 10 * CELLS
     assert {rate for _, rate in series.rates()[:-1]} == {1.0}
-
-
-@pytest.mark.parametrize("late_s", [CELLS - 0.5, CELLS * 1.0, CELLS * 7.0 + 3])
-def test_a_late_one_keeps_what_was_there(late_s):
-    series = Series()
-    series.spread(0.0, 5.0)
-    series.add(late_s, 3.0)
-    assert sum(series.sums) == pytest.approx(8.0)
-    assert len(series.sums) <= CELLS
 
 
 def test_a_gauge_shows_means_of_the_cells_that_were_looked_into():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.simulator.measures.fairness import Jain, progress
+from lab.simulator.measures.fairness import Jain
 from lab.simulator.measures.goodput import Goodput
 from lab.simulator.measures.tenants import Tenants
 from tests.lab.simulator.measures.outcomes import session
@@ -19,12 +19,6 @@ def test_goodput_counts_what_is_in_time_for_each_slack():
     assert goodput.rate_per_h(2.0, window_s=1800.0) == 8.0  # 4 in half an hour
 
 
-def test_a_session_that_is_alone_is_in_time_however_its_seconds_were_added():
-    goodput = Goodput()
-    goodput.add(1.0 + 1e-12, 1.0 / 1.5, failed=False)
-    assert goodput.share(1.5) == 1.0
-
-
 @pytest.mark.parametrize(
     ("shares", "index"),
     [([1, 1, 1, 1], 1.0), ([1, 0, 0, 0], 0.25), ([1, 2, 3], 36 / 42), ([0, 0], 1.0)],
@@ -35,10 +29,6 @@ def test_jain(shares, index):
     for share in shares:
         jain.add(share)
     assert jain.index == pytest.approx(index)
-
-
-def test_progress_is_at_most_all_of_it():
-    assert (progress(20.0, 10.0), progress(5.0, 10.0), progress(0.0, 0.0)) == (0.5, 1.0, 1.0)
 
 
 def test_tenants_are_promised_their_deadline_or_twice_what_it_takes_alone():

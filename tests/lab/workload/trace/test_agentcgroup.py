@@ -4,7 +4,7 @@ from lab.workload.trace.agentcgroup import AGENTCGROUP
 from lab.workload.trace.estimates import message_tokens
 from lab.workload.trace.format import Tool, TurnRef
 from tests.lab.workload.corpora import called, said
-from tests.lab.workload.trace.made import imported, lines, with_problems
+from tests.lab.workload.trace.made import imported, lines
 
 
 def _called(*calls):
@@ -47,22 +47,3 @@ def test_prompts_are_as_counted_and_tools_as_timed():
     assert (third.pause_s, third.is_pause_human) == (8.0, True)
     assert third.prefix_tokens == 85
     assert third.tools == ()
-
-
-def test_the_opening_is_what_the_cache_had():
-    (session,) = imported(AGENTCGROUP, lines(_record(*REQUESTS)))
-    assert (session.threads[0].shared_key, session.threads[0].shared_tokens) == ("claude-code/2.1", 80)
-    (session,) = imported(AGENTCGROUP, lines(_record(*REQUESTS[1:])))
-    assert (session.threads[0].shared_key, session.threads[0].shared_tokens) == (None, 0)
-
-
-def test_a_result_that_is_missing_took_no_time():
-    (session,) = imported(AGENTCGROUP, lines(_record(REQUESTS[0], _request(3, 4, 120, [], {}))))
-    assert [tool.duration_s for tool in session.threads[0].turns[0].tools] == [0.0, 0.0]
-
-
-def test_odd_records_are_problems():
-    odd = _record(_request(0, 1, 9, [], {"tool_calls": [{}]}), _request(1, 2, 9, [], {}))
-    sessions, problems = with_problems(AGENTCGROUP, lines(_record(), odd, _record(REQUESTS[0])))
-    assert len(sessions) == 1
-    assert "corpus, line 2: a call or result without 'id'" in problems

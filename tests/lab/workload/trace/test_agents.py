@@ -4,7 +4,6 @@ from itertools import pairwise
 from random import Random
 
 import msgspec
-import pytest
 
 from lab.workload.trace.agents import AgentKind, ToolKind, session_of
 from lab.workload.trace.format import TurnRef, check
@@ -33,40 +32,10 @@ def _other(**numbers):
     return msgspec.structs.replace(PLAIN, **numbers)
 
 
-def test_prompts_grow_by_answers_and_results():
-    session = _made(PLAIN)
-    (thread,) = session.threads
-    assert [t.input_tokens for t in thread.turns] == [150, 230, 310, 390]
-    assert [t.output_tokens for t in thread.turns] == [20, 20, 20, 70]
-    assert [(t.prefix_of, t.prefix_tokens) for t in thread.turns] == [
-        (None, 0),
-        (TurnRef(0, 0), 170),
-        (TurnRef(0, 1), 250),
-        (TurnRef(0, 2), 330),
-    ]
-    assert [len(t.tools) for t in thread.turns] == [2, 2, 2, 0]
-    assert (thread.turns[0].tools[0].duration_s, thread.turns[0].tools[0].cpu_cores) == (2, 1.5)
-    assert (thread.shared_key, thread.shared_tokens) == ("agent/plain", 100)
-    assert session.agent_type == "plain"
-
-
 def test_too_long_a_context_is_replaced_by_a_summary():
     thread = _made(_other(context_max=260)).threads[0]
     assert [t.input_tokens for t in thread.turns] == [150, 230, 150, 150]
     assert [t.prefix_tokens for t in thread.turns] == [0, 170, 100, 100]
-
-
-def test_without_tools_every_answer_is_for_a_person():
-    turns = _made(_other(tools=(), person_s=Spread(median=9))).threads[0].turns
-    assert [(t.pause_s, t.is_pause_human) for t in turns] == [(0, False), (9, True), (9, True), (9, True)]
-    assert [t.input_tokens for t in turns] == [150, 200, 250, 300]
-
-
-def test_a_person_may_be_asked_between_tools():
-    turns = _made(_other(asks_person=0.5, turns=Spread(median=60))).threads[0].turns
-    after_person = [later for turn, later in pairwise(turns) if not turn.tools]
-    assert 10 < len(after_person) < 50
-    assert all(turn.is_pause_human for turn in after_person)
 
 
 def test_sub_agents_are_threads_whose_last_answer_is_the_result():
@@ -76,30 +45,6 @@ def test_sub_agents_are_threads_whose_last_answer_is_the_result():
     assert [tool.starts_thread for tool in session.threads[0].turns[0].tools] == [1, 2]
     assert session.threads[0].turns[1].input_tokens == 170 + 2 * 70
     assert session.threads[1].shared_key == "agent/child"
-
-
-def test_tools_are_called_by_weight():
-    tools = (
-        ToolKind(name="often", weight=9, lasts_s=Spread(median=1)),
-        ToolKind(name="seldom", weight=1, lasts_s=Spread(median=1)),
-    )
-    turns = _made(_other(tools=tools, turns=Spread(median=500))).threads[0].turns
-    names = [tool.name for turn in turns for tool in turn.tools]
-    assert names.count("often") / len(names) == pytest.approx(0.9, abs=0.04)
-
-
-def test_nothing_is_ever_empty():
-    bare = AgentKind(
-        name="bare",
-        turns=Spread(median=0),
-        opening_tokens=0,
-        task_tokens=Spread(median=0),
-        output_tokens=Spread(median=0),
-        final_tokens=Spread(median=0),
-    )
-    (thread,) = _made(bare).threads
-    assert (thread.turns[0].input_tokens, thread.turns[0].output_tokens) == (1, 1)
-    assert thread.shared_key is None
 
 
 def test_chance_is_an_argument():
@@ -137,26 +82,8 @@ def test_an_orchestrators_next_prompt_stands_under_a_text_for_the_tools_that_wer
     }
 
 
-def test_under_a_text_that_it_had_before_it_goes_on():
-    kind = _other(name="reader", reading_tokens=80)
-    turns = _made(kind).threads[0].turns
-    assert [t.input_tokens for t in turns] == [150, 210, 290, 370]  # 80 for 100, then answers and results
-    assert [(t.prefix_of, t.prefix_tokens) for t in turns] == [
-        (None, 0),
-        (None, 0),
-        (TurnRef(0, 1), 230),
-        (TurnRef(0, 2), 310),
-    ]
-
-
 def test_calls_are_complete_one_after_the_other():
     turn = _made(READER).threads[0].turns[0]
     assert turn.output_tokens == 20 + 2 * 10
     assert [tool.called_at for tool in turn.tools] == [0.75, 1.0]
     assert [tool.called_at for tool in _made(PLAIN).threads[0].turns[0].tools] == [1.0, 1.0]
-
-
-def test_so_much_of_a_next_prompt_is_what_tools_brought():
-    kind = _other(result_share=Spread(median=0.5))
-    turns = _made(kind).threads[0].turns
-    assert [t.input_tokens for t in turns] == [150, 340, 720, 1480]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from lab.workload.trace.arrivals import at_once, limited, poisson, recorded
+from lab.workload.trace.arrivals import poisson, recorded
 from lab.workload.trace.composition import Arrival
 from tests.lab.workload.trace.made import session
 
@@ -37,9 +37,3 @@ def test_their_rate_can_be_changed_and_their_shape_stays():
     with pytest.raises(ValueError, match="no rate to change"):
         list(recorded([session("a"), session("b")], per_hour=72, with_tenants=False))
     assert list(recorded([], per_hour=72, with_tenants=False)) == []
-
-
-def test_limits():
-    assert len(list(limited(at_once(), number=3, until_s=None))) == 3
-    assert len(list(limited(map(Arrival, (0.0, 1.0, 2.0)), number=None, until_s=2.0))) == 2
-    assert len(list(limited(map(Arrival, (0.0, 1.0, 2.0)), number=1, until_s=2.0))) == 1

@@ -1,7 +1,7 @@
 """Azure's arrivals and lengths."""
 
 from lab.workload.trace.azure import AZURE
-from tests.lab.workload.trace.made import imported, table, with_problems
+from tests.lab.workload.trace.made import imported, table
 
 ROWS = (
     ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
@@ -22,17 +22,3 @@ def test_every_request_is_a_session():
     ]
     turns = [s.threads[0].turns[0] for s in sessions]
     assert [(t.input_tokens, t.output_tokens) for t in turns] == [(374, 44), (396, 109), (1, 2), (10, 20)]
-
-
-def test_a_part_of_it_and_faster():
-    sessions = imported(AZURE, table(*ROWS), start_s=3.0, duration_s=57.0, rate=2.0)
-    assert [s.arrival_s for s in sessions] == [0.65729, 0.65729]
-
-
-def test_odd_lines_are_problems():
-    sessions, problems = with_problems(
-        AZURE, table(("x", 1, 2), ROWS[1], ROWS[1][:2], (ROWS[1][0], 0, 1), ())
-    )
-    assert len(sessions) == 1
-    assert [problem.split(": ")[0] for problem in problems] == [f"corpus, line {n}" for n in (1, 3, 4)]
-    assert "a request of 0 and 1 tokens" in problems[2]

@@ -51,16 +51,6 @@ def test_a_corpus_becomes_a_workload(tmp_path, arrivals, capsys):
     )
 
 
-def test_what_was_chosen_stands_in_the_header(tmp_path, arrivals):
-    options = ["--from", 2, "--for", 6, "--rate", 2, "--first-prompt-max", 106, "--limit", 4, "--match", "*"]
-    assert _import(tmp_path, "azure", arrivals, *options) == 0
-    header, sessions = _read(tmp_path)
-    assert [s.arrival_s for s in sessions] == [0.0, 0.5, 1.0, 1.5]
-    assert header.sources[0].how.endswith(
-        "; duration_s=6.0, rate=2.0, start_s=2.0; match='*', first_prompt_max=106, limit=4"
-    )
-
-
 def test_a_kind_that_can_be_either_is_exchanges_unless_asked(tmp_path, talks, capsys):
     assert _import(tmp_path, "tau-bench", talks) == 0
     assert "6 exchange(s) of 3 session(s)" in capsys.readouterr().out

@@ -35,23 +35,6 @@ def test_classes_are_the_flows_or_the_sessions():
     }
 
 
-def test_it_ends_where_sessions_do():
-    assert len(_composed([_flow("a", replace=False)])) == 5
-
-
-def test_an_arrival_may_say_who_comes():
-    (made,) = compose([Arrival(1.5, "x")], [_flow("a")], seed=1)
-    assert (made.tenant, made.arrival_s, made.id[1:]) == ("x", 1.5, "~0")
-
-
-def test_flows_do_not_draw_alike():
-    def drawn(tenant):
-        return [s.id.split("~")[0] for s in made if s.tenant == tenant][:100]
-
-    made = _composed([_flow("a"), _flow("b")])
-    assert drawn("a") != drawn("b")
-
-
 def test_chance_does_not_spread():
     """A flow's sessions stay the same whatever another flow's population is."""
     one = _composed([_flow("a"), _flow("b")])

@@ -1,10 +1,9 @@
 """Block keys against prompts written out token by token."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.workload.trace.content import KEY_BYTES, ContentChain
+from lab.workload.trace.content import ContentChain
 from lab.workload.trace.format import Session, Thread, Turn, TurnRef, check
 from tests.examples import examples
 from tests.lab.workload.trace.oracle import refs_of, sessions, tokens_of
@@ -86,12 +85,6 @@ def test_a_forgotten_session_takes_no_memory_and_comes_back_the_same():
     assert chain.sessions == 0
 
 
-def test_keys_are_bytes_whose_ends_tell_them_apart_too():
-    keys = ContentChain(64).prompt_keys(LONG, TurnRef(0, 1))
-    assert {len(key) for key in keys} == {KEY_BYTES}
-    assert len({key[-8:] for key in keys}) == len(keys)
-
-
 def test_ids_cannot_be_mistaken_for_one_another():
     def keys(id_, key=None, shared=0):
         turn = Turn(input_tokens=8, output_tokens=1)
@@ -100,8 +93,3 @@ def test_ids_cannot_be_mistaken_for_one_another():
 
     assert keys("a", "turn 0 0 in b", 8) != keys("b")
     assert keys("a", "x", 8) == keys("b", "x", 8) != keys("b", "y", 8)
-
-
-def test_a_block_holds_a_token():
-    with pytest.raises(ValueError, match="blocks of 0 tokens"):
-        ContentChain(0)

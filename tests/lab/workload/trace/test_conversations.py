@@ -1,11 +1,6 @@
 """Recorded messages as workloads: what equal messages make equal, and who the gaps belong to."""
 
-from functools import partial
-
-import msgspec
-
-from lab.workload import sessions
-from lab.workload.trace.conversations import LMCACHE, SWE_AGENT, TAU_BENCH, _read
+from lab.workload.trace.conversations import TAU_BENCH
 from lab.workload.trace.estimates import message_tokens
 from lab.workload.trace.format import TurnRef
 from tests.lab.workload.corpora import called, said
@@ -36,20 +31,6 @@ def test_a_turn_shares_the_messages_that_are_equal():
     assert [t.prefix_tokens for t in turns] == [0, sum(sizes[:3]), sum(sizes[:5])]
 
 
-def test_what_is_rewritten_is_shared_up_to_there():
-    def rewriting(members, problems, seed):
-        second = [*TALK[:2], said("assistant", "a summary"), said("user", "go on")]
-        turns = [
-            sessions.chat_turn(TALK[:4], TALK[4], at_s=0, lasts_s=1),
-            sessions.chat_turn(second, TALK[4], at_s=5, lasts_s=1),
-        ]
-        yield sessions.Session(client="c", name="s", source="x", turns=turns)
-
-    corpus = msgspec.structs.replace(TAU_BENCH, read=partial(_read, rewriting, True))
-    (session,) = imported(corpus)
-    assert session.threads[0].turns[1].prefix_tokens == sum(map(message_tokens, TALK[:2]))
-
-
 def test_gaps_are_the_called_tools_or_a_persons():
     (session,) = _tau(TALK)
     first, second, third = session.threads[0].turns
@@ -65,28 +46,3 @@ def test_sessions_with_one_system_prompt_open_alike():
     assert keys[0] == keys[1] != keys[2]
     assert keys[0][1] == message_tokens(TALK[0])
     assert keys[3] == (None, 0)
-
-
-def test_without_an_answer_there_is_no_session():
-    assert _tau(TALK[:1]) == []
-
-
-def test_without_persons_what_comes_back_is_a_tools():
-    history = [said("user", "fix"), said("assistant", "ls"), said("user", "a.py"), said("assistant", "done")]
-    record = {"history": history, "trajectory": [{"execution_time": 2.5}]}
-    (session,) = imported(SWE_AGENT, lines(record))
-    first, second = session.threads[0].turns
-    assert [(tool.name, tool.duration_s) for tool in first.tools] == [("tool", 2.5)]
-    assert (second.pause_s, second.is_pause_human) == (0.0, False)
-
-
-def test_conversations_of_one_session_take_turns():
-    def row(at_s, text, output):
-        return {"timestamp": at_s * 1_000_000, "input": text, "output": output}
-
-    rows = [row(0, "a", "x"), row(50, "q", "y"), row(100, "a\n\nb", "z"), row(150, "q\n\nr", "")]
-    (session,) = imported(LMCACHE, lines(*rows, name="tau/1"))
-    turns = session.threads[0].turns
-    assert [t.prefix_of for t in turns] == [None, None, TurnRef(0, 0), TurnRef(0, 1)]
-    assert all(t.tools == () and not t.is_pause_human for t in turns)
-    assert [round(t.pause_s) > 40 for t in turns] == [False, True, True, True]

@@ -68,11 +68,6 @@ def _with_child(*, turns_behind):
     return Session(id="s", threads=(Thread(turns=(starts, *behind)), child))
 
 
-def test_a_last_turn_still_starts_its_threads():
-    short = _cut(_with_child(turns_behind=1), 1, 2)
-    assert short.threads[0].turns[-1].tools == (Tool(name="agent", starts_thread=1, is_detached=True),)
-
-
 def test_a_call_whose_thread_is_cut_away_is_a_tool():
     short = _cut(_with_child(turns_behind=1), 2, 0)
     assert short.threads[0].turns[0].tools == (Tool(name="agent"), Tool(name="other"))

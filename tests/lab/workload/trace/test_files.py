@@ -23,14 +23,6 @@ def test_what_is_written_is_read(tmp_path, name):
     assert (header, list(sessions)) == (HEADER, made)
 
 
-def test_a_short_header_and_empty_lines_will_do(tmp_path):
-    file = tmp_path / "w.jsonl"
-    file.write_bytes(b"\n" + HEAD + b"\n" + ONE)
-    header, sessions = read_workload(str(file))
-    assert header == Header(name="made", turnpike_workload=1)
-    assert [s.id for s in sessions] == ["a"]
-
-
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -92,22 +84,3 @@ def test_nothing_invalid_is_written(tmp_path, made, complaint):
     with pytest.raises(ValueError, match=complaint):
         write_workload(str(tmp_path / "w.jsonl"), HEADER, made)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_sessions_are_no_file(tmp_path):
-    assert write_workload(str(tmp_path / "w.jsonl"), HEADER, []) == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_tells_the_form(tmp_path):
-    with pytest.raises(ValueError, match=r"ends in \.jsonl"):
-        write_workload(str(tmp_path / "w.json"), HEADER, [session()])
-
-
-def test_memory_holds_one_session(tmp_path):
-    """Sessions are read and written as they are asked for."""
-    file = str(tmp_path / "w.jsonl.gz")
-    write_workload(file, HEADER, (session(str(n), arrival_s=n) for n in range(3)))
-    _, sessions = read_workload(file)
-    assert next(sessions).id == "0"
-    assert write_workload(str(tmp_path / "v.jsonl"), HEADER, sessions) == 2

@@ -4,7 +4,7 @@ from gateway.domain import records as rec
 from lab.workload.problems import Problems
 from lab.workload.trace.gateway_stream import GATEWAY_STREAM
 from lab.workload.trace.importer import Choices
-from tests.lab.workload.trace.made import imported, with_problems
+from tests.lab.workload.trace.made import imported
 from tests.lab.workload.trace.stream import Tape
 
 
@@ -49,11 +49,3 @@ def test_an_attempt_that_failed_is_no_answer():
     tape.turn(5, "b", 10, 10)
     (session,) = imported(GATEWAY_STREAM, tape.member)
     assert session.threads[0].turns[1].pause_s == 1.0
-
-
-def test_lines_that_are_no_records_are_problems():
-    member = Tape().turn(0, "a", 5, 5).member
-    member.lines.append(b'{"type":"else"}')
-    sessions, problems = with_problems(GATEWAY_STREAM, member)
-    assert len(sessions) == 1
-    assert problems[0].startswith("stream, line 3: ")

@@ -2,7 +2,7 @@
 
 from lab.workload.trace.format import Tool, TurnRef
 from lab.workload.trace.kv_cache_tester import KV_CACHE_TESTER
-from tests.lab.workload.trace.made import imported, lines, with_problems
+from tests.lab.workload.trace.made import imported, lines
 
 
 def _request(t, prompt, output, hk, *hr, stop="tool_use", **more):
@@ -50,21 +50,6 @@ def test_prefixes_follow_from_blocks():
     assert session.agent_type == "claude-code"
 
 
-def test_a_prompt_that_parts_in_the_middle_shares_whole_blocks():
-    recording = _recording(
-        _request(0, 200, 50, 0, [1, 3]),
-        _request(1, 400, 9, 2, [9, 4]),
-        _request(2, 200, 9, 2, [3, 1]),  # back to the first one
-        _request(3, 220, 9, 1, [9, 2]),  # and to the beginning of none but the first
-    )
-    (session,) = imported(KV_CACHE_TESTER, lines(recording))
-    assert [(turn.prefix_of, turn.prefix_tokens) for turn in _turns(session)[1:]] == [
-        (TurnRef(0, 0), 128),
-        (TurnRef(0, 0), 200),
-        (TurnRef(0, 0), 64),
-    ]
-
-
 def test_gaps_are_tools_or_persons():
     (session,) = imported(KV_CACHE_TESTER, lines(_recording(*MAIN)))
     turns = _turns(session)
@@ -80,19 +65,6 @@ def test_gaps_are_tools_or_persons():
         (25.0, True),
         (0.0, False),
     ]
-
-
-def test_an_unrecorded_gap_is_the_time_between():
-    recording = _recording(_request(0, 9, 5, 0, api_time=2.0), _request(5, 9, 5, 0))
-    (session,) = imported(KV_CACHE_TESTER, lines(recording))
-    assert _turns(session)[0].tools == (Tool(name="tool", duration_s=3.0),)
-
-
-def test_part_of_the_opening_is_every_sessions():
-    (session,) = imported(KV_CACHE_TESTER, lines(_recording(*MAIN)), shared_part=0.5)
-    assert (session.threads[0].shared_key, session.threads[0].shared_tokens) == ("claude-code", 80)
-    (short,) = imported(KV_CACHE_TESTER, lines(_recording(MAIN[3])), shared_part=0.5)
-    assert short.threads[0].shared_tokens == 10
 
 
 def _agent(t, duration_ms, *requests):
@@ -129,51 +101,3 @@ def test_sub_agents_are_threads_of_the_turn_before_them():
     assert main[1].tools == (Tool(name="agent", starts_thread=3, is_detached=True),)
     assert _turns(session, 1)[0].tools == (Tool(name="tool", duration_s=1.0),)
     assert _turns(session, 1)[1].prefix_of == TurnRef(1, 0)
-
-
-def test_sub_agents_share_their_openings():
-    (session,) = imported(KV_CACHE_TESTER, lines(WITH_AGENTS))
-    openings = [(thread.turns[0].prefix_of, thread.turns[0].prefix_tokens) for thread in session.threads]
-    assert openings == [(None, 0), (None, 0), (TurnRef(1, 0), 64), (TurnRef(2, 0), 128)]
-    (session,) = imported(KV_CACHE_TESTER, lines(WITH_AGENTS), shared_part=0.7)
-    assert [(thread.shared_key, thread.shared_tokens) for thread in session.threads] == [
-        ("claude-code", 100),
-        ("claude-code/Explore", 70),
-        ("claude-code/Explore", 70),
-        (None, 0),
-    ]
-
-
-def test_sub_agents_can_be_left_out():
-    (session,) = imported(KV_CACHE_TESTER, lines(WITH_AGENTS), sub_agents=False)
-    assert len(session.threads) == 1
-    assert _turns(session)[0].tools == (Tool(name="tool", duration_s=31.0),)
-
-
-def test_a_detached_sub_agent_leaves_the_turns_tools_as_they_were():
-    recording = _recording(
-        _request(0, 100, 9, 0), _agent(50, 49_000, *TWIN), _request(9, 100, 9, 0, think_time=5.0)
-    )
-    (session,) = imported(KV_CACHE_TESTER, lines(recording))
-    assert _turns(session)[0].tools == (
-        Tool(name="tool", duration_s=5.0),
-        Tool(name="agent", starts_thread=1, is_detached=True),
-    )
-
-
-def test_what_cannot_be_is_left_out():
-    sessions, problems = with_problems(
-        KV_CACHE_TESTER,
-        lines(
-            _recording(),
-            _recording(_request(0, 9, 9, 1)),
-            _recording(MAIN[0], _agent(1, 1)),
-            _recording(MAIN[0], _agent(1, 1, _agent(1, 1))),
-            {"id": 1},
-            _recording(MAIN[0]),
-        ),
-    )
-    assert len(sessions) == 1
-    assert [problem.split(": ")[0] for problem in problems] == [f"corpus, line {n}" for n in range(1, 6)]
-    assert "without a request" in problems[0]
-    assert "1 blocks of one with 0" in problems[1]

@@ -2,7 +2,7 @@
 
 from lab.workload.trace.format import TurnRef
 from lab.workload.trace.mooncake import MANY, MOONCAKE
-from tests.lab.workload.trace.made import imported, lines, with_problems
+from tests.lab.workload.trace.made import imported, lines
 
 
 def _request(t_s, prompt, output, *blocks):
@@ -31,11 +31,6 @@ def test_a_request_that_parts_earlier_shares_blocks():
     assert two.turns == 1
 
 
-def test_the_same_prompt_again_shares_all_of_it_and_no_more():
-    (session,) = imported(MOONCAKE, lines(_request(0, 600, 99, 1, 2), _request(9, 610, 9, 1, 2)))
-    assert session.threads[0].turns[1].prefix_tokens == 610
-
-
 def test_what_many_share_is_an_opening():
     made = [_request(n, 1100, 9, 0, 100 + n, 500 + n) for n in range(MANY)]
     sessions = imported(MOONCAKE, lines(*made, _request(99, 600, 9, 77, 78)))
@@ -46,17 +41,3 @@ def test_what_many_share_is_an_opening():
     }
     fewer = imported(MOONCAKE, lines(*made[1:]))
     assert [s.turns for s in fewer] == [MANY - 1]
-
-
-def test_a_part_of_it_and_faster():
-    made = lines(*(_request(n * 10, 10, 1) for n in (3, 1, 2, 0)))
-    sessions = imported(MOONCAKE, made, start_s=10, duration_s=20, rate=2)
-    assert [s.arrival_s for s in sessions] == [0.0, 5.0]
-
-
-def test_lengths_that_do_not_fit_are_problems():
-    sessions, problems = with_problems(
-        MOONCAKE, lines(_request(0, 1100, 9, 1), _request(0, 0, 9), _request(0, 9, 9), b"x")
-    )
-    assert len(sessions) == 1
-    assert sorted(problem.split(": ")[0] for problem in problems) == [f"corpus, line {n}" for n in (1, 2, 4)]

@@ -5,7 +5,7 @@ import pytest
 from gateway.domain.decision import Edge
 from lab.workload.trace.format import Tool, TurnRef
 from lab.workload.trace.gateway_stream import GATEWAY_STREAM
-from tests.lab.workload.trace.made import imported, with_problems
+from tests.lab.workload.trace.made import imported
 from tests.lab.workload.trace.stream import Tape
 
 
@@ -35,11 +35,6 @@ def _prefixes(session, thread=0):
 def test_an_edge_tells_what_is_shared(edge, shared):
     session = _one(Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, edge, "a", cached=64))
     assert _prefixes(session)[1] == shared
-
-
-def test_no_more_is_shared_than_there_is():
-    session = _one(Tape().turn(0, "a", 100, 10).turn(5, "b", 50, 10, Edge.CONTINUES, "a"))
-    assert _prefixes(session)[1] == (TurnRef(0, 0), 50)
 
 
 def test_a_retry_stands_where_the_failed_attempt_would():
@@ -91,28 +86,3 @@ def test_a_thread_that_runs_on_is_detached():
     assert session.threads[0].turns[0].tools == (Tool(name="thread", starts_thread=1, is_detached=True),)
     assert _prefixes(session, 1) == [(TurnRef(0, 0), 110)]
     assert (session.threads[0].turns[1].pause_s, session.threads[0].turns[1].is_pause_human) == (4.0, True)
-
-
-def test_a_thread_of_unknown_origin_is_the_latest_turns():
-    tape = Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, Edge.CONTINUES, "a")
-    tape.turn(7, "x", 20, 5, thread="s.2")
-    assert [len(turn.tools) for turn in _one(tape).threads[0].turns] == [0, 1]
-
-
-def test_a_thread_is_its_parents_whatever_came_since():
-    tape = Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, Edge.CONTINUES, "a")
-    tape.turn(7, "x", 20, 5, Edge.SPAWNED, "a", thread="s.2")
-    assert [len(turn.tools) for turn in _one(tape).threads[0].turns] == [1, 0]
-
-
-def test_a_later_thread_is_no_base():
-    tape = Tape().turn(0, "a", 100, 10).turn(2, "x", 20, 5, Edge.SPAWNED, "a", thread="s.2")
-    tape.turn(5, "b", 150, 10, Edge.CONTINUES, "x")
-    assert _prefixes(_one(tape))[1] == (None, 0)
-
-
-def test_without_counted_turns_there_is_no_session():
-    tape = Tape().arrive(0, "a").turn(1, "b", None, 5).turn(2, "c", 5, None)
-    sessions, problems = with_problems(GATEWAY_STREAM, tape.member)
-    assert sessions == []
-    assert problems == ["turn b: nobody counted its tokens", "turn c: nobody counted its tokens"]

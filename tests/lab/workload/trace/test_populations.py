@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from lab.workload.trace.agent_kinds import CHAT
-from lab.workload.trace.populations import MadeUp, Recorded, Tilted
+from lab.workload.trace.populations import Recorded, Tilted
 from tests.lab.workload.trace.made import session
 
 SESSIONS = [session(str(n), 100 * (n + 1)) for n in range(10)]
@@ -48,9 +47,3 @@ def test_but_not_one_that_no_choice_has(mean):
         Tilted(SESSIONS, lambda made: made.peak_tokens - 10, mean)
     with pytest.raises(ValueError, match="no choice"):
         Tilted([], lambda made: 1, mean)
-
-
-def test_made_up_sessions_never_end():
-    drawn = _drawn(MadeUp(CHAT), 3)
-    assert {s.agent_type for s in drawn} == {"chat"}
-    assert drawn[0] != drawn[1]

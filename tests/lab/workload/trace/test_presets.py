@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from lab.workload.trace.composition import Arrival, compose
-from lab.workload.trace.format import Session, Thread, Tool, Turn, check
+from lab.workload.trace.format import check
 from lab.workload.trace.presets import PRESETS
 from tests.lab.workload.trace.made import session
 
@@ -35,27 +35,6 @@ def test_sagas_tenants(recorded):
     expected = (100, 30, 10) if recorded is None else (8, 5, 2)
     assert list(turns.values()) == pytest.approx(expected, rel=0.1)
     assert PRESETS["saga-tenants"].per_hour == 92 * 60
-
-
-@pytest.mark.parametrize(("name", "tokens"), [("mars-ilr1", 125_000), ("mars-ilr4", 263_000)])
-def test_mars_input_lengths(name, tokens):
-    made = _composed(name)
-    mean = statistics.mean(sum(t.input_tokens for t in s.threads[0].turns) for s in made)
-    assert mean == pytest.approx(tokens, rel=0.1)
-    with pytest.raises(ValueError, match="no choice of these sessions"):
-        PRESETS[name].flows(RECORDED, 1)
-
-
-def test_sutradharas_fan_out():
-    assert max(len(t.tools) for s in _composed("sutradhara-fan-out") for t in s.threads[0].turns) > 10
-    with pytest.raises(ValueError, match="calls several tools at once"):
-        PRESETS["sutradhara-fan-out"].flows(RECORDED, 1)
-    wide = Turn(input_tokens=5, output_tokens=5, tools=(Tool(name="a"), Tool(name="b")))
-    last = Turn(input_tokens=5, output_tokens=5)
-    found = _composed(
-        "sutradhara-fan-out", [*RECORDED, Session(id="w", threads=(Thread(turns=(wide, last)),))]
-    )
-    assert {s.id.split("~")[0] for s in found} == {"w"}
 
 
 @pytest.mark.parametrize("recorded", [None, RECORDED])

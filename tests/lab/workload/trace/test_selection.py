@@ -52,17 +52,3 @@ def test_limits_of_the_main_conversation_leave_sub_agents_alone():
     made = Session(id="s", threads=(Thread(turns=(starts, more, more)), Thread(turns=(more, more))))
     assert _lengths(Selection(turns_max=1, human_gap_max_s=1), made) == [("s", [1, 2])]
     assert _lengths(Selection(context_max=9), made) == []
-
-
-def test_tools_last_so_long_at_most():
-    tools = (Tool(name="x", duration_s=99), Tool(name="y", duration_s=2, cpu_cores=1))
-    turn = Turn(input_tokens=5, output_tokens=5, tools=tools)
-    made = Session(id="s", threads=(Thread(turns=(turn, *session().threads[0].turns[:1])),))
-    (short,) = Selection(tool_max_s=60).apply([made])
-    found = short.threads[0].turns[0].tools
-    assert found == (Tool(name="x", duration_s=60), Tool(name="y", duration_s=2, cpu_cores=1))
-
-
-def test_the_header_is_told_every_choice():
-    assert Selection().described() == ""
-    assert Selection(turns_max=4, limit=2).described() == "turns_max=4, limit=2"

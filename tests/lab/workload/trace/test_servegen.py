@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from lab.workload.trace.servegen import OUTPUT_TOKENS, PROMPT_TOKENS, SERVEGEN
-from tests.lab.workload.trace.made import imported, lines, table, with_problems
+from tests.lab.workload.trace.made import imported, lines, table
 
 BUSY = table(
     (0, 1.0, 0.5, "Gamma", 4.0, 0.25),
@@ -49,28 +49,3 @@ def test_lengths_are_of_the_latest_window_that_has_some():
     assert {t.output_tokens for t in early} == {5}
     assert sum(t.input_tokens == 20 for t in early) / len(early) == pytest.approx(0.75, abs=0.1)
     assert {(t.input_tokens, t.output_tokens) for t in late} == {(30, 1)}
-
-
-def test_a_part_of_it_at_another_rate():
-    sessions = imported(SERVEGEN, BUSY, start_s=100, duration_s=100, rate=3)
-    assert len(sessions) == pytest.approx(300, rel=0.15)
-    assert 0 <= sessions[0].arrival_s < 5
-    assert sessions[-1].arrival_s < 100
-
-
-def test_the_same_seed_gives_the_same():
-    assert imported(SERVEGEN, BUSY) == imported(SERVEGEN, BUSY) != imported(SERVEGEN, BUSY, seed=1)
-
-
-def test_odd_parameters_are_problems():
-    odd = table((0, 1.0, 1.0, "Pareto", 1, 1), (0, 1), name="chunk-3-trace")
-    lengths = lines({"0": {"input_tokens": "{", "output_tokens": "{}"}, "1": {}}, name="chunk-3-dataset")
-    sessions, problems = with_problems(SERVEGEN, odd, lengths, lines({}, name="README-x"))
-    assert sessions == []
-    assert [problem.split(": ")[0] for problem in problems] == [
-        "chunk-3-trace, line 1",
-        "chunk-3-trace, line 2",
-        "chunk-3-dataset, window 0",
-        "chunk-3-dataset, window 1",
-    ]
-    assert with_problems(SERVEGEN, lines(b"nonsense", name="chunk-4-dataset"))[1] != []

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from lab.workload.trace.files import write_workload
-from lab.workload.trace.format import Header, ServiceClass, Session, Source, Thread, Tool, Turn
+from lab.workload.trace.format import Header, ServiceClass, Source
 from lab.workload.trace.synth import Request, synth
 from tests.lab.workload.trace.made import session
 
@@ -48,12 +48,6 @@ def test_made_up_sessions_with_arrivals_of_a_recording(recorded):
     ]
 
 
-def test_a_recordings_shape_at_another_rate(recorded):
-    header, made = _made(agents="chat", arrivals=recorded, per_hour=3600)
-    assert [s.arrival_s for s in made] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    assert header.sources[1].how == "all, stretched to 3600 an hour"
-
-
 def test_the_rate_is_that_of_the_arrivals_that_are_used(tmp_path, recorded):
     made = [session(str(n), arrival_s=at_s) for n, at_s in enumerate((0, 1, 2, 90, 91))]
     few, many = str(tmp_path / "few.jsonl"), str(tmp_path / "many.jsonl")
@@ -64,12 +58,6 @@ def test_the_rate_is_that_of_the_arrivals_that_are_used(tmp_path, recorded):
         assert [s.arrival_s for s in found] == [0.0, 10.0, 20.0]
         assert header.sources[-1].how == "the first 3, stretched to 360 an hour"
     assert _made(sessions=few, arrivals=many, per_hour=360, replace=True)[1][-1].arrival_s == 40.0
-
-
-def test_without_arrivals_all_come_at_once(recorded):
-    header, made = _made(sessions=recorded)
-    assert {s.arrival_s for s in made} == {0.0}
-    assert header.sources[-1].how == "all at 0"
 
 
 def test_limits_and_replacement(recorded):
@@ -98,41 +86,6 @@ def test_classes_and_deadlines(recorded):
     assert {s.service_class.value for s in made} == {"reactive", "proactive"}
     _, made = _made(sessions=recorded, proactive=1.0)
     assert {s.service_class.value for s in made} == {"proactive"}
-
-
-def test_what_tools_ask_for_where_nothing_is_known(tmp_path):
-    tools = (Tool(name="a"), Tool(name="b", cpu_cores=4), Tool(name="c", starts_thread=1))
-    first, last = Turn(input_tokens=5, output_tokens=5, tools=tools), Turn(input_tokens=5, output_tokens=5)
-    made = Session(id="s", threads=(Thread(turns=(first, last)), Thread(turns=(last,))))
-    file = str(tmp_path / "tools.jsonl")
-    write_workload(file, Header(name="tools"), [made])
-    header, (found,) = _made(sessions=file, tool_cores=1.5)
-    assert [tool.cpu_cores for tool in found.threads[0].turns[0].tools] == [1.5, 4, 0]
-    assert header.sources[-1].how == "1.5 cores where none is known"
-
-
-def test_presets_alone_and_of_recorded_sessions(recorded):
-    header, made = _made(preset="saga-tenants", sessions=recorded, count=30)
-    assert {s.id.split("~")[0] for s in made} <= {str(n) for n in range(6)}
-    assert header.name == "saga-tenants"
-    assert [s.what for s in header.sources] == ["mix", "sessions", "sessions", "arrivals"]
-    assert header.sources[-1].how == "5520 an hour"
-    assert _made(preset="saga-tenants", per_hour=10, count=1)[0].sources[-1].how == "10 an hour"
-
-
-def test_made_up_agents_that_differ():
-    _, made = _made(agents="chat", count=5, kind=("turns=3", "turns.sigma=0", "opening_tokens=7"))
-    assert [s.turns for s in made] == [3] * 5
-    assert {s.threads[0].shared_tokens for s in made} == {7}
-    assert _made(agents="coding", count=1, kind=("asks_person=0.5",))[1]
-
-
-def test_the_same_seed_gives_the_same():
-    assert (
-        _made(agents="team", count=3)
-        == _made(agents="team", count=3)
-        != _made(agents="team", count=3, seed=1)
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`turnpike workload synth` and `show`, from the command line."""
 
-import pytest
-
 from gateway.__main__ import main
 
 
@@ -23,27 +21,3 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
         assert _synth(tmp_path, "--preset", "saga-tenants", "--count", 9, "--seed", seed, out=out) == 0
     a, b, c = ((tmp_path / f"{name}.jsonl.gz").read_bytes() for name in "abc")
     assert a == b != c
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--agents", "chat"], "say how many"),
-        (["--agents", "chat", "--count", "0"], ">= 1"),
-        (["--agents", "chat", "--count", "1", "--per-hour", "0"], "> 0"),
-        (["--agents", "chat", "--per-hour", "1", "--until", "0.001"], "no session arrives"),
-        (["--sessions", "absent.jsonl"], "absent.jsonl"),
-    ],
-)
-def test_what_cannot_be_is_an_error_in_one_line(tmp_path, arguments, complaint, capsys):
-    assert _synth(tmp_path, *arguments) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_showing_what_is_no_workload_names_the_line(tmp_path, capsys):
-    file = tmp_path / "x.jsonl"
-    file.write_text("{}\n")
-    assert main(["workload", "show", str(file)]) == 1
-    assert "x.jsonl, line 1: not the header of a workload" in capsys.readouterr().err

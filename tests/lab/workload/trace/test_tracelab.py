@@ -2,7 +2,7 @@
 
 from lab.workload.trace.format import Tool, TurnRef
 from lab.workload.trace.tracelab import TRACELAB
-from tests.lab.workload.trace.made import imported, lines, with_problems
+from tests.lab.workload.trace.made import imported, lines
 
 
 def _round(name, prompt, cached, output, *times, tools=()):
@@ -36,13 +36,3 @@ def test_rounds_are_turns():
     assert (third.prefix_tokens, third.pause_s, third.is_pause_human) == (90, 20.0, True)
     assert third.tools == ()
     assert (two.id, two.turns, two.agent_type) == ("b", 1, "claude")
-
-
-def test_other_files_are_passed_over():
-    assert imported(TRACELAB, lines({"raw": 1}, name="claude/trace")) == []
-
-
-def test_odd_rounds_are_problems():
-    sessions, problems = with_problems(TRACELAB, lines({}, ROUNDS[3], name="round_trace"))
-    assert len(sessions) == 1
-    assert problems[0].startswith("round_trace, line 1: ")
