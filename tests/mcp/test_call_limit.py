@@ -17,17 +17,6 @@ def enter(limit: CallLimit, *, proactive: bool = False, now: float = 0.0) -> Pla
     return place
 
 
-def test_a_reactive_call_goes_first_and_within_a_class_the_first_that_came():
-    limit, running = full()
-    waiting = [enter(limit, proactive=proactive, now=1.0) for proactive in (True, False, True, False)]
-    order = []
-    following: Place | None = running
-    while following is not None:
-        following = limit.leave(following, now=2.0)
-        order.append(following)
-    assert order == [waiting[1], waiting[3], waiting[0], waiting[2], None] and limit.has_room
-
-
 def test_one_that_waited_for_long_goes_by_its_time_alone():
     limit, running = full()
     early, background, late = (
@@ -40,15 +29,6 @@ def test_one_that_waited_for_long_goes_by_its_time_alone():
     third = limit.leave(early, now=2.0 + AGE_S)
     assert third is background
     assert limit.leave(background, now=2.0 + AGE_S) is late
-
-
-def test_who_waits_may_leave_and_too_many_may_not_wait():
-    limit, running = full(most_waiting=2)
-    first, second = enter(limit), enter(limit, proactive=True)
-    assert limit.enter(is_proactive=False, now=0.0) is None
-    assert limit.leave(first, now=1.0) is None and limit.waiting == 1 and limit.running == 1
-    assert limit.leave(first, now=1.0) is None and limit.waiting == 1
-    assert limit.leave(running, now=1.0) is second and limit.leave(running, now=1.0) is None
 
 
 def test_those_who_waited_too_long():

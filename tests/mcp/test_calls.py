@@ -1,9 +1,6 @@
-import pytest
-
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.mcp import calls as module
-from gateway.mcp.calls import Asked, AskedCalls, Call, Outcome, outcome_of
-from gateway.mcp.messages import read_message
+from gateway.mcp.calls import Asked, AskedCalls
 
 T, U = TenantId("t"), TenantId("u")
 KEY, OTHER = b"k" * 16, b"o" * 16
@@ -88,32 +85,3 @@ def test_what_is_kept_is_bounded_and_a_tenant_pushes_out_its_own(monkeypatch):
         book.add("read", f"c{number}", key=bytes([number]) * 16)
     assert len(book.asked) == 3 and book.join("read", tenant=U) == "u1"
     assert book.join("read", key=bytes([8]) * 16) == "c8" and book.join("read", key=bytes([1]) * 16) is None
-
-
-@pytest.mark.parametrize(
-    ("answer", "outcome"),
-    [
-        (b'{"id":1,"result":{"content":[]}}', Outcome.OK),
-        (b'{"id":1,"result":{"isError":true}}', Outcome.TOOL_ERROR),
-        (b'{"id":1,"result":{"isError":false}}', Outcome.OK),
-        (b'{"id":1,"result":[]}', Outcome.OK),
-        (b'{"id":1,"error":{"code":-32602,"message":"x"}}', Outcome.ERROR),
-    ],
-)
-def test_an_answer_says_what_became_of_the_call(answer, outcome):
-    assert outcome_of(read_message(answer)) is outcome
-
-
-def test_a_span_is_told_of_a_call_that_ended_and_is_known():
-    asked = Asked(T, SessionId("s"), RequestId("r"), "c1", "x__read", KEY)
-    call = Call("tools", T, "m", 1, 10.0, asked=asked, ended_s=12.5, result_bytes=5)
-    assert call.span() is None
-    call.outcome = Outcome.TOOL_ERROR
-    span = call.span()
-    assert span is not None
-    told = (span.name, span.call, span.session, span.duration_s, span.result_bytes, span.has_failed)
-    assert told == ("x__read", "c1", "s", 2.5, 5, True)
-    call.outcome = Outcome.LOST
-    assert call.span() is None
-    call.outcome, call.asked = Outcome.OK, None
-    assert call.span() is None

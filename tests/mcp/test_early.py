@@ -28,46 +28,11 @@ def made(
     return early
 
 
-def test_a_tool_has_to_be_allowed_and_to_read_only():
-    calls, mcp = EarlyCalls(), session()
-    assert calls.tool_for(asked(), mcp, ("read",)) == "read"
-    assert calls.tool_for(asked(), mcp, ("seek",)) is None
-    assert calls.tool_for(asked("x__write"), mcp, ("write",)) is None
-    assert calls.tool_for(asked("y__read"), mcp, ("read",)) is None
-
-
-def test_behind_one_that_may_write_or_was_not_seen_none_is_next():
-    calls, turn = EarlyCalls(), RequestId("r1")
-    assert calls.is_next(turn, 0, only_reads=True) and calls.is_next(turn, 1, only_reads=True)
-    assert not calls.is_next(turn, 2, only_reads=False)
-    assert not calls.is_next(turn, 3, only_reads=True)
-    calls.turn_over(turn, now=1.0)
-    assert calls.is_next(turn, 0, only_reads=True)
-    other = RequestId("r2")
-    assert not calls.is_next(other, 1, only_reads=True), "the first was not seen"
-    assert not calls.is_next(other, 0, only_reads=True)
-
-
-def test_one_is_claimed_once_and_the_first_comes_first():
-    calls, mcp = EarlyCalls(), session()
-    first, second = made(calls, mcp), made(calls, mcp)
-    assert calls.claim(mcp, "read", b"other") is None and calls.claim(session(), "read", b"k") is None
-    assert [calls.claim(mcp, "read", b"k") for _ in range(3)] == [first, second, None]
-    assert not calls.drop(first, is_waste=True) and not mcp.wasted
-
-
 def test_the_one_for_a_call_is_claimed_by_that_call():
     calls, mcp = EarlyCalls(), session()
     first, second = made(calls, mcp), made(calls, mcp)
     second.asked.id = "d"
     assert calls.claim(mcp, "read", b"k", "d") is second and calls.claim(mcp, "read", b"k", "d") is first
-
-
-def test_what_is_dropped_is_nobody_s():
-    calls, mcp = EarlyCalls(), session()
-    early = made(calls, mcp)
-    assert calls.drop(early, is_waste=False) and not calls.drop(early, is_waste=False)
-    assert calls.claim(mcp, "read", b"k") is None and not mcp.wasted
 
 
 def test_waste_stops_a_tool_until_one_is_wanted():

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,24 @@ async def begin() -> AsyncIterator[Callable[..., Awaitable[PickerBench]]]:
             return bench
 
         yield start
+
+
+@pytest.fixture
+def tls(certificates: tuple[trustme.CA, dict[str, str]]) -> tuple[dict[str, str], ssl.SSLContext]:
+    """The gateway's settings, and what its clients trust."""
+    authority, files = certificates
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    return {name: files[name] for name in ("tls_certificate", "tls_key")}, trust
+
+
+@pytest.fixture
+def tls_upstream(certificates: tuple[trustme.CA, dict[str, str]]) -> dict[str, Any]:
+    """What a bench is started with whose backends speak TLS."""
+    authority, files = certificates
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    return {"backend_tls": context, "upstream": {"ca_file": files["tls_client_ca"]}}
 
 
 @pytest.fixture

@@ -139,6 +139,18 @@ def timed(bench: Bench) -> list[tuple[str, float, bool]]:
     ]
 
 
+def learned_of(bench: Bench, name: str) -> Any:
+    """What calls of a tool taught, for all agents; None if none did."""
+    tools = bench.brain.sessions.predictor.conversations.learned._tools.items()
+    return next((tool for _, key, tool in tools if key == (0, name)), None)
+
+
+def learned(bench: Bench, name: str) -> tuple[int, float]:
+    """How many calls of a tool taught something, and how long it takes."""
+    tool = learned_of(bench, name)
+    return (tool.calls, tool.lately_s) if tool is not None else (0, 0.0)
+
+
 async def counted(bench: Bench, metric: str) -> dict[str, float]:
     """A metric by its labels."""
     text = (await bench.control(get(b"/metrics"))).body.decode()

@@ -30,27 +30,6 @@ DELTAS: list[dict[str, Any]] = [
     {"tool_calls": [{"index": 0, "function": {"arguments": ARGUMENTS[:9]}}]},
     {"tool_calls": [{"index": 0, "function": {"arguments": ARGUMENTS[9:]}}]},
 ]
-MESSAGES_ASK = {"role": "user", "content": [{"type": "text", "text": "Find."}]}
-MESSAGES_EVENTS: list[dict[str, Any]] = [
-    {"type": "message_start", "message": {"id": "msg-1", "usage": {"input_tokens": 9, "output_tokens": 1}}},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm."}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "SIG"}},
-    {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
-    {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "I look."}},
-    {
-        "type": "content_block_start",
-        "index": 2,
-        "content_block": {"type": "tool_use", "id": "toolu-1", "name": "bash", "input": {}},
-    },
-    {
-        "type": "content_block_delta",
-        "index": 2,
-        "delta": {"type": "input_json_delta", "partial_json": '{"command": "ls"}'},
-    },
-    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
-    {"type": "message_stop"},
-]
 
 
 def call(arguments: str = ARGUMENTS) -> dict[str, Any]:

@@ -175,19 +175,6 @@ async def test_the_control_plane_is_not_on_the_data_listener(start):
     assert not bench.backend.seen
 
 
-async def test_the_control_planes_key(start):
-    bench = await start(server={"control_key_hashes": [hash_key(CONTROL_KEY)]})
-    for path in (b"/turnpike/snapshot", b"/metrics", b"/nothing"):
-        assert (await bench.control(get(path))).status == 401
-        assert (await bench.control(get(path, bearer("wrong")))).status == 401
-        assert (await bench.control(get(path, b"Authorization: Bearer \xff\r\n"))).status == 401
-        assert (await bench.control(get(path, bearer(CONTROL_KEY)))).status == (
-            404 if b"nothing" in path else 200
-        )
-    for path in (b"/turnpike/healthz", b"/turnpike/readyz"):
-        assert (await bench.control(get(path))).status == 200
-
-
 async def test_the_control_plane_answers(start):
     bench = await start()
     client = await bench.connect()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from gateway.config.load import ConfigError, load_config
 from gateway.server.tenants import hash_key
 from gateway.wire.facts import TRANSCRIPTS
 from lab.simulator.replay import replay
-from tests.server.bench import Bench, answer, eventually, post
+from tests.server.bench import Bench, answer, post
 from tests.workflow.world import call, result, said, user
 
 KEYS = {"red": "key-of-red", "blue": "key-of-blue"}
@@ -233,23 +232,4 @@ def test_settings_that_cannot_work_are_refused(tmp_path, settings, why):
     assert why in str(refused.value)
 
 
-def test_the_example_in_the_guide_is_valid(tmp_path):
-    guide = (Path(__file__).parents[2] / "docs" / "reference" / "bounds.md").read_text()
-    example = guide.partition("```toml\n")[2].partition("```")[0]
-    assert tomllib.loads(example)["bounds"]
-    path = tmp_path / "t.toml"
-    path.write_text(example)
-    config = load_config(str(path), {}, {})
-    assert {bound.of for bound in config.bounds} == {"session", "agent", "tenant"}
-
-
 # --- without bounds ------------------------------------------------------------------------------------
-
-
-async def test_nothing_is_counted_where_nobody_is_bounded(start):
-    bench = await start()
-    bench.backend.script = says
-    await bench.ask(chat())
-    assert bench.gateway._asking.spending is None and bench.gateway._spent_file is None
-    assert bench.brain.bounding.bounds is None and not TRANSCRIPTS.tells_steps
-    await eventually(lambda: not bench.brain.live)

@@ -73,8 +73,10 @@ async def test_read_keys_look_and_write_keys_act(start):
     assert (await bench.control(FINISH % bearer(READ))).status == 403
     assert (await bench.control(FINISH % bearer(WRITE))).status == 404
     assert (await bench.control(FINISH % b"")).status == 401
-    for header in (b"Basic !!!", b"Basic /w==", b"Digest x", b"", b"Bearer"):
+    for header in (b"Basic !!!", b"Basic /w==", b"Digest x", b"", b"Bearer", b"Bearer \xff", b"tp-read"):
         assert (await bench.control(get(b"/metrics", b"Authorization: %s\r\n" % header))).status == 401
+    for path in (b"/turnpike/healthz", b"/turnpike/readyz"):
+        assert (await bench.control(get(path))).status == 200, "probes have no keys"
 
 
 async def test_a_page_of_another_origin_changes_nothing(start):

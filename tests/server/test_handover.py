@@ -1,10 +1,8 @@
 """Records reach whoever reads them: all of them, in order, and soon."""
 
 import asyncio
-import time
 
 from gateway.domain import records as rec
-from gateway.server import handover as module
 from gateway.server.handover import PERIOD_S, Handover
 from tests.telemetry.lines import as_lines
 
@@ -70,22 +68,6 @@ async def test_what_is_said_of_a_record_in_the_same_breath_is_known_to_its_reade
     assert not heard[0]
     await asyncio.sleep(0)
     assert len(heard[0]) == 600
-
-
-async def test_a_flood_leaves_no_alarm_that_would_cut_what_follows_in_pieces(monkeypatch):
-    monkeypatch.setattr(module, "PERIOD_S", 0.1)
-    handover, heard, _ = readers(1)
-    handover.take(some(0))
-    handover.take(some(*range(1, 300)))
-    await asyncio.sleep(0)
-    assert len(heard[0]) == 300
-    time.sleep(0.1)  # when the first record's time would be over
-    handover.take(some(300))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert len(heard[0]) == 300
-    while len(heard[0]) < 301:
-        await asyncio.sleep(0.01)
 
 
 async def test_lines_are_made_once_and_of_the_same_records():

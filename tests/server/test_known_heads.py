@@ -8,7 +8,6 @@ import pytest
 from gateway.server.tenants import hash_key
 from gateway.wire.observer import BodyObserver, StreamObserver
 from tests.server.bench import (
-    CHAT,
     DELTA,
     DONE,
     STREAM_HEAD,
@@ -28,57 +27,6 @@ TENANTS = [
 
 def bodies(bench):
     return [request.body for request in bench.backend.seen]
-
-
-async def test_every_request_gets_its_own_body_and_length(start):
-    bench = await start()
-    client = await bench.connect()
-    sizes = [1, 10, 9, 100, 1000, 12345, 2]
-    for size in sizes:
-        assert (await client.ask(post(b'"%s"' % (b"x" * size)))).status == 200
-    assert [len(body) - 2 for body in bodies(bench)] == sizes
-    for seen in bench.backend.seen:
-        assert seen.all(b"content-length") == [b"%d" % len(seen.body)]
-        first = bench.backend.seen[0].head
-        assert seen.head == first.replace(b"Content-Length: 3", b"Content-Length: %d" % len(seen.body))
-
-
-async def test_a_head_is_parsed_once(start, monkeypatch):
-    bench = await start()
-    client = await bench.connect()
-    await client.ask(post())
-    connection = next(iter(bench.gateway.listener._connections))
-
-    def read(data):
-        raise AssertionError("it was parsed")
-
-    monkeypatch.setattr(connection._parser, "_read", read)
-    assert (await client.ask(post(b'{"model":"m"}'))).status == 200
-
-
-async def test_another_header_is_another_request(start):
-    """Whatever changes in the head, nothing of the last request's is left."""
-    bench = await start()
-    client = await bench.connect()
-    variants = [b"X-A: 1\r\n", b"X-A: 2\r\n", b"", b"X-B: 1\r\nX-A: 1\r\n", b"x-a: 1\r\n"]
-    for fields in variants * 2:
-        await client.ask(post(headers=fields))
-        await client.ask(post(headers=fields))
-    for number, seen in enumerate(bench.backend.seen):
-        wanted = variants[number // 2 % len(variants)]
-        lines = [line + b"\r\n" for line in seen.head.split(b"\r\n") if line[:2].lower() == b"x-"
-                 and not line.lower().startswith(b"x-session")]  # fmt: skip
-        assert b"".join(lines) == wanted
-
-
-async def test_sessions_are_read_from_every_head(start):
-    bench = await start()
-    client = await bench.connect()
-    told = []
-    for name in (b"one", b"one", b"two", b"two", b"one"):
-        response = await client.ask(post(headers=b"x-turnpike-session: %s\r\n" % name))
-        told.append(response.get(b"x-turnpike-session"))
-    assert told[0] == told[1] == told[4] != told[2] == told[3]
 
 
 async def test_a_key_is_judged_whenever_it_changes(start):
@@ -116,30 +64,6 @@ async def test_nothing_is_smuggled_behind_a_known_head(start, bad):
     assert bodies(bench) == [b"hello", b"hello"]
 
 
-async def test_bytes_behind_a_body_are_the_next_request(start):
-    bench = await start()
-    client = await bench.connect()
-    for _ in range(3):
-        assert (await client.ask(post())).status == 200
-        client.send(post() + post(b'{"model":"n"}') + post())
-        for _ in range(3):
-            assert (await client.receive()).status == 200
-    assert bodies(bench) == [CHAT, CHAT, b'{"model":"n"}', CHAT] * 3
-
-
-@pytest.mark.parametrize("end", [1, 60, -60, -30, -1], ids=str)
-async def test_a_known_head_may_come_in_pieces(start, end):
-    bench = await start()
-    client = await bench.connect()
-    await client.ask(post())
-    for _ in range(2):
-        client.send(post()[:end])
-        await asyncio.sleep(0.02)
-        assert (await client.ask(post()[end:])).status == 200
-        assert (await client.ask(post())).status == 200
-    assert bodies(bench) == [CHAT] * 5
-
-
 async def apart(client, request, pieces=2):
     """As SDKs write it: first the head, then the body."""
     head, _, body = request.partition(b"\r\n\r\n")
@@ -149,34 +73,6 @@ async def apart(client, request, pieces=2):
         await asyncio.sleep(0.02)
         client.send(body[at : at + size])
     return await client.receive()
-
-
-async def test_a_body_may_come_apart_from_a_known_head(start, monkeypatch):
-    bench = await start()
-    client = await bench.connect()
-    assert (await apart(client, post())).status == 200
-    connection = next(iter(bench.gateway.listener._connections))
-
-    def read(data):
-        raise AssertionError("it was parsed")
-
-    monkeypatch.setattr(connection._parser, "_read", read)
-    wanted = [CHAT, b'{"model":"m"}', b'"%s"' % (b"x" * 300_000), CHAT]
-    for pieces, body in enumerate(wanted[1:], 2):
-        assert (await apart(client, post(body), pieces)).status == 200
-    assert (await client.ask(post())).status == 200  # and all at once
-    assert bodies(bench) == [*wanted, CHAT]
-
-
-async def test_what_follows_a_known_head_is_as_long_as_it_says(start):
-    bench = await start()
-    client = await bench.connect()
-    await client.ask(post())
-    client.send(post()[:-10])
-    await asyncio.sleep(0.02)
-    client.send(post()[-10:] + post(b'{"model":"n"}'))
-    assert (await client.receive()).status == (await client.receive()).status == 200
-    assert bodies(bench) == [CHAT, CHAT, b'{"model":"n"}']
 
 
 async def test_of_requests_in_one_go_none_is_taken_for_another(start):
@@ -206,35 +102,6 @@ async def test_the_limits_hold_for_bodies_that_come_apart(start, limits, status)
     response = await client.receive()
     assert response.status == status and b'"type":"error"' in response.body, "in the shape of its path"
     assert await client.rest() == (b"", "eof")
-
-
-async def test_blank_lines_between_requests(start):
-    """llhttp skips them; what was learned with them would be learned wrong."""
-    bench = await start()
-    client = await bench.connect()
-    for data in (post() + b"\r\n", post(), b"\r\n" + post(), post(b'{"model":"n"}')):
-        assert (await client.ask(data)).status == 200
-    assert bodies(bench) == [CHAT, CHAT, CHAT, b'{"model":"n"}']
-
-
-async def test_the_limits_hold_for_known_heads(start):
-    bench = await start(limits={"max_body_bytes": 1000, "linger_s": 0.1})
-    client = await bench.connect()
-    for size in (900, 1000 - 2):
-        assert (await client.ask(post(b'"%s"' % (b"x" * size)[:size]))).status == 200
-    response = await client.ask(post(b'"%s"' % (b"x" * 999)))
-    assert response.status == 413
-
-
-async def test_after_close_nothing_is_a_request(start):
-    bench = await start()
-    client = await bench.connect()
-    await client.ask(post())
-    await client.ask(post())
-    client.send(post(headers=b"Connection: close\r\n") + post())
-    assert (await client.receive()).get(b"connection") == b"close"
-    assert await client.rest() == (b"", "eof")
-    assert len(bench.backend.seen) == 3
 
 
 # --- and nobody waits for our books --------------------------------------------------------------

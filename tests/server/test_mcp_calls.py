@@ -16,6 +16,8 @@ from tests.server.mcp_bench import (
     call,
     counted,
     event,
+    learned,
+    learned_of,
     result,
     rpc,
     settings,
@@ -32,15 +34,6 @@ def answers_after(seconds: float, **more):
         await exchange.send(answers(result(**more)))
 
     return script
-
-
-def learned(bench: Bench, name: str) -> tuple[int, float, float]:
-    """How many calls of a tool taught something, how long it takes, and how much it says."""
-    tools = bench.brain.sessions.predictor.conversations.learned._tools.items()
-    found = [tool for _, key, tool in tools if key == (0, name)]
-    if not found:
-        return 0, 0.0, 0.0
-    return found[0].calls, found[0].lately_s, found[0].observation_bytes.quantile(0.5)
 
 
 async def outcomes(bench: Bench) -> dict[str, float]:
@@ -61,8 +54,8 @@ async def test_a_call_teaches_what_it_took_and_not_what_its_phase_took(start):
         await asyncio.sleep(0.5)
         agent.results("c1f7a9x3")
         await agent.ask()
-        calls, lately_s, size = learned(bench, "mcp__t__read")
-        assert calls == 1 and lately_s == took_s and 900 < size < 1300
+        assert learned(bench, "mcp__t__read") == (1, took_s)
+        assert 900 < learned_of(bench, "mcp__t__read").observation_bytes.quantile(0.5) < 1300
         assert await outcomes(bench) == {"ok": 1.0}
         assert await counted(bench, "turnpike_mcp_call_duration_seconds_count") == {'server="tools"': 1.0}
         assert await counted(bench, "turnpike_mcp_calls_running") == {'server="tools"': 0.0}

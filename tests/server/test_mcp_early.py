@@ -173,9 +173,11 @@ class Scene:
         self.tools.heads.clear()
         return self
 
-    @property
-    def model(self) -> Model:
-        return Model(self.bench, self.agent)
+    async def asks(self, **calls: str) -> Model:
+        """An answer that asks for them and goes on."""
+        model = Model(self.bench, self.agent)
+        await model.asks(**calls)
+        return model
 
     async def own(
         self, tool: str = "read", request_id: Any = "own", meta: Any = None, **arguments: Any
@@ -213,10 +215,8 @@ def messages(response: Message) -> list[dict[str, Any]]:
 
 async def test_a_call_begins_while_the_answer_goes_on_and_its_agent_gets_the_result(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await staged(start, tools, server)
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n":  1.0}')
+    async with scene(start, tools) as it:
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n":  1.0}')
         assert tools.counts() == {'read {"n": 1.0}': 1}, "before the answer's end"
         head = tools.heads[0]
         assert head.get(b"mcp-session-id") == b"s1" and head.get(b"accept-encoding") == b"identity"
@@ -235,11 +235,9 @@ async def test_a_call_begins_while_the_answer_goes_on_and_its_agent_gets_the_res
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])
 async def test_a_result_that_comes_later_is_passed_on_as_it_comes(start, streams):
     tools = Tools(streams=streams)
-    async with tool_server(tools.script) as server:
-        it = await staged(start, tools, server)
+    async with scene(start, tools) as it:
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
         client = await it.bench.connect()
         client.send(it.agent.tell(call("read", 77, n=1)))
@@ -263,8 +261,7 @@ async def test_progress_goes_to_the_token_of_who_asked(start):
         bench = await start(mcp=settings(server, early_tools=EARLY))
         it = await Scene(bench, tools).begin(meta={"progressToken": 3, "claudecode/toolUseId": "x"})
         for number, meta in enumerate(({"progressToken": "mine"}, None), 1):
-            model = it.model
-            await model.asks(**{f"c{number}f7a9x3": f'mcp__t__read {{"n": {number}}}'})
+            model = await it.asks(**{f"c{number}f7a9x3": f'mcp__t__read {{"n": {number}}}'})
             call_id = {"claudecode/toolUseId": "c1f7a9x3"} if meta else {}
             assert tools.calls[-1]["_meta"] == {"progressToken": tools.calls[-1]["id"], **call_id}
             await model.ends()
@@ -282,11 +279,9 @@ async def test_progress_goes_to_the_token_of_who_asked(start):
 
 async def test_equal_calls_are_made_as_often_as_they_are_asked_for(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await staged(start, tools, server)
+    async with scene(start, tools) as it:
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(**{f"c{n}f7a9x3": 'mcp__t__read {"n": 1}' for n in range(1, 4)})
+        model = await it.asks(**{f"c{n}f7a9x3": 'mcp__t__read {"n": 1}' for n in range(1, 4)})
         assert tools.counts() == {'read {"n": 1}': 3}
         own = [asyncio.ensure_future(it.own(request_id=n, n=1)) for n in range(3)]
         await asyncio.sleep(0.05)
@@ -312,8 +307,7 @@ NEVER = {
 async def test_what_is_never_called_early(start, asked):
     tools = Tools()
     async with scene(start, tools) as it:
-        model = it.model
-        await model.asks(c1f7a9x3=asked)
+        model = await it.asks(c1f7a9x3=asked)
         assert not tools.calls
         await model.ends()
         assert not tools.calls and await it.outcomes() == {}
@@ -324,8 +318,7 @@ async def test_what_the_operator_does_not_name_is_not_called_early(start):
     async with tool_server(tools.script) as server:
         bench = await start(mcp=settings(server, early_tools=["seek"]))
         it = await Scene(bench, tools).begin()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         assert not tools.calls
         await model.ends()
 
@@ -337,13 +330,11 @@ async def test_behind_a_call_that_may_write_nothing_is_called_early(start):
         for number, first in enumerate(
             ('bash {"x": 1}', 'mcp__t__write {"n": 1}', f'write {{"t": "{"x" * 70_000}"}}')
         ):
-            model = it.model
             reads = {f"r{number}f7a9x3": 'mcp__t__read {"n": 1}', f"s{number}f7a9x3": 'mcp__t__seek {"n": 2}'}
-            await model.asks(**{f"w{number}f7a9x3": first, **reads})
+            model = await it.asks(**{f"w{number}f7a9x3": first, **reads})
             assert not tools.calls, first
             await model.ends()
-        model = it.model
-        await model.asks(
+        model = await it.asks(
             a1f7a9x3='mcp__t__read {"n": 1}',
             a2f7a9x3='mcp__t__write {"n": 1}',
             a3f7a9x3='mcp__t__read {"n": 2}',
@@ -357,13 +348,11 @@ async def test_nothing_is_called_before_the_mcp_session_is_known_to_be_the_agent
     async with scene(start, tools) as it:
         stranger = Scene(it.bench, tools, prompt="another agent", mcp_session="s2")
         await stranger.bench.ask(stranger.agent.tell(rpc("tools/list", 0)))
-        model = stranger.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await stranger.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         assert not tools.calls
         await model.ends()
         # Nor does anybody get what was called for another.
-        model = it.model
-        await model.asks(d1f7a9x3='mcp__t__read {"n": 5}')
+        model = await it.asks(d1f7a9x3='mcp__t__read {"n": 5}')
         await model.ends()
         await stranger.own(n=5)
         assert [head.get(b"mcp-session-id") for head in tools.heads] == [b"s1", b"s2"]
@@ -385,14 +374,12 @@ async def test_hints_hold_until_the_server_says_that_its_tools_changed(start):
     async with tool_server(script) as server:
         it = await staged(start, tools, server, early_keep_s=0.2)
         await it.bench.ask(get(PATH, b"Mcp-Session-Id: s1\r\n"))
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         assert not tools.calls
         await model.ends()
         tools.reads = ["seek"]
         await it.bench.ask(it.agent.tell(rpc("tools/list", 1)))
-        model = it.model
-        await model.asks(c2f7a9x3='mcp__t__seek {"n": 1}', c3f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c2f7a9x3='mcp__t__seek {"n": 1}', c3f7a9x3='mcp__t__read {"n": 1}')
         assert tools.counts() == {'seek {"n": 1}': 1}
         await model.ends()
 
@@ -402,9 +389,8 @@ async def test_if_the_answer_breaks_off_the_call_is_cancelled(start, how):
     tools = Tools()
     async with scene(start, tools) as it:
         tools.may_answer.clear()
-        model = it.model
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         model.dies = how == "its backend dies"
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         [made] = tools.calls
         if model.dies:
             await model.ends()
@@ -423,27 +409,23 @@ async def test_what_nobody_wants_is_dropped_and_after_some_times_not_done_again(
     tools = Tools()
     async with scene(start, tools, early_keep_s=0.1) as it:
         for number in range(5):
-            model = it.model
-            await model.asks(**{f"c{number}f7a9x3": f'mcp__t__read {{"n": {number}}}'})
+            model = await it.asks(**{f"c{number}f7a9x3": f'mcp__t__read {{"n": {number}}}'})
             await model.ends()
             await eventually(lambda: not early_calls(it.bench))
         assert len(tools.calls) == 3 and await it.outcomes() == {"unclaimed": 3.0}
         assert not tools.cancelled, "it was over"
         response = await it.own(n=0)
         assert response.status == 200 and len(tools.calls) == 4, "too late: the agent's own call goes its way"
-        model = it.model
-        await model.asks(d1f7a9x3='mcp__t__seek {"n": 1}')
+        model = await it.asks(d1f7a9x3='mcp__t__seek {"n": 1}')
         assert len(tools.calls) == 5, "another tool is another matter"
         await model.ends()
 
 
 async def test_one_that_still_runs_when_nobody_wants_it_is_cancelled(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await staged(start, tools, server, early_keep_s=0.1)
+    async with scene(start, tools, early_keep_s=0.1) as it:
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
         await eventually(lambda: tools.cancelled == [tools.calls[0]["id"]])
         found = await counted(it.bench, "turnpike_mcp_calls_running")
@@ -452,10 +434,8 @@ async def test_one_that_still_runs_when_nobody_wants_it_is_cancelled(start):
 
 async def test_too_large_a_result_is_not_held(start):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await staged(start, tools, server, early_result_bytes=1000)
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": "%s"}' % ("x" * 2000))
+    async with scene(start, tools, early_result_bytes=1000) as it:
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": "%s"}' % ("x" * 2000))
         await eventually(lambda: not early_calls(it.bench))
         assert await it.outcomes() == {"oversized": 1.0}
         assert text_of((await it.own(n="x" * 2000)).json()).endswith('xx"}') and len(tools.calls) == 2
@@ -475,8 +455,7 @@ async def test_a_failure_that_nobody_saw_is_nobody_s(start, reply, calls):
     tools = Tools()
     async with scene(start, tools) as it:
         tools.reply = reply
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await eventually(lambda: not early_calls(it.bench))
         tools.reply = None
         assert (await it.own(n=1)).status == 200 and len(tools.calls) == calls
@@ -490,8 +469,7 @@ async def test_a_failure_of_a_claimed_call_is_its_client_s_and_it_is_not_made_ag
     async with tool_server(tools.script) as server:
         it = await staged(start, tools, server)
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         client = await it.bench.connect()
         client.send(it.agent.tell(call("read", 77, n=1)))
         await asyncio.sleep(0.1)
@@ -510,8 +488,7 @@ async def test_a_server_that_refuses_a_claimed_call_gets_the_client_s_own(start)
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         tools.reply = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         own = asyncio.ensure_future(it.own(n=1))
         await asyncio.sleep(0.1)
         tools.may_answer.set()
@@ -522,11 +499,9 @@ async def test_a_server_that_refuses_a_claimed_call_gets_the_client_s_own(start)
 
 async def test_a_client_that_cancels_or_leaves_ends_the_call_that_it_was_given(start):
     tools = Tools(streams=True)
-    async with tool_server(tools.script) as server:
-        it = await staged(start, tools, server)
+    async with scene(start, tools) as it:
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
         clients = []
         for number in (1, 2):
             client = await it.bench.connect()
@@ -557,8 +532,7 @@ async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
 
     async with tool_server(script) as server:
         it = await staged(start, tools, server)
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
         before = len(timed(it.bench))
         client = await it.bench.connect()
@@ -577,8 +551,7 @@ async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
 async def test_what_is_not_the_same_call_is_the_agent_s_own(start, more):
     tools = Tools()
     async with scene(start, tools, early_keep_s=0.2) as it:
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         meta = {"_meta": more["meta"]} if "meta" in more else {}
         params = {"name": more.get("tool", "read"), "arguments": more.get("arguments", {"n": 1})}
         await it.bench.ask(
@@ -592,8 +565,7 @@ async def test_an_early_call_takes_one_of_the_server_s_places_and_waits_for_none
     tools = Tools()
     async with scene(start, tools, max_concurrent_calls=1) as it:
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
         assert len(tools.calls) == 1 and await it.outcomes() == {"no_room": 1.0}
         own = [asyncio.ensure_future(it.own(request_id=n, n=n)) for n in (2, 1)]
         await asyncio.sleep(0.1)
@@ -607,14 +579,12 @@ async def test_the_end_of_the_mcp_session_ends_its_early_calls(start):
     tools = Tools()
     async with scene(start, tools) as it:
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         deleted = await it.bench.ask(b"DELETE %s HTTP/1.1\r\nHost: gw\r\nMcp-Session-Id: s1\r\n\r\n" % PATH)
         assert deleted.status == 200
         await eventually(lambda: tools.left == 1)
         await model.ends()
-        model = it.model
-        await model.asks(c2f7a9x3='mcp__t__read {"n": 2}')
+        model = await it.asks(c2f7a9x3='mcp__t__read {"n": 2}')
         assert len(tools.calls) == 1
         await model.ends()
 
@@ -623,8 +593,7 @@ async def test_a_gateway_that_stops_leaves_nothing_behind(start):
     tools = Tools()
     async with scene(start, tools) as it:
         tools.may_answer.clear()
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
         await it.bench.gateway.stop()
         await eventually(lambda: tools.left == 1)
@@ -632,8 +601,7 @@ async def test_a_gateway_that_stops_leaves_nothing_behind(start):
 
 async def test_a_bug_of_ours_costs_neither_the_answer_nor_the_call(start, monkeypatch):
     tools = Tools()
-    async with tool_server(tools.script) as server:
-        it = await staged(start, tools, server)
+    async with scene(start, tools) as it:
         it.bench.may_log_errors = True
 
         def fails(*_: Any, **__: Any) -> Any:
@@ -641,8 +609,7 @@ async def test_a_bug_of_ours_costs_neither_the_answer_nor_the_call(start, monkey
 
         for broken in ("gateway.server.mcp_calls.arguments_key", "gateway.server.mcp_proxy.AnswerWatch.feed"):
             monkeypatch.setattr(broken, fails)
-        model = it.model
-        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
         monkeypatch.undo()
         monkeypatch.setattr("gateway.server.mcp_proxy.AnswerWatch.feed", fails)

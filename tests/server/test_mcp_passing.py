@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.server.tenants import hash_key
-from tests.server.bench import Exchange, answer, chunk, eventually, get, post, sends
+from tests.server.bench import Exchange, answer, chunk, eventually, get, sends
 from tests.server.mcp_bench import (
     PATH,
     STREAM,
@@ -51,13 +51,6 @@ async def test_a_path_keeps_its_slash_and_another_path_is_no_tool_server_s(start
         for path in (b"/mcp/tools/more", b"/mcp/other", b"/mcp/"):
             await bench.ask(tell(call(), path=path))
         assert len(server.seen) == 1 and len(bench.backend.seen) == 3
-
-
-async def test_without_the_setting_such_a_path_is_the_backend_s(start):
-    bench = await start()
-    await bench.ask(tell(call()))
-    assert bench.backend.seen[0].target == PATH
-    assert bench.gateway.listener.handler is bench.gateway.serving.handlers
 
 
 async def test_events_pass_as_they_come(start):
@@ -210,15 +203,6 @@ async def test_a_drain_ends_what_is_only_listened_to_and_waits_for_what_is_asked
         go_on.set()
         assert event(result()) in (await asker.receive()).body
         await draining
-
-
-async def test_models_are_asked_as_ever_beside_it(start):
-    async with tool_server(sends(answers(result()))) as server:
-        bench = await start(mcp=settings(server))
-        client = await bench.connect()
-        assert (await client.ask(post())).status == 200
-        assert (await client.ask(tell(call()))).body == result()
-        assert (await client.ask(post())).status == 200
 
 
 @pytest.mark.parametrize("method", [b"HEAD", b"OPTIONS", b"DELETE"])

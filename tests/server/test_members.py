@@ -101,8 +101,11 @@ async def test_a_file_names_replicas(start, tmp_path):
     await late.close()
 
 
-async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attempt(start, monkeypatch):
-    bench = await start(pools=[{"name": "default", "backends": 2}])
+@pytest.mark.parametrize(("backends", "status"), [(1, 502), (2, 200)])
+async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attempt(
+    start, monkeypatch, backends, status
+):
+    bench = await start(pools=[{"name": "default", "backends": backends}])
     handlers = bench.gateway.serving.handlers
 
     class OneHasLeft(dict):
@@ -113,8 +116,8 @@ async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attem
             return None if self.asked == 1 else super().get(replica, default)
 
     monkeypatch.setattr(handlers, "_replicas", OneHasLeft(handlers._replicas))
-    assert (await bench.ask(post())).status == 200
-    assert handlers._replicas.asked == 2
+    assert (await bench.ask(post())).status == status
+    assert handlers._replicas.asked == backends
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import sys
-from collections import Counter
 
 import grpc
 import grpc.aio
@@ -11,7 +10,6 @@ import pytest
 import trustme
 
 from gateway.config.load import ConfigError, load_config
-from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.server.picker.checking import check_picker
 from gateway.server.references import check_references
@@ -19,47 +17,6 @@ from tests.server.bench import CHAT, CHAT_ANSWER, eventually
 from tests.server.envoy_stream import ask, body, headers, leave, place, said
 
 _CHECK = "/grpc.health.v1.Health/Check"
-
-
-@pytest.mark.parametrize(
-    ("parts", "has_length", "told"),
-    [
-        ([CHAT_ANSWER], True, {ev.AnsweredAtOnce: 1}),
-        ([CHAT_ANSWER], False, {ev.ResponseStarted: 1, ev.FirstTokenSeen: 1, ev.ResponseFinished: 1}),
-        (
-            [CHAT_ANSWER[:9], CHAT_ANSWER[9:]],
-            True,
-            {ev.ResponseStarted: 1, ev.FirstTokenSeen: 1, ev.ResponseFinished: 1},
-        ),
-    ],
-)
-async def test_an_answer_that_comes_whole_is_told_at_once(begin, parts, has_length, told, monkeypatch):
-    bench, sent = await begin(), Counter[type]()
-    send = bench.gateway.driver.send
-
-    def spy(event):
-        sent[type(event)] += 1
-        send(event)
-
-    monkeypatch.setattr(bench.gateway.driver, "send", spy)
-    async with bench.channel() as channel:
-        stream = ask(channel)
-        await place(stream)
-        length = [("content-length", str(len(CHAT_ANSWER)))] if has_length else []
-        receipts = await said(stream, headers("response_headers", *length))
-        assert receipts.response_headers.response.header_mutation.set_headers
-        for number, part in enumerate(parts, 1):
-            reply = await said(stream, body("response_body", part, is_last=number == len(parts)))
-            assert reply.HasField("response_body")
-        await leave(stream)
-    of_answers = {
-        ev.AnsweredAtOnce,
-        ev.ResponseStarted,
-        ev.FirstTokenSeen,
-        ev.ResponseFinished,
-        ev.ClientLeft,
-    }
-    assert {kind: count for kind, count in sent.items() if kind in of_answers} == told
 
 
 async def test_bodies_that_wait_take_room(begin):

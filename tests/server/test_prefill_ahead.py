@@ -13,8 +13,6 @@ from tests.server.bench import Exchange, answer, eventually, post, sends
 from tests.server.prefills_bench import (
     ARGUMENTS,
     ASKS,
-    MESSAGES_ASK,
-    MESSAGES_EVENTS,
     ON,
     RESULT,
     TOOLS,
@@ -23,7 +21,6 @@ from tests.server.prefills_bench import (
     chat_stream,
     said_plainly,
     started,
-    streamed,
     turn,
 )
 
@@ -54,34 +51,6 @@ async def test_how_its_client_sends_answers_back_is_learned(start):
         await ahead.ends(await ahead.pauses(turn(ASKS, *[echoed, RESULT] * number)))
     *before, said, _ = ahead.foreseen["messages"]
     assert said == echoed and before[1:] == [ASKS, *[echoed, RESULT] * 3]
-
-
-async def test_what_was_mostly_wrong_is_not_sent(start):
-    ahead = await started(start)
-    history: list[Any] = [ASKS]
-    for number in range(4):
-        await ahead.ends(await ahead.pauses(turn(*history)))
-        history += [{**said_plainly(), "content": f"My words {number}."}, RESULT]
-    assert len(ahead.asked) == 1, "only before anything was known"
-
-
-async def test_an_answer_of_the_messages_api(start):
-    ahead = await started(start)
-    ahead.pieces = streamed(MESSAGES_EVENTS, end=b"")
-    body = {"model": "m", "max_tokens": 99, "stream": True, "system": "You look.", "messages": [MESSAGES_ASK]}
-    kept = await ahead.pauses(post(json.dumps(body).encode(), path=b"/v1/messages"))
-    ahead.prefill = sends(answer(b'{"type":"message","usage":{"input_tokens":5,"output_tokens":1}}'))
-    usage = await ahead.ends(kept)
-    assert usage is not None and usage.prompt_tokens == 5
-    assert ahead.asked[-1].target == b"/v1/messages"
-    asked, said, unknown = ahead.foreseen["messages"]
-    assert asked == MESSAGES_ASK and ahead.foreseen["system"] == "You look."
-    assert said["content"] == [
-        {"type": "thinking", "thinking": "Hm.", "signature": "SIG"},
-        {"type": "text", "text": "I look."},
-        {"type": "tool_use", "id": "toolu-1", "name": "bash", "input": {"command": "ls"}},
-    ]
-    assert [each["tool_use_id"] for each in unknown["content"]] == ["toolu-1"]
 
 
 async def test_the_head_is_that_of_the_agent_that_is_expected(start):

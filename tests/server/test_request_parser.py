@@ -122,15 +122,21 @@ def test_byte_by_byte_is_a_split_too(wanted):
     assert read(parse([data[i : i + 1] for i in range(len(data))])) == [expected]
 
 
-@given(st.lists(requests(), min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=9))
+@given(
+    st.lists(requests(), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=9),
+    _cuts,
+)
 @settings(deadline=None)
-def test_what_comes_again_is_read_as_it_was_the_first_time(wanted, order):
-    """One request a read, so that most heads are known; but for the length, which the body says."""
-    sequence = [wanted[number % len(wanted)] for number in order]
-    parser = parse([data for data, _ in sequence])
-    assert parser.refusal is None
-    assert without_lengths(read(parser)) == without_lengths([expected for _, expected in sequence])
-    assert parser._budget.used == sum(len(r.body) for r in parser.requests)
+def test_what_comes_again_is_read_as_it_was_the_first_time(wanted, order, cuts):
+    """Known heads, some with a blank line behind them, one a read and cut anywhere; but for the length."""
+    sequence = [(wanted[number % len(wanted)], b"\r\n" * is_blank) for number, is_blank in order]
+    reads = [data + blank for (data, _), blank in sequence]
+    for pieces in (reads, cut(b"".join(reads), cuts)):
+        parser = parse(pieces)
+        assert parser.refusal is None
+        assert without_lengths(read(parser)) == without_lengths([expected for (_, expected), _ in sequence])
+        assert parser._budget.used == sum(len(r.body) for r in parser.requests)
 
 
 def test_behind_a_close_nothing_is_known_again():

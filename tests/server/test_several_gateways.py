@@ -72,16 +72,6 @@ async def ask(bench: Bench, among: list[Bench], task: str, step: int, **fields: 
     return response
 
 
-async def test_a_session_is_one_whoever_receives_its_turns(several):
-    gateways = await several()
-    for task in ("one", "two", "three", "four"):
-        names = {session_of(await ask(gateways[step % 2], gateways, task, step)) for step in range(6)}
-        assert len(names) == 1
-    counts = [len(bench.brain.sessions.sessions) for bench in gateways]
-    assert sorted(counts) == [0, 4], "all of one client's sessions are at one gateway"
-    assert sum(peers_of(bench).passed_on for bench in gateways) == 12
-
-
 async def test_an_answer_that_streams_is_passed_on_as_it_comes(several):
     gateways = await several()
     first = await ask(gateways[0], gateways, "stream", 0)
@@ -117,21 +107,6 @@ async def test_a_client_that_leaves_is_gone_at_the_gateway_that_decides(several)
     assert len(home.brain.live) == 1
     client.reset()
     await eventually(lambda: not home.brain.live)
-
-
-async def test_a_session_goes_on_when_its_gateway_is_gone(several, monkeypatch):
-    gateways = await several(3)
-    before = session_of(await ask(gateways[0], gateways, "orphan", 0))
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    others = [bench for bench in gateways if bench is not home]
-    await kill(home, monkeypatch)
-    await ask(others[0], others, "new", 0)
-    others.sort(key=lambda bench: len(bench.brain.sessions.sessions))
-    for step in range(1, 5):
-        response = await ask(others[(step - 1) % 2], others, "orphan", step)  # first at who does not get it
-        assert session_of(response) == before
-    assert sorted(len(bench.brain.sessions.sessions) for bench in others) == [0, 2], "one of them has it"
-    assert sum(peers_of(bench).adopted for bench in others) == 1
 
 
 async def test_a_session_goes_on_where_its_state_is(several, monkeypatch):
@@ -175,25 +150,6 @@ def lose_the_store(gateways: list[Bench], monkeypatch: pytest.MonkeyPatch) -> No
     for bench in gateways:
         for step in ("exchange", "find", "claim"):
             monkeypatch.setattr(peers_of(bench)._store, step, fails)
-
-
-@pytest.mark.slow
-async def test_without_the_store_runs_are_one_session_and_a_death_is_noticed(several, monkeypatch):
-    gateways = await several(3)
-    began = session_of(await ask(gateways[0], gateways, "before", 0))
-    lose_the_store(gateways, monkeypatch)
-    await asyncio.sleep(1.5)  # longer than what the store said last counts
-    assert {len(peers_of(bench).alive) for bench in gateways} == {2}
-    names = {session_of(await ask(gateways[step % 3], gateways, "before", step)) for step in range(1, 7)}
-    assert names == {began}
-    names = {session_of(await ask(gateways[step % 3], gateways, "after", step)) for step in range(6)}
-    assert len(names) == 1
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    others = [bench for bench in gateways if bench is not home]
-    await kill(home, monkeypatch)
-    await eventually(lambda: all(len(peers_of(bench).alive) == 1 for bench in others))
-    names = {session_of(await ask(others[step % 2], others, "late", step)) for step in range(6)}
-    assert len(names) == 1
 
 
 @pytest.mark.slow
@@ -263,30 +219,6 @@ async def test_a_client_cannot_claim_to_be_passed_on(several):
     assert not any(m.get(b"x-turnpike-passed") for each in gateways for m in each.backend.seen)
 
 
-async def test_what_was_passed_on_ends_before_a_gateway_does(several):
-    gateways = await several()
-    await ask(gateways[0], gateways, "drain", 0)
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    other = next(bench for bench in gateways if bench is not home)
-    goes_on = asyncio.Event()
-
-    async def script(exchange: Any) -> None:
-        await exchange.send(STREAM_HEAD + chunk(DELTA))
-        await goes_on.wait()
-        await exchange.send(chunk(DONE) + b"0\r\n\r\n")
-
-    home.backend.script = script
-    client = await other.connect()
-    client.send(chat(*agent("drain", 1)[0], stream=True))
-    await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
-    draining = asyncio.ensure_future(home.gateway.leaving.drain())
-    await asyncio.sleep(0.1)
-    assert not draining.done()
-    goes_on.set()
-    await asyncio.wait_for(client.reader.readuntil(DONE), PATIENCE_S)
-    await asyncio.wait_for(draining, PATIENCE_S)
-
-
 async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(several):
     gateways = await several()
     before = session_of(await ask(gateways[0], gateways, "back", 0))
@@ -303,27 +235,6 @@ async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(sev
     assert peers_of(other).passed_on == passed_on and peers_of(other).adopted == 1
     assert session_of(await ask(home, gateways, "back", 2)) == before
     assert peers_of(home).passed_on == 1
-
-
-@pytest.mark.slow
-async def test_who_lived_before_the_store_was_away_is_taken_to_live(several, monkeypatch):
-    gateways = await several()
-    peers = peers_of(gateways[0])
-
-    async def fails(*_: Any) -> dict[str, bytes]:
-        raise StoreUnavailable
-
-    async def is_empty(*_: Any) -> dict[str, bytes]:
-        return {}
-
-    monkeypatch.setattr(peers._store, "exchange", fails)
-    await asyncio.sleep(1.2)
-    assert not peers.directory.is_in_doubt
-    monkeypatch.setattr(peers._store, "exchange", is_empty)
-    await eventually(lambda: peers.directory.is_in_doubt)
-    await peers.tell()
-    assert len(peers.alive) == 1
-    await eventually(lambda: not peers.alive)
 
 
 async def test_who_is_missing_in_another_store_lives_for_a_moment(several, monkeypatch):

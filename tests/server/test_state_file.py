@@ -1,10 +1,6 @@
 """Where stored responses live outlasts the process."""
 
-import asyncio
-import contextlib
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -12,7 +8,7 @@ from gateway.domain.ids import ReplicaId, TenantId
 from gateway.routing.state_residence import Residence, StateResidence, StateResidenceConfig
 from gateway.server.state_file import StateFile
 from gateway.server.tenants import hash_key
-from tests.server.bench import Backend, Client, answer, get, post, sends
+from tests.server.bench import Bench, answer, get, post, sends
 
 ALICE, BOB = "sk-alice", "sk-bob"
 T, OTHER = TenantId("t"), TenantId("other")
@@ -94,62 +90,24 @@ async def test_a_disk_that_fails_loses_nothing_once_it_works(tmp_path):
     assert again.find(T, "resp_1") == A
 
 
-@contextlib.asynccontextmanager
-async def process(settings, directory):
-    """A gateway of its own, ended by SIGTERM. Yields its port."""
-    file, log = directory / "turnpike.toml", directory / "log"
-    file.write_text(settings)
-    with log.open("wb") as written:
-        running = subprocess.Popen([sys.executable, "-m", "gateway", "serve", str(file)], stderr=written)
-    try:
-        async with asyncio.timeout(60):
-            while b", control on port" not in log.read_bytes():
-                assert running.poll() is None, log.read_text()
-                await asyncio.sleep(0.05)
-        yield int(log.read_bytes().split(b"127.0.0.1:")[1].split(b",")[0])
-    finally:
-        running.terminate()
-        status = await asyncio.to_thread(running.wait, 60)
-    assert status == 0, log.read_text()
-
-
-async def ask(port, data):
-    async with asyncio.timeout(30):
-        while True:
-            client = Client(*await asyncio.open_connection("127.0.0.1", port))
-            response = await client.ask(data)
-            client.close()
-            if response.status != 503:  # no replica is up yet
-                return response
-            await asyncio.sleep(0.02)
-
-
-@pytest.mark.slow
 async def test_a_stored_response_is_found_after_a_restart_by_its_tenant_alone(tmp_path):
-    backends = [Backend(), Backend()]
     made = json.dumps({"id": "resp_alice1", "object": "response", "status": "completed", "output": []})
-    for backend in backends:
-        backend.script = sends(answer(made.encode()))
-        await backend.open()
-    replicas = ", ".join(f'{{ url = "{backend.url}" }}' for backend in backends)
-    settings = (
-        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\nlame_duck_s = 0\n'
-        f'state_path = "{tmp_path / "state"}"\n[[pools]]\nreplicas = [{replicas}]\n'
-    )
-    for name, key in (("alice", ALICE), ("bob", BOB)):
-        settings += f'[[tenants]]\nname = "{name}"\nkey_hashes = ["{hash_key(key)}"]\n'
-    async with process(settings, tmp_path) as port:
-        create = post(b'{"model":"m","input":"hi"}', b"/v1/responses", bearer(ALICE))
-        assert (await ask(port, create)).status == 200
-    home = next(backend for backend in backends if backend.seen)
-    async with process(settings, tmp_path) as port:
-        seen = len(home.seen)
-        for _ in range(3):
-            found = await ask(port, get(b"/v1/responses/resp_alice1", bearer(ALICE)))
-            assert found.status == 200
-        assert len(home.seen) == seen + 3
-        for key, path in ((BOB, b"/v1/responses/resp_alice1"), (ALICE, b"/v1/responses/resp_nobody")):
-            assert (await ask(port, get(path, bearer(key)))).status == 404
-        assert len(home.seen) == seen + 3
-    for backend in backends:
-        await backend.close()
+    tenants = [{"name": name, "key_hashes": [hash_key(key)]} for name, key in (("a", ALICE), ("b", BOB))]
+    homes = []
+    for life in range(2):
+        bench = Bench()
+        await bench.start(replicas=2, tenants=tenants, server={"state_path": str(tmp_path / "state")})
+        for backend in bench.backends:
+            backend.script = sends(answer(made.encode()))
+        if not life:
+            create = post(b'{"model":"m","input":"hi"}', b"/v1/responses", bearer(ALICE))
+            homes.append((await bench.ask(create)).get(b"x-turnpike-replica"))
+        else:
+            for _ in range(3):
+                found = await bench.ask(get(b"/v1/responses/resp_alice1", bearer(ALICE)))
+                homes.append(found.get(b"x-turnpike-replica"))
+            for key, path in ((BOB, b"/v1/responses/resp_alice1"), (ALICE, b"/v1/responses/resp_nobody")):
+                assert (await bench.ask(get(path, bearer(key)))).status == 404
+            assert sum(len(backend.seen) for backend in bench.backends) == 3
+        await bench.finish()
+    assert homes[0] is not None and len(set(homes)) == 1

@@ -61,27 +61,16 @@ async def test_what_comes_is_refused_and_others_are_served(start):
 async def test_a_turn_without_an_answer_is_refused_and_its_engine_let_go(start):
     bench = await start()
     bench.backend.script = slow = Slow()
-    asked = asyncio.create_task(bench.ask(of(b"wild")))
+    client = await bench.connect()
+    client.send(of(b"wild"))
     await eventually(lambda: len(bench.backend.seen) == 1)
     assert (await bench.control(control(newest(bench)))).status == 200
-    response = await asked
+    response = await client.receive()
     assert response.status == 403 and response.json()["error"]["code"] == "session_stopped"
     await eventually(lambda: slow.left == 1)
     await eventually(lambda: not bench.brain.live)
     slow.go.set()
-    assert (await bench.ask(of(b"tame"))).status == 200
-
-
-async def test_the_connection_of_a_refused_turn_is_good_for_more(start):
-    bench = await start()
-    bench.backend.script = slow = Slow()
-    client = await bench.connect()
-    client.send(of(b"wild"))
-    await eventually(lambda: len(bench.backend.seen) == 1)
-    await bench.control(control(newest(bench)))
-    assert (await client.receive()).status == 403
-    slow.go.set()
-    assert (await client.ask(of(b"tame"))).status == 200
+    assert (await client.ask(of(b"tame"))).status == 200, "its connection is good for more"
 
 
 async def test_an_answer_that_has_begun_is_cut(start):

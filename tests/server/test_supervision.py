@@ -3,8 +3,7 @@
 import pytest
 
 from gateway.upstream import health
-from tests.server.bench import answer as http_answer
-from tests.server.bench import eventually, get, post, sends
+from tests.server.bench import eventually, get
 
 NESTED = b'{"data":' + b"[" * 200_000
 LARGE = b'{"data":[' + b'"%s",' % (b"x" * 1000) * 2000 + b"0]}"
@@ -49,38 +48,3 @@ async def test_a_loop_that_fails_is_named_by_readiness_and_counted(start, monkey
     await bench.backend.close()
     [state] = bench.brain.fleet
     await eventually(lambda: not state.is_up, "the checks were not started again")
-
-
-async def test_one_connection_whose_check_fails_is_cut_and_the_others_time_out(start):
-    bench = await start(limits={"keep_alive_s": 0.1})
-    bench.may_log_errors = True
-    broken, other = await bench.connect(), await bench.connect()
-    for client in (broken, other):
-        assert (await client.ask(post())).status == 200
-    [first, second] = bench.gateway.listener._connections
-    port = broken.writer.get_extra_info("sockname")[1]
-    if first.transport.get_extra_info("peername")[1] != port:
-        first, second = second, first
-
-    def fails(now: float) -> None:
-        raise ValueError("a bug")
-
-    first.check_timeouts = fails
-    assert (await broken.rest())[1] == "reset"
-    assert await other.rest() == (b"", "eof")
-
-
-async def test_an_answer_whose_check_fails_is_cut(start):
-    bench = await start()
-    bench.may_log_errors = True
-    bench.backend.script = sends(http_answer()[:-5], then="hang")
-    client = await bench.connect()
-    client.send(post())
-    await eventually(lambda: bench.gateway.serving.handlers._relays)
-    [relay] = bench.gateway.serving.handlers._relays
-
-    def fails(connection: object, *, now: float) -> bool:
-        raise ValueError("a bug")
-
-    bench.gateway.serving.handlers._relays[relay].is_stalled = fails
-    assert (await client.rest())[1] == "reset"

@@ -3,25 +3,9 @@
 import asyncio
 import resource
 import socket
-import ssl
 from typing import Any
 
-import pytest
-import trustme
-
 from tests.server.bench import eventually, get, post
-
-
-@pytest.fixture
-def tls(tmp_path) -> tuple[dict[str, str], ssl.SSLContext]:
-    """The gateway's settings, and what its clients trust."""
-    authority = trustme.CA()
-    own = authority.issue_cert("127.0.0.1")
-    own.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    own.cert_chain_pems[0].write_to_path(str(tmp_path / "chain.pem"))
-    trust = ssl.create_default_context()
-    authority.configure_trust(trust)
-    return {"tls_certificate": str(tmp_path / "chain.pem"), "tls_key": str(tmp_path / "key.pem")}, trust
 
 
 def acceptor(bench: Any) -> Any:

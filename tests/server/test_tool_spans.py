@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id, set_span_in_context
 
-from gateway.domain import records as rec
 from gateway.server import otlp_spans, tool_spans
 from gateway.server.tenants import hash_key
 from tests.server.bench import Bench, Message, answer, sends
+from tests.server.mcp_bench import learned, timed
 
 ALICE, BOB, CONTROL = "alice-key", "bob-key", "control-key"
 TENANTS = [
@@ -122,24 +122,6 @@ async def agent_of():
     yield make
     for each in agents:
         await each.close()
-
-
-def timed(bench: Bench) -> list[tuple[str, float, bool]]:
-    """What the stream tells of calls: tool, seconds, failed or not."""
-    ring: Any = bench.gateway.observation._ring
-    bench.gateway.observation._handover.flush()
-    return [
-        (record.name, record.duration_ms / 1e3, record.has_failed)
-        for record in ring.behind(0, 1000)
-        if isinstance(record, rec.ToolTimed)
-    ]
-
-
-def learned(bench: Bench, name: str) -> tuple[int, float]:
-    """How many calls of a tool taught something, and how long it takes, for all agents."""
-    tools = bench.brain.sessions.predictor.conversations.learned._tools.items()
-    found = [tool for _, key, tool in tools if key == (0, name)]
-    return (found[0].calls, found[0].lately_s) if found else (0, 0.0)
 
 
 @pytest.mark.parametrize("compress", [False, True])

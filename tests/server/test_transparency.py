@@ -1,7 +1,6 @@
 """What passes through unchanged, and the little that is added."""
 
 import json
-import ssl
 
 import pytest
 import trustme
@@ -126,24 +125,9 @@ async def test_a_prefix_in_the_backends_url(start):
     assert bench.backend.seen[0].target == b"/behind/it/v1/chat/completions"
 
 
-async def test_tls_on_both_sides(start, tmp_path):
-    authority = trustme.CA()
-    inside, outside = authority.issue_cert("localhost"), authority.issue_cert("127.0.0.1")
-    for name, blob in (
-        ("ca.pem", authority.cert_pem),
-        ("key.pem", outside.private_key_pem),
-        ("chain.pem", outside.cert_chain_pems[0]),
-    ):
-        blob.write_to_path(str(tmp_path / name))
-    backend_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    inside.configure_cert(backend_tls)
-    trust = ssl.create_default_context()
-    authority.configure_trust(trust)
-    bench = await start(
-        backend_tls=backend_tls,
-        server={"tls_certificate": str(tmp_path / "chain.pem"), "tls_key": str(tmp_path / "key.pem")},
-        upstream={"ca_file": str(tmp_path / "ca.pem")},
-    )
+async def test_tls_on_both_sides(start, tls, tls_upstream):
+    server, trust = tls
+    bench = await start(server=server, **tls_upstream)
     client = await bench.connect(ssl=trust)
     for _ in range(2):
         assert (await client.ask(post())).status == 200
@@ -158,13 +142,9 @@ async def test_tls_on_both_sides(start, tmp_path):
     assert not data.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_certificate_of_an_unknown_authority_keeps_a_replica_out(start, tmp_path):
-    right, wrong = trustme.CA(), trustme.CA()
-    right.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    right.issue_cert("localhost").configure_cert(tls)
-    bench = await start(backend_tls=tls, upstream={"ca_file": str(tmp_path / "ca.pem")})
-    wrong.issue_cert("localhost").configure_cert(tls)
+async def test_a_certificate_of_an_unknown_authority_keeps_a_replica_out(start, tls_upstream):
+    bench = await start(**tls_upstream)
+    trustme.CA().issue_cert("localhost").configure_cert(tls_upstream["backend_tls"])
     for connection in list(bench.gateway.replica_watch.replicas["default-0"]._idle):
         connection.abort()
     assert (await bench.ask(post())).status == 502

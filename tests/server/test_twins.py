@@ -1,6 +1,5 @@
 """Two busy gateways before a real Redis that give sessions of their own the very same."""
 
-import asyncio
 from functools import partial
 from typing import Any
 
@@ -63,14 +62,3 @@ async def test_what_both_gave_proves_nothing_at_either_and_what_one_gave_does_ev
     joined = [await ask(each, gateways, second, done) for each in gateways]
     assert not {*joined} & {earlier, later, unique}
     assert await ask(other, gateways, third, done) == unique
-
-
-async def test_what_a_gateway_tells_of_twins_ends_after_a_second(busy):
-    gateways, _ = busy
-    made = said("Step 1.", call("call_twin_aaaaaaaaaaaa"))
-    for each in gateways:
-        await ask(each, gateways, [user("Twin")], made)
-    later = peers_of(gateways[1])
-    await eventually(lambda: len(later._lately_found()) == 2)
-    await asyncio.sleep(1.1)
-    assert later._lately_found() == () and not later._twins

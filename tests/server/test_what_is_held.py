@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import ssl
 import subprocess
 import sys
 import tracemalloc
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import trustme
 
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
@@ -29,7 +27,6 @@ from tests.server.bench import (
     answer,
     chunk,
     eventually,
-    get,
     post,
     sends,
 )
@@ -54,13 +51,10 @@ async def test_a_body_counts_until_the_response_has_begun(start):
 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
-async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_it(start, tmp_path, is_tls):
-    settings: dict[str, Any] = {}
-    if is_tls:
-        authority, tls = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        authority.issue_cert("localhost").configure_cert(tls)
-        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        settings = {"backend_tls": tls, "upstream": {"ca_file": str(tmp_path / "ca.pem")}}
+async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_it(
+    start, tls_upstream, is_tls
+):
+    settings = tls_upstream if is_tls else {}
     bench = await start(limits={"max_buffered_bytes": 1 << 27}, **settings)
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -82,16 +76,6 @@ async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_i
     goes_on.set()
     assert counted == len(body)
     await eventually(lambda: budget.used == 0)
-
-
-async def test_a_body_is_there_for_the_next_attempt(start):
-    bench = await start(replicas=2)
-    bench.backends[0].script = bench.backends[1].script = sends(b"", then="reset")
-    client = await bench.connect()
-    client.send(post())
-    await client.receive()
-    first, second = bench.backends[0].seen + bench.backends[1].seen
-    assert first.body == second.body != b""
 
 
 # --- connections that ended -----------------------------------------------------------------------
@@ -207,43 +191,6 @@ def test_a_large_body_leaves_no_memory_behind():
 # --- replicas that leave ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("others", "status"), [(0, 502), (1, 200)])
-async def test_a_replica_that_leaves_between_decision_and_wake_up(start, others, status):
-    bench = await start(replicas=1 + others, admission={"max_running_per_replica": 1})
-    gate = asyncio.Event()
-
-    async def waits(exchange: Exchange) -> None:
-        await gate.wait()
-        await exchange.send(answer())
-
-    for backend in bench.backends:
-        backend.script = waits
-    running = [await bench.connect() for _ in bench.backends]
-    for number, client in enumerate(running):
-        client.send(post(b'{"model":"m","messages":[{"role":"user","content":"%d"}]}' % number))
-    await eventually(lambda: all(backend.seen for backend in bench.backends))
-    second = await bench.connect()
-    second.send(post(b'{"model":"m","messages":[{"role":"user","content":"other"}]}'))
-    await eventually(lambda: len(bench.brain.waiting_room) == 1)
-
-    members, driver = bench.gateway.replica_watch.members, cast(Any, bench.gateway.driver)
-    call_soon = driver.call_soon
-
-    def leave_first(what: Any, *arguments: Any) -> Any:
-        """In the same turn of the loop, after the brain has decided and before the handler goes on."""
-        driver.call_soon = call_soon
-        live = next(iter(live for live in bench.brain.live.values() if live.state.value == "submitted"))
-        name = live.placement.replica if hasattr(live, "placement") else next(iter(members.replicas))
-        members._leave(members._membership._members[name], "is gone")
-        return call_soon(what, *arguments)
-
-    driver.call_soon = leave_first
-    gate.set()
-    assert (await second.receive()).status == status
-    for client in running:
-        await client.receive()
-
-
 def test_a_replica_with_the_name_of_another_gets_what_is_its_own():
     """A name may be used again, for another address and another key."""
     parser = Parser()
@@ -297,32 +244,6 @@ def test_a_body_in_tiny_parts_takes_little_more_than_its_bytes(pieces):
 def test_tiny_fields_count_for_what_they_take():
     parser, _ = held_by([b"GET / HTTP/1.1\r\nHost: a\r\n", b"x:\r\n" * 80])
     assert parser.refusal is not None
-
-
-def test_pipelined_requests_are_parsed_one_at_a_time():
-    parser = Parser()
-    parser.hold(get(b"/") * 1000 + CHUNKED + b"0\r\n\r\n" + get(b"/") * 1000)
-    for _ in range(1001):
-        assert parser.next_request() is not None
-        assert len(parser._requests) < 200
-    assert parser.unread_bytes > 0
-
-
-def test_what_follows_a_refused_request_is_not_kept():
-    parser = Parser()
-    parser.feed(b"\x00" + b"x" * 5000)
-    assert parser.refusal is not None
-    parser.feed(b"y" * 5000)
-    assert parser.unread_bytes == 0
-
-
-def test_nothing_is_kept_of_a_read_that_was_read_to_its_end():
-    for request in (post(b"x" * 3000), CHUNKED + b"5\r\nhello\r\n0\r\n\r\n", get(b"/")):
-        parser = Parser()
-        for _ in range(2):  # the second time its head is known
-            parser.hold(request)
-            assert parser.next_request() is not None
-            assert parser.unread_bytes == 0 and parser._unread == b""
 
 
 def test_a_body_is_copied_once():

@@ -135,12 +135,3 @@ def test_another_tenants_response_is_not_found(
         assert _status(own) == 404
         assert own.body == unknown.body
         assert _status(ask_for(response_id, port, OURS)) != 404
-
-
-@pytest.mark.parametrize("key", [None, "a-wrong-key", ""])
-def test_no_key_no_answer(port: int, key: str | None) -> None:
-    answer = _ask(port, "POST", "/v1/responses", REQUEST, key)
-    assert _status(answer) == 401
-    assert json.loads(answer.body)["error"]["code"] == "unauthenticated"
-    messages = _ask(port, "POST", "/v1/messages", {}, key)
-    assert (_status(messages), json.loads(messages.body)["type"]) == (401, "error")

@@ -120,20 +120,6 @@ async def test_a_pause_at_the_very_end_does_not_outlast_the_response():
     assert pipe.reads
 
 
-async def test_a_pause_in_the_middle_lasts_until_the_client_reads():
-    connection = UpstreamConnection()
-    pipe = Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
-    connection.set_sink(lambda parts, is_last: None)
-    connection.pause()
-    connection.pause()
-    assert not pipe.reads and connection.state is State.PAUSED
-    connection.resume()
-    connection.resume()
-    assert pipe.reads and connection.state is State.ANSWERING
-
-
 async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same():
     """With TLS, what was decrypted already may still come; the connection is kept, and read."""
     connection = UpstreamConnection()
@@ -181,24 +167,6 @@ def test_a_body_in_chunks_is_the_same_whether_they_pass_the_parser_by_or_not(chu
             connection.data_received(stream[start:stop])
         assert b"".join(got) == wanted
         assert connection.is_reusable and connection.done.has_come
-
-
-async def test_whole_chunks_pass_the_parser_by(monkeypatch):
-    connection = UpstreamConnection()
-    Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
-    got = []
-    connection.set_sink(lambda parts, is_last: got.extend(parts), lambda chunk, part: got.append(part))
-    with monkeypatch.context() as patched:
-        patched.setattr(connection, "_feed", None)
-        connection.data_received(b"3\r\ncde\r\n")
-    connection.pause()
-    connection.data_received(b"1\r\nf\r\n")  # as a transport may that was just paused
-    assert got == [b"ab", b"cde", b"f"]
-    connection.abort()
-    connection.data_received(b"1\r\ng\r\n")
-    assert got == [b"ab", b"cde", b"f"]
 
 
 @pytest.mark.parametrize(

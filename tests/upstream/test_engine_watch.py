@@ -12,6 +12,7 @@ from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.replica import Address, Replica
+from tests.server.bench import eventually
 
 A = ReplicaId("a")
 VLLM = ReplicaFacts(id=A, pool=PoolId("pool"), abilities=Abilities(engine="vllm"))
@@ -70,12 +71,6 @@ async def watched(engine: Engine, *, key=None, **asked):
         await asyncio.gather(*tasks, return_exceptions=True)
         await watch.close()
         await runner.cleanup()
-
-
-async def eventually(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_a_vllm_that_is_up_is_asked_again_and_again():

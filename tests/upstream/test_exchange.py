@@ -131,15 +131,6 @@ async def test_connections_that_the_backend_closed_are_not_used():
         assert not set(kept) & set(server.replica._idle), "they are dropped"
 
 
-async def test_a_request_that_must_not_run_twice_is_never_sent_on_a_kept_connection():
-    async with Server() as server:
-        await keep(server, 3)
-        server.breaks = True
-        with pytest.raises(AnswerMissing):
-            await run(ask(server.replica, may_repeat=False))
-        assert server.requests == 1
-
-
 @pytest.mark.parametrize("is_kept_first", [False, True])
 async def test_a_closed_connection_is_freed_without_the_collector(monkeypatch, is_kept_first):
     made = []

@@ -7,7 +7,7 @@ from gateway.wire import chat_answers as module
 from gateway.wire.body import UNREADABLE
 from gateway.wire.chat_answers import ChatReader
 from gateway.wire.sighting import Sighting
-from tests.wire.shapes import call, chat_body, chat_events, encode
+from tests.wire.shapes import call, encode
 
 A, B = ToolCall("call_a", "ls"), ToolCall("call_b", "cat")
 USAGE = Usage(prompt_tokens=30, cached_tokens=16, output_tokens=7)
@@ -31,20 +31,6 @@ def piece(index: int | None = 0, **fields: Any) -> dict[str, Any]:
 
 def named(name: str | None) -> dict[str, Any]:
     return {"name": name, "arguments": ""}
-
-
-def test_a_whole_stream():
-    sighting = stream(*chat_events(), b" [DONE] ")
-    assert sighting.tool_calls == [A, B] and sighting.usage == USAGE
-    assert sighting.finish_reason == "tool_calls"
-    assert sighting.has_first_token and sighting.has_terminal
-
-
-def test_a_whole_body():
-    sighting = Sighting()
-    ChatReader().read_body(chat_body(), sighting)
-    assert sighting.tool_calls == [A, B] and sighting.usage == USAGE
-    assert sighting.has_first_token and sighting.has_terminal
 
 
 @pytest.mark.parametrize(

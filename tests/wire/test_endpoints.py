@@ -123,6 +123,8 @@ def test_harmless_paths_are_not_control(path):
         "/%zz",
         "/v1/models/a%2f..%2fb",
         "/v1/models/a%2F%2Fb",
+        "/v1/%252e%252e/metrics",
+        "/metrics/..",
     ],
 )
 def test_ambiguous_paths(path):

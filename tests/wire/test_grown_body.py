@@ -13,7 +13,7 @@ from gateway.wire import grown_body as module
 from gateway.wire.body import decode_small_body
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import HeaderFacts, read_body_facts, read_header_facts
-from gateway.wire.grown_body import GrownBodies, Items
+from gateway.wire.grown_body import GrownBodies
 from gateway.wire.hashing import hash_seed, seed_hashes
 from tests.examples import examples
 
@@ -163,18 +163,6 @@ def test_of_a_conversation_that_is_named_twice_the_last_counts():
     assert told(read(CHAT, data, before)) == told(read(CHAT, data))
 
 
-def test_known_items_are_there_all_the_same():
-    before, data = GrownBodies(), body(CHAT, 9)
-    read(CHAT, body(CHAT, 8), before)
-    found = before.decode(data, is_responses=False)
-    assert found is not None
-    fields, items = found
-    assert len(fields.messages or ()) == 2
-    assert isinstance(items, Items) and len(items) == 20
-    assert [msgspec.json.decode(each) for each in items] == chat(9)
-    assert msgspec.json.decode(items[-1]) == chat(9)[-1] and len(items[1:3]) == 2
-
-
 def test_a_connection_keeps_few_conversations_and_no_body(monkeypatch):
     sizes = decoded_bytes(monkeypatch)
     before = GrownBodies()
@@ -189,19 +177,6 @@ def test_a_connection_keeps_few_conversations_and_no_body(monkeypatch):
     assert len(sizes) == 4
     read(CHAT, body(CHAT, 7, who="a"), before)
     assert len(sizes) == 4
-
-
-def test_a_connection_keeps_few_items(monkeypatch):
-    """However short they are, and however many conversations they are of."""
-    monkeypatch.setattr(module, "_KEPT_ITEMS", 60)
-    before = GrownBodies()
-    for who in "abc":
-        read(CHAT, body(CHAT, 13, who=who), before)
-    assert [len(each.items) for each in before._beginnings] == [28, 28], "the newest ones"
-    read(CHAT, body(CHAT, 14, who="c"), before)
-    assert [len(each.items) for each in before._beginnings] == [28, 30]
-    read(CHAT, body(CHAT, 30, who="d"), before)
-    assert not before._beginnings
 
 
 def test_another_seed_knows_nothing(monkeypatch):

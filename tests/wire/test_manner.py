@@ -1,10 +1,6 @@
 """How answers call tools: names in their text, and the first words of their calls."""
 
-import re
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.domain.request import NO_MANNER
 from gateway.wire.manner import read_manner
@@ -74,18 +70,6 @@ def test_what_is_run_counts_and_not_where():
 
 def test_arguments_that_are_none():
     assert read_manner("", (b"{}",)).names == () and read_manner("", (b"\xff",)) is not None
-
-
-OLD_ACTION = re.compile(r"^[ \t>*]*Action:[ \t]*[`*\[\"]*([\w.\- ]{1,64}?)[`*\]\"]*[ \t]*$", re.MULTILINE)
-
-
-@given(st.lists(st.sampled_from([" ", "\t", "`", "*", '"', "[", "]", "name", "to ol", ".", "!"]), max_size=8))
-def test_an_action_s_name_stands_on_its_line_alone(pieces):
-    line = "> Action:" + "".join(pieces)
-    expected = OLD_ACTION.search(line)
-    found = read_manner(f"{line}\nAction Input: x", ()).names
-    name = "" if expected is None else expected[1].strip()
-    assert found == ((name,) if name else ())
 
 
 def test_a_line_that_names_nothing_is_passed_over():

@@ -97,12 +97,9 @@ def test_chunks_do_not_matter(protocol, content_type, stream, expected, coding, 
     assert tuple(observer.tool_calls) == expected.tool_calls
     assert tuple(observer.state_ids) == expected.state_ids
     assert tuple(observer.closed_calls) == expected.tool_calls
-
-
-@pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
-def test_byte_by_byte(protocol, content_type, stream, expected):
-    observer = observe(protocol, Work.GENERATE, content_type, None)
-    assert watch(observer, stream, list(range(len(stream)))) == expected
+    whole = observe(protocol, Work.GENERATE, content_type, coding)
+    whole.feed(packed)
+    assert observer.answer(200).utterance == whole.answer(200).utterance
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
@@ -192,24 +189,6 @@ def test_what_follows_a_whole_answer_spoils_it():
     assert observer.answer(200) == Answer(status=200)
 
 
-def test_failed_tries_are_few(monkeypatch):
-    tries = 0
-
-    def count_and_read(observer: module.BodyObserver) -> None:
-        nonlocal tries
-        tries += 1
-        read(observer)
-
-    read = module.BodyObserver._read
-    monkeypatch.setattr(module.BodyObserver, "_read", count_and_read)
-    observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
-    observer.feed(b"[")
-    for _ in range(1000):
-        observer.feed(b"{}")
-        observer.feed(b",")
-    assert tries == module._MAX_EARLY_TRIES
-
-
 def test_a_huge_body_is_given_up(monkeypatch):
     monkeypatch.setattr(module, "MAX_BODY_BYTES", len(chat_body()))
     assert watch(observe(Protocol.CHAT, Work.GENERATE, JSON, None), chat_body(), []) == answer("tool_calls")
@@ -231,20 +210,6 @@ def test_a_stream_without_its_last_empty_line():
     assert watch(observe(Protocol.CHAT, Work.GENERATE, STREAM, None), chat_stream()[:-2], []) == answer(
         "tool_calls"
     )
-
-
-@pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
-@settings(deadline=None)
-@given(st.data())
-def test_what_was_said_does_not_depend_on_chunks(protocol, content_type, stream, expected, data):
-    at = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
-    observer = observe(protocol, Work.GENERATE, content_type, None)
-    for a, b in itertools.pairwise([0, *sorted(at), len(stream)]):
-        observer.feed(stream[a:b])
-    whole = observe(protocol, Work.GENERATE, content_type, None)
-    whole.feed(stream)
-    said = observer.answer(200).utterance
-    assert said == whole.answer(200).utterance
 
 
 TASK: dict[str, Any] = {"prompt": "SUBTASK: list the files and report", "n": [1, {"x": "of all the files"}]}
@@ -329,22 +294,6 @@ def test_the_first_of_several_answers_is_the_one():
     assert observer.answer(200).utterance.text == text_hash("Yes, of course.")
 
 
-def test_dull_events_say_their_text():
-    events = [
-        {"choices": [{"index": 0, "delta": {"content": piece, "padding": "x" * 64}, "finish_reason": None}]}
-        for piece in ("It is ", "sunny ", "in Paris ", "today, ", "so they say.")
-    ]
-    texts = [{"choices": [{"index": 0, "text": piece, "padding": "x" * 64}]} for piece in ("It is ", "sunny")]
-    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
-    observer.feed(sse(events, named=False) + b"data: " + b"x" * 80 + b"\n\n")
-    said = observer.answer(200).utterance
-    assert said.text == text_hash("It is sunny in Paris today, so they say.")
-    assert said.said == leave_marks("It is sunny in Paris today so they say")
-    observer = observe(Protocol.COMPLETIONS, Work.GENERATE, STREAM, None)
-    observer.feed(sse(texts, named=False))
-    assert observer.answer(200).utterance.text == text_hash("It is sunny")
-
-
 class Recorder(SilentObserver):
     def __init__(self) -> None:
         super().__init__()
@@ -393,11 +342,3 @@ def test_many_dull_events_read_together_say_the_same(odd, at):
     together.feed(b"".join(events))
     for observer in (one_by_one, together):
         assert observer.answer(200).utterance.text == text_hash("".join(pieces))
-
-
-def test_of_several_dull_choices_the_first_is_read():
-    events = [{"choices": [{"index": n % 2, "delta": {"content": f"{n} "}}]} for n in range(10)]
-    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
-    for event in events:
-        observer.feed(sse([event], named=False))
-    assert observer.answer(200).utterance.text == text_hash("0 2 4 6 8 ")

@@ -2,20 +2,13 @@ import tracemalloc
 
 import pytest
 
-from gateway.domain.request import Answer, ToolCall, Usage, Utterance
+from gateway.domain.request import Utterance
 from gateway.wire import sighting as module
 from gateway.wire import spoken
 from gateway.wire.hashing import text_hash
 from gateway.wire.items import read_item
 from gateway.wire.sighting import Sighting
 from tests.wire.shapes import assistant, raws
-
-
-def test_calls_are_kept_once_and_in_order():
-    sighting = Sighting()
-    for call_id, name in [("a", "ls"), ("b", "cat"), ("a", "again")]:
-        sighting.add_call(call_id, name)
-    assert sighting.tool_calls == [ToolCall("a", "ls"), ToolCall("b", "cat")]
 
 
 @pytest.mark.parametrize(
@@ -42,29 +35,6 @@ def test_an_answer_cannot_make_us_keep_ids_without_end(monkeypatch):
         sighting.add_call(f"c{at}", "f")
         sighting.add_state_id(f"s{at}")
     assert len(sighting.tool_calls) == 2 and len(sighting.state_ids) == 3
-
-
-def test_usage_grows_number_by_number():
-    sighting = Sighting()
-    sighting.merge_usage(30, 16, None)
-    sighting.merge_usage(None, None, 7)
-    sighting.merge_usage(31, None, 8)
-    assert sighting.usage == Usage(prompt_tokens=31, cached_tokens=16, output_tokens=8)
-
-
-def test_the_answer_says_all_that_was_seen():
-    sighting = Sighting()
-    assert sighting.answer(200) == Answer(status=200)
-    sighting.add_call("a", "ls")
-    sighting.add_state_id("resp_1")
-    sighting.finish_reason, sighting.has_terminal = "stop", True
-    assert sighting.answer(206) == Answer(
-        status=206,
-        tool_calls=(ToolCall("a", "ls"),),
-        state_ids=("resp_1",),
-        finish_reason="stop",
-        has_terminal=True,
-    )
 
 
 def test_what_is_said_without_end_is_not_recognised(monkeypatch):
@@ -100,13 +70,6 @@ def test_what_is_handed_is_bounded(monkeypatch):
     assert len(sighting._arguments) == 2 and len(sighting.answer(200).utterance.handed) == 1
 
 
-def test_thoughts_are_not_said():
-    sighting = Sighting()
-    for piece in ("<think>Hm,\n", "is it?</think>", "", "It is."):
-        sighting.add_text(piece)
-    assert sighting.answer(200).utterance.text == text_hash("It is.")
-
-
 def test_what_a_model_makes_up_behind_its_call_is_not_said():
     """The program stops it there, or cuts it off, and sends its own observation back."""
     call = "Thought: go\nAction: get\nAction Input: {}\n"
@@ -120,3 +83,10 @@ def test_what_a_model_makes_up_behind_its_call_is_not_said():
     assert sent_back[0].hash != sent_back[1].hash
     plain = read_item(raws([assistant(text="In short:\nObservation: it rains")])[0])
     assert plain.text == text_hash("In short:\nObservation: it rains")
+
+
+def test_thoughts_are_not_said():
+    sighting = Sighting()
+    for piece in ("<think>Hm,\n", "is it?</think>", "", "It is."):
+        sighting.add_text(piece)
+    assert sighting.answer(200).utterance.text == text_hash("It is.")

@@ -2,17 +2,12 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
 
 from gateway.domain.request import AssistantBlock, Transcript
-from gateway.wire import items
 from gateway.wire import transcript as module
-from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.body import ResponsesBody, decode_body
 from gateway.wire.hashing import text_hash
-from gateway.wire.items import Item
 from gateway.wire.marks import leave_marks
-from gateway.wire.memory import Memory
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, encode, result, user
 
@@ -157,22 +152,6 @@ def test_checkpoints_make_no_difference_whatever_is_said(messages):
         assert chat(*messages[:end], reader=reader) == fresh(messages[:end])
 
 
-def test_only_what_is_new_is_decoded(monkeypatch):
-    decoded = []
-
-    def read_item(raw: Raw) -> Item:
-        decoded.append(raw)
-        return items.read_item(raw)
-
-    monkeypatch.setattr(module, "read_item", read_item)
-    reader = TranscriptReader()
-    chat(*GROWING[:-3], reader=reader)
-    reader._items = Memory(1000)
-    decoded.clear()
-    chat(*GROWING[:-3], assistant(text="Hm."), user("Ok"), reader=reader)
-    assert len(decoded) < len(GROWING) - 10, "two new ones, the system prompt, and what is quoted"
-
-
 def test_what_comes_before_words_put_into_the_models_mouth_is_new():
     result = {"role": "tool", "tool_call_id": "c", "content": "x" * 100}
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f"}}]}
@@ -187,22 +166,3 @@ def test_no_sequence_of_two_items_collides_by_its_order_alone():
     order = [at.bit_count() & 1 for at in range(1024)]
     one, other = ([user("ab"[each ^ flip]) for each in order] for flip in (0, 1))
     assert tail(*one) != tail(*other)
-
-
-def test_an_agents_type_is_worked_out_once(monkeypatch):
-    worked_out = []
-
-    def skeleton(systems, tools):
-        worked_out.append((tuple(map(bytes, systems)), tuple(map(bytes, tools))))
-        return agent_skeleton(systems, tools)
-
-    monkeypatch.setattr(module, "agent_skeleton", skeleton)
-    reader, tools = TranscriptReader(), [{"type": "function", "function": {"name": "read"}}]
-    first, *others = [chat(SYSTEM, user(text), reader=reader) for text in ("Hi", "Ho", "He")]
-    assert len(worked_out) == 1 and {each.agent_type for each in others} == {first.agent_type}
-    for fields in ({"tools": tools}, {"system": "More."}, {"instructions": "More."}):
-        other = chat(SYSTEM, user("Hi"), reader=reader, **fields)
-        assert other.agent_type == chat(SYSTEM, user("Hi"), **fields).agent_type != first.agent_type
-    in_parts = {"role": "system", "content": [{"type": "text", "text": "Be good."}]}
-    assert chat(in_parts, user("Hi"), reader=reader).agent == first.agent
-    assert len(set(worked_out)) == 4, "by the bytes, as it is worked out of them"
