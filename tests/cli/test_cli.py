@@ -191,7 +191,7 @@ def test_a_process_ends_with_the_status_of_its_command(tmp_path):
 
 
 def test_a_fault_of_our_own_is_told_with_its_trace(turnpike, monkeypatch):
-    async def fails(_: object) -> None:
+    async def fails(*_: object) -> None:
         raise ValueError("a bug")
 
     monkeypatch.setattr("gateway.server.app.Gateway.run", fails)
