@@ -98,6 +98,9 @@ class Peers:
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
         self._config = config.shared
+        # A connection stays with the gateway of the port that it came in at: a session that began elsewhere
+        # would be passed on with each turn, at twice the CPU time.
+        self._shares_port = config.server.reuse_port
         self._environ = environ
         self._driver = driver
         self._drains = drains
@@ -178,7 +181,7 @@ class Peers:
         await self._secret.keep(self._store, has_settled=self._now() >= self._settled_s)
 
     def _says(self) -> bytes:
-        is_busy = self._load.share() >= _BUSY_FROM
+        is_busy = self._shares_port or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
         told = Told(
             self._url,

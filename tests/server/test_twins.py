@@ -14,12 +14,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-async def busy(start, tmp_path, monkeypatch):
+async def busy(start, tmp_path):
     redis = RedisServer(tmp_path).start()
     shared = {"url": redis.url, "deadline_ms": 1000}
-    benches = [await start(fleet_secret=b"s" * 32, shared=shared) for _ in range(2)]
-    for bench in benches:
-        monkeypatch.setattr(peers_of(bench)._load, "share", lambda: 1.0)  # sessions begin where they come in
+    server = {"reuse_port": True}  # sessions begin where they come in
+    benches = [await start(fleet_secret=b"s" * 32, shared=shared, server=server) for _ in range(2)]
     await eventually(lambda: all([p.is_busy for p in peers_of(b).alive.values()] == [True] for b in benches))
     yield benches, redis
     redis.kill()
