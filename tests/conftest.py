@@ -21,6 +21,10 @@ def pytest_configure() -> None:
     guard()  # engines, gateways, browsers and agents end with the run, whatever ends that
 
 
+_WITH_ENGINES_S = 400
+"""A test that is the first to use the engines waits until they are up, which takes minutes on a busy machine."""
+
+
 class ByEngines(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """A file's tests run on one worker; those of all files that share the real engines, too, and first."""
 
@@ -41,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, so that no worker is left with it at the end."""
     weights = {item.path: 0 for item in items}
     for item in items:
+        if item.get_closest_marker("engine") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_WITH_ENGINES_S))
         weights[item.path] += 100 * (item.get_closest_marker("engine") is not None) + 1
     shared = {path for path in weights if _shares_engines(str(path))}
     items.sort(key=lambda item: (item.path not in shared, -weights[item.path]))

@@ -57,12 +57,24 @@ async def control_of(ports: Iterable[int], directory: Path) -> AsyncIterator[int
         process.wait()
 
 
+async def is_listening(port: int) -> bool:
+    with contextlib.suppress(ConnectionError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        return True
+    return False
+
+
 @contextlib.asynccontextmanager
 async def history_of(fleet: Fleet, file: Path, url: str) -> AsyncIterator[None]:
     follows = [f"--gateway=http://127.0.0.1:{each.control_port}" for each in fleet.gateways]
     where = ["--path", str(file), "--listen", url.removeprefix("http://")]
     process = subprocess.Popen([sys.executable, "-m", "gateway", "history", *follows, *where])
+    port = int(url.rpartition(":")[2])
     try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            while not await is_listening(port):
+                await asyncio.sleep(0.1)
         yield
     finally:
         process.terminate()
