@@ -22,7 +22,7 @@ def pytest_configure() -> None:
 
 
 _WITH_ENGINES_S = 400
-"""A test that is the first to use the engines waits until they are up, which takes minutes on a busy machine."""
+"""The first test that uses the engines waits until they are up: minutes, on a busy machine."""
 
 
 class ByEngines(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
