@@ -149,18 +149,19 @@ def words(seed: int, count: int) -> str:
     return " ".join(str(rng.randrange(10**6)) for _ in range(count))
 
 
+@pytest.mark.alone
 @pytest.mark.engine
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_real_engine_lets_background_work_wait(fleet: Fleet, tmp_path: Path) -> None:
     """While one long prompt is computed others arrive; what somebody waits for is answered before background
     work that came first, and what a client puts before everything itself, before that. An engine that orders
     by arrival is told the same and does not mind."""
     proactive = {"x-turnpike-class": "proactive"}
     asked: list[tuple[str, int, dict[str, str]]] = [
-        ("long", 6_000, {}),
-        *((f"background-{number}", 3_000, proactive) for number in range(3)),
-        ("reactive", 3_000, {}),
-        ("its-own", 3_000, {**proactive, "X-Vllm-Priority": "-1"}),
+        ("long", 3_000, {}),
+        *((f"background-{number}", 1_500, proactive) for number in range(3)),
+        ("reactive", 1_500, {}),
+        ("its-own", 1_500, {**proactive, "X-Vllm-Priority": "-1"}),
     ]
     orders = []
     for at, engine in enumerate(fleet.scripted):
