@@ -16,7 +16,7 @@ import pytest
 
 from scripted_engine.process import EngineOptions, ScriptedEngine
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
 
 TINY_CACHE = ("--num-gpu-blocks-override", "160", "--max-num-batched-tokens", "512")
 LOOK = {"text": "I look at the code.", "tool_calls": [{"name": "bash", "arguments": {"command": "cat a.py"}}]}
