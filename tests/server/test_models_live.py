@@ -1,4 +1,4 @@
-"""LoRA adapters that come and go, with two real engines."""
+"""Names of the operator's and LoRA adapters, with two real engines."""
 
 import json
 import time
@@ -18,7 +18,20 @@ from tests.gateways import running_gateway
 pytestmark = [pytest.mark.alone, pytest.mark.engine]
 
 SCRIPTS = {"scripts": {"talk": {"turns": [{"text": "Yes."}] * 4}}}
-SETTINGS = "[upstream]\nhealth_period_s = 0.2\n"
+SETTINGS = """
+[core]
+max_outage_s = 0
+[upstream]
+health_period_s = 0.2
+[[models]]
+name = "smart"
+targets = [{ model = "left", weight = 50 }, { model = "right", weight = 50 }]
+[[models]]
+name = "safe"
+targets = [{ model = "right" }]
+fallbacks = ["left"]
+"""
+PROTOCOLS = ("chat/completions", "completions", "responses", "messages")
 
 
 class Said(NamedTuple):
@@ -32,11 +45,16 @@ class Bench:
         self.engines = engines
         self._url = f"http://127.0.0.1:{port}/v1/"
 
-    def ask(self, model: str, session: str = "") -> Said:
+    def ask(self, model: str, session: str = "", protocol: str = PROTOCOLS[0], turn: int = 0) -> Said:
         said = [{"role": "user", "content": f"[[script:talk]] {session}"}]
-        body = {"model": model, "max_tokens": 40, "messages": said}
-        of = {"x-turnpike-session": session} if session else {}
-        return post(self._url + "chat/completions", body, **of)
+        for _ in range(turn):
+            said += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Sure?"}]
+        body: dict[str, Any] = {"model": model, "max_tokens": 40, "messages": said}
+        if protocol == "completions":
+            body = {"model": model, "max_tokens": 40, "prompt": "[[script:talk]]"}
+        elif protocol == "responses":
+            body = {"model": model, "max_output_tokens": 40, "input": said, "store": False}
+        return post(self._url + protocol, body, **({"x-turnpike-session": session} if session else {}))
 
     def listed(self) -> list[str]:
         """By the gateway."""
@@ -114,6 +132,23 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         yield Bench(engines, port)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_name_leads_to_its_model_in_every_protocol(bench: Bench, protocol: str) -> None:
+    said = bench.ask("safe", protocol=protocol)
+    assert said.status == 200 and said.body["model"] == "right", "the engine's own word"
+    assert said.headers["x-turnpike-model"] == "right"
+    assert bench.ask("gone", protocol=protocol).status == 404
+
+
+def test_a_run_stays_on_the_model_that_it_drew(bench: Bench) -> None:
+    drawn: list[str] = []
+    for run in range(12):
+        models = {bench.ask("smart", f"run-{run}", turn=turn).body["model"] for turn in range(3)}
+        assert len(models) == 1
+        drawn += models
+    assert {"left", "right"} == set(drawn)
+
+
 def test_adapters_are_asked_for_where_they_are_while_they_come_and_go(bench: Bench, tmp_path: Path) -> None:
     at = str(adapter(tmp_path))
     places = [f"default-{number}" for number in range(2)]
@@ -127,3 +162,14 @@ def test_adapters_are_asked_for_where_they_are_while_they_come_and_go(bench: Ben
         tell(engine, "unload", lora_name="sql")
         eventually(lambda: "sql" not in bench.listed())
         assert bench.ask("sql").status == 404
+
+
+def test_a_run_falls_back_when_its_engine_is_gone(bench: Bench) -> None:
+    """The last one: an engine goes."""
+    assert bench.ask("safe", "begun").body["model"] == "right"
+    bench.engines[1].stop()
+    first, second = (bench.ask("safe", "new", turn=turn) for turn in range(2))
+    assert (first.status, first.body["model"]) == (200, "left")
+    assert first.headers["x-turnpike-fallback"] == "outage"
+    assert second.headers["x-turnpike-fallback"] == "earlier"
+    assert bench.ask("safe", "begun", turn=1).status in (502, 503), "it began on another model"
