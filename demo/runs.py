@@ -14,7 +14,7 @@ from demo.processes import Children, last_lines
 from demo.progress import Say
 from demo.scripts import prompt
 
-RUN_WITHIN_S = 180.0
+RUN_WITHIN_S = 300.0
 SAY_EVERY_S = 5.0
 
 

@@ -294,7 +294,10 @@ async def test_one_dashboard_shows_both_also_when_one_began_anew(tmp_path):
             assert of_first(gap) < of_first(reader.events[0])
             await comes_true(lambda: has_peers(workers.each[0], 1), READY_WITHIN_S)
             seen = len(reader.events)
-            await asyncio.gather(*(agent.run(turns=1) for agent in fleet.agents))
+            began = len(fleet.agents)
+            for number in range(AGENTS):  # those that began earlier stay where they are
+                fleet.agent(f"late-{number}", headers=ON_NEW_CONNECTIONS)
+            await asyncio.gather(*(agent.run(turns=1) for agent in fleet.agents[began:]))
             await reader.has("turn_arrive", 2 * AGENTS)
             assert max(map(of_first, reader.events[seen:])) > of_first(gap)
 
