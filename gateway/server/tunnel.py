@@ -150,16 +150,16 @@ class Tunnels:
 
     async def run(
         self, client: ClientConnection, head: RequestHead, ticket: Ticket, replica: Replica,
-        upstream: UpstreamConnection, told: bytes,
+        upstream: UpstreamConnection, receipts: bytes,
     ) -> None:  # fmt: skip
-        """From the replica's 101 to the end. `told`: receipts, as header lines."""
+        """From the replica's 101 to the end. `receipts`: header lines."""
         assert upstream.head is not None
         ticket.response_started(_SWITCHED.status)
         self._counts["opened"] += 1
         try:
             tunnel = Tunnel(client, upstream)
             check = partial(self._check, tunnel, client, head, replica)
-            early = client.switch(upstream.head.start + told + _UPGRADE, tunnel.at_client, check)
+            early = client.switch(upstream.head.start + receipts + _UPGRADE, tunnel.at_client, check)
             upstream.transport.set_protocol(tunnel.at_replica)
             tunnel.at_replica.send(early)
             tunnel.at_client.send(upstream.take_rest())
