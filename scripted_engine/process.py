@@ -24,10 +24,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from lab.engine import tiny_model
-from scripted_engine import script
+from scripted_engine import preloaded, script
 from scripted_engine.guardian import guard
 from scripted_engine.ports import free_port
 from scripted_engine.voice import SCRIPT_VARIABLE
@@ -108,7 +108,7 @@ class ScriptedEngine:
         self.options = options or EngineOptions()
         self.port = self.options.port or free_port(self.options.host)
         self._scripts = scripts
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | preloaded.Fork | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -135,15 +135,25 @@ class ScriptedEngine:
         if not isinstance(self._scripts, Path):
             self.play(self._scripts)
         with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.options.command(model, self.port),
-                env=self.options.environment(self._script_path, Path(self._folder.name)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder.name,
-                start_new_session=True,
-            )
+            self._process = self._begin(self.options.command(model, self.port), log)
+
+    def _begin(self, command: Sequence[str], log: BinaryIO) -> "subprocess.Popen[bytes] | preloaded.Fork":
+        folder = self._in_folder("")
+        environment = self.options.environment(self._script_path, folder)
+        if preloaded.is_forkable(command, environment):
+            try:
+                return preloaded.fork(command[3:], environment, str(folder), log)
+            except OSError as error:
+                raise EngineStartError(str(error)) from error
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,
+        )
 
     def wait_healthy(self, deadline_s: float = 300.0) -> None:
         """Return once ``/health`` answers 200. Raises ``EngineStartError`` (and stops the engine)
@@ -227,7 +237,7 @@ def scripted_fleet(
         yield engines
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes] | preloaded.Fork) -> None:
     """Ask the process group to end, then make it. vLLM's children outlive a killed parent."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not _group_lives(process.pid):

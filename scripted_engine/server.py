@@ -7,6 +7,7 @@ are done once, the engine core is forked instead of spawned, and the one worker 
 engine core. Nothing that handles a request is different. With a GPU this module changes nothing.
 """
 
+import functools
 import importlib
 import multiprocessing
 import os
@@ -15,7 +16,8 @@ import sys
 from multiprocessing.context import BaseContext
 
 _SERVER = "vllm.entrypoints.openai.api_server"
-_NEEDED_BY_THE_CHILDREN = (
+_NEEDED = (
+    "vllm.entrypoints.launchers.api_server.entry",
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
     "vllm.v1.worker.cpu_model_runner",
@@ -26,30 +28,33 @@ _NEEDED_BY_THE_CHILDREN = (
 
 def main() -> None:
     """Run the API server in this process until it ends."""
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu():
-        _share_imports()
+    if share_imports():
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # lets a CPU keep the "uni" backend
         if "--distributed-executor-backend" not in sys.argv:
             sys.argv += ["--distributed-executor-backend", "uni"]
     runpy.run_module(_SERVER, run_name="__main__", alter_sys=True)
 
 
-def _share_imports() -> None:
-    """Import what the engine core needs, then let it inherit that by forking.
+@functools.cache
+def share_imports() -> bool:
+    """On a CPU, import what the server and its engine core need; the latter inherits it by forking.
 
-    vLLM insists on spawning on a CPU because of OpenMP; one thread per operation
+    Returns whether this is a CPU. vLLM insists on spawning there because of OpenMP; one thread per operation
     (OMP_NUM_THREADS=1, ``EngineOptions``) has no pool that a fork could break.
     """
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # lets a CPU keep the "uni" backend
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return False
     original = multiprocessing.get_context
 
     def get_context(method: str | None = None) -> BaseContext:
         return original("fork" if method == "spawn" else method)
 
     multiprocessing.get_context = get_context  # type: ignore[assignment]
-    for name in _NEEDED_BY_THE_CHILDREN:
+    for name in _NEEDED:
         importlib.import_module(name)
+    return True
 
 
 if __name__ == "__main__":

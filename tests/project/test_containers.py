@@ -44,6 +44,15 @@ def test_compose_follows_the_compose_specification():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_networks_and_volumes_are_declared(compose, services):
+    for service in services.values():
+        assert set(service["networks"]) <= set(compose["networks"])
+    named = {
+        volume.split(":")[0] for name in ("engine-a", "engine-b") for volume in services[name]["volumes"]
+    }
+    assert named == set(compose["volumes"])
+
+
 def test_every_build_and_bind_mount_exists(services):
     for service in services.values():
         assert (ROOT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
@@ -51,6 +60,16 @@ def test_every_build_and_bind_mount_exists(services):
     assert (ROOT / mount["source"]).is_file()
     assert mount["read_only"] is True
     assert mount["bind"]["create_host_path"] is False
+
+
+def test_build_arguments_are_declared_in_the_container_file(services):
+    for service in services.values():
+        declared = {
+            rest.split("=")[0]
+            for word, rest in instructions(ROOT / service["build"]["dockerfile"])
+            if word == "ARG"
+        }
+        assert set(service["build"].get("args", {})) <= declared
 
 
 def test_the_gateway_waits_for_healthy_engines(services):
@@ -93,6 +112,11 @@ def test_health_checks_ask_the_right_port(services):
     for name in ("engine-a", "engine-b"):
         assert "http://127.0.0.1:8000/health" in services[name]["healthcheck"]["test"][-1]
         assert "--port=8000" in services[name]["command"]
+
+
+@pytest.mark.parametrize("where", ["gateway", "engine-a"])
+def test_health_checks_are_valid_programs(services, where: str):
+    compile(services[where]["healthcheck"]["test"][-1], where, "exec")
 
 
 def test_the_replicas_are_the_engines(services):

@@ -68,6 +68,11 @@ def test_its_files_are_well_formed_and_all_are_used():
     assert all(f"#   - {name}\n" in head for name in COMPONENTS), "the components are mentioned"
 
 
+def test_names_are_not_given_twice(objects, optional):
+    names = [(each["kind"], each["metadata"]["name"]) for each in (*objects, *optional)]
+    assert len(set(names)) == len(names)
+
+
 # --- the gateway's settings -----------------------------------------------------------------------
 
 
@@ -247,7 +252,37 @@ def test_there_is_time_for_what_runs(objects, tmp_path):
     assert sleep == "sleep" and engine["terminationGracePeriodSeconds"] > int(seconds)
 
 
+def test_disruptions_leave_somebody(objects):
+    budgets = {
+        each["spec"]["selector"]["matchLabels"]["app"]: each["spec"]
+        for each in objects
+        if each["kind"] == "PodDisruptionBudget"
+    }
+    assert (
+        budgets["turnpike-gateway"]["minAvailable"]
+        < the(objects, "Deployment", "turnpike-gateway")["spec"]["replicas"]
+    )
+    assert budgets["turnpike-engine"]["maxUnavailable"] == 1
+    assert set(budgets) <= set(pods(objects))
+
+
+def test_engines_start_as_those_of_compose_do(objects):
+    container = containers(objects)["turnpike-engine"]
+    compose = shipped.compose()["services"]["engine-a"]
+    assert sorted(container["args"]) == sorted(compose["command"])
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    home = {each["name"]: each.get("value") for each in container["env"]}["HOME"]
+    assert home in {each["mountPath"] for each in container["volumeMounts"]}, "its root is read-only"
+
+
 # --- the components -------------------------------------------------------------------------------
+
+
+def test_what_is_scraped_is_a_gateway(objects, optional):
+    spec = the(optional, "PodMonitor", "turnpike-gateway")["spec"]
+    app = spec["selector"]["matchLabels"]["app"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert endpoint["port"] in {each["name"] for each in containers(objects)[app]["ports"]}
 
 
 def test_engines_follow_metrics_that_exist(objects, optional):

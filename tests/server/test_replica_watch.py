@@ -2,8 +2,27 @@
 
 import pytest
 
-from tests.server.bench import eventually, get
-from tests.server.test_members import up
+from gateway.domain.ids import ReplicaId
+from tests.server.bench import Backend, eventually, get
+from tests.server.test_members import control, registration, up
+
+LATE = ReplicaId("late")
+
+
+async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
+    found = {"registration": True, "ttl_s": 60}
+    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": found}])
+    watch, late = bench.gateway.replica_watch, Backend()
+    await late.open()
+    bench.backends.append(late)
+    await bench.control(registration(late.url, name=LATE))
+    await eventually(lambda: LATE in up(bench))
+    watchers = watch._watchers[LATE]
+    assert len(watchers) == 2 and LATE in watch.health._facts and LATE in watch._engines._engines
+    await bench.control(control(b"DELETE", b"/turnpike/replicas/late"))
+    await eventually(lambda: all(each.cancelled() for each in watchers))
+    known = (watch._watchers, watch.health._facts, watch.health._wake, watch._engines._engines)
+    assert not any(LATE in each for each in known)
 
 
 @pytest.mark.slow
