@@ -1,5 +1,6 @@
 """Stores of every kind, on what really serves them."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
@@ -67,8 +68,12 @@ async def open_another(request, redis_servers, redis_cluster) -> AsyncIterator[O
     async def another() -> Store:
         if request.param == "memory":
             return memory
-        opened.append(await open_store(url, password=password, deadline_s=PATIENCE_S))
-        return opened[-1]
+        store = await open_store(url, password=password, deadline_s=PATIENCE_S)
+        opened.append(store)
+        async with asyncio.timeout(PATIENCE_S):  # on a busy machine connecting can outlast a probe
+            while not store.is_up:
+                await asyncio.sleep(0.01)
+        return store
 
     yield another
     for store in opened:

@@ -88,6 +88,7 @@ class Stream:
         self._passed: Passed | None = None
         self._ticket: Ticket | None = None
         self._is_placed = False
+        self._is_reading = False
         self._receipts = b""
         self._observer: ResponseObserver | None = None
         self._milestones: Milestones | None = None
@@ -120,14 +121,20 @@ class Stream:
             self._let_go()
 
     async def _answer_all(self) -> None:
-        read = self._context.read
-        while (data := await read()) is not grpc.aio.EOF:
+        while (data := await self._read()) is not grpc.aio.EOF:
             await self._send(await self._answer(messages.ProcessingRequest.FromString(data)))
             if self._passed is not None:
                 await self._passed.relay(self._context)
                 return
             if self._stopped is not None:
                 raise _RefusedError(self._stopped)
+
+    async def _read(self) -> Any:
+        self._is_reading = True
+        try:
+            return await self._context.read()
+        finally:
+            self._is_reading = False
 
     async def _send(self, replies: Sequence[Any]) -> None:
         for reply in replies:
@@ -375,9 +382,9 @@ class Stream:
 
     def _stop(self, _: Protocol, refusal: Refusal) -> None:
         self._stopped = refusal
-        if self._is_placed and self._task is not None:
-            self._task.cancel()  # it waits for Envoy
-        elif self._ticket is not None:
+        if self._is_reading and self._task is not None:
+            self._task.cancel()  # it waits for Envoy; a write must end before the next one begins
+        elif not self._is_placed and self._ticket is not None:
             self._ticket.give_up(_RefusedError(refusal))
 
     def _refusal(self, error: _RefusedError) -> Any:
