@@ -26,15 +26,16 @@ _WITH_ENGINES_S = 400
 
 
 class ByEngines(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
-    """A file's tests run on one worker; those of all files that share the real engines, too, and first."""
+    """A file's tests run on one worker; those of all files that start real engines, too, and first."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return "engines" if _shares_engines(file) else file
+        return "engines" if _starts_engines(file) else file
 
 
-def _shares_engines(file: str) -> bool:
-    return "from tests.engines import" in Path(file).read_text()
+def _starts_engines(file: str) -> bool:
+    text = Path(file).read_text()
+    return "from tests.engines import" in text or "from scripted_engine.process import" in text
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByEngines | None:
@@ -48,5 +49,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("engine") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_WITH_ENGINES_S))
         weights[item.path] += 100 * (item.get_closest_marker("engine") is not None) + 1
-    shared = {path for path in weights if _shares_engines(str(path))}
+    shared = {path for path in weights if _starts_engines(str(path))}
     items.sort(key=lambda item: (item.path not in shared, -weights[item.path]))

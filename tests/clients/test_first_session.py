@@ -18,6 +18,7 @@ from tests.project.layout import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.agents, pytest.mark.timeout(1200)]
 
+UV = Path(sys.executable).with_name("uv")
 PAGE = ROOT / "docs/guide/first-session.md"
 MOST_S = 300.0
 """Without what is downloaded."""
@@ -65,16 +66,21 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
     port, control = free_ports(2)
     with ScriptedEngine(script(), EngineOptions(served_model_names=("coder",))) as engine:
         addresses = {":8000": f":{engine.port}", ":8080": f":{port}", ":8081": f":{control}"}
-        lines = ["set -eo pipefail"]
+        # The same commands, with what is downloaded kept from one run to the next.
+        lines = ["set -eo pipefail", f'pip() {{ "{UV}" pip "$@"; }}']
         for number, block in enumerate(blocks()):
             here = re.sub(r"(?<=127\.0\.0\.1)(:\d+)", lambda found: addresses[found[1]], block)
             command = here.rstrip() + READY if "turnpike serve" in here else here
             lines.append(f'echo "== {number} $(date +%s.%N)"\n{command}')
         lines.append('echo "== end $(date +%s.%N)"')
+        cache = subprocess.run(
+            [UV, "cache", "dir"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         kept = {name: os.environ[name] for name in os.environ if not name.startswith(("PYTHON", "TURNPIKE_"))}
         environ = kept | {
             "PATH": f"{Path(sys.base_prefix) / 'bin'}:{os.environ['PATH']}",
             "HOME": str(tmp_path),
+            "UV_CACHE_DIR": cache,
             "NO_PROXY": "127.0.0.1,localhost",
             "TURNPIKE_CONTROL": f"http://127.0.0.1:{control}",
             "TURNPIKE_SERVER__LISTEN": f"127.0.0.1:{port}",

@@ -215,7 +215,7 @@ def read_answer(protocol: Protocol, kind: str, body: bytes) -> None:
     _ = said.said, said.handed, said.manner
 
 
-SMALL, LARGE = 1_000, 4_000
+SMALL, LARGE = 400, 1_600
 
 
 def is_linear(small: int, large: int) -> bool:

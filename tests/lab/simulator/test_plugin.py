@@ -71,7 +71,7 @@ def test_state_that_is_held_is_found_again(monkeypatch):
 
     def cached(options: EngineOptions) -> int:
         tokens = 0
-        for seed in range(1, 9):
+        for seed in range(1, 5):
             seen, world = Recorder(), sessions(30, every_s=0.5, seed=seed)
             run.simulate(
                 world,

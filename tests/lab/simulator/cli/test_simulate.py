@@ -61,13 +61,14 @@ def _in_a_process(arguments: list[str], hash_seed: str) -> subprocess.CompletedP
 class TestRuns:
     pytestmark = _SLOW
 
-    def test_the_same_seeds_give_the_same_bytes_however_many_processes(self, world, tmp_path):
+    def test_the_same_seeds_give_the_same_bytes_however_many_processes(self, world, tmp_path, capsys):
         page = tmp_path / "r.html"
-        one = _in_a_process([*world, *ASKED, "--json", "--jobs", "1"], "1")
-        two = _in_a_process([*world, *ASKED, "--json", "--jobs", "2", "--report", str(page)], "2")
-        assert one.stdout == two.stdout
-        assert "16/16" in one.stderr
-        said = json.loads(one.stdout)
+        assert main([*world, *ASKED, "--json", "--jobs", "1", "--report", str(page)]) == 0
+        one = capsys.readouterr()
+        two = _in_a_process([*world, *ASKED, "--json", "--jobs", "2"], "2")
+        assert one.out == two.stdout
+        assert "16/16" in one.err
+        said = json.loads(one.out)
         assert said["policies"] == ["affinity", "session-cap:n=1/2", "plas"]
         assert len(said["results"]) == 4 * 2
         best = [result for result in said["results"] if result["is_best"]]
