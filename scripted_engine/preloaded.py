@@ -7,6 +7,7 @@ and CPUs of its own, and runs ``scripted_engine.server`` as a process begun anew
 The zygote bears the mark of its guardian, and its forks with it. It ends with the process that it serves.
 """
 
+import atexit
 import contextlib
 import gc
 import json
@@ -19,15 +20,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 SERVER = "scripted_engine.server"
 _ONE_THREAD = ("OMP_NUM_THREADS", "1")
 """An OpenMP of several threads does not outlive a fork."""
 _MESSAGE_BYTES = 1 << 20
 
-_zygote: "tuple[socket.socket, IO[bytes]] | None" = None
-"""Where it takes messages, and what it prints."""
 _starting = threading.Lock()
 
 
@@ -72,32 +71,48 @@ def fork(arguments: Sequence[str], environment: Mapping[str, str], folder: str, 
         "cpus": sorted(os.sched_getaffinity(0)),
     }
     with _starting:
-        zygote, printed = _shared_zygote(environment)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(zygote, [json.dumps(wanted).encode()], [log.fileno()])
-            if answer := zygote.recv(_MESSAGE_BYTES):
-                return Fork(int(answer))
-    printed.seek(0)
-    raise OSError("vLLM was not imported:\n" + printed.read().decode(errors="replace"))
+        return _shared(environment).fork(json.dumps(wanted).encode(), log)
 
 
-def _shared_zygote(environment: Mapping[str, str]) -> "tuple[socket.socket, IO[bytes]]":
+def _shared(environment: Mapping[str, str]) -> "_Zygote":
     global _zygote  # noqa: PLW0603 - a process has one
     if _zygote is None:
-        own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        printed = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this process
-        subprocess.Popen(
-            [sys.executable, "-m", "scripted_engine.preloaded", str(theirs.fileno())],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=printed,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
-        _zygote = own, printed
+        _zygote = _Zygote(environment)
     return _zygote
+
+
+class _Zygote:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - as long as this process
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scripted_engine.preloaded", str(theirs.fileno())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=self._printed,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        atexit.register(self._close)
+
+    def fork(self, message: bytes, log: BinaryIO) -> Fork:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._channel, [message], [log.fileno()])
+            if answer := self._channel.recv(_MESSAGE_BYTES):
+                return Fork(int(answer))
+        self._printed.seek(0)
+        raise OSError("vLLM was not imported:\n" + self._printed.read().decode(errors="replace"))
+
+    def _close(self) -> None:
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+        self._printed.close()
+
+
+_zygote: _Zygote | None = None
 
 
 def main() -> None:

@@ -35,12 +35,11 @@ def mark_of(output):
 @pytest.mark.timeout(600)
 def test_every_agent_repairs_its_file_on_both_sides_and_is_recognised_as_one_session():
     require_command("npm", install="Node.js 20 or newer brings it")
-    # Fewer conversations than the demo has, and more agents, as many as there are with `--quick`.
-    result = run_demo("--json", "--runs-each", "2", "--conversations", "6", timeout_s=570)
+    result = run_demo("--json", "--conversations", "3", timeout_s=570)  # fewer than the demo has
     assert result.returncode == 0, result.stdout + result.stderr
     totals = json.loads(result.stdout.splitlines()[-1])
     assert totals["ok"]
-    assert totals["runs"] == totals["recognised"] == totals["done"] == 2 * len(AGENTS)
+    assert totals["runs"] == totals["recognised"] == totals["done"] == len(AGENTS)
     assert totals["turns"] == 4 * totals["runs"]
     for row in totals["sessions"]:
         # Codex runs a tool once the call is whole, and may be back before the answer has ended.
@@ -53,7 +52,7 @@ def test_every_agent_repairs_its_file_on_both_sides_and_is_recognised_as_one_ses
     assert totals["turns_held"] >= totals["turns_returned"] > 0
     assert 0 < totals["most_blocks_retained"] < totals["blocks"]
     hidden = [row for row in totals["sessions"] if row["identity"] != "sent"]
-    assert len(hidden) == 4
+    assert len(hidden) == 1
     assert all("call-id" in row["recognised_by"] for row in hidden)
     compared = totals["comparison"]
     assert compared["done"]
@@ -64,7 +63,7 @@ def test_every_agent_repairs_its_file_on_both_sides_and_is_recognised_as_one_ses
     assert measures["waited at the gateway, in all"]["stock"] < 0.1  # there is none
     assert "Where it does not help" in result.stdout
     pages = ROOT / "run/demo" / mark_of(result.stdout) / "report.html"
-    assert "6 real agents and 6 replayed conversations" in pages.read_text()
+    assert "3 real agents and 3 replayed conversations" in pages.read_text()
     assert "left behind" not in result.stderr
     assert marked(mark_of(result.stdout)) == set()
 
