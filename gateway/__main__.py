@@ -11,7 +11,6 @@ from contextlib import redirect_stdout
 from importlib.metadata import entry_points
 from typing import Any, Final, TextIO, cast
 
-import shtab
 import uvloop
 
 from gateway import __version__
@@ -114,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, summary in _LAB_COMMANDS.items():
         commands.add_parser(name, help=f"{summary} (turnpike-lab)")
     completion = commands.add_parser("completion", help="print what completes this command in a shell")
-    completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    completion.add_argument("shell", choices=_SHELLS)
     completion.set_defaults(command=lambda arguments: _complete(parser, arguments.shell))
     return parser
 
@@ -135,10 +134,13 @@ def _lab_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _complete(parser: argparse.ArgumentParser, shell: str) -> int:
+    import shtab  # noqa: PLC0415 - longer than all else that a command imports
+
     print(shtab.complete(parser, shell))
     return 0
 
 
+_SHELLS: Final = ("bash", "zsh", "tcsh")
 _BESIDE: Final = "http://127.0.0.1:8000"
 _BESIDE_KEY: Final = "VLLM_API_KEY"
 """Where vLLM itself looks for the key that it is to ask for."""
