@@ -197,7 +197,8 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     def read(text: str | None) -> Config:
         config = _load(arguments, text)
-        return config if worker is None else of_worker(config, worker)
+        count = worker_count(config.server.workers, cores=_usable_cores())
+        return config if worker is None else of_worker(config, worker, count)
 
     config = read(None)
     count = worker_count(config.server.workers, cores=_usable_cores())

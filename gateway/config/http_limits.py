@@ -14,11 +14,14 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Request line and header fields together, each field with 32 bytes more than it has; beyond it 431."""
     max_body_bytes: _Bytes = 64 << 20
     """One body; beyond it 413."""
-    max_buffered_bytes: _Bytes = 2 << 30
-    """Bodies of all requests whose responses have not begun; beyond it 503. A tenant gets half of it at most,
-    less where others hold some: whoever comes next finds room."""
+    max_buffered_bytes: _Bytes | None = None
+    """Bodies of all requests whose responses have not begun; beyond it 503. Responses that are not streamed
+    count, too, as far as they are kept to be read. A tenant gets half of it at most, less where others hold
+    some: whoever comes next finds room. By default a quarter of the container's memory limit, which `workers`
+    share, and 2 GiB at most."""
     max_connections: Annotated[int, Meta(ge=1)] = 16384
-    """Open client connections; beyond it a new one gets 503."""
+    """Open client connections; beyond it a new one gets 503. Sixteen more may be open while they read that;
+    others are closed at once."""
     head_timeout_s: _Seconds = 30.0
     """From a request's first byte to the end of its headers; beyond it 408."""
     body_stall_s: _Seconds = 60.0

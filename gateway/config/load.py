@@ -99,11 +99,12 @@ def _what_is_wrong_with_bounds(config: Config) -> str | None:
 
 
 def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) -> str | None:
-    """A replica's key, from where the settings say that it is. Raises ConfigError if it is not there."""
+    """A replica's key, from where the settings say that it is. Raises ConfigError if it is not there, or no
+    header can hold it."""
     if env is not None:
         if not environ.get(env, "").strip():
             raise ConfigError(f"api_key_env: the environment variable {env} is not set, or empty")
-        return environ[env].strip()
+        return _sendable(environ[env].strip(), f"api_key_env: the environment variable {env}")
     if file is not None:
         try:
             key = Path(file).read_text(encoding="utf-8").strip()
@@ -113,8 +114,15 @@ def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) 
             raise ConfigError(f"api_key_file: not a text file: {file}") from None
         if not key:
             raise ConfigError(f"api_key_file: the file is empty: {file}")
-        return key
+        return _sendable(key, f"api_key_file: {file}")
     return None
+
+
+def _sendable(key: str, where: str) -> str:
+    if re.fullmatch("[!-~]+", key) is None:
+        what = "a byte order mark in front" if key.startswith("\ufeff") else "other than visible ASCII"
+        raise ConfigError(f"{where}: no key can hold what is in it: {what}")
+    return key
 
 
 def _read_toml(path: str) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """PEM file with the certificate's private key."""
     trusted_proxies: tuple[Network, ...] = ()
     """Networks of load balancers whose word counts on who the client is: the right-most address in
-    `X-Forwarded-For`, or `Forwarded`, that is in none of them. Without keys each address is a tenant."""
+    `X-Forwarded-For`, or `Forwarded`, that is in none of them. Where both are there and disagree, the client
+    wrote one, and the proxy's address counts. Without keys each address is a tenant."""
     proxy_protocol: bool = False
     """Every connection begins with a header of the PROXY protocol, version 1 or 2, from a trusted proxy."""
     receipts: bool = True

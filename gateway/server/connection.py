@@ -43,6 +43,8 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
+_AT_ONCE: Final = 4
+"""Requests of one client that are answered at once, before others are served."""
 _FIRST_REQUEST_S: Final = 0.5
 """So long a connection that begins as a drain does may take to bring its request, which is on its way."""
 
@@ -57,6 +59,7 @@ class ClientConnection(ResponseWriter):
         self._source: Source | None = None
         self._check_tunnel: Callable[[float], None] | None = None
         self._is_reading = True
+        self._kept_bytes = 0
         now = listener.now()
         self._since = self._last_read = self._first_byte = now
         """`_since`: the connection is idle, lingering or closing since then."""
@@ -81,6 +84,8 @@ class ClientConnection(ResponseWriter):
             self._refuse_and_linger(
                 Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5)
             )
+            if not self._listener.may_linger:
+                self.close()
 
     def data_received(self, data: bytes) -> None:
         state, parser = self.state, self._parser
@@ -169,11 +174,14 @@ class ClientConnection(ResponseWriter):
 
         A loop: handlers may end at once.
         """
-        parser = self._parser
+        parser, handled = self._parser, 0
         while self.state is State.IDLE and self._paused_since is None:
-            request = parser.next_request()
+            request = parser.next_request() if handled < _AT_ONCE else None
+            handled += 1
             if request is None:
-                if parser.refusal is not None or parser.wants_continue or not self._is_reading:
+                if parser.is_behind:
+                    self._serve_soon()
+                elif parser.refusal is not None or parser.wants_continue or not self._is_reading:
                     self._read_on()
                 return
             self.state = State.SERVING
@@ -183,10 +191,24 @@ class ClientConnection(ResponseWriter):
             if self._current is not None:
                 self._run = run
 
+    def _serve_soon(self) -> None:
+        """Others are served first. Meanwhile the client is not read."""
+        if self._is_reading:
+            self._is_reading = False
+            self.transport.pause_reading()
+        self._listener.loop.call_soon(self._go_on_serving)
+
+    def _go_on_serving(self) -> None:
+        if self.state is State.IDLE and self._paused_since is None:
+            self._serve()
+
     def _request_over(self) -> None:
         assert self._current is not None
         if self._current.body:
             self.let_go_of_body()
+        if self._kept_bytes:
+            self._listener.budget.give_back(self._current.head.visitor.tenant.id, self._kept_bytes)
+            self._kept_bytes = 0
         self._current = None
         self._since = self._first_byte = self._last_read = self._listener.now()
         if self.state is State.SWITCHED:
@@ -217,6 +239,13 @@ class ClientConnection(ResponseWriter):
             self._listener.budget.give_back(request.head.visitor.tenant.id, len(request.body))
             request.body = b""
 
+    def keep_more(self, size: int) -> bool:
+        """Counts bytes of the answer that are kept until the request is over; False if there is no room."""
+        current, budget = self._current, self._listener.budget
+        has_room = current is not None and budget.take(current.head.visitor.tenant.id, size)
+        self._kept_bytes += size * has_room
+        return has_room
+
     def hold_instead(self, request: HttpRequest) -> Refusal | None:
         """Holds the current request in another form, such as inflated, whose body counts instead of the one
         that came; or why not."""
@@ -245,8 +274,9 @@ class ClientConnection(ResponseWriter):
         self.state = State.LINGERING
         self._since = self._listener.now()
         self._read_again()
-        self._refused_method = self._parser.refused_method
-        path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
+        parser = self._parser
+        self._refused_method, self._refused_headers = parser.refused_method, parser.refused_headers
+        path = parser.refused_target.partition(b"?")[0].decode("latin-1")
         self.refuse(self._listener.door.protocol_of(path), refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()

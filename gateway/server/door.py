@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.server.forwarded import TrustedProxies
 from gateway.server.tenants import Tenant, Tenants
@@ -73,6 +74,8 @@ class Door:
             message = "The path could be read in more than one way."
             return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
         tenant = self._tenants.authenticate(headers, client)
+        if tenant is None and method == "OPTIONS" and _is_preflight(headers):
+            tenant = _A_BROWSER
         if tenant is None:
             message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
@@ -86,6 +89,16 @@ class Door:
                 message = f"The header {text} is not accepted: the gateway chooses the backend."
                 return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
         return Visitor(tenant, path, endpoint, client)
+
+
+def _is_preflight(headers: RawHeaders) -> bool:
+    """A browser asks what a page of another origin may do, without the page's key: nothing is run by that."""
+    fields = {name.lower(): value for name, value in headers}
+    asks = b"origin" in fields and b"access-control-request-method" in fields
+    return asks and b"transfer-encoding" not in fields and fields.get(b"content-length", b"0") == b"0"
+
+
+_A_BROWSER: Final = Tenant(TenantId("a browser"), may_control_engines=False)
 
 
 def _mcp_endpoint(name: str) -> Endpoint:

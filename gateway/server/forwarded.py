@@ -3,12 +3,13 @@
 Load balancers and ingresses connect in their clients' place, and name them in `X-Forwarded-For` or
 `Forwarded` (RFC 7239). Everybody can send these, so they count only from proxies that the settings trust, and
 of what they say only what those proxies themselves added: read from the right, the first address that is no
-trusted proxy's.
+trusted proxy's. A proxy that writes one of the two passes the other on as the client wrote it. So where both
+are there and name different addresses, neither counts, and the request is the proxy's own.
 """
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -37,8 +38,13 @@ class TrustedProxies:
         """The address that a request comes from; `peer`: who sent it to us."""
         if not self._networks or not self._is_trusted(peer):
             return peer
+        named = {self._first(hops, peer) for hops in _hops(headers)}
+        return named.pop() if len(named) == 1 else peer
+
+    def _first(self, hops: list[str], peer: str) -> str:
+        """The nearest that is no trusted proxy's, or the farthest of all."""
         client = peer
-        for hop in _hops(headers):
+        for hop in hops:
             address = _address(hop)
             if address is None:
                 break
@@ -57,16 +63,15 @@ class TrustedProxies:
         return any(parsed in network for network in self._networks)
 
 
-def _hops(headers: RawHeaders) -> list[str]:
-    """As the headers name them, the nearest first; `X-Forwarded-For` if it is there."""
-    listed = b",".join(value for name, value in headers if name.lower() == b"x-forwarded-for")
-    if listed:
-        hops = listed[-_MAX_BYTES:].decode("latin-1").split(",")
-    else:
-        forwarded = b",".join(value for name, value in headers if name.lower() == b"forwarded")
-        elements = forwarded[-_MAX_BYTES:].decode("latin-1").split(",")
-        hops = [found[1] if (found := _FOR.search(each)) else "" for each in elements]
-    return [hop.strip() for hop in hops[::-1][:_MAX_HOPS]]
+def _hops(headers: RawHeaders) -> Iterator[list[str]]:
+    """As each of the two headers that is there names them, the nearest first."""
+    for wanted in (b"x-forwarded-for", b"forwarded"):
+        listed = b",".join(value for name, value in headers if name.lower() == wanted)
+        if listed:
+            hops = listed[-_MAX_BYTES:].decode("latin-1").split(",")
+            if wanted == b"forwarded":
+                hops = [found[1] if (found := _FOR.search(each)) else "" for each in hops]
+            yield [hop.strip() for hop in hops[::-1][:_MAX_HOPS]]
 
 
 def _address(hop: str) -> str | None:

@@ -5,6 +5,7 @@ replica → pass the answer on. Leaving the ticket's `with` block ends the reque
 it is left.
 """
 
+import asyncio
 import logging
 from collections.abc import Generator, Mapping
 from functools import partial
@@ -22,7 +23,7 @@ from gateway.domain.request import RequestFacts
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
-from gateway.server.holding import Held, is_event_stream
+from gateway.server.holding import Held
 from gateway.server.kept import Kept
 from gateway.server.kv_fetches import Fetch, HandedOver
 from gateway.server.prefill_legs import PrefillLegs
@@ -32,6 +33,7 @@ from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
 from gateway.server.tunnel import Tunnels
+from gateway.server.unseen_answers import read_whole
 from gateway.telemetry.spreads import Spread
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
@@ -45,6 +47,8 @@ from gateway.wire.said import Said
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
+_ERROR_WITHIN_S = 5.0
+"""From the head of an error to its end, where it has to be read before it is passed on."""
 _OVERHEAD_OF_ONE_IN = 15
 """A power of two, less one."""
 
@@ -184,7 +188,8 @@ class Handlers:
             while True:
                 decision = ticket.decided()
                 if decision is None:
-                    held = held or self._hold(client, request, facts)
+                    if held is None and (held := self._hold(client, request, facts)) is not None:
+                        request = _uncompressed(request)
                     decision = await ticket.decision()
                 if type(decision) is PrefillLeg:
                     assert self._legs is not None
@@ -236,13 +241,15 @@ class Handlers:
             observer = SilentObserver()
         else:
             observer = observe(
-                endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=attempt.said
+                *(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding),
+                said=attempt.said,
+                may_keep=client.keep_more,
             )
         try:
             if held is None or not held.has_begun:
                 client.start_response(head.start + told, framing_of(head, request.head))
-            elif not is_event_stream(head):
-                write = held.as_last_event(head.status)
+            else:
+                write = held.writer(head)
             whole = upstream.take_whole()
             if whole is not None:
                 pass_whole(write, whole, head, ticket, observer)
@@ -299,11 +306,13 @@ class Handlers:
             if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
                 return upstream
             # A vLLM may refuse a priority where it runs without that policy; 0.30 to 0.32 ignore it.
+            if not await self._blames_priority(replica, upstream):
+                return upstream
             replica.release(upstream, reuse=False)
             upstream = await exchange(chunks_with(priority=None))
             if upstream.head is not None and upstream.head.status != HTTPStatus.BAD_REQUEST:
                 replica.refuses_priority = True
-                _log.warning("%s takes no priority, and is told none until it starts anew", replica.id)
+                _log.warning("%s rejected the priority header; disabled until it restarts", replica.id)
             return upstream
         except LocalFault as error:
             ticket.attempt_failed(error, was_sent=False, is_local=True)
@@ -320,6 +329,17 @@ class Handlers:
             ticket.attempt_failed(error, was_sent=True)
         return None
 
+    async def _blames_priority(self, replica: Replica, upstream: UpstreamConnection) -> bool:
+        """Whether an error speaks of it. Its body is there to be passed on then."""
+        timer = asyncio.get_running_loop().call_later(_ERROR_WITHIN_S, upstream.give_up_on_rest)
+        try:
+            return b"priority" in (await read_whole(upstream)).lower()
+        except BaseException:
+            replica.release(upstream, reuse=False)
+            raise
+        finally:
+            timer.cancel()
+
     async def _relay(self, relay: Relay, replica: Replica) -> bool:
         """To its end. Whether the replica's connection is fit for reuse."""
         self._relays[relay] = replica
@@ -327,6 +347,14 @@ class Handlers:
             return await relay.run()
         finally:
             del self._relays[relay]
+
+
+def _uncompressed(request: HttpRequest) -> HttpRequest:
+    """The same, for an answer that can follow a head that says nothing of a content coding."""
+    fields = [field for field in request.head.headers if field[0].lower() != b"accept-encoding"]
+    fields.append((b"Accept-Encoding", b"identity"))
+    head = msgspec.structs.replace(request.head, headers=fields, passed_on={})
+    return HttpRequest(head, request.body, request.before)
 
 
 def _inflating(request: HttpRequest) -> Generator[None, None, HttpRequest]:

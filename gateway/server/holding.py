@@ -6,7 +6,10 @@ How long 22 clients wait in silence, and what keeps them from giving up, was obs
 """
 
 import asyncio
+import contextlib
 from typing import Final
+
+import msgspec
 
 from gateway.config.holding import HoldingConfig
 from gateway.domain.decision import Refusal
@@ -16,13 +19,14 @@ from gateway.server.connection import ClientConnection
 from gateway.server.relay import Write
 from gateway.server.request_parser import HttpRequest
 from gateway.server.response_writer import Framing
-from gateway.upstream.response_head import ResponseHead
-from gateway.wire.headers import get_header
-from gateway.wire.keep_alive import error_event, keep_alive
+from gateway.upstream.response_head import EVENT_STREAM, ResponseHead
+from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
+from gateway.wire.keep_alive import error_event, is_codex, keep_alive
 
 _MAX_ERROR_BYTES: Final = 1 << 16
 _HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
+    b"X-Accel-Buffering: no\r\n"
 )
 
 
@@ -40,8 +44,7 @@ class Held:
         self._client = client
         self._protocol = facts.protocol
         self._is_http_1_0 = request.head.is_http_1_0
-        software = get_header(request.head.headers, b"user-agent") or ""
-        self._told = keep_alive(facts.protocol, is_codex="codex" in software.lower())
+        self._told = keep_alive(facts.protocol, is_codex=is_codex(request.head.headers))
         self._loop = asyncio.get_running_loop()
         self._period_s = config.period_s
         self.has_begun = False
@@ -56,15 +59,40 @@ class Held:
         """What would have been a status ends the stream."""
         self._client.write([error_event(self._protocol, status, body)], is_last=True)
 
-    def as_last_event(self, status: int) -> Write:
-        """Where to write a body that is no event stream: it ends the stream as one event, cut to a bound."""
+    def writer(self, head: ResponseHead) -> Write:
+        """Where to write the body: events go on behind the keep-alives, without a content coding, since the
+        head that is out names none; anything else ends the stream as one event, cut to a bound."""
+        coding = (head.content_encoding or "identity").strip().lower()
+        if head.status != 200 or not head.content_type.lower().startswith(EVENT_STREAM):
+            return self._as_last_event(head.status, coding)
+        if coding == "identity":
+            return self._client.write
+        return self._inflating(coding) if coding in INFLATABLE else self._as_last_event(502, coding)
+
+    def _inflating(self, coding: str) -> Write:
+        client, inflater = self._client, Inflater(coding)
+
+        def write(parts: list[bytes], is_last: bool) -> None:
+            try:
+                plain = [piece for part in parts for piece in inflater.feed(part)]
+            except InflationError:
+                client.abort()
+                return
+            if is_last and not inflater.is_complete:
+                client.abort()
+            else:
+                client.write(plain, is_last)
+
+        return write
+
+    def _as_last_event(self, status: int, coding: str) -> Write:
         body = bytearray()
 
         def write(parts: list[bytes], is_last: bool) -> None:
             for part in parts:
                 body.extend(part[: _MAX_ERROR_BYTES - len(body)])
             if is_last:
-                self.fail(status, bytes(body))
+                self.fail(status, bytes(body) if coding == "identity" else _plain(bytes(body), coding))
 
         return write
 
@@ -74,16 +102,19 @@ class Held:
     def _speak(self) -> None:
         if not self.has_begun:
             self.has_begun = True
-            self._client.start_response(_HEAD, Framing.CLOSE if self._is_http_1_0 else Framing.CHUNKED)
+            head = _HEAD + self._client.own_lines()
+            self._client.start_response(head, Framing.CLOSE if self._is_http_1_0 else Framing.CHUNKED)
         if not self._client.is_paused:
             self._client.write([self._told])
         self._timer = self._loop.call_later(self._period_s, self._speak)
 
 
-def is_event_stream(head: ResponseHead) -> bool:
-    """Whether the body can follow the head that a held client has got."""
-    return (
-        head.status == 200
-        and head.content_type.startswith("text/event-stream")
-        and head.content_encoding is None
-    )
+def _plain(body: bytes, coding: str) -> bytes:
+    """As much of it as can be inflated within the bound, or what hinders."""
+    plain = b""
+    if coding in INFLATABLE:
+        with contextlib.suppress(InflationError):
+            for piece in Inflater(coding, _MAX_ERROR_BYTES).feed(body):
+                plain += piece
+    message = f"The backend's answer has the content coding {coding[:40]}, which the gateway could not read."
+    return plain or msgspec.json.encode({"error": {"message": message, "type": "server_error"}})

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import methodcaller
+from typing import Final
 
 from gateway.config.http_limits import HttpLimits
 from gateway.server.buffer_budget import BufferBudget
@@ -14,11 +15,14 @@ from gateway.server.connection import ClientConnection, Handler
 from gateway.server.door import Door
 from gateway.server.forwarded import TrustedProxies
 from gateway.server.listening import BACKLOG
+from gateway.server.memory import max_buffered_bytes
 from gateway.server.preface import Preface
 from gateway.server.tasks import check_each
 from gateway.server.tls_acceptor import TlsAcceptor
 
 _SWEEP_PERIOD_S = 1.0
+_MAX_REFUSED: Final = 16
+"""Connections beyond the bound that are read on while their refusal is under way; others close at once."""
 
 
 class Listener:
@@ -41,10 +45,12 @@ class Listener:
         self.door = door
         self.limits = limits
         self.now = now
-        self.budget = BufferBudget(limits.max_buffered_bytes)
+        self.budget = BufferBudget(max_buffered_bytes(limits))
         self.is_draining = False
         self.loop = asyncio.get_running_loop()
         self._connections: set[ClientConnection] = set()
+        self._refused: set[ClientConnection] = set()
+        """Those that were one too many, and read why."""
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._servers: list[asyncio.Server] = []
@@ -54,7 +60,7 @@ class Listener:
     def connection_count(self) -> int:
         """Those that only begin included."""
         handshakes = len(self._tls) if self._tls is not None else 0
-        return len(self._connections) + len(self._prefaces) + handshakes
+        return len(self._connections) + len(self._refused) + len(self._prefaces) + handshakes
 
     @property
     def port(self) -> int:
@@ -79,18 +85,18 @@ class Listener:
     @property
     def _room(self) -> int:
         """Connections that there may be besides those that there are."""
-        return self.limits.max_connections - self.connection_count
+        return self.limits.max_connections + len(self._refused) - self.connection_count
 
     def _begin(self) -> asyncio.Protocol:
         connect = partial(ClientConnection, self)
         if self._proxies is None:
             return connect()
-        return Preface(self._proxies, connect, self._prefaces, self.limits.max_connections)
+        return Preface(self._proxies, connect, self._prefaces, lambda: self._room > 0)
 
     def follow(self, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
         """For connections that come from now on; the room for bodies, for all."""
         self.limits = limits
-        self.budget.max_bytes = limits.max_buffered_bytes
+        self.budget.max_bytes = max_buffered_bytes(limits)
         if self._tls is not None and tls is not None:
             self._tls.follow(tls, handshake_s=limits.head_timeout_s)
 
@@ -123,7 +129,7 @@ class Listener:
         self.leave()
         if self._tls is not None:
             self._tls.close()
-        for connection in tuple(self._connections):
+        for connection in (*self._connections, *self._refused):
             connection.abort()
         for preface in tuple(self._prefaces):
             preface.abort()
@@ -137,11 +143,20 @@ class Listener:
 
     def connected(self, connection: ClientConnection) -> bool:
         """False if the connection is one too many."""
+        if self._tls is None and self._room <= 0:  # for a handshake there was room
+            self._refused.add(connection)
+            return False
         self._connections.add(connection)
         self._is_empty.clear()
-        return self._tls is not None or self._room >= 0  # for a handshake there was room
+        return True
+
+    @property
+    def may_linger(self) -> bool:
+        """There is room for the last one that was refused, until it has read why."""
+        return len(self._refused) <= _MAX_REFUSED
 
     def disconnected(self, connection: ClientConnection) -> None:
+        self._refused.discard(connection)
         self._connections.discard(connection)
         if not self._connections:
             self._is_empty.set()
@@ -155,4 +170,5 @@ class Listener:
             for late in [each for each in self._prefaces if each.began_s < oldest_s]:
                 late.abort()
             check = methodcaller("check_timeouts", now)
-            check_each("client connection", self._connections, check, ClientConnection.abort)
+            for connections in (self._connections, self._refused):
+                check_each("client connection", connections, check, ClientConnection.abort)

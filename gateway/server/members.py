@@ -181,7 +181,7 @@ class Members:
         self.drains.left(member.name)
 
     def _replica(self, member: Member) -> Replica:
-        address = Address.parse(member.url)
+        address = Address.of_backend(member.url)
         return Replica(
             member.name,
             member.pool,
@@ -220,9 +220,9 @@ class Members:
         try:
             asked = msgspec.json.decode(await request.read(), type=Registration)
             pool, discovery = self._pool_for(asked.pool)
-            Address.parse(asked.url)
+            url = Address.of_backend(asked.url).url
             member, is_new = self._membership.heartbeat(
-                pool, asked.url, asked.name, ttl_s=discovery.ttl_s, now=self._clock()
+                pool, url, asked.name, ttl_s=discovery.ttl_s, now=self._clock()
             )
         except (msgspec.MsgspecError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)

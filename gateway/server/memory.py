@@ -1,8 +1,14 @@
-"""How this process keeps memory: what the garbage collector looks at, when large buffers are given back."""
+"""How this process keeps memory: what it may use for bodies, what the garbage collector looks at, when large
+buffers are given back."""
 
+import contextlib
 import ctypes
 import gc
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
+
+from gateway.config.http_limits import HttpLimits
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -10,6 +16,29 @@ _LARGE_BYTES: Final = 1 << 20
 """Buffers from here on are mapped one by one. That is a system call each: most prompts are smaller."""
 _SPARE_BYTES: Final = 4 << 20
 """Free memory at the end of the heap that is kept, so that usual prompts do not fetch it again each time."""
+
+
+_BODIES_BYTES: Final = 2 << 30
+_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Of cgroups v2, and of v1, as a container sees them."""
+_BODIES_SHARE: Final = 4
+"""Of the memory there is, one part in so many: a body that is read and sent on takes more than its bytes."""
+
+
+def memory_limit(places: Iterable[Path] = _LIMITS) -> int | None:
+    """Bytes that the container may use; None if it has no limit."""
+    for place in places:
+        with contextlib.suppress(OSError, ValueError):
+            return int(place.read_text(encoding="ascii"))
+    return None
+
+
+def max_buffered_bytes(limits: HttpLimits, *, processes: int = 1) -> int:
+    """What bodies may hold in one of so many processes."""
+    if limits.max_buffered_bytes is not None:
+        return limits.max_buffered_bytes
+    limit = memory_limit()
+    return _BODIES_BYTES if limit is None else min(_BODIES_BYTES, max(1, limit // _BODIES_SHARE // processes))
 
 
 def set_up_memory() -> None:

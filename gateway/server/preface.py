@@ -17,12 +17,12 @@ class Preface(asyncio.Protocol):
         proxies: TrustedProxies,
         connect: Callable[[], ClientConnection],
         open_prefaces: "set[Preface]",
-        max_open: int,
+        has_room: Callable[[], bool],
     ) -> None:
         self._proxies = proxies
         self._connect = connect
         self._open = open_prefaces
-        self._max_open = max_open
+        self._has_room = has_room
         self._data = b""
         self._peer = ""
         self.began_s = asyncio.get_running_loop().time()
@@ -30,7 +30,7 @@ class Preface(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if len(self._open) >= self._max_open:
+        if not self._has_room():
             self.abort()
             return
         self._open.add(self)

@@ -38,7 +38,7 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
         if (found := pool.discovery) is not None:
             pool_keys[PoolId(pool.name)] = read_api_key(found.api_key_env, found.api_key_file, environ)
         for name, each in zip(pool.names(), pool.replicas, strict=True):
-            Address.parse(each.url)
+            Address.of_backend(each.url)
             replica_keys[ReplicaId(name)] = read_api_key(each.api_key_env, each.api_key_file, environ)
             if each.kv_events is not None:
                 _check_feeds()

@@ -1,5 +1,8 @@
 """A request's head: what was read of it, and whether two parsers could read it in two ways."""
 
+import re
+from typing import Final
+
 import msgspec
 
 from gateway.config.http_limits import HttpLimits
@@ -67,12 +70,25 @@ def check_head(
     if lengths > 1 or codings > 1 or (lengths and codings) or (codings and version == "1.0"):
         raise malformed("the length of the body is ambiguous")
     if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
-        # An absolute target names a server; which server answers is not the client's to say.
         raise malformed("the request target must be a path")
     if is_websocket and (lengths or codings or not is_handshake(method, headers, version)):
         message = "The opening handshake of the WebSocket is not that of RFC 6455, version 13."
         raise refused(RefusalReason.UNSUPPORTED_UPGRADE, message)
     return None if codings else length
+
+
+def path_of(target: bytes, method: bytes) -> bytes:
+    """Of an absolute target (RFC 9112 §3.2.2), what stands behind the server: which server answers is not the
+    client's to say, there as little as in `Host`. Any other target stays."""
+    found = _ABSOLUTE.fullmatch(target)
+    if found is None:
+        return target
+    if not found[1] and method == b"OPTIONS":
+        return b"*"
+    return found[1] if found[1].startswith(b"/") else b"/" + found[1]
+
+
+_ABSOLUTE: Final = re.compile(rb"https?://[A-Za-z0-9._~:%\[\]-]+(|[/?].*)", re.IGNORECASE | re.DOTALL)
 
 
 def asks_for_websocket(headers: RawHeaders) -> bool:

@@ -30,6 +30,7 @@ from gateway.server.request_head import (
     headers_too_large,
     malformed,
     no_room,
+    path_of,
     too_large,
 )
 from gateway.wire.facts import read_header_facts
@@ -71,6 +72,7 @@ class RequestParser:
         """The target of the refused request, as far as it had been read."""
         self.refused_method = ""
         """Its method, if its head had been read."""
+        self.refused_headers: RawHeaders = []
         self.wants_continue = False
         """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
         self.is_in_head = False
@@ -79,6 +81,8 @@ class RequestParser:
         """Of the body that is being read; None if it comes in chunks."""
         self._unreported_bytes = 0
         """Fed since llhttp last told us of anything."""
+        self._pieces = 0
+        """Of bodies, in this call of `next_request`."""
         self._last: tuple[KnownHead, RequestHead] | None = None
         """The last head: an identical one is not parsed again."""
         self._head: bytes | None = None
@@ -102,6 +106,11 @@ class RequestParser:
         """Nothing of a request has come that was not handed out."""
         return not (self._unread or self.is_in_head or self.is_in_body)
 
+    @property
+    def is_behind(self) -> bool:
+        """There is something to be read, or handed out, at once."""
+        return bool(self._unread or self._requests)
+
     def hold(self, data: bytes) -> None:
         """Takes what arrived, and does not read it yet."""
         if self._unread:
@@ -109,11 +118,13 @@ class RequestParser:
         self._unread, self._at = data, 0
 
     def next_request(self) -> HttpRequest | None:
-        """Reads until a request is whole; None if all was read, or refused. Never raises."""
+        """Reads until a request is whole; None if all was read, or refused, or is too much for one call: then
+        it `is_behind`. Never raises."""
+        self._pieces = 0
         while not self._requests:
             if self.refusal is not None:
                 self._unread, self._at = b"", 0
-            if not self._unread:
+            if not self._unread or self._pieces > _MAX_PIECES:
                 return None
             is_beginning = not (self._at or self._unreported_bytes or self.is_in_head or self.is_in_body)
             if is_beginning and self._follow(self._unread):
@@ -217,9 +228,9 @@ class RequestParser:
 
     def refuse(self, refusal: Refusal) -> None:
         """Gives up the unfinished request."""
-        self.refusal, self.refused_target = refusal, self._target
+        self.refusal, self.refused_target, self.refused_headers = refusal, self._target, self._headers
         if self._followed is not None:
-            self.refused_method = self._followed.method
+            self.refused_method, self.refused_headers = self._followed.method, self._followed.headers
         elif self.is_in_body:
             self.refused_method = self._parser.get_method().decode("ascii")
         self._give_back_body()
@@ -281,6 +292,8 @@ class RequestParser:
         self._unreported_bytes = 0
         self.is_in_head, self.is_in_body = False, True
         method, version = self._parser.get_method(), self._parser.get_http_version()
+        if not self._target.startswith(b"/"):
+            self._target = path_of(self._target, method)
         self._length = check_head(method, self._target, self._headers, version, self._limits)
         judged = self._judge(method.decode("ascii"), self._target, self._headers)
         if isinstance(judged, Refusal):
@@ -294,6 +307,7 @@ class RequestParser:
 
     def on_body(self, part: bytes) -> None:
         self._unreported_bytes = 0
+        self._pieces += 1
         size = len(part)
         if self._body_bytes + size > self._limits.max_body_bytes:
             raise too_large(self._limits)
@@ -341,5 +355,7 @@ _FIELD_BYTES: Final = 32
 §10.5.1."""
 _CHUNKED_BYTES: Final = 4096
 """So much of a body in chunks is read at a time."""
+_MAX_PIECES: Final = 1000
+"""Chunks of a body that are read at once, or few more: half a millisecond, however small they are."""
 _SMALL_BYTES: Final = 4096
 """Smaller parts of a body are put together at once: each takes 40 bytes more than it holds."""

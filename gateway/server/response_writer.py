@@ -5,6 +5,8 @@ import contextlib
 import enum
 import socket
 import struct
+from email.utils import formatdate
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from gateway.domain.decision import Refusal
@@ -12,6 +14,7 @@ from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status, is_final
 from gateway.server.connection_states import ConnectionStateError, State
 from gateway.server.request_parser import HttpRequest
+from gateway.wire.headers import RawHeaders, get_header
 
 if TYPE_CHECKING:
     from gateway.server.listener import Listener
@@ -43,7 +46,8 @@ class ResponseWriter(asyncio.Protocol):
         self.state = State.IDLE
         self._current: HttpRequest | None = None
         self._refused_method = ""
-        """Of what is refused before it became the current request, as far as it is known."""
+        self._refused_headers: RawHeaders = []
+        """Of what is refused before it became the current request, as far as they are known."""
         self._must_close = False
         """The response that was begun is the last one of this connection."""
         self._framing = Framing.NONE
@@ -125,8 +129,8 @@ class ResponseWriter(asyncio.Protocol):
 
     def respond(self, status: int, lines: bytes, body: bytes) -> None:
         """Sends a whole response of the gateway's own; `lines`: its header lines beyond the usual."""
-        lines = b"HTTP/1.1 %d %s\r\n%sContent-Type: application/json\r\nContent-Length: %d\r\n" % (
-            status, _REASONS.get(status, b"OK"), lines, len(body)
+        lines = b"HTTP/1.1 %d %s\r\n%s%sContent-Type: application/json\r\nContent-Length: %d\r\n" % (
+            status, HTTPStatus(status).phrase.encode(), self.own_lines(), lines, len(body)
         )  # fmt: skip
         if self._current is None:  # refused before there was a request
             body = b"" if self._refused_method == "HEAD" else body
@@ -135,6 +139,13 @@ class ResponseWriter(asyncio.Protocol):
         is_head = self._current.head.method == "HEAD"
         self.start_response(lines, Framing.NONE if is_head else Framing.LENGTH)
         self.write([body], is_last=True)
+
+    def own_lines(self) -> bytes:
+        """What every response of the gateway's own says; to a page of another origin, that it may read it, as
+        vLLM lets it by default."""
+        headers = self._refused_headers if self._current is None else self._current.head.headers
+        date = b"Date: %s\r\n" % formatdate(usegmt=True).encode()
+        return date if get_header(headers, b"origin") is None else date + _FOR_PAGES
 
     def refuse(
         self,
@@ -164,12 +175,7 @@ _GONE: Final = frozenset((State.CLOSING, State.CLOSED))
 _SERVING: Final = State.SERVING
 _ANSWERING: Final = State.ANSWERING
 _ANSWERED: Final = State.ANSWERED
-_REASONS: Final = {
-    400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
-    408: b"Request Timeout", 413: b"Content Too Large", 426: b"Upgrade Required",
-    431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 502: b"Bad Gateway",
-    503: b"Service Unavailable", 504: b"Gateway Timeout",
-}  # fmt: skip
+_FOR_PAGES: Final = b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: *\r\n"
 
 
 def refusal_parts(

@@ -4,6 +4,7 @@ from typing import Final
 
 from gateway.domain.request import Usage
 from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import AnswerCut, AnswerMissing
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.observer import observe
 
@@ -12,23 +13,22 @@ _MAX_BYTES: Final = 4 << 20
 
 
 async def read_whole(upstream: UpstreamConnection) -> bytes:
-    """The body. Raises UpstreamError if it breaks off, or is too large."""
-    whole = upstream.take_whole()
-    if whole is None:
-        whole = []
-        size = 0
+    """The body, which `take_whole` has then, too. Raises AnswerMissing if it breaks off, or is too large."""
+    if upstream.take_whole() is None:
+        whole = bytearray()
 
         def see(parts: list[bytes], is_last: bool) -> None:
-            nonlocal size
-            size += sum(map(len, parts))
-            if size > _MAX_BYTES:
+            whole.extend(b"".join(parts))
+            if len(whole) > _MAX_BYTES:
                 upstream.give_up_on_rest()
-            else:
-                whole.extend(parts)
 
         upstream.set_sink(see)
-        await upstream.done
-    return b"".join(whole)
+        try:
+            await upstream.done
+        except AnswerCut as cut:
+            raise AnswerMissing(str(cut)) from cut
+        upstream.put_back(bytes(whole))
+    return b"".join(upstream.take_whole() or ())
 
 
 def usage_of(upstream: UpstreamConnection, endpoint: Endpoint, body: bytes) -> Usage | None:

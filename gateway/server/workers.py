@@ -27,6 +27,7 @@ from gateway.config import Config
 from gateway.config.load import ConfigError
 from gateway.config.server import split_listen
 from gateway.server.listening import listening_sockets
+from gateway.server.memory import max_buffered_bytes
 from gateway.server.tasks import CALM_S, pause_s
 
 _log: Final = logging.getLogger(__name__)
@@ -175,8 +176,9 @@ def join_parent(leave: Callable[[signal.Signals], None]) -> None:
     os.write(_STDOUT, _SERVING)
 
 
-def of_worker(config: Config, number: int) -> Config:
-    """The settings of one worker: the shared port, other ports and files of its own."""
+def of_worker(config: Config, number: int, count: int) -> Config:
+    """The settings of one worker of so many: the shared port, other ports and files of its own."""
+    room = max_buffered_bytes(config.server.limits, processes=count)
     replace, server, shared = msgspec.structs.replace, config.server, config.shared
     own = {
         section: replace(settings, path=f"{settings.path}.worker-{number}")
@@ -188,7 +190,11 @@ def of_worker(config: Config, number: int) -> Config:
         config,
         **own,
         server=replace(
-            server, reuse_port=True, control=_own_port(server.control, number), state_path=state_path
+            server,
+            reuse_port=True,
+            control=_own_port(server.control, number),
+            state_path=state_path,
+            limits=replace(server.limits, max_buffered_bytes=room),
         ),
         shared=replace(
             shared,

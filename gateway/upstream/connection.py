@@ -1,7 +1,8 @@
 """One connection to a replica: sends a request, and hands on its response as it is read.
 
 Every read is handed on before the next one: `data_received` parses, collects the body bytes of that
-read, and gives them to `sink` before it returns. Whoever waits for the head or the end goes on last.
+read, and gives them to `sink` before it returns. Whoever waits for the head or the end goes on last. A large
+read is taken in slices, between which others are served: it may hold a hundred thousand chunks.
 
 What its states mean: `connection_states.py`.
 """
@@ -30,10 +31,13 @@ _MAX_HEAD_BYTES: Final = 256 << 10
 _MAX_FIELDS: Final = 1000
 _MAX_SIZE_DIGITS: Final = 6
 """Of a chunk that passes the parser by: more than is ever read at once."""
+_SLICE_BYTES: Final = 32 << 10
+"""So much of one read is parsed at a time, unless it is part of a body whose length is known."""
 _SIZES: Final = 1024
 """Of reads that are remembered; events differ by a token's length, so a few dozen do."""
 
 # Members of an enum, looked up once: each request needs them all.
+_PAUSED: Final = (State.PAUSED,)
 _READY, _SENT, _ANSWERING = State.READY, State.SENT, State.ANSWERING
 
 
@@ -59,7 +63,12 @@ class UpstreamConnection(asyncio.Protocol):
         self.head: ResponseHead | None = None
         self.head_came = self.done = Moment()
         """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
-        self._now = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
+        self._rest = b""
+        """Read, and not parsed yet; then a slice is due, or the client does not read."""
+        self._slice: asyncio.Handle | None = None
+        self._is_reading = True
         self._fields: tuple[int, bytes, RawHeaders, bool] | None = None
         self._fields_head: ResponseHead
         """What was made of `_fields`, which the next response may have, too."""
@@ -93,7 +102,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        is_kept = self.state is _READY and not self.transport.is_closing()
+        is_kept = self.state is _READY and not self._rest and not self.transport.is_closing()
         return is_kept and not self._tcp.get_write_buffer_size()
 
     def send(self, chunks: list[Chunk], *, is_head_request: bool, websocket_key: bytes | None = None) -> None:
@@ -133,11 +142,15 @@ class UpstreamConnection(asyncio.Protocol):
         """The body, if all of it came with the head; for whom no sink is needed."""
         return self._read if self._is_whole else None
 
+    def put_back(self, body: bytes) -> None:
+        """What a sink has got of a whole body, for `take_whole`."""
+        self._read.append(body)
+
     def set_sink(self, sink: Sink, chunk_sink: ChunkSink | None = None) -> None:
-        """The bytes that came before are given to it at once. `chunk_sink` is given what it can take
-        instead."""
+        """What came before is given to it at once, the end of a body without bytes as well. `chunk_sink` is
+        given what it can take instead."""
         self._sink = sink
-        if self._read:
+        if self._read or self._is_whole:
             self._flush(sink)
         self._chunk_sink = chunk_sink
 
@@ -148,21 +161,34 @@ class UpstreamConnection(asyncio.Protocol):
 
     def take_rest(self) -> bytes:
         """What came behind that head."""
-        rest = b"".join(self._read)
+        rest = b"".join((*self._read, self._rest))
         self._read.clear()
+        self._rest = b""
         return rest
 
     def pause(self) -> None:
         """Reads no more until `resume`. Nothing, if nothing is to come."""
         if self.state is State.ANSWERING:
             self.state = State.PAUSED
-            self.transport.pause_reading()
+            self._let_in(False)
 
     def resume(self) -> None:
         if self.state is State.PAUSED:
             self.state = State.ANSWERING
             self.last_read = self._now()
-            self.transport.resume_reading()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """A slice of what was read before, if there is any, else from the transport."""
+        if not self._rest:
+            self._let_in(True)
+        elif self._slice is None:
+            self._slice = self._loop.call_soon(self._take_slice)
+
+    def _let_in(self, is_reading: bool) -> None:
+        if self._is_reading is not is_reading:
+            self._is_reading = is_reading
+            (self.transport.resume_reading if is_reading else self.transport.pause_reading)()
 
     def abort(self) -> None:
         """Closes at once; the replica sees a client that left."""
@@ -189,6 +215,34 @@ class UpstreamConnection(asyncio.Protocol):
                 self.last_read = self._now()
                 self._chunk_sink(data, data[len(start) : -2])
                 return
+        if not self._rest and len(data) <= _SLICE_BYTES:
+            self._take(data)
+            return
+        is_first, self._rest = not self._rest, self._rest + data
+        self._is_between_chunks = False  # what is read next stands behind the rest
+        if is_first:
+            self._take_slice()
+
+    def _take_slice(self) -> None:
+        """The next one. Whoever goes on with it knows by `_rest` that there is more."""
+        self._slice = None
+        if self.state is State.PAUSED:
+            return  # `resume` goes on
+        data, self._rest = self._rest[:_SLICE_BYTES], self._rest[_SLICE_BYTES:]
+        self._take(data)
+        if self._rest and self.head is not None and self.head.has_length:
+            data, self._rest = self._rest, b""
+            self._take(data)
+        if self._rest:
+            self._is_between_chunks = False
+        if self.transport.is_closing() or self.state in _PAUSED:  # by now, perhaps
+            return
+        if self._rest:
+            self._let_in(False)
+        self._read_on()
+
+    def _take(self, data: bytes) -> None:
+        state = self.state
         if state is not _ANSWERING and state not in UNANSWERED_STATES:
             if state is State.SWITCHED:
                 self._read.append(data)
@@ -215,6 +269,9 @@ class UpstreamConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest and exc is None:
+            rest, self._rest = self._rest, b""
+            self._take(rest)
         was = self.state
         is_end = (
             self.head is not None

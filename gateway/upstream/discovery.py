@@ -54,9 +54,7 @@ class Discovery:
         assert self._config.file is not None
         lines = Path(self._config.file).read_text(encoding="utf-8").splitlines()
         urls = [url for line in lines if (url := line.split("#", 1)[0].strip())]
-        for url in urls:
-            Address.parse(url)
-        return urls
+        return [Address.of_backend(url).url for url in urls]
 
     def _resolve(self) -> list[str]:
         """Every address of the name; in Kubernetes, that is of a headless service."""

@@ -74,7 +74,7 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool)
     tls = upstream_tls(config)
 
     async def look(name: str, pool: PoolConfig, each: ReplicaConfig) -> Examined:
-        address = Address.parse(each.url)
+        address = Address.of_backend(each.url)
         replica = Replica(
             ReplicaId(name),
             PoolId(pool.name),
@@ -99,7 +99,12 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool)
 async def examine_url(url: str, config: UpstreamConfig) -> Seen:
     """A backend of which nothing but the address is known. Raises ValueError if it is none."""
     replica = Replica(
-        ReplicaId("backend"), PoolId("default"), Address.parse(url), config=config, api_key=None, tls=None
+        ReplicaId("backend"),
+        PoolId("default"),
+        Address.of_backend(url),
+        config=config,
+        api_key=None,
+        tls=None,
     )
     return await examine(replica, config, kv_events=None, asks=False)
 

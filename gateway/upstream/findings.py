@@ -36,6 +36,10 @@ def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
         do = "start it, or check the address and that this machine reaches it"
         yield Finding(level="bad", what=f"does not answer: {seen.why_down}", do=do)
         return
+    if not seen.is_root:
+        what = "answers 404 at /health, at /version and at /v1/models: its URL is not a server's root"
+        yield Finding(level="bad", what=what, do="give the URL without the path, such as http://host:8000")
+        return
     abilities = seen.facts.abilities
     is_vllm = abilities.engine == "vllm"
     if is_vllm:

@@ -1,10 +1,12 @@
 """A replica as the I/O shell knows it: its address, its credentials, and a pool of connections to it."""
 
 import asyncio
+import logging
 import re
 import socket
 import ssl
 from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -28,6 +30,7 @@ from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
 from gateway.wire.splice import Chunk
 
+_log: Final = logging.getLogger(__name__)
 _MAX_URL: Final = 2048
 _PRINTED: Final = re.compile(r"[!-~]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[A-Fa-f0-9:.]+(%[A-Za-z0-9._-]+)?")
@@ -70,6 +73,16 @@ class Address(msgspec.Struct, frozen=True):
             prefix=parts.path.rstrip("/").encode("ascii"),
             is_tls=is_tls,
         )
+
+    @classmethod
+    def of_backend(cls, url: str) -> "Address":
+        """Without the `/v1` of the URL that clients are given: every request's path has one. Raises as
+        `parse` does."""
+        address = cls.parse(url)
+        if not address.prefix.endswith(b"/v1"):
+            return address
+        _tell_of_v1(_shown(url))
+        return cls.parse(address.url.removesuffix("/v1"))
 
 
 class Replica:
@@ -294,6 +307,11 @@ class Replica:
             return ConnectFailed(f"no connection: {error}")
         self.local_faults.saw(kind, now=asyncio.get_running_loop().time())
         return LocalFault(kind, f"no connection: {error}")
+
+
+@lru_cache(256)  # once for each
+def _tell_of_v1(url: str) -> None:
+    _log.warning("%s: /v1 at its end is left out, since the paths of requests begin with it", url)
 
 
 def _shown(url: str) -> str:

@@ -1,9 +1,13 @@
 """A response's head: what the client gets of it, and the few fields that we look at ourselves."""
 
+from typing import Final
+
 import msgspec
 
 from gateway.wire.headers import RawHeaders, get_header
 from gateway.wire.hop_by_hop import end_to_end
+
+EVENT_STREAM: Final = "text/event-stream"
 
 
 class ResponseHead(msgspec.Struct):
@@ -25,10 +29,13 @@ def read_head(status: int, reason: bytes, headers: RawHeaders, is_head_request: 
     has_length = b"content-length" in names
     is_empty = is_head_request or status in (204, 304)
     fields = b"".join([b"%s: %s\r\n" % field for field in end_to_end(headers)])
+    content_type = get_header(headers, b"content-type") or ""
+    if content_type.lower().startswith(EVENT_STREAM) and b"x-accel-buffering" not in names:
+        fields += b"X-Accel-Buffering: no\r\n"  # else nginx, by default, holds events back
     return ResponseHead(
         status=status,
         start=b"HTTP/1.1 %d %s\r\n%s" % (status, reason, fields),
-        content_type=get_header(headers, b"content-type") or "",
+        content_type=content_type,
         content_encoding=get_header(headers, b"content-encoding"),
         retry_after=get_header(headers, b"retry-after"),
         has_length=has_length,

@@ -15,6 +15,7 @@ from gateway.domain.printable import printable
 from gateway.upstream.doctor import DEFAULT_FILE, examine_url
 from gateway.upstream.examine import Seen
 from gateway.upstream.findings import findings
+from gateway.upstream.replica import Address
 
 _PLACES: Final = (
     *(f"http://127.0.0.1:{port}" for port in (8000, 8001, 8002, 8003)),  # vLLM
@@ -56,7 +57,7 @@ def _init(arguments: argparse.Namespace) -> int:
     path = Path(arguments.output)
     if path.exists():
         raise FileExistsError(f"{path} is there already, and stays as it is; --output names another file")
-    urls = list(dict.fromkeys(url.rstrip("/") for url in arguments.backend or _PLACES))
+    urls = list(dict.fromkeys(Address.of_backend(url).url for url in arguments.backend or _PLACES))
     found = asyncio.run(_look_at(urls))
     if not arguments.backend:
         found = [each for each in found if each.seen.facts is not None]
@@ -75,7 +76,6 @@ def _init(arguments: argparse.Namespace) -> int:
 
 
 async def _look_at(urls: Sequence[str]) -> list[Found]:
-    """Raises ValueError if one is no URL."""
     seen = await asyncio.gather(*(examine_url(url, _PATIENCE) for url in urls))
     return [Found(*each) for each in zip(urls, seen, strict=True)]
 

@@ -9,29 +9,48 @@ from typing import Final
 import msgspec
 
 from gateway.domain.request import Protocol
+from gateway.wire.body import UNREADABLE
+from gateway.wire.headers import RawHeaders
 
 STREAMED: Final = frozenset((Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES, Protocol.MESSAGES))
 """Protocols with event streams."""
-_COMMENT: Final = b": keep-alive\n\n"
+_COMMENT: Final = b": keep-alive\n"
+"""Without an empty line: some readers, of Go mostly, take the end of an event without data for a fault."""
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _KEEP_ALIVE: Final = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
 _MAX_TOLD: Final = 2000
 
 
 def keep_alive(protocol: Protocol, *, is_codex: bool = False) -> bytes:
-    """An event that means nothing. Codex does not count comments, and counts every other event; helpers of
-    OpenAI's SDK take no event before `response.created`, and skip comments."""
+    """What means nothing. Codex does not count comments, and counts every event; helpers of OpenAI's SDK take
+    no event before `response.created`, and skip comments."""
     if protocol is Protocol.MESSAGES:
         return _PING
     return _KEEP_ALIVE if is_codex and protocol is Protocol.RESPONSES else _COMMENT
 
 
+def is_codex(headers: RawHeaders) -> bool:
+    """Its user agent may be named after the program that Codex runs in; these fields are its own."""
+    fields = [(name.lower(), value) for name, value in headers]
+    return any(
+        name in (b"originator", b"thread-id")
+        or name.startswith(b"x-codex-")
+        or (name == b"user-agent" and b"codex" in value.lower())
+        for name, value in fields
+    )
+
+
 def error_event(protocol: Protocol, status: int, body: bytes) -> bytes:
     """The end of a stream that has failed. `body`: that of the response with this status."""
-    error = _error_in(body)
-    if error is None:
-        text = body[:_MAX_TOLD].decode("utf-8", "replace")
-        error = {"message": text or f"The backend answered with status {status}.", "type": "server_error"}
+    text = body[:_MAX_TOLD].decode("utf-8", "replace") or f"The backend answered with status {status}."
+    plain: dict[str, object] = {"message": text, "type": "server_error"}
+    try:
+        return _event(protocol, status, _error_in(body) or plain)
+    except RecursionError:  # it is nested more deeply than can be written with a layer more
+        return _event(protocol, status, plain)
+
+
+def _event(protocol: Protocol, status: int, error: dict[str, object]) -> bytes:
     if protocol is Protocol.MESSAGES:
         told = msgspec.json.encode({"type": "error", "error": error})
         return b"event: error\ndata: %s\n\n" % told
@@ -47,7 +66,7 @@ def _error_in(body: bytes) -> dict[str, object] | None:
     """As the protocols have it, or as older servers do: without a layer around it."""
     try:
         told = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     if not isinstance(told, dict):
         return None

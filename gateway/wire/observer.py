@@ -7,6 +7,7 @@ bytes were cut into chunks, except how early it says it.
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from typing import Any, cast
 from typing import Protocol as Interface
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Work
@@ -23,6 +24,8 @@ MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
 MAX_STRUCTURE = 2**17
 """Nor is an answer, or an event, of more values than that (`body.structure_of`): each becomes an object."""
+
+MayKeep = Callable[[int], bool]
 
 _MAX_EARLY_TRIES = 8
 _EARLY_BYTES = 2**18
@@ -77,10 +80,11 @@ def observe(
     content_encoding: str | None,
     *,
     said: Said | None = None,
+    may_keep: MayKeep | None = None,
 ) -> ResponseObserver:
     """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
-    told what the answer says."""
-    observer = _choose(protocol, work, content_type, content_encoding)()
+    told what the answer says; `may_keep`: asked before so many more bytes of it are kept."""
+    observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
     if said is not None:
         observer.tell(said)
     return observer
@@ -89,20 +93,22 @@ def observe(
 @lru_cache(256)
 def _choose(
     protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
-) -> Callable[[], ResponseObserver]:
+) -> Callable[[MayKeep | None], ResponseObserver]:
     reader = _choose_reader(protocol, work)
     media_type = content_type.partition(";")[0].strip().lower()
     coding = (content_encoding or "identity").strip().lower()
-    make: Callable[[], ResponseObserver]
+    make: Callable[[MayKeep | None], ResponseObserver]
     if reader is None or (coding != "identity" and coding not in INFLATABLE):
-        return SilentObserver
+        return lambda _: SilentObserver()
     if media_type == "text/event-stream":
-        make = partial(StreamObserver, reader)
+        make = lambda _: StreamObserver(reader)  # noqa: E731
     elif media_type == "application/json":
         make = partial(BodyObserver, reader)
     else:
-        return SilentObserver
-    return make if coding == "identity" else lambda: InflatingObserver(make(), coding)
+        return lambda _: SilentObserver()
+    if coding == "identity":
+        return make
+    return lambda may_keep: cast(ResponseObserver, InflatingObserver(make(may_keep), coding))
 
 
 def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
@@ -229,9 +235,10 @@ class StreamObserver(_Observer):
 class BodyObserver(_Observer):
     """Sees one JSON document."""
 
-    def __init__(self, make_reader: Callable[[], AnswerReader]) -> None:
+    def __init__(self, make_reader: Callable[[], AnswerReader], may_keep: MayKeep | None = None) -> None:
         super().__init__()
         self._make_reader = make_reader
+        self._may_keep = may_keep
         self._pieces: list[bytes] = []
         self._seen_bytes = 0
         self._read_bytes = 0
@@ -240,6 +247,12 @@ class BodyObserver(_Observer):
 
     def feed(self, chunk: bytes) -> bool:
         self._seen_bytes += len(chunk)
+        if (
+            self._seen_bytes <= MAX_BODY_BYTES
+            and self._may_keep is not None
+            and not self._may_keep(len(chunk))
+        ):
+            self._seen_bytes = MAX_BODY_BYTES + 1
         if self._seen_bytes > MAX_BODY_BYTES:
             self._pieces.clear()
             self._begin()
@@ -278,41 +291,14 @@ def _is_dense(data: bytes) -> bool:
 
 
 class InflatingObserver:
-    """Inflates a copy of a compressed answer for another observer."""
+    """Inflates a copy of a compressed answer for another observer; in all else it is that one."""
 
     def __init__(self, inner: ResponseObserver, coding: str) -> None:
         self._inner = inner
         self._inflater: Inflater | None = Inflater(coding)
 
-    @property
-    def is_stream(self) -> bool:
-        return self._inner.is_stream
-
-    @property
-    def has_first_token(self) -> bool:
-        return self._inner.has_first_token
-
-    @property
-    def has_terminal(self) -> bool:
-        return self._inner.has_terminal
-
-    @property
-    def tool_calls(self) -> list[ToolCall]:
-        return self._inner.tool_calls
-
-    @property
-    def closed_calls(self) -> list[ToolCall]:
-        return self._inner.closed_calls
-
-    def arguments_of(self, number: int) -> bytes | None:
-        return self._inner.arguments_of(number)
-
-    @property
-    def state_ids(self) -> list[str]:
-        return self._inner.state_ids
-
-    def tell(self, said: Said) -> None:
-        self._inner.tell(said)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def feed(self, chunk: bytes) -> bool:
         if self._inflater is None:
@@ -324,6 +310,3 @@ class InflatingObserver:
         except InflationError:
             self._inflater = None
         return has_news
-
-    def answer(self, status: int) -> Answer:
-        return self._inner.answer(status)

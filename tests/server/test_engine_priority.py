@@ -1,6 +1,7 @@
 """Which requests can wait, as a stock engine is told: who may say so, what becomes of the body, and what if
 the engine takes no such word."""
 
+import asyncio
 import hashlib
 import json
 import random
@@ -14,7 +15,7 @@ import pytest
 
 from tests.engines import MODEL, Fleet
 from tests.gateways import running_gateway
-from tests.server.bench import Bench, Exchange, Message, answer, eventually, post
+from tests.server.bench import Bench, Exchange, Message, answer, eventually, post, sends
 
 ON = {"hints": {"priority": True}}
 BACKGROUND = b"X-Turnpike-Class: proactive\r\n"
@@ -94,12 +95,18 @@ async def test_a_clients_own_word_counts_where_it_is_trusted(
     assert seen.head.lower().count(b"x-vllm-priority") == (told(seen) is not None)
 
 
+REFUSED = b'{"error":{"message":"Got priority 0 but Priority scheduling is not enabled.","code":400}}'
+
+
 async def test_an_engine_that_refuses_a_priority_gets_the_request_without_it(start: Any) -> None:
     bench = await start(upstream={"health_period_s": 0.05}, **ON)
 
     async def refuses(exchange: Exchange) -> None:
         is_refused = told(exchange.request) is not None
-        await exchange.send(answer(b"{}", status=b"400 Bad Request" if is_refused else b"200 OK"))
+        whole = answer(REFUSED, status=b"400 Bad Request") if is_refused else answer(b"{}")
+        for part in whole.partition(b"\r\n\r\n"):  # as uvicorn writes it: the head, then the body
+            await exchange.send(part)
+            await asyncio.sleep(0.02)
 
     bench.backend.script = refuses
     assert [(await bench.ask(post())).status for _ in range(2)] == [200, 200]
@@ -112,14 +119,20 @@ async def test_an_engine_that_refuses_a_priority_gets_the_request_without_it(sta
 async def test_a_request_that_is_wrong_in_itself_costs_an_engine_no_order(start: Any) -> None:
     bench = await start(**ON)
 
+    head, _, body = answer(b'{"error":{"message":"no"}}', status=b"400 Bad Request").partition(b"\r\n\r\n")
+
     async def refuses(exchange: Exchange) -> None:
-        await exchange.send(answer(b"{}", status=b"400 Bad Request"))
+        await exchange.send(head + b"\r\n\r\n")
+        await asyncio.sleep(0.02)
+        await exchange.send(body)
 
     bench.backend.script = refuses
-    assert (await bench.ask(post())).status == 400
-    assert [told(request) for request in bench.backend.seen] == [b"0", None]
+    response = await bench.ask(post())
+    assert (response.status, response.body) == (400, body)
     await bench.ask(post(headers=BACKGROUND))
-    assert told(bench.backend.seen[2]) == b"1"
+    assert [told(request) for request in bench.backend.seen] == [b"0", b"1"], "each was sent once"
+    bench.backend.script = sends(answer(status=b"400 Bad Request")[:-5], then="close")
+    assert (await bench.ask(post())).status == 502
     assert not bench.brain.dispatcher._to_engines._order._replica, "what is over waits for nothing"
 
 

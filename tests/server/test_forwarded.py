@@ -37,8 +37,12 @@ def test_forwarded_counts_where_the_other_header_is_not_there():
     value = 'for=1.2.3.4;proto=http, for="[2001:db8::1]:47011";by=10.0.0.2'
     assert client("10.0.0.1", value, name=b"Forwarded") == "2001:db8::1"
     assert client("10.0.0.1", "for=unknown", name=b"forwarded") == "10.0.0.1"
-    both = [(b"Forwarded", b"for=1.2.3.4"), (b"x-forwarded-for", b"5.6.7.8")]
-    assert PROXIES.client_of(both, "10.0.0.1") == "5.6.7.8"
+
+
+@pytest.mark.parametrize(("second", "found"), [(b"5.6.7.8, 10.0.0.3", "5.6.7.8"), (b"1.2.3.4", "10.0.0.1")])
+def test_of_two_headers_that_disagree_the_client_wrote_one(second, found):
+    both = [(b"Forwarded", b"for=5.6.7.8"), (b"x-forwarded-for", second)]
+    assert PROXIES.client_of(both, "10.0.0.1") == found
 
 
 def test_a_long_chain_is_not_walked_to_its_end():

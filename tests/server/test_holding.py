@@ -1,6 +1,8 @@
 """Clients that wait for a stream: quiet at first, then keep-alives, then the answer or the stream's error."""
 
 import asyncio
+import gzip
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,8 +69,9 @@ async def test_who_waits_for_long_hears_of_it_and_gets_all_of_the_answer(start):
     response = await second.receive()
     assert response.status == 200 and response.is_whole
     assert response.get(b"content-type").startswith(b"text/event-stream")
-    said, _, rest = response.body.rpartition(b": keep-alive\n\n")
-    assert said.count(b": keep-alive") >= 1 and rest == DELTA + DONE
+    said, _, rest = response.body.rpartition(b": keep-alive\n")
+    assert said.count(b": keep-alive\n") >= 1 and b"\n\n" not in said and rest == DELTA + DONE
+    assert response.get(b"x-accel-buffering") == b"no" and response.get(b"date")
     # The connection serves on.
     bench.backend.script = sends(answer())
     assert (await second.ask(post())).status == 200
@@ -81,6 +84,41 @@ async def test_who_reads_no_stream_is_told_nothing(start):
     await asyncio.sleep(0.25)
     await free(first, gate)
     assert (await second.receive()).body == b"{}"
+
+
+def compressed(body: bytes, status: bytes, kind: bytes, coding: bytes) -> bytes:
+    packed = {b"gzip": gzip.compress, b"deflate": zlib.compress}.get(coding, bytes)(body)
+    head = b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Encoding: %s\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"".join(chunk(packed[at : at + 7]) for at in range(0, len(packed), 7))
+    return head % (status, kind, coding) + chunks + b"0\r\n\r\n"
+
+
+TOO_LONG, EVENTS = FAILURE.partition(b"\r\n\r\n")[2], b"text/event-stream"
+COMPRESSED = {
+    "an error": (compressed(TOO_LONG, b"400 No", b"application/json", b"gzip"), b'"message":"too long"'),
+    "deflated": (compressed(TOO_LONG, b"400 No", b"application/json", b"deflate"), b'"message":"too long"'),
+    "of another coding": (compressed(TOO_LONG, b"400 No", b"application/json", b"br"), b"content coding br"),
+    "damaged": (compressed(TOO_LONG, b"400 No", b"application/json", b"x-gzip"), b"content coding x-gzip"),
+    "a stream": (compressed(DELTA + DONE, b"200 OK", EVENTS, b"gzip"), DELTA + DONE),
+    "a stream of another coding": (compressed(DELTA + DONE, b"200 OK", EVENTS, b"br"), b"content coding br"),
+    "a damaged stream": (compressed(DELTA + DONE, b"200 OK", EVENTS, b"x-gzip"), None),
+}
+
+
+@pytest.mark.parametrize("case", COMPRESSED)
+async def test_who_was_held_can_read_an_answer_that_came_compressed(start, case):
+    last, told = COMPRESSED[case]
+    bench, first, gate = await held(start, last)
+    second = await bench.connect()
+    second.send(post(CHAT, headers=b"Accept-Encoding: gzip, br\r\n"))
+    await asyncio.sleep(0.2)
+    await free(first, gate)
+    response = await second.receive()
+    assert bench.backend.seen[1].all(b"accept-encoding") == [b"identity"]
+    if told is None:
+        assert not response.is_whole
+    else:
+        assert told in response.body and response.body.endswith(DONE) and response.is_whole
 
 
 async def test_a_client_that_leaves_meanwhile_is_forgotten(start):
@@ -133,7 +171,7 @@ async def late_failure(start: Any, **settings: Any) -> tuple[Any, Any]:
 
     second = await bench.connect()
     second.send(post(CHAT))
-    await second.reader.readuntil(b"keep-alive\n\n")
+    await second.reader.readuntil(b"keep-alive\n")
     bench.backend.script = script
     await free(first, gate)
     return bench, second

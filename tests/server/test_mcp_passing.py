@@ -203,13 +203,3 @@ async def test_a_drain_ends_what_is_only_listened_to_and_waits_for_what_is_asked
         go_on.set()
         assert event(result()) in (await asker.receive()).body
         await draining
-
-
-@pytest.mark.parametrize("method", [b"HEAD", b"OPTIONS", b"DELETE"])
-async def test_every_method_passes(start, method):
-    async with tool_server(sends(b"HTTP/1.1 204 No Content\r\n\r\n")) as server:
-        bench = await start(mcp=settings(server))
-        response = await bench.ask(
-            b"%s %s HTTP/1.1\r\nHost: gw\r\nMcp-Session-Id: s1\r\n\r\n" % (method, PATH)
-        )
-        assert response.status == 204 and server.seen[0].first_line == method + b" /mcp HTTP/1.1"

@@ -30,13 +30,13 @@ def test_a_worker_has_files_and_ports_of_its_own():
     paths = {"stream__path": "/a", "recording__path": "/b", "server__state_path": "/c"}
     ports = {"shared__peer_listen": "127.0.0.1:9000", "shared__peer_url": "http://[::1]:9000"}
     whole = config(server__workers=4, **REDIS, **paths, **ports)
-    worker = of_worker(whole, 3)
+    worker = of_worker(whole, 3, 4)
     own = (worker.stream.path, worker.recording.path, worker.server.state_path)
     assert own == ("/a.worker-3", "/b.worker-3", "/c.worker-3")
     assert worker.server.control == "127.0.0.1:8083"
     assert (worker.shared.peer_listen, worker.shared.peer_url) == ("127.0.0.1:9002", "http://[::1]:9002")
     assert worker.server.listen == whole.server.listen and worker.server.reuse_port
-    bare = of_worker(config(server__workers=4, server__control="127.0.0.1:0", **REDIS), 3)
+    bare = of_worker(config(server__workers=4, server__control="127.0.0.1:0", **REDIS), 3, 4)
     assert (bare.stream.path, bare.server.control, bare.shared.peer_listen) == (
         None, "127.0.0.1:0", "127.0.0.1:0",
     )  # fmt: skip

@@ -132,6 +132,40 @@ async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same()
     assert connection.is_reusable and pipe.reads
 
 
+async def test_a_read_of_many_chunks_is_taken_in_slices_and_the_replica_is_not_read_meanwhile():
+    connection = UpstreamConnection()
+    pipe, user = Pipe(connection), User(connection)
+    user.send()
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.data_received(head + b"1\r\nz\r\n" * 40_000)
+    sizes = [len(user.body)]
+    connection.data_received(b"1\r\ny\r\n0\r\n\r\n")  # as TLS still may
+    while not user.is_over:
+        assert not pipe.reads and not connection.is_reusable
+        await asyncio.sleep(0)
+        sizes.append(len(user.body))
+    assert max(b - a for a, b in itertools.pairwise([0, *sizes])) <= 6000
+    assert user.body == b"z" * 40_000 + b"y" and user.outcome == "whole"
+    assert pipe.reads and connection.is_reusable
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_what_was_read_before_the_end_counts_and_what_follows_a_response_is_nobodys(is_paused):
+    connection = UpstreamConnection()
+    pipe, user = Pipe(connection), User(connection)
+    user.send()
+    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n" + b"a" * 100_000)
+    if is_paused:
+        connection.pause()
+    pipe.lose()
+    assert user.outcome == "whole" and user.body == b"a" * 100_000
+    connection = UpstreamConnection()
+    pipe, user = Pipe(connection), User(connection)
+    user.send()
+    connection.data_received(b"HTTP/1.1 204 No\r\n\r\n" + b"HTTP/1.1 200 OK\r\n\r\n" * 3000)
+    assert user.outcome == "whole" and not connection.is_reusable
+
+
 STYLES = [b"%x\r\n", b"%X\r\n", b"0%x\r\n", b"%x;a=b\r\n"]
 
 

@@ -67,6 +67,7 @@ def test_what_is_missing_has_a_gain_and_a_flag(fields, what, do):
     [
         ({"facts": None, "why_down": "refused"}, "does not answer: refused"),
         ({"models_status": 401}, "wants an API key (401)"),
+        ({"is_root": False, "models_status": 404}, "its URL is not a server's root"),
         ({"hears_events": False}, "nobody publishes"),
         ({"asked": Asked(status=500, tells_cached=False, was_cached=None)}, "answered with 500"),
     ],

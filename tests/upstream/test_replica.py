@@ -38,6 +38,17 @@ def test_what_is_no_address(url):
         Address.parse(url)
 
 
+@pytest.mark.parametrize(
+    "url", ["http://gpu:1/v1", "http://gpu:1/v1/", "http://gpu:1/openai/v1", "http://[::1]:1/v1"]
+)
+def test_the_v1_of_a_url_for_clients_is_left_out_with_one_line(url, caplog):
+    for _ in range(2):
+        address = Address.of_backend(url)
+    assert address.url + "/v1" == url.rstrip("/") and address.prefix in (b"", b"/openai")
+    assert len([line for line in caplog.messages if "/v1 at its end is left out" in line]) == 1
+    assert Address.of_backend("http://gpu/v12").prefix == b"/v12"
+
+
 def test_an_old_vllm_is_told_nothing_that_it_does_not_read():
     assert vllm_abilities("0.28.1rc2") == Abilities(
         engine="vllm", version="0.28.1rc2", session_header=True, cache_salt=True, priority=True

@@ -1,5 +1,6 @@
 """Events that mean nothing, and events that end a stream that failed."""
 
+import itertools
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body
-from gateway.wire.keep_alive import STREAMED, error_event, keep_alive
+from gateway.wire.keep_alive import STREAMED, error_event, is_codex, keep_alive
 from gateway.wire.sse import EventSplitter, event_data
 
 PROTOCOLS = sorted(STREAMED, key=lambda protocol: protocol.value)
@@ -21,13 +22,15 @@ def events(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_keep_alives_are_whole_events(protocol):
-    assert len(events(keep_alive(protocol) * 2)) == 2
+def test_what_follows_keep_alives_is_read_as_it_is_and_none_is_an_event_without_data(protocol):
+    """Stainless's decoder for Go fails of such an event."""
+    told = events(keep_alive(protocol) * 2 + b"data: {}\n\n")
+    assert all(told) and told[-1] == b"{}"
 
 
 def test_clients_get_what_they_count_and_bear():
-    assert events(keep_alive(Protocol.CHAT)) == events(keep_alive(Protocol.COMPLETIONS)) == [b""]
-    assert events(keep_alive(Protocol.RESPONSES)) == [b""]
+    for protocol in (Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES):
+        assert keep_alive(protocol) == b": keep-alive\n"
     assert json.loads(events(keep_alive(Protocol.RESPONSES, is_codex=True))[0]) == {"type": "keepalive"}
     assert json.loads(events(keep_alive(Protocol.MESSAGES))[0]) == {"type": "ping"}
 
@@ -44,6 +47,23 @@ def test_a_backends_error_becomes_an_event():
 def test_an_error_without_a_layer_around_it():
     told, _ = events(error_event(Protocol.CHAT, 400, b'{"object":"error","message":"no","code":400}'))
     assert json.loads(told)["error"]["message"] == "no"
+
+
+DEEP = [b'{"error":{"message":"m","x":' + b"[" * n + b"]" * n + b"}}" for n in (900, 990, 100_000)]
+BARE = [b'{"message":"m","x":' + b"[" * n + b"]" * n + b"}" for n in range(940, 1010)]
+
+
+@pytest.mark.parametrize(
+    "name", [b"Originator", b"thread-id", b"X-Codex-Turn-Metadata", b"User-Agent"], ids=bytes.decode
+)
+def test_codex_is_known_by_what_it_alone_sends(name):
+    assert is_codex([(b"Accept", b"*/*"), (name, b"Codex_cli_rs/1")])
+    assert not is_codex([(b"Session-Id", b"a"), (b"User-Agent", b"OpenAI/Python")])
+
+
+def test_an_error_may_be_nested_however_deeply():
+    for body, protocol in itertools.product(DEEP + BARE, PROTOCOLS):
+        assert b"message" in error_event(protocol, 400, body)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>\xff", b"[]", b'{"error":"x"}', b'{"error":{"message":1}}'])

@@ -323,8 +323,6 @@ class Stream:
         headers = messages.headers_of(given)
         status = get_header(headers, b":status") or "502"
         self._status = int(status) if status.isdecimal() else 502
-        if self._status == HTTPStatus.BAD_REQUEST and self._replica is not None:
-            self._replica.refuses_priority = True  # perhaps: here it cannot be asked again without one
         ticket, head = self._ticket, self._head
         if ticket is not None and head is not None and not ticket.is_over:
             endpoint = head.visitor.endpoint
@@ -352,6 +350,8 @@ class Stream:
         ticket, observer = self._ticket, self._observer
         if ticket is None or observer is None:
             return
+        if self._status == HTTPStatus.BAD_REQUEST and self._replica is not None:
+            self._replica.refuses_priority |= b"priority" in part.lower()
         if is_last and self._milestones is None and not ticket.is_over:
             observer.feed(part)
             has_token = observer.has_first_token and self._status < HTTPStatus.BAD_REQUEST
