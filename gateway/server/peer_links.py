@@ -41,8 +41,6 @@ class PeerLinks:
             head_timeout_s=config.upstream.head_timeout_s + config.core.max_held_s,
         )
         self._links: dict[str, Replica] = {}
-        self._leaving: list[Replica] = []
-        """Links to where gateways were before, while answers come from there."""
 
     def connect(self, origin: str, url: str) -> bool:
         """Whether there can be a connection; it is made when it is needed."""
@@ -53,8 +51,6 @@ class PeerLinks:
             address = Address.parse(url)
         except ValueError:
             return False
-        if known is not None:
-            self._leaving.append(known)
         self._links[origin] = Replica(
             ReplicaId(origin), PoolId("gateways"), address, config=self._config, api_key=None, tls=None
         )
@@ -69,14 +65,11 @@ class PeerLinks:
         return self._links.get(origin) if origin is not None else None
 
     def sweep(self, *, now: float) -> None:
-        for link in (*self._links.values(), *self._leaving):
+        for link in self._links.values():
             link.sweep(now=now)
-        for link in [each for each in self._leaving if not each.busy_count]:
-            link.close()
-            self._leaving.remove(link)
 
     def close(self) -> None:
-        for link in (*self._links.values(), *self._leaving):
+        for link in self._links.values():
             link.close()
 
     async def pass_on(

@@ -3,7 +3,8 @@
 Every read is written on before the next read; no event is held back, nothing is re-encoded. While the
 client does not read, the replica's socket is not read either, also if the client stopped reading before
 this response began. If the replica dies in the middle, the client's connection is cut, because several
-clients take a clean end for success.
+clients take a clean end for success. So is it if the end of the replica's connection is all that says that a
+stream is over, and the stream was going on.
 """
 
 import asyncio
@@ -46,6 +47,7 @@ class Relay:
         self._observer = observer
         self._write = write
         self._milestones = Milestones(ticket, observer)
+        self._is_short = False
 
     @property
     def is_waiting_for_replica(self) -> bool:
@@ -62,6 +64,8 @@ class Relay:
             upstream.set_sink(self._pump, self._pass_on if may_pass else None)
             client.flush_head()
             await upstream.done
+            if self._is_short:
+                raise AnswerCut("the stream ended before its last event")
         except AnswerCut as cut:
             self._ticket.cut(self._told_answer(), str(cut))
             client.abort()
@@ -80,10 +84,22 @@ class Relay:
         self.upstream.give_up_on_rest()
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
+        if is_last and not self._head.has_framing:
+            self._observer.feed(b"".join(parts))
+            self._is_short = self._lacks_its_end()
+            self._write(parts, not self._is_short)
+            return
         self._write(parts, is_last)
         # One chunk a read: the observer's work is per call more than per byte.
         if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):
             self._tell()
+
+    def _lacks_its_end(self) -> bool:
+        """Certainly: it could be read, the model had begun, and nothing says that it is done."""
+        if not self._observer.is_stream or not self._observer.has_first_token:
+            return False
+        answer = answer_of(self._observer, self._head)
+        return answer.status < 400 and answer.finish_reason is None and not answer.has_terminal
 
     def _tell(self) -> None:
         if self._head.status < 400:

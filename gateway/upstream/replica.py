@@ -58,16 +58,17 @@ class Address(msgspec.Struct, frozen=True):
             raise ValueError(f"{_shown(url)!r} may hold a scheme, host, port and path only")
         if len(url) > _MAX_URL or not _PRINTED.fullmatch(parts.path):
             raise ValueError(f"{_shown(url)[:80]!r} is too long, or its path is not visible ASCII alone")
-        ascii_host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
+        hostname = parts.hostname.replace("%25", "%")  # a zone, as RFC 6874 writes it
+        ascii_host = hostname if ":" in hostname else hostname.encode("idna").decode()
         if not _HOST.fullmatch(ascii_host):
             raise ValueError(f"{_shown(url)[:80]!r} names no host")
         is_tls = parts.scheme == "https"
         port = parts.port or (443 if is_tls else 80)
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        host = f"[{hostname.partition('%')[0]}]" if ":" in hostname else hostname
         authority = host if parts.port is None else f"{host}:{parts.port}"
         return cls(
             url=url.rstrip("/"),
-            host=parts.hostname,
+            host=hostname,
             port=port,
             authority=authority.encode("idna" if not host.isascii() else "ascii"),
             prefix=parts.path.rstrip("/").encode("ascii"),

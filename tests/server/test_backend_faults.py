@@ -242,6 +242,37 @@ async def test_a_body_may_end_with_the_connection(start, version):
         assert response.get(b"transfer-encoding") == b"chunked"
 
 
+FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+SAID = b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}\n\n'
+TEXT = b'data: {"type":"response.output_text.delta","output_index":0,"delta":"a"}\n\n'
+CHATTED, MESSAGES, RESPONSES = b"/v1/chat/completions", b"/v1/messages", b"/v1/responses"
+ENDS = [
+    (CHATTED, DELTA, False),
+    (CHATTED, DELTA + FINISH, True),
+    (CHATTED, DELTA + DONE[:-2], True),
+    (CHATTED, DELTA + b'data: {"error":{"message":"m"}}\n\n', True),
+    (CHATTED, b": nothing yet\n\n", True),
+    (MESSAGES, SAID, False),
+    (MESSAGES, SAID + b'data: {"type":"message_stop"}\n\n', True),
+    (RESPONSES, TEXT, False),
+    (RESPONSES, TEXT + b'data: {"type":"response.completed","response":{}}\n\n', True),
+    (b"/generate", DELTA, True),
+]
+
+
+@pytest.mark.parametrize(("path", "events", "is_whole"), ENDS)
+async def test_a_stream_that_ends_with_its_connection_before_its_last_event_is_cut(
+    start, path, events, is_whole
+):
+    bench = await start()
+    bench.backend.script = sends(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + events, then="close"
+    )
+    response = await bench.ask(post(path=path))
+    assert (response.body, response.is_whole) == (events, is_whole)
+    assert b"transfer-encoding: chunked" in response.head.lower()
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "raw"),
     [

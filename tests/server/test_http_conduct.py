@@ -10,10 +10,7 @@ import pytest
 from gateway.config.http_limits import HttpLimits
 from gateway.config.load import ConfigError, read_api_key
 from gateway.server import memory
-from gateway.server.peer_links import PeerLinks
 from gateway.server.tenants import hash_key
-from gateway.upstream.connection_states import State
-from gateway.upstream.moments import in_task
 from tests.server.bench import (
     DELTA,
     DONE,
@@ -215,18 +212,3 @@ def test_the_room_for_bodies_is_a_quarter_of_the_containers_memory(tmp_path, mon
         room = 1000 // count if limit == 4000 else 2 << 30
         assert memory.max_buffered_bytes(HttpLimits(), processes=count) == room
     assert memory.max_buffered_bytes(HttpLimits(max_buffered_bytes=9), processes=2) == 9
-
-
-async def test_a_peer_that_moved_ends_its_answers_and_then_its_link_closes(start):
-    bench = await start()
-    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    links, now = PeerLinks(bench.gateway._config, lambda: "t"), asyncio.get_running_loop().time()
-    assert links.connect("a", bench.backend.url)
-    old = links.get("a")
-    upstream = await in_task(old.exchange([post()], is_head_request=False, may_repeat=True))
-    assert links.connect("a", "http://localhost:1") and links.get("a") is not old
-    links.sweep(now=now)
-    assert upstream.state is State.ANSWERING
-    old.release(upstream, reuse=True)
-    links.sweep(now=now)
-    assert old._is_closed and not links._leaving

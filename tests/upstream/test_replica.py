@@ -22,6 +22,7 @@ from gateway.wire.splice import Chunk
         ("http://gpu/", "gpu", 80, b"gpu", b"", False),
         ("https://gpu/a/b/", "gpu", 443, b"gpu", b"/a/b", True),
         ("http://[::1]:9", "::1", 9, b"[::1]:9", b"", False),
+        ("http://[fe80::1%25eth0]:9", "fe80::1%eth0", 9, b"[fe80::1]:9", b"", False),
     ],
 )
 def test_a_url_is_an_address(url, host, port, authority, prefix, is_tls):
