@@ -91,7 +91,11 @@ class Listener:
         connect = partial(ClientConnection, self)
         if self._proxies is None:
             return connect()
-        return Preface(self._proxies, connect, self._prefaces, lambda: self._room > 0)
+        return Preface(self._proxies, connect, self._prefaces, self._takes_preface)
+
+    def _takes_preface(self) -> bool:
+        """Beyond the bound a few, so that they can be told."""
+        return self._room > 0 or len(self._prefaces) < _MAX_REFUSED
 
     def follow(self, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
         """For connections that come from now on; the room for bodies, for all."""

@@ -75,8 +75,11 @@ def _read(fed: list[bytes], *, are_taken_late: bool = False) -> tuple[list[HttpR
     parser = RequestParser(LIMITS, budget, _let_in)
     for number, piece in enumerate(fed, 1):
         parser.hold(piece)
-        while (not are_taken_late or number == len(fed)) and (request := parser.next_request()) is not None:
-            found.append(request)
+        while not are_taken_late or number == len(fed):
+            if (request := parser.next_request()) is not None:
+                found.append(request)
+            elif not parser.is_behind:
+                break
     parser.close()
     budget.give_back(TenantId("t"), sum(len(request.body) for request in found))
     assert budget.used == 0, "bytes that nobody holds count"

@@ -70,8 +70,9 @@ class Parser(RequestParser):
 
     def feed(self, data: bytes) -> None:
         self.hold(data)
-        while (request := self.next_request()) is not None:
-            self.requests.append(request)
+        while (request := self.next_request()) is not None or self.is_behind:
+            if request is not None:
+                self.requests.append(request)
 
     def end(self) -> None:
         """Nothing of the budget may be left when all requests are given back."""
