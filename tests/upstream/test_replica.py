@@ -43,8 +43,7 @@ def test_what_is_no_address(url):
     "url", ["http://gpu:1/v1", "http://gpu:1/v1/", "http://gpu:1/openai/v1", "http://[::1]:1/v1"]
 )
 def test_the_v1_of_a_url_for_clients_is_left_out_with_one_line(url, caplog):
-    for _ in range(2):
-        address = Address.of_backend(url)
+    address, _ = Address.of_backend(url), Address.of_backend(url)
     assert address.url + "/v1" == url.rstrip("/") and address.prefix in (b"", b"/openai")
     assert len([line for line in caplog.messages if "/v1 at its end is left out" in line]) == 1
     assert Address.of_backend("http://gpu/v12").prefix == b"/v12"
