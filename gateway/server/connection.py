@@ -196,11 +196,7 @@ class ClientConnection(ResponseWriter):
         if self._is_reading:
             self._is_reading = False
             self.transport.pause_reading()
-        self._listener.loop.call_soon(self._go_on_serving)
-
-    def _go_on_serving(self) -> None:
-        if self.state is State.IDLE and self._paused_since is None:
-            self._serve()
+        self._listener.loop.call_soon(self._serve)
 
     def _request_over(self) -> None:
         assert self._current is not None
