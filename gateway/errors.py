@@ -29,6 +29,8 @@ def http_status(reason: RefusalReason) -> int:
             return 408
         case RefusalReason.BODY_TOO_LARGE:
             return 413
+        case RefusalReason.UNSUPPORTED_CODING:
+            return 415
         case RefusalReason.TENANT_SHARE | RefusalReason.TENANT_QUOTA:
             return 429
         case RefusalReason.UNSUPPORTED_UPGRADE:
@@ -66,6 +68,7 @@ _ERROR_TYPES: dict[int, tuple[str, str]] = {
     404: ("not_found_error", "not_found_error"),
     408: ("timeout_error", "timeout_error"),
     413: ("invalid_request_error", "request_too_large"),
+    415: ("invalid_request_error", "invalid_request_error"),
     426: ("invalid_request_error", "invalid_request_error"),
     429: ("rate_limit_error", "rate_limit_error"),
     431: ("invalid_request_error", "invalid_request_error"),

@@ -5,6 +5,7 @@ from typing import Final
 from gateway.admission.bounds import Reached
 from gateway.core.events import AttemptFailed
 from gateway.domain.decision import Refusal, RefusalReason, WaitReason
+from gateway.domain.request import RequestFacts
 
 
 def draining() -> Refusal:
@@ -22,6 +23,18 @@ def moves_kv() -> Refusal:
         'the gateway sends them itself. Tenants with trust = ["kv-transfer"] may.'
     )
     return Refusal(reason=RefusalReason.KV_FIELD, message=message)
+
+
+def unread(coding: str, facts: RequestFacts) -> Refusal:
+    """Nobody knows whether it keeps to the limits of its key."""
+    reason, message = RefusalReason.MALFORMED_HTTP, "The body could not be read."
+    if coding:
+        reason = RefusalReason.UNSUPPORTED_CODING
+        message = f"No body is read in the Content-Encoding {coding[:64]}; gzip, deflate and zstd are."
+    elif facts.is_oversized:
+        reason = RefusalReason.BODY_TOO_LARGE
+        message = "The body holds more than is read, so the limits of its key cannot be kept."
+    return Refusal(reason=reason, message=message)
 
 
 def unknown_state(state_id: str) -> Refusal:

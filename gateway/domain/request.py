@@ -240,9 +240,12 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_replayable: bool = False
     """Running it a second time harms nobody, as long as no byte of an answer has been passed on."""
     is_readable: bool = True
-    """False when the body could not be read; it is then proxied plainly, without a session."""
+    """False when the body could not be read; of its session no more is known then than ids and connections
+    say."""
     is_oversized: bool = False
     """It was not read because that would have taken too long."""
+    is_hidden: bool = False
+    """And an engine may read more in it: an id, a model, where KV caches are."""
     is_relayed: bool = False
     """Nobody asks which session it is of: it is placed by load alone, and nothing is learned from it."""
     moves_kv: bool = False
@@ -251,7 +254,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_turn(self) -> bool:
         """It is of a session, which is to be found."""
-        return self.work in _OF_SESSIONS and self.is_readable and not self.is_relayed
+        return self.work in _OF_SESSIONS and not self.is_relayed
 
     @property
     def takes_keep_alives(self) -> bool:

@@ -22,7 +22,7 @@ from gateway.server.outbound import Outbound
 from gateway.server.peer_links import PassOn
 from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
-from gateway.server.reading import READ_AT_ONCE, Reading
+from gateway.server.reading import Reading
 from gateway.server.request_parser import HttpRequest
 from gateway.server.spending import Spending
 from gateway.telemetry.contents import Contents
@@ -63,12 +63,6 @@ class Asking:
         self.prefills = prefills
         self.peers = peers
         self.spending = spending
-
-    async def read(self, request: HttpRequest) -> RequestFacts:
-        endpoint = request.head.visitor.endpoint
-        if len(request.body) < READ_AT_ONCE and not request.head.facts.coding:
-            return self.reading.at_once(endpoint, request)
-        return await self.reading.in_slices(endpoint, request)
 
     def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
         """None if its body may pass."""
@@ -169,7 +163,7 @@ class Asking:
             return said
         if not traces.of(session.session, ticket.request).is_sampled:
             return said
-        return contents.hold(ticket.request, facts.protocol, request.body, request.head.facts.coding, said)
+        return contents.hold(ticket.request, facts.protocol, request.body, said)
 
     def not_found(self, replica: Replica, model: str | None) -> None:
         """It does not know a model that it listed: it may have unloaded an adapter."""

@@ -18,7 +18,7 @@ from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol as WireProtocol
 from gateway.server.connection_states import State
 from gateway.server.door import Visitor
-from gateway.server.request_head import no_room, too_large
+from gateway.server.request_head import take_room
 from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.server.response_writer import ResponseWriter
 from gateway.upstream.keepalive import keep_alive
@@ -245,15 +245,12 @@ class ClientConnection(ResponseWriter):
     def hold_instead(self, request: HttpRequest) -> Refusal | None:
         """Holds the current request in another form, such as inflated, whose body counts instead of the one
         that came; or why not."""
-        current, limits, budget = self._current, self._listener.limits, self._listener.budget
-        assert current is not None
-        if len(request.body) > limits.max_body_bytes:
-            return too_large(limits).refusal
-        if not budget.take(request.head.visitor.tenant.id, len(request.body)):
-            return no_room()
-        self.let_go_of_body()
-        self._current = request
-        return None
+        budget, limits, size = self._listener.budget, self._listener.limits, len(request.body)
+        refusal = take_room(budget, limits, request.head, size, whole=size)
+        if refusal is None:
+            self.let_go_of_body()
+            self._current = request
+        return refusal
 
     def _read_on(self) -> None:
         """No whole request is left: refuses, or reads on, or asks for a body that the client holds back."""

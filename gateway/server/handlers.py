@@ -7,7 +7,7 @@ it is left.
 
 import asyncio
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -40,7 +40,6 @@ from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.handshake import key_of
-from gateway.wire.inflate import INFLATABLE, inflating
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from gateway.wire.said import Said
 
@@ -133,7 +132,14 @@ class Handlers:
         if self._health.lists_models and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
-        facts = await self._asking.read(request)
+        plain = await self._asking.reading.plain(request)
+        if plain is not request:
+            refusal = client.hold_instead(plain)
+            if refusal is not None:
+                client.refuse(endpoint.protocol, refusal)
+                return
+            request = plain
+        facts = await self._asking.reading.read(request)
         if path.startswith(_MODELS):
             name = unquote(path.removeprefix(_MODELS))
             card = self._health.card_of(name) if request.head.method in ("GET", "HEAD") else None
@@ -147,12 +153,6 @@ class Handlers:
             return
         if not await self._asking.is_ours(request, facts, client):
             return
-        if request.head.facts.coding in INFLATABLE and facts.model in self._driver.coordinator.models.named:
-            request = await self._driver.in_slices(_inflating(request))
-            refusal = client.hold_instead(request)
-            if refusal is not None:
-                client.refuse(endpoint.protocol, refusal)
-                return
         with await self._asking.open(request, facts) as ticket:
             ticket.began_s = began_s
             ticket.on_cancel = client.refuse_instead
@@ -161,7 +161,7 @@ class Handlers:
                 await self._answer(ticket, client, request, facts, attempt)
 
     async def _serve_websocket(self, client: ClientConnection, request: HttpRequest) -> None:
-        judged = self._tunnels.judge(request.head, await self._asking.read(request))
+        judged = self._tunnels.judge(request.head, await self._asking.reading.read(request))
         if isinstance(judged, Refusal):
             client.refuse(request.head.visitor.endpoint.protocol, judged)
             return
@@ -355,15 +355,3 @@ def _uncompressed(request: HttpRequest) -> HttpRequest:
     fields.append((b"Accept-Encoding", b"identity"))
     head = msgspec.structs.replace(request.head, headers=fields, passed_on={})
     return HttpRequest(head, request.body, request.before)
-
-
-def _inflating(request: HttpRequest) -> Generator[None, None, HttpRequest]:
-    """The same request with a body that can be spliced into, in slices."""
-    head = request.head
-    plain = msgspec.structs.replace(
-        head,
-        headers=[field for field in head.headers if field[0].lower() != b"content-encoding"],
-        facts=msgspec.structs.replace(head.facts, coding=""),
-        passed_on={},
-    )
-    return HttpRequest(plain, (yield from inflating(request.body, head.facts.coding)))

@@ -1,8 +1,8 @@
 """Bodies that are turned away for what they say, or for what they may say where nobody can read them."""
 
 from gateway.core import refusals
-from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.request import Protocol, RequestFacts
+from gateway.domain.decision import Refusal
+from gateway.domain.request import Protocol, RequestFacts, Work
 from gateway.server.request_parser import HttpRequest
 
 
@@ -11,10 +11,13 @@ def refusal_of(request: HttpRequest, facts: RequestFacts, *, are_keys_required: 
     may_move_kv = request.head.visitor.tenant.may_move_kv
     if facts.moves_kv and not may_move_kv:
         return refusals.moves_kv()
-    if are_keys_required and not facts.is_readable:
-        # Backends read more than we do (NaN, UTF-16, other codings). It may name another tenant's response;
-        # or, where its bytes cannot even be searched, KV caches.
-        is_hidden = bool(request.head.facts.coding) and not may_move_kv
-        if facts.protocol is Protocol.RESPONSES or is_hidden:
-            return Refusal(reason=RefusalReason.MALFORMED_HTTP, message="The body could not be read.")
+    coding = request.head.facts.coding if request.body else ""
+    # Where tenants are apart, what is not known must not matter. An engine may see more than we do in an
+    # unknown coding, and in what is too much to be read: an id of a session that was stopped, another
+    # model, KV caches, another tenant's response.
+    is_turn, is_ours = facts.work is Work.GENERATE, facts.protocol is Protocol.RESPONSES
+    must_be_known = is_turn or is_ours or not may_move_kv
+    is_unknown = coding or (not facts.is_readable and (is_ours or (facts.is_hidden and is_turn)))
+    if are_keys_required and must_be_known and is_unknown:
+        return refusals.unread(coding, facts)
     return None

@@ -120,16 +120,19 @@ class Outbound:
         """`more`: fields."""
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
-        if is_readable and head.visitor.endpoint.work is Work.GENERATE and not head.facts.coding:
+        if head.visitor.endpoint.work is Work.GENERATE and not head.facts.coding:
             if secret is not None and abilities.cache_salt:
                 tenant = head.visitor.tenant.id
                 fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
-            if hint is not None and self._hints.turnpike:
+            if hint is not None and self._hints.turnpike and is_readable:
                 key = replica.hint_key
                 fields |= with_hint(request.body, signed(hint, key) if key is not None else hint)
             fields |= more
         if fields:
-            return splice_fields(request.body, fields)
+            try:
+                return splice_fields(request.body, fields)
+            except ValueError:  # no object, or wider than UTF-8 where nothing has to be spliced in
+                pass
         return [request.body] if request.body else []
 
 

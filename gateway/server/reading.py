@@ -1,31 +1,38 @@
 """What requests say, read so that nobody waits for long, and that nothing of ours fails a request."""
 
 import logging
+import secrets
 from collections import Counter
+from collections.abc import Generator
 from typing import Final
 
 import msgspec
 
 from gateway.config import Config
-from gateway.domain.request import RequestFacts, Work
+from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.server.driver import Driver
 from gateway.server.request_parser import HttpRequest
 from gateway.wire.endpoints import Endpoint
-from gateway.wire.facts import TRANSCRIPTS, read_body_facts, reading_body_facts, unread_facts
+from gateway.wire.engine_json import in_utf8, is_utf8
+from gateway.wire.explicit_ids import CONNECTION_SCHEMA
+from gateway.wire.facts import TRANSCRIPTS, reading_body_facts, unread_facts
+from gateway.wire.inflate import INFLATABLE, InflationError, inflating
 from gateway.wire.kv_fields import may_have_kv_fields
 from gateway.wire.slices import finish
 
 _log: Final = logging.getLogger(__name__)
-READ_AT_ONCE: Final = 64 << 10
-"""Bytes of a body that take a few milliseconds to read, whatever they say."""
+_IN_UTF8: Final = (b"Content-Type", b"application/json")
 
 
 class Reading:
-    def __init__(self, driver: Driver, unread: Counter[str] | None, *, is_relay: bool = False) -> None:
+    def __init__(
+        self, driver: Driver, unread: Counter[str] | None, *, is_relay: bool = False, is_salted: bool = False
+    ) -> None:
         """`unread`: counts requests whose body was not understood, by why; `is_relay`: no turn is asked which
-        session it is of."""
+        session it is of; `is_salted`: a field has to be spliced into each."""
         self._driver = driver
         self._is_relay = is_relay
+        self._is_salted = is_salted
         self._unread = unread
         self._has_misread = False
 
@@ -34,45 +41,70 @@ class Reading:
         """Reads what these settings need."""
         if any(each.counts_repeats for each in config.bounds):
             TRANSCRIPTS.tells_steps = True
-        return cls(driver, unread, is_relay=config.server.is_relay)
+        is_salted = config.hints.cache_salt_secret is not None
+        return cls(driver, unread, is_relay=config.server.is_relay, is_salted=is_salted)
 
-    def at_once(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
-        """What the request says. Where we fail to understand it, it passes, and its backend answers."""
+    async def plain(self, request: HttpRequest) -> HttpRequest:
+        """The same request with a body that needs no inflating, and can be spliced into where fields have to
+        be: what is read is what is sent. As it came if it is so already, or cannot be made so."""
+        coding, body = request.head.facts.coding, request.body
+        is_spliced = self._is_salted or bool(self._driver.coordinator.models.named)
+        is_spliced &= request.head.visitor.endpoint.work is Work.GENERATE
+        is_wide = is_spliced and not coding and not is_utf8(body)
+        if not body or not (is_wide or coding in INFLATABLE):
+            return request
         try:
-            facts = read_body_facts(
-                endpoint, request.head.facts, request.body, is_relayed=self._is_relay, before=request.before
+            return await self._driver.in_slices(made_plain(request, is_spliced=is_spliced))
+        except (InflationError, UnicodeError):
+            return request
+
+    async def read(self, request: HttpRequest) -> RequestFacts:
+        """What the request says. Between the slices of a body that may take long to read, others are served.
+        Where we fail to understand it, it passes, and its backend answers."""
+        return await self._driver.in_slices(self._reading(request.head.visitor.endpoint, request))
+
+    def _reading(self, endpoint: Endpoint, request: HttpRequest) -> Generator[None, None, RequestFacts]:
+        head, before = request.head, request.before
+        try:
+            facts = yield from reading_body_facts(
+                endpoint, head.facts, request.body, is_relayed=self._is_relay, before=before
             )
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
             facts = self._misread(endpoint, request)
-        return facts if facts.is_readable else self._counted(facts)
+        return facts if facts.is_readable else self._unknown(facts, request)
 
-    async def in_slices(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
-        """The same of a body that may take long to read; between the slices others are served."""
-        try:
-            facts = await self._driver.in_slices(
-                reading_body_facts(
-                    endpoint,
-                    request.head.facts,
-                    request.body,
-                    is_relayed=self._is_relay,
-                    before=request.before,
-                )
-            )
-        except Exception:  # noqa: BLE001 - as above
-            facts = self._misread(endpoint, request)
-        return facts if facts.is_readable else self._counted(facts)
-
-    def _counted(self, facts: RequestFacts) -> RequestFacts:
+    def _unknown(self, facts: RequestFacts, request: HttpRequest) -> RequestFacts:
+        """Counted; a turn that states no id is one of its connection, else of its client."""
         if self._unread is not None:
             self._unread["oversized" if facts.is_oversized else "malformed"] += 1
-        return facts
+        if facts.explicit is not None or not facts.is_turn or facts.state_ids:
+            return facts
+        name, bodies = request.head.visitor.client, request.before
+        if bodies is not None:
+            name = bodies.connection = bodies.connection or secrets.token_hex(8)
+        explicit = ExplicitId(schema=CONNECTION_SCHEMA, session=name)
+        return msgspec.structs.replace(facts, explicit=explicit)
 
     def _misread(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
         """To be called while an exception is handled."""
         if not self._has_misread:
             self._has_misread = True
             _log.exception("a request to %s was not understood (told once)", endpoint.name)
-        facts = unread_facts(endpoint, request.head.facts, len(request.body))
+        facts = unread_facts(endpoint, request.head.facts, len(request.body), is_hidden=True)
         moves_kv = finish(may_have_kv_fields(request.body))
         is_relayed = self._is_relay and endpoint.work is Work.GENERATE
         return msgspec.structs.replace(facts, moves_kv=moves_kv, is_relayed=is_relayed)
+
+
+def made_plain(request: HttpRequest, *, is_spliced: bool) -> Generator[None, None, HttpRequest]:
+    """Raises InflationError or UnicodeError."""
+    head, body = request.head, request.body
+    if head.facts.coding:
+        body = yield from inflating(body, head.facts.coding)
+    headers = [field for field in head.headers if field[0].lower() != b"content-encoding"]
+    if is_spliced and not is_utf8(body):
+        body = yield from in_utf8(body)
+        headers = [field if field[0].lower() != b"content-type" else _IN_UTF8 for field in headers]
+    facts = msgspec.structs.replace(head.facts, coding="")
+    head = msgspec.structs.replace(head, headers=headers, facts=facts, passed_on={})
+    return HttpRequest(head, body, request.before)

@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
 from gateway.upstream.replica import Replica
 from gateway.wire.facts import HeaderFacts
@@ -113,6 +114,15 @@ def headers_too_large(limits: HttpLimits) -> RefusedRequest:
 def no_room() -> Refusal:
     message = "The gateway holds as many request bodies as it can."
     return Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5)
+
+
+def take_room(
+    budget: BufferBudget, limits: HttpLimits, head: RequestHead, more: int, *, whole: int
+) -> Refusal | None:
+    """For so much more of a body, which is so large then; or why not."""
+    if whole > limits.max_body_bytes:
+        return too_large(limits).refusal
+    return None if budget.take(head.visitor.tenant.id, more) else no_room()
 
 
 def too_large(limits: HttpLimits) -> RefusedRequest:

@@ -17,7 +17,6 @@ from gateway.config.otel import OtelConfig
 from gateway.domain.ids import RequestId
 from gateway.domain.request import Protocol
 from gateway.telemetry.messages import Attribute, describing
-from gateway.wire.inflate import INFLATABLE, InflationError, inflating
 from gateway.wire.said import Said
 
 _UNKNOWN: Final = "unknown"
@@ -26,8 +25,6 @@ _UNKNOWN: Final = "unknown"
 class Content(msgspec.Struct, eq=False):
     protocol: Protocol
     body: bytes
-    coding: str
-    """Of the body; empty if it is plain."""
     said: Said
     finish_reason: str = _UNKNOWN
 
@@ -47,13 +44,11 @@ class Contents:
         self.left_out = 0
         """Turns, for want of room."""
 
-    def hold(
-        self, turn: RequestId, protocol: Protocol, body: bytes, coding: str, said: Said | None
-    ) -> Said | None:
+    def hold(self, turn: RequestId, protocol: Protocol, body: bytes, said: Said | None) -> Said | None:
         """The turn is being answered. What comes back is to be told what its answer says; None if nobody
         wants to know. `said`: who is told anyway."""
         self.forget(turn)  # it was answered elsewhere, in vain
-        content = Content(protocol, body, coding, said or Said(self._span_bytes))
+        content = Content(protocol, body, said or Said(self._span_bytes))
         if self.bytes + content.size > self._max_bytes:
             self.left_out += 1
             return said
@@ -79,15 +74,10 @@ class Contents:
 
     def writing(self, content: Content) -> Generator[None, None, tuple[list[Attribute], int, bool]]:
         """As `describing`."""
-        body, is_cut = content.body, content.said.is_full
-        if content.coding in INFLATABLE:
-            try:
-                body = yield from inflating(body, content.coding)
-            except InflationError:
-                body = b""
+        is_cut = content.said.is_full
         found, left_out, was_cut = yield from describing(
             content.protocol,
-            body,
+            content.body,
             content.said.parts,
             content.finish_reason,
             max_bytes=self._span_bytes,

@@ -1,8 +1,7 @@
 """The request fields that we read, and only those, decoded without copying the rest.
 
 Fields are kept as raw slices of the body, so that a value of an unexpected type spoils that field
-alone. Only `messages`, `input` and `tools` must have their documented shape: without it there is
-nothing to read. Unknown fields are skipped; explicit nulls count as absent.
+alone. Unknown fields are skipped; explicit nulls count as absent.
 """
 
 from collections.abc import Generator, Sequence
@@ -98,21 +97,30 @@ def structure_of(data: bytes, start: int = 0, end: int | None = None) -> int:
     return data.count(b",", start, end) + data.count(b"[", start, end) + data.count(b"{", start, end)
 
 
-class BodyOutline(msgspec.Struct):
-    """What is read of a body that is too large to be understood: enough to route it."""
-
-    model: Raw = ABSENT
-    stream: Raw = ABSENT
-
-
-_OUTLINE = msgspec.json.Decoder(BodyOutline)
+_ALL_RAW = msgspec.defstruct(
+    "_AllRaw", [(name, Raw, ABSENT) for name in ResponsesBody.__struct_fields__], module=__name__
+)
+_OUTLINE = msgspec.json.Decoder(_ALL_RAW)
+_LIST = msgspec.json.Decoder(list[Raw])
+_INPUT = msgspec.json.Decoder(str | list[Raw])
 
 
-def decode_outline(body: bytes) -> BodyOutline:
-    """Raises one of `UNREADABLE`."""
+def decode_outline(body: bytes) -> ResponsesBody:
+    """The fields of a body that is too large to be understood, without its conversation and tools: enough to
+    route it. Raises one of `UNREADABLE`."""
     if len(body) > MAX_OUTLINE_BYTES:
         raise Oversized("too many bytes")
-    return _OUTLINE.decode(body)
+    fields = msgspec.structs.asdict(_OUTLINE.decode(body))
+    return ResponsesBody(**fields | {"messages": None, "tools": None, "input": None})
+
+
+def decode_each(body: bytes, *, is_responses: bool) -> RequestBody:
+    """The fields of a body that was measured, each for itself: what is no list where one should be spoils
+    that field alone. Raises one of `UNREADABLE`."""
+    fields = msgspec.structs.asdict(_OUTLINE.decode(body))
+    text_or_items = read_as(_INPUT, fields.pop("input"))
+    fields |= {name: read_as(_LIST, fields[name]) for name in ("messages", "tools")}
+    return _few(ResponsesBody(**fields, input=text_or_items) if is_responses else RequestBody(**fields))
 
 
 def decode_body(body: bytes, *, is_responses: bool) -> RequestBody:
@@ -145,7 +153,11 @@ def decode_small_body(body: bytes, *, is_responses: bool) -> RequestBody | None:
 
 def _decode(body: bytes, *, is_responses: bool) -> RequestBody:
     fields = _RESPONSES_BODY.decode(body) if is_responses else _BODY.decode(body)
-    if len(body) > MAX_ITEMS and _most_items(fields) > MAX_ITEMS:
+    return _few(fields) if len(body) > MAX_ITEMS else fields
+
+
+def _few(fields: RequestBody) -> RequestBody:
+    if _most_items(fields) > MAX_ITEMS:
         raise Oversized("too many items")
     return fields
 

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from gateway.domain.request import Claims
 from gateway.wire.body import ABSENT, RequestBody, read_as, read_text
+from gateway.wire.explicit_ids import XARGS, Xargs
 
 CLASS_HEADER: Final = b"x-turnpike-class"
 DEADLINE_HEADER: Final = b"x-turnpike-deadline"
@@ -28,18 +29,12 @@ _TRUTH: Final = {b"true": True, b"false": False}
 _MAX_CONTEXT_BYTES: Final = 16 * 2**10
 
 
-class _Xargs(msgspec.Struct):
-    agentic_context: Raw = ABSENT
-    agent_hint: Raw = ABSENT
-
-
 class _Context(msgspec.Struct):
     deadline_seconds: Raw = ABSENT
     kv_retention_ttl_seconds: Raw = ABSENT
     expected_resume: Raw = ABSENT
 
 
-_XARGS: Final = msgspec.json.Decoder(_Xargs)
 _CONTEXT: Final = msgspec.json.Decoder(_Context)
 
 
@@ -111,7 +106,7 @@ def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
 
 def _context(body: RequestBody) -> _Context:
     """The agentic context; of an `agent_hint` only whether it is to be resumed. They are never mixed."""
-    xargs = read_as(_XARGS, body.vllm_xargs) or _Xargs()
+    xargs = read_as(XARGS, body.vllm_xargs) or Xargs()
     context = _inner(xargs.agentic_context)
     if context is not None:
         return context

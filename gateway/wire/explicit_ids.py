@@ -9,7 +9,10 @@ it names a turn, and only the brain knows the chain that the turn belongs to (`R
 Yet it outranks everything after it in the list, so where it is sent, the weaker rows are not read.
 """
 
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping
+from contextlib import suppress
+from operator import attrgetter
 from urllib.parse import unquote
 
 import msgspec
@@ -33,9 +36,13 @@ class _Schema(msgspec.Struct, frozen=True):
 
 
 TURNPIKE_SCHEMA = "x-turnpike-session"
+CONNECTION_SCHEMA = "connection"
+"""Stated by nobody: the connection of a turn whose body could not be read."""
+
+_AGENT_HINTS = ("body.agent_hint", "body.vllm_xargs.agent_hint", "x-agent-hint")
 
 # A bare name is a header. `body.…` is a body field, and `name#field` a field of the JSON (or, for
-# baggage, of the list) that the header or body field holds as text.
+# baggage, of the list; for x-agent-hint, in base64url) that the header or body field holds as text.
 SCHEMAS: tuple[_Schema, ...] = (
     # 1. Turnpike
     _Schema(TURNPIKE_SCHEMA, ("x-turnpike-session",), (), ("x-turnpike-parent",), "x-turnpike-final"),
@@ -53,9 +60,9 @@ SCHEMAS: tuple[_Schema, ...] = (
     ),
     _Schema(
         "agent-hint",
-        ("body.agent_hint#session_id", "body.vllm_xargs.agent_hint#session_id"),
+        tuple(f"{place}#session_id" for place in _AGENT_HINTS),
         (),
-        ("body.agent_hint#parent_session_id", "body.vllm_xargs.agent_hint#parent_session_id"),
+        tuple(f"{place}#parent_session_id" for place in _AGENT_HINTS),
     ),
     # 3. Dynamo
     _Schema(
@@ -161,18 +168,13 @@ def read_explicit_id(headers: Mapping[str, str], body: RequestBody | None) -> Ex
     return None
 
 
+_OF_BODY = IDENTITY_BODY_FIELDS - {"client_metadata", "is_last_step"} | {"conversation"}
+_IDS_OF = attrgetter(*_OF_BODY)
+_NONE = (ABSENT,) * len(_OF_BODY)
+
+
 def _has_no_id(body: RequestBody) -> bool:
-    return (
-        body.prompt_cache_key is ABSENT
-        and body.metadata is ABSENT
-        and body.session_id is ABSENT
-        and body.conversation is ABSENT
-        and body.vllm_xargs is ABSENT
-        and body.program_id is ABSENT
-        and body.job_id is ABSENT
-        and body.agent_hint is ABSENT
-        and body.session_params is ABSENT
-    )
+    return bool(_IDS_OF(body) == _NONE)
 
 
 def _first(values: Mapping[str, str], places: tuple[str, ...]) -> str | None:
@@ -188,6 +190,10 @@ def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, 
     values = dict(headers)
     if "x-codex-turn-metadata" in values:
         _add_fields(values, "x-codex-turn-metadata", values["x-codex-turn-metadata"])
+    if "x-agent-hint" in values:
+        with suppress(ValueError):
+            hint = values["x-agent-hint"][:_MAX_STRUCTURED_BYTES]
+            _add_fields(values, "x-agent-hint", urlsafe_b64decode(hint + "=" * (-len(hint) % 4)).decode())
     if "baggage" in values:
         _add_baggage(values, values["baggage"])
     if body is not None and not _has_no_id(body):
@@ -206,7 +212,7 @@ def _collect_body(values: dict[str, str], body: RequestBody) -> None:
     if body.metadata is not ABSENT:
         _add_metadata(values, body.metadata)
     if body.vllm_xargs is not ABSENT:
-        xargs = read_as(_XARGS, body.vllm_xargs) or _Xargs()
+        xargs = read_as(XARGS, body.vllm_xargs) or Xargs()
         _add_fields(values, "body.vllm_xargs.agentic_context", xargs.agentic_context)
         _add_fields(values, "body.vllm_xargs.agent_hint", xargs.agent_hint)
     _add_fields(values, "body.agent_hint", body.agent_hint)
@@ -218,7 +224,7 @@ def _add(values: dict[str, str], place: str, text: str | None) -> None:
         values[place] = text
 
 
-class _Xargs(msgspec.Struct):
+class Xargs(msgspec.Struct):
     agentic_context: Raw = ABSENT
     agent_hint: Raw = ABSENT
 
@@ -241,7 +247,7 @@ class _IdFields(msgspec.Struct):
     parent_session_id: Raw = ABSENT
 
 
-_XARGS = msgspec.json.Decoder(_Xargs)
+XARGS = msgspec.json.Decoder(Xargs)
 _METADATA = msgspec.json.Decoder(_Metadata)
 _ID_FIELDS = msgspec.json.Decoder(_IdFields)
 

@@ -1,8 +1,8 @@
 """A request's facts: the few fields that decisions are made from.
 
-Never raises. What cannot be read (malformed, compressed in a way that we do not know, too deep) is
-reported as unreadable, and the request is proxied plainly: a gateway must not refuse what the engine
-might have understood. The body itself is never rewritten here.
+Never raises. What a strict reader refuses is read again as engines do (`engine_json.py`), field by field, and
+what can be known is kept. What nobody can read is reported as unreadable, what engines may read as hidden.
+The body itself is never rewritten here.
 """
 
 from collections.abc import Generator, Sequence
@@ -19,12 +19,14 @@ from gateway.wire.body import (
     Oversized,
     RequestBody,
     ResponsesBody,
+    decode_each,
     decode_outline,
     decode_small_body,
     decoding_body,
     is_false,
     is_true,
     items_of,
+    measuring,
     read_as,
     read_text,
     read_text_or_id,
@@ -39,12 +41,12 @@ from gateway.wire.claims import (
 )
 from gateway.wire.echoes import NO_ECHOES, Echoes
 from gateway.wire.endpoints import Endpoint
+from gateway.wire.engine_json import strict_copy
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
 from gateway.wire.grown_body import GrownBodies
 from gateway.wire.hashing import hash_text
 from gateway.wire.headers import RawHeaders, select_headers
-from gateway.wire.inflate import INFLATABLE, inflating
 from gateway.wire.kv_fields import form_may_have_kv_fields, has_kv_fields, may_have_kv_fields
 from gateway.wire.slices import finish
 from gateway.wire.tool_times import TOOLS_HEADER, read_tool_times
@@ -67,7 +69,6 @@ TRANSCRIPTS = TranscriptReader()
 
 _NO_CONVERSATION = (Transcript(), NO_ECHOES)
 _MAX_STATE_IDS = 64
-_SHORT = 32
 _REFERENCE_TYPE = b"item_reference"
 _MAX_REFERENCE_BYTES = 512
 """An item reference is an id and a type; longer items need not be looked at."""
@@ -81,6 +82,7 @@ class HeaderFacts(msgspec.Struct, frozen=True):
     content_type: str
     is_form: bool
     coding: str
+    """Empty if its body is plain."""
     client: int
     attempt: int | None
     claims: Claims | None
@@ -95,6 +97,10 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     selected = select_headers(headers, _WANTED_HEADERS)
     content_type = selected.pop("content-type", "")
     coding = selected.pop("content-encoding", "").lower()
+    if coding:  # as one list, in however many fields
+        codings = [value.decode("latin-1") for name, value in headers if name.lower() == b"content-encoding"]
+        stated = [each.strip().lower() for each in ",".join(codings).split(",")]
+        coding = ", ".join(each for each in stated if each not in ("", "identity"))
     software, attempt = selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), "")
     service_class = selected.pop(CLASS_HEADER.decode(), None)
     deadline = selected.pop(DEADLINE_HEADER.decode(), None)
@@ -144,31 +150,62 @@ def reading_body_facts(
     """The same in slices, for large bodies and for those that swell. `is_relayed`: of a turn nothing is read
     but what says where it may go: its model, the stored state that it builds on, KV caches that it names.
     `before`: bodies that this one may begin with."""
-    plain = body
     is_turn = endpoint.work is Work.GENERATE
     is_relayed = is_relayed and is_turn
+    plain, is_oversized = body, False
     try:
-        if header.coding not in _PLAIN:
-            plain = yield from _inflated(header.coding, body)
-        if header.is_form:
-            facts = _form_facts(endpoint, header, plain, len(body))
-            return msgspec.structs.replace(facts, is_relayed=True) if is_relayed else facts
-        if plain or is_turn:
-            is_responses = endpoint.protocol is Protocol.RESPONSES
-            fields, items = yield from _fields(plain, before, is_responses=is_responses)
-        else:
-            fields, items = RequestBody(), ()
-        placing = _placing_facts(endpoint, fields, items, plain, len(body))
-        if is_relayed:
-            return msgspec.structs.replace(placing, is_relayed=True)
-        said = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
-        return _with_session_facts(placing, header, fields, items, said)
+        if header.is_form and not is_turn:
+            return _form_facts(endpoint, header, body)
+        return (yield from _read(endpoint, header, body, before, is_relayed=is_relayed))
     except Oversized:
-        facts = _oversized_facts(endpoint, header, plain, len(body))
-    except UNREADABLE:
-        facts = unread_facts(endpoint, header, len(body))
-    moves_kv = yield from may_have_kv_fields(plain)
-    return msgspec.structs.replace(facts, moves_kv=moves_kv, is_relayed=is_relayed)
+        is_oversized = True
+    except UNREADABLE as error:
+        try:
+            plain = b""
+            plain = yield from strict_copy(body, is_deep=isinstance(error, RecursionError))
+            return (yield from _read(endpoint, header, plain, None, is_relayed=is_relayed, is_anew=True))
+        except UNREADABLE as again:
+            is_oversized = isinstance(again, Oversized)
+    facts = unread_facts(endpoint, header, len(body), is_hidden=is_oversized)
+    moves_kv = yield from may_have_kv_fields(body)
+    facts = msgspec.structs.replace(facts, moves_kv=moves_kv, is_oversized=is_oversized)
+    if is_oversized and plain:
+        facts = yield from _outlined(endpoint, header, plain, facts)
+    return msgspec.structs.replace(facts, is_relayed=is_relayed)
+
+
+def _read(
+    endpoint: Endpoint,
+    header: HeaderFacts,
+    plain: bytes,
+    before: GrownBodies | None,
+    *,
+    is_relayed: bool,
+    is_anew: bool = False,
+) -> Generator[None, None, RequestFacts]:
+    """Raises one of `UNREADABLE`. `is_anew`: what can be read of it is, whatever the rest is like."""
+    is_turn, is_responses = endpoint.work is Work.GENERATE, endpoint.protocol is Protocol.RESPONSES
+    fields: RequestBody
+    items: Sequence[Raw]
+    if is_anew:
+        yield from measuring(plain)
+        fields = decode_each(plain, is_responses=is_responses)
+        items = items_of(fields)
+    elif plain or is_turn:
+        fields, items = yield from _fields(plain, before, is_responses=is_responses)
+    else:
+        fields, items = RequestBody(), ()
+    placing = _placing_facts(endpoint, fields, items, plain)
+    if is_relayed:
+        return msgspec.structs.replace(placing, is_relayed=True)
+    said = _NO_CONVERSATION
+    if is_turn:
+        try:
+            said = yield from TRANSCRIPTS.reading(fields, items)
+        except UNREADABLE:
+            if not is_anew:
+                raise
+    return _with_session_facts(placing, header, fields, items, said)
 
 
 def _fields(
@@ -186,23 +223,34 @@ def _fields(
     return fields, items
 
 
-def _oversized_facts(endpoint: Endpoint, fields: HeaderFacts, plain: bytes, body_bytes: int) -> RequestFacts:
-    """What is known of a request that would take too long to be read: enough to route it."""
-    unread = msgspec.structs.replace(unread_facts(endpoint, fields, body_bytes), is_oversized=True)
+def _outlined(
+    endpoint: Endpoint, header: HeaderFacts, plain: bytes, unread: RequestFacts
+) -> Generator[None, None, RequestFacts]:
+    """What is known of a request whose conversation would take too long to be read: whose it is, and where it
+    may go. Items may refer to what is stored, so nothing is said of these."""
     try:
-        outline = decode_outline(plain)
+        try:
+            fields = decode_outline(plain)
+        except Oversized:
+            return unread
+        except UNREADABLE as error:
+            plain = yield from strict_copy(plain, is_deep=isinstance(error, RecursionError))
+            fields = decode_outline(plain)
     except UNREADABLE:
         return unread
-    model, stream = _name(read_text(outline.model)), is_true(outline.stream)
-    return msgspec.structs.replace(unread, model=model, stream=stream)
+    placing = _placing_facts(endpoint, fields, (), plain)
+    known = _with_session_facts(placing, header, fields, (), _NO_CONVERSATION)
+    return msgspec.structs.replace(known, is_readable=False, is_oversized=True)
 
 
 def _name(text: str | None) -> str | None:
     return None if text is None else clean_name(text)
 
 
-def unread_facts(endpoint: Endpoint, fields: HeaderFacts, body_bytes: int) -> RequestFacts:
-    """What is known of a request whose body nobody understands."""
+def unread_facts(
+    endpoint: Endpoint, fields: HeaderFacts, body_bytes: int, *, is_hidden: bool
+) -> RequestFacts:
+    """What is known of a request whose body is not understood. `is_hidden`: an engine may understand it."""
     return RequestFacts(
         protocol=endpoint.protocol,
         work=endpoint.work,
@@ -214,20 +262,12 @@ def unread_facts(endpoint: Endpoint, fields: HeaderFacts, body_bytes: int) -> Re
         stores=_may_store(endpoint),
         is_replayable=endpoint.is_replayable and not _may_store(endpoint),
         is_readable=False,
+        is_hidden=is_hidden or bool(fields.coding),
     )
 
 
-_PLAIN = frozenset({"", "identity"})
-
-
-def _inflated(coding: str, body: bytes) -> Generator[None, None, bytes]:
-    if coding in INFLATABLE:
-        return (yield from inflating(body, coding))
-    raise ValueError(f"unknown content coding {coding[:_SHORT]!r}")
-
-
 def _placing_facts(
-    endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes, body_bytes: int
+    endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes
 ) -> RequestFacts:
     """What says where a request may go."""
     is_background = is_true(fields.background)
@@ -237,7 +277,7 @@ def _placing_facts(
         work=endpoint.work,
         model=_name(read_text(fields.model)),
         stream=is_true(fields.stream),
-        body_bytes=body_bytes,
+        body_bytes=len(plain),
         state_ids=_state_ids(endpoint, fields, items, plain),
         stores=stores,
         is_background=is_background,
@@ -272,18 +312,12 @@ def _with_session_facts(
     )
 
 
-def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes, body_bytes: int) -> RequestFacts:
-    return RequestFacts(
-        protocol=endpoint.protocol,
-        work=endpoint.work,
+def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes) -> RequestFacts:
+    return msgspec.structs.replace(
+        unread_facts(endpoint, header, len(body), is_hidden=False),
         model=_name(read_form_field(header.content_type, body, "model")),
-        body_bytes=body_bytes,
-        explicit=read_explicit_id(header.stated, None),
-        claims=header.claims,
-        state_ids=_path_ids(endpoint),
-        stores=_may_store(endpoint),
-        is_replayable=endpoint.is_replayable and not _may_store(endpoint),
         moves_kv=form_may_have_kv_fields(body),
+        is_readable=True,
     )
 
 

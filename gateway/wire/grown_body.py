@@ -97,9 +97,11 @@ class _Beginning(msgspec.Struct, frozen=True):
 class GrownBodies:
     """Of one connection."""
 
-    __slots__ = ("_beginnings",)
+    __slots__ = ("_beginnings", "connection")
 
     def __init__(self) -> None:
+        self.connection = ""
+        """A name that no other one has, once it is needed."""
         self._beginnings: list[_Beginning] = []
         """The one that was used last comes last."""
 

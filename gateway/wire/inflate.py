@@ -1,12 +1,20 @@
-"""Bounded inflation of gzip and deflate, so that a copy of a compressed body can be read.
+"""Bounded inflation of gzip, deflate and zstd.
 
-Bodies are passed on as they came; only our own copy is inflated. A small body that swells into a huge
-one is a known attack, so size has a limit, and for what clients send, so has the ratio.
+A small body that swells into a huge one is a known attack, so size has a limit, and for what clients send, so
+has the ratio. Nothing is allocated for what a frame states of its size; a zstd window beyond what RFC 9659
+allows is refused. gzip members or zstd frames in a row are one body (RFC 1952 §2.2, RFC 8878 §3.1), up to a
+number of them: an empty one costs much more than its few bytes.
 """
 
+import sys
 import zlib
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 if TYPE_CHECKING:
     from zlib import _Decompress as _Stream
@@ -14,15 +22,20 @@ if TYPE_CHECKING:
 MAX_INFLATED_BYTES = 64 * 2**20
 MAX_RATIO = 200
 """Inflated to deflated. Long agent histories reach about 20."""
+MAX_MEMBERS: Final = 2048
+"""Twice as many as `bgzip` makes of the largest body."""
 
 _ANY_SIZE_BYTES = 2**20
 """Below this, the ratio does not matter."""
 
 _PIECE_BYTES = 256 * 2**10
+_FED_BYTES: Final = 64 * 2**10
+"""At a time: what follows the end of a member is copied."""
 
 _GZIP_WINDOW, _ZLIB_WINDOW, _RAW_WINDOW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+_ZSTD_WINDOW: Final[dict[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
 
-INFLATABLE = frozenset({"gzip", "x-gzip", "deflate"})
+INFLATABLE = frozenset({"gzip", "x-gzip", "deflate", "zstd"})
 """The content codings that `Inflater` knows."""
 
 
@@ -34,8 +47,9 @@ class Inflater:
     """Inflates one body, chunk by chunk, up to a limit."""
 
     def __init__(self, coding: str, limit_bytes: int = MAX_INFLATED_BYTES) -> None:
-        self._window = _ZLIB_WINDOW if coding == "deflate" else _GZIP_WINDOW
-        self._stream: _Stream | None = None
+        self._coding = coding
+        self._stream: _Stream | zstd.ZstdDecompressor | None = None
+        self._members = 0
         self._left_bytes = limit_bytes
 
     @property
@@ -44,39 +58,45 @@ class Inflater:
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """What the chunk inflates to, in pieces. Raises InflationError, perhaps after some pieces."""
-        if not chunk:
-            return
-        stream = self._open(chunk)
-        is_more = True
-        while is_more:
-            piece = _inflate(stream, chunk)
-            yield piece[: self._left_bytes]
-            self._left_bytes -= len(piece)
-            if self._left_bytes < 0:
-                raise InflationError("the body swells beyond the limit")
-            chunk = stream.unconsumed_tail
-            # A full piece may leave some output behind, even when all input is used.
-            is_more = bool(chunk) or len(piece) == _PIECE_BYTES
+        for start in range(0, len(chunk), _FED_BYTES):
+            rest = chunk[start : start + _FED_BYTES]
+            is_more = True
+            while is_more:
+                if self._stream is None or self._stream.eof:
+                    self._stream = self._open(rest)
+                piece, rest, is_more = _inflate(self._stream, rest)
+                yield piece[: self._left_bytes]
+                self._left_bytes -= len(piece)
+                if self._left_bytes < 0:
+                    raise InflationError("the body swells beyond the limit")
 
-    def _open(self, chunk: bytes) -> "_Stream":
-        """The stream; its first byte tells zlib's wrapper (RFC 1950 §2.2) from bare deflate.
+    def _open(self, chunk: bytes) -> "_Stream | zstd.ZstdDecompressor":
+        """For the next member; its first byte tells zlib's wrapper (RFC 1950 §2.2) from bare deflate.
 
         RFC 9110 §8.4.1.2 asks for the wrapper, but some servers leave it out.
         """
-        if self._stream is None:
-            is_bare = self._window == _ZLIB_WINDOW and chunk[0] & 0x0F != 8
-            self._stream = zlib.decompressobj(_RAW_WINDOW if is_bare else self._window)
-        return self._stream
+        self._members += 1
+        if self._members > (1 if self._coding == "deflate" else MAX_MEMBERS):
+            raise InflationError("bytes follow the end of the compressed body")
+        if self._coding == "zstd":
+            return zstd.ZstdDecompressor(options=_ZSTD_WINDOW)
+        if self._coding != "deflate":
+            return zlib.decompressobj(_GZIP_WINDOW)
+        return zlib.decompressobj(_ZLIB_WINDOW if chunk[0] & 0x0F == 8 else _RAW_WINDOW)
 
 
-def _inflate(stream: "_Stream", chunk: bytes) -> bytes:
+def _inflate(stream: "_Stream | zstd.ZstdDecompressor", chunk: bytes) -> tuple[bytes, bytes, bool]:
+    """A piece, what is left of the chunk, and whether there may be more without another one."""
     try:
         piece = stream.decompress(chunk, _PIECE_BYTES)
-    except zlib.error as error:
+    except (zlib.error, zstd.ZstdError) as error:
         raise InflationError(str(error)) from error
-    if stream.unused_data:
-        raise InflationError("bytes follow the end of the compressed body")
-    return piece
+    if stream.eof:
+        return piece, stream.unused_data, bool(stream.unused_data)
+    if isinstance(stream, zstd.ZstdDecompressor):
+        return piece, b"", not stream.needs_input
+    # A full piece may leave some output behind, even when all input is used.
+    return piece, stream.unconsumed_tail, bool(stream.unconsumed_tail) or len(piece) == _PIECE_BYTES
 
 
 def inflated_limit_bytes(deflated_bytes: int) -> int:

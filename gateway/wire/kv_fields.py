@@ -16,6 +16,7 @@ searched; it may be UTF-16 or UTF-32, which engines read.
 
 import re
 from collections.abc import Generator
+from operator import attrgetter
 from typing import Final
 
 from gateway.wire.body import ABSENT, RequestBody
@@ -30,6 +31,8 @@ KV_FIELDS: Final = (
     "disaggregated_params",  # TensorRT-LLM
 )
 _CONTAINERS: Final = ("vllm_xargs", "extra_body", "sampling_params")
+_NOTICED: Final = attrgetter(*KV_FIELDS, *_CONTAINERS)
+_NONE: Final = (ABSENT,) * (len(KV_FIELDS) + len(_CONTAINERS))
 _QUOTED: Final = {name: b'"%s"' % name.encode() for name in KV_FIELDS}
 _ESCAPES: Final = b"\\u00"
 _ESCAPED: Final = re.compile(rb"\\u00(?:5[fF]|6[1-9a-fA-F]|7[0-9aA])")
@@ -44,19 +47,7 @@ _OVERLAP_BYTES: Final = 256
 
 def has_kv_fields(body: RequestBody, plain: bytes) -> bool:
     """Whether a body that was read from those bytes has one that says something."""
-    if (
-        body.kv_transfer_params
-        is body.ec_transfer_params
-        is body.kv_hints
-        is body.bootstrap_host
-        is body.bootstrap_port
-        is body.bootstrap_room
-        is body.disaggregated_params
-        is body.vllm_xargs
-        is body.extra_body
-        is body.sampling_params
-        is ABSENT
-    ):
+    if _NOTICED(body) == _NONE:
         return False
     return _has_field(body, plain) or any(_may_name(bytes(getattr(body, name))) for name in _CONTAINERS)
 

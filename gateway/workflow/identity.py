@@ -17,12 +17,16 @@ from typing import Final, Protocol
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
-from gateway.wire.explicit_ids import TURNPIKE_SCHEMA, WEAK_SCHEMAS
+from gateway.wire.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.inference import CONFIDENCE, GUESS, Identity, anybody, infer
 from gateway.workflow.neighbours import QUIET_S, find_neighbour
 from gateway.workflow.traces import Traces
 from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread
 
+_SOURCES: Final = {
+    TURNPIKE_SCHEMA: SessionSource.TURNPIKE_HEADER,
+    CONNECTION_SCHEMA: SessionSource.CONNECTION,
+}
 _MAX_LOOKED_AT: Final = 8
 _INTERLEAVED_S: Final = 60.0
 
@@ -93,7 +97,7 @@ def _by_time(book: Book, tenant: TenantId, facts: RequestFacts, *, now: float) -
 
 
 def _source(stated: ExplicitId) -> SessionSource:
-    return SessionSource.TURNPIKE_HEADER if stated.schema == TURNPIKE_SCHEMA else SessionSource.CLIENT_ID
+    return _SOURCES.get(stated.schema, SessionSource.CLIENT_ID)
 
 
 def _introduce(book: Book, key: ExplicitKey, stated: ExplicitId) -> Identity:

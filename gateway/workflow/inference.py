@@ -29,6 +29,8 @@ CONFIDENCE: Final[dict[SessionSource, float]] = {
     SessionSource.PREFIX: 0.8,
     SessionSource.QUOTE: 0.8,
     SessionSource.ADJACENT: 0.6,
+    # Not that all of it is one conversation, but that limits hold it together.
+    SessionSource.CONNECTION: 0.95,
     # Nothing linked it to an earlier turn; it may still continue one that we could not recognise.
     SessionSource.NEW: 0.5,
 }

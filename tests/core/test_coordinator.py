@@ -62,7 +62,7 @@ def test_requests_that_are_no_turns_have_no_session():
     play = Playbook()
     play >> arrived("r1", work=Work.POOL)
     assert play.take().session is None
-    play >> arrived("r2", is_readable=False)
+    play >> arrived("r2", is_relayed=True)
     assert play.take().session is None
     assert len(play.brain.sessions.sessions) == 0
 

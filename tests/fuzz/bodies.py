@@ -1,7 +1,11 @@
 """Bodies of the four protocols, and what is made of them for an engine with the plugin."""
 
+import contextlib
+import gzip
 import json
 import random
+import re
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,22 +13,26 @@ import jiter
 import msgspec
 import orjson
 import pydantic_core
+from backports import zstd
 
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities
-from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work
 from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
 from gateway.server.outbound import Outbound
+from gateway.server.reading import made_plain
 from gateway.server.request_parser import RequestParser
 from gateway.server.tenants import Tenant
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_body_facts, read_header_facts
+from gateway.wire.facts import read_body_facts
+from gateway.wire.inflate import InflationError
 from gateway.wire.kv_fields import KV_FIELDS
+from gateway.wire.slices import finish
 from tests.fuzz.mutation import WORDS, mutate, spelt, value
 from turnpike_vllm import hints
 from turnpike_vllm.hints import Hint, Refusal
@@ -108,18 +116,32 @@ def _member(rng: random.Random) -> tuple[str, Any]:
     return field, value(rng) if rng.randrange(2) else rng.choice(WORDS)
 
 
-def make(rng: random.Random) -> tuple[str, bytes]:
+_CODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstd.compress,
+    "br": bytes,
+}
+_ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+
+
+def make(rng: random.Random) -> tuple[str, str, bytes]:
     body = spelt(rng, [_member(rng) for _ in range(rng.randrange(7))])
     match rng.randrange(12):
         case 0:
-            body = body.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass")
+            body = body.decode("utf-8", "surrogatepass").encode(rng.choice(_ENCODINGS), "surrogatepass")
         case 1:
             body = b"[" * rng.randrange(3_000) + body
         case 2 | 3 | 4 | 5:
             body = mutate(rng, body)
         case _:
             pass
-    return rng.choice(_PATHS), body
+    if rng.randrange(8):
+        return rng.choice(_PATHS), "", body
+    coding = rng.choice(tuple(_CODINGS))
+    at = rng.choice((0, 0, len(body) // 2))
+    packed = b"".join(_CODINGS[coding](part) for part in (body[:at], body[at:]) if part)
+    return rng.choice(_PATHS), coding, mutate(rng, packed) if rng.randrange(3) == 0 else packed
 
 
 _READERS: dict[str, Callable[[bytes], Any]] = {
@@ -131,23 +153,32 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
-def check(given: tuple[str, bytes]) -> None:
-    """Reading never raises, twice is once; what goes out says what came in, and our fields, to every parser
-    that reads it; no hint in it is followed but ours; where KV caches are, it does not say unnoticed."""
-    path, body = given
-    endpoint, fields = _ENDPOINTS[path], read_header_facts([])
-    facts = read_body_facts(endpoint, fields, body)
-    again = read_body_facts(endpoint, fields, body)
-    assert again.transcript == facts.transcript and again.echoed_ids == facts.echoed_ids
-    fed = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)
+def check(given: tuple[str, str, bytes]) -> None:
+    """Reading never raises, twice is once; what an engine reads is known, and salted; what goes out says what
+    came in, and our fields, to every parser that reads it; no hint in it is followed but ours; of where
+    KV caches are it says nothing unnoticed."""
+    path, coding, body = given
+    endpoint = _ENDPOINTS[path]
+    fed = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s"
+    fed %= (path.encode(), coding.encode(), len(body), body)
     parser = RequestParser(_WIDE, BufferBudget(1 << 20), lambda *_: Visitor(_TENANT, path, endpoint))
     parser.hold(fed)
     request = parser.next_request()
     assert request is not None
+    with contextlib.suppress(InflationError, UnicodeError):
+        request = finish(made_plain(request, is_spliced=True))
+    body, fields = request.body, request.head.facts
+    facts, again = (read_body_facts(endpoint, fields, body) for _ in range(2))
+    assert again.transcript == facts.transcript and again.echoed_ids == facts.echoed_ids
     chunks = _OUTBOUND.chunks(request, _REPLICA, _ABILITIES, None, is_readable=facts.is_readable, hint=_OURS)
     sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]
     is_turn = endpoint.work is Work.GENERATE
-    if not (facts.is_readable and is_turn):
+    if isinstance(said := _try(json.loads, body), dict):
+        named = said.get("model")
+        assert facts.is_readable
+        assert not isinstance(named, str) or facts.model == clean_name(named) or _HALF.search(named)
+        assert fields.coding or not is_turn or _try(json.loads, sent)["cache_salt"]
+    if fields.coding or not is_turn:
         assert sent == body
     for reader, read in _READERS.items():
         got, came = _try(read, sent), _try(read, body)
@@ -156,11 +187,13 @@ def check(given: tuple[str, bytes]) -> None:
         if isinstance(came, dict):
             assert facts.moves_kv or not _names_kv(came), reader
         if isinstance(got, dict):
-            _check_hint(got, facts.is_readable and is_turn)
+            is_strict = _try(msgspec.json.decode, body) is not _UNREAD
+            _check_hint(got, is_ours=is_strict and is_turn and not fields.coding)
             if sent != body:
                 _check_rest(reader, got, came)
 
 
+_HALF = re.compile("[\ud800-\udfff]")
 _TENANT = Tenant(TenantId("t"), False)
 _WIDE = HttpLimits(max_body_bytes=1 << 20, max_buffered_bytes=1 << 21)
 _UNREAD: Any = object()
@@ -183,7 +216,7 @@ def _names_kv(read: dict[str, Any]) -> bool:
     return any(each.get(name) is not None for each in (read, *inner) for name in KV_FIELDS)
 
 
-def _check_hint(got: dict[str, Any], is_ours: bool) -> None:
+def _check_hint(got: dict[str, Any], *, is_ours: bool) -> None:
     xargs = got.get("vllm_xargs")
     if not isinstance(xargs, dict) or "turnpike" not in xargs:
         return

@@ -1,7 +1,6 @@
 """What a client can do. `docs/reference/faults.md` lists the outcomes."""
 
 import asyncio
-import gzip
 import socket
 import time
 import tracemalloc
@@ -347,14 +346,6 @@ async def test_a_chunked_request_is_framed_anew(start):
     assert seen.body == b'{"model" : "m" }' and seen.get(b"content-length") == b"16"
     for dropped in (b"transfer-encoding", b"x-late", b"authorization"):
         assert seen.get(dropped) is None
-
-
-async def test_a_compressed_body_is_not_touched(start):
-    bench = await start(hints={"cache_salt_secret": "0123456789abcdef"})
-    body = gzip.compress(b'{"model":"m","messages":[]}')
-    assert (await bench.ask(post(body, headers=b"Content-Encoding: gzip\r\n"))).status == 200
-    assert bench.backend.seen[0].body == body
-    assert bench.backend.seen[0].get(b"content-encoding") == b"gzip"
 
 
 async def test_an_empty_post(start):

@@ -52,6 +52,11 @@ def test_a_request_that_states_nothing():
             ExplicitId(schema="agent-hint", session="s", parent="p"),
         ),
         (
+            {"x-agent-hint": "eyJzZXNzaW9uX2lkIjoiw78_IiwicGFyZW50X3Nlc3Npb25faWQiOiJwIn0"},
+            {},
+            ExplicitId(schema="agent-hint", session="ÿ?", parent="p"),
+        ),
+        (
             {},
             {"vllm_xargs": {"agent_hint": '{"session_id": "s"}'}},
             ExplicitId(schema="agent-hint", session="s"),
@@ -178,7 +183,8 @@ def test_what_is_never_a_session():
     ],
 )
 def test_fields_of_other_types_and_oversized_ones(body):
-    assert read({"baggage": "session.id", "x-codex-turn-metadata": "{"}, **body) is None
+    broken = {"baggage": "session.id", "x-codex-turn-metadata": "{", "x-agent-hint": "é{"}
+    assert read(broken, **body) is None
 
 
 def test_what_hides_identity_covers_the_table():

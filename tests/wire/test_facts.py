@@ -1,6 +1,4 @@
-import gzip
 import json
-import zlib
 from typing import Any
 
 import pytest
@@ -129,9 +127,7 @@ def test_chat_keeps_nothing():
         b"[]",
         b"null",
         b'{"model": "\xff"',
-        b'{"messages": 3, "tools": {}}',
         b"[" * 100_000,
-        b"\xff\xfe{\0}\0",
     ],
 )
 def test_unreadable_bodies_are_proxied_plainly(endpoint, body):
@@ -158,18 +154,13 @@ def test_a_generation_without_a_body_is_unreadable():
     assert facts(EMBEDDINGS, b"").is_readable
 
 
-@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("Deflate", zlib.compress)])
-def test_compressed_bodies_are_read_in_a_copy(coding, pack):
-    packed = pack(encode(TURN))
-    found = facts(CHAT, packed, Content_Encoding=coding)
-    assert found.model == "m" and found.body_bytes == len(packed)
-    assert not facts(CHAT, packed[:-9], Content_Encoding=coding).is_readable
-
-
-def test_other_codings_are_not_read():
-    assert not facts(CHAT, TURN, Content_Encoding="zstd").is_readable
-    assert not facts(CHAT, TURN, Content_Encoding="gzip, gzip").is_readable
-    assert facts(CHAT, TURN, Content_Encoding="identity").is_readable
+@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "identity"])
+def test_what_is_left_of_codings_hides_what_is_not_read(coding):
+    fields = [(b"content-encoding", each.strip().encode()) for each in coding.split(",")]
+    found = read_facts(CHAT, fields, b"not json")
+    assert found.is_hidden is (coding != "identity") and not found.is_readable
+    assert read_header_facts(fields).coding == ("" if coding == "identity" else coding)
+    assert read_facts(CHAT, fields, encode(TURN)).model == "m", "some engines do not look at it"
 
 
 def test_the_model_of_a_form():
@@ -218,7 +209,7 @@ def test_of_what_is_relayed_as_much_is_known_of_where_it_may_go(endpoint, fields
 @given(endpoints, st.lists(st.tuples(names, values), max_size=3), bodies)
 def test_nothing_that_a_client_sends_raises(endpoint, fields, body):
     found = read_facts(endpoint, fields, body)
-    assert found.body_bytes == len(body)
+    assert bool(found.body_bytes) is bool(body)
 
 
 @pytest.mark.parametrize(("limit", "model"), [(10**6, "m"), (10, None)])
@@ -228,4 +219,4 @@ def test_of_a_body_that_is_too_much_the_model_is_known_if_that_is_cheap(monkeypa
     body = b'{"model":"m","stream":true,"messages":[%b{}]}' % (b"{}," * 100)
     facts = read_facts(classify("POST", "/v1/chat/completions"), [], body)
     assert (facts.is_readable, facts.is_oversized, facts.model) == (False, True, model)
-    assert facts.stream is (model is not None)
+    assert facts.stream is (model is not None) and facts.is_hidden is (model is None)

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ ENCODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "x-gzip": gzip.compress,
     "deflate": zlib.compress,
+    "zstd": zstd.compress,
 }
 
 
@@ -65,8 +67,11 @@ def test_bodies_larger_than_one_piece():
         (b"no gzip at all", "gzip"),
         (gzip.compress(b"x" * 99, mtime=0)[:-3], "gzip"),
         (gzip.compress(b"x", mtime=0) + b"more", "gzip"),
-        (gzip.compress(b"x", mtime=0) + gzip.compress(b"y", mtime=0), "gzip"),
         (b"\xffbad", "deflate"),
+        (zlib.compress(b"x") + zlib.compress(b"y"), "deflate"),
+        (zstd.compress(b"x" * 99)[:-3], "zstd"),
+        (zstd.compress(b"x") + b"more", "zstd"),
+        (zstd.compress(b"x" * (1 << 22), options={zstd.CompressionParameter.window_log: 24}), "zstd"),
         (b"", "gzip"),
     ],
 )
@@ -79,6 +84,29 @@ def test_a_bomb_is_not_inflated():
     bomb = gzip.compress(b"\0" * 8 * 2**20)
     with pytest.raises(InflationError, match="swells"):
         inflate(bomb, "gzip")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+@given(parts=st.lists(st.binary(max_size=50), min_size=1, max_size=5), size=st.integers(1, 60))
+def test_members_in_a_row_are_one_body_within_the_limits(coding, parts, size):
+    packed = b"".join(ENCODERS[coding](part) for part in parts)
+    inflater = Inflater(coding)
+    fed = (packed[at : at + size] for at in range(0, len(packed), size))
+    assert b"".join(piece for part in fed for piece in inflater.feed(part)) == b"".join(parts)
+    assert inflater.is_complete
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_empty_members_are_bounded(coding):
+    with pytest.raises(InflationError, match="bytes follow"):
+        inflate(ENCODERS[coding](b"") * (module.MAX_MEMBERS + 1), coding)
+
+
+def test_a_bomb_of_zstd_is_not_inflated_whatever_its_frame_states():
+    bomb = zstd.compress(b"\0" * 64 * 2**20)
+    assert zstd.get_frame_info(bomb).decompressed_size == 64 * 2**20
+    with pytest.raises(InflationError, match="swells"):
+        inflate(bomb, "zstd")
 
 
 def test_the_size_is_limited_whatever_the_ratio(monkeypatch):

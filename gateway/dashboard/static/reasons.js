@@ -31,6 +31,7 @@ export const REFUSALS = {
   "headers_too_large": "its headers were too large",
   "body_too_large": "its body was too large",
   "unsupported_upgrade": "it asked for another protocol",
+  "unsupported_coding": "its body is compressed in a way that is not known here",
   "request_timeout": "it was not sent in time",
   "unauthenticated": "it brought no valid key",
   "forbidden": "its key may not do this",
@@ -93,5 +94,6 @@ export const SOURCES = {
   "retry": "the same request again",
   "quote": "it quotes a known conversation",
   "adjacent": "it came at once after an answer",
+  "connection": "its body could not be read, so it is its connection's",
   "new": "nothing links it to an earlier turn",
 };

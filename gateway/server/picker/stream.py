@@ -33,7 +33,7 @@ from gateway.server.peer_door import INHERITS, PASSED
 from gateway.server.picker import answers, messages
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.receipts import receipts
-from gateway.server.request_head import RequestHead, no_room, too_large
+from gateway.server.request_head import RequestHead, take_room
 from gateway.server.request_parser import HttpRequest
 from gateway.server.response_writer import refusal_parts
 from gateway.upstream.errors import ConnectFailed
@@ -82,13 +82,13 @@ class Stream:
         self._head: RequestHead | None = None
         self._protocol = Protocol.CHAT
         self._body = bytearray()
+        self._came = b""  # as Envoy has it
         self._held = 0
         """Bytes of room for bodies."""
         self._is_duplex = self._answers_duplex = self._has_trailers = False
+        self._is_placed = self._is_reading = False
         self._passed: Passed | None = None
         self._ticket: Ticket | None = None
-        self._is_placed = False
-        self._is_reading = False
         self._receipts = b""
         self._observer: ResponseObserver | None = None
         self._milestones: Milestones | None = None
@@ -205,12 +205,7 @@ class Stream:
     async def _body_came(self, part: bytes, is_last: bool) -> Sequence[Any]:
         if self._head is None or self._ticket is not None:
             raise _out_of_order()
-        limits = self._config.server.limits
-        if len(self._body) + len(part) > limits.max_body_bytes:
-            raise _RefusedError(too_large(limits).refusal)
-        if not self._picking.budget.take(self._head.visitor.tenant.id, len(part)):
-            raise _RefusedError(no_room())
-        self._held += len(part)
+        self._hold(self._head, len(part), whole=len(self._body) + len(part))
         if not is_last:
             self._body += part
             return []
@@ -221,24 +216,32 @@ class Stream:
         finally:
             self._let_go()
 
+    def _hold(self, head: RequestHead, more: int, *, whole: int) -> None:
+        refusal = take_room(self._picking.budget, self._config.server.limits, head, more, whole=whole)
+        if refusal is not None:
+            raise _RefusedError(refusal)
+        self._held += more
+
     def _let_go(self) -> None:
         if self._held and self._head is not None:
             self._picking.budget.give_back(self._head.visitor.tenant.id, self._held)
             self._held = 0
 
     async def _decide(self, of: str, request: HttpRequest) -> Sequence[Any]:
-        asking = self._picking.asking
-        facts = await in_task(asking.read(request))
+        asking, came, self._came = self._picking.asking, request, request.body
+        request = await in_task(asking.reading.plain(came))
+        if request is not came:
+            self._hold(request.head, len(request.body), whole=len(request.body))
+        facts = await in_task(asking.reading.read(request))
         if (refusal := asking.refusal_of(request, facts)) is not None:
             raise _RefusedError(refusal)
 
         async def pass_on(link: Replica | None, inherits: bool) -> bool:
-            return await self._pass_on(of, request, link, inherits)
+            return await self._pass_on(of, came, link, inherits)
 
         if self._links is not None and not await asking.is_ours(request, facts, None, pass_on):
             return []
-        ticket = self._ticket = await asking.open(request, facts)
-        self._open.enter_context(ticket)
+        ticket = self._ticket = self._open.enter_context(await asking.open(request, facts))
         ticket.on_cancel = self._stop
         decision, replica = await self._placed(ticket)
         self._is_placed = True
@@ -296,15 +299,15 @@ class Stream:
         self, of: str, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
     ) -> Sequence[Any]:
         """What Envoy is to send is what the proxy would."""
-        asking = self._picking.asking
-        assert self._ticket is not None
+        asking, head = self._picking.asking, self._head
+        assert self._ticket is not None and head is not None
         priority = asking.priority(request, replica, decision)
-        self._replica = replica if priority is not None else None
+        self._replica = None if priority is None else replica
         first, *rest = asking.chunks(self._ticket, decision, request, facts, replica, priority=priority)
         lines, _, begun = bytes(first).partition(b"\r\n\r\n")
         body = b"".join((begun, *rest))
-        change = answers.following(request.head, lines, replica)
-        is_changed = body != request.body
+        change = answers.following(head, lines, replica)
+        is_changed = body != self._came
         endpoint = (await replica.endpoint()).encode()
         if self._is_duplex and of == answers.REQUEST_BODY:
             if is_changed:
