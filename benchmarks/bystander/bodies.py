@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from backports import zstd
+
 from tests.wire.adversarial import texts, tokens
 
 MODEL: Final = "m"
@@ -18,9 +20,9 @@ _COMPLETIONS: Final = "/v1/completions"
 class Attack:
     """A request, ready to be sent."""
 
-    def __init__(self, name: str, path: str, body: bytes, *, is_gzip: bool = False) -> None:
+    def __init__(self, name: str, path: str, body: bytes, *, coding: str = "") -> None:
         self.name = name
-        coding = "content-encoding: gzip\r\n" if is_gzip else ""
+        coding = f"content-encoding: {coding}\r\n" if coding else ""
         head = f"POST {path} HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\n{coding}"
         self.wire = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
@@ -82,6 +84,10 @@ SHAPES: Final[dict[str, tuple[str, bytes, Callable[[int], bytes], bytes]]] = {
     "escapes": (_CHAT, _HEAD + _SAID + b'"', lambda size: b"\\u0041" * (size // 6), b'"}]}'),
     "surrogates": (_CHAT, _HEAD + _SAID + b'"', lambda size: b"\\ud800" * (size // 6), b'"}]}'),
     "not UTF-8": (_CHAT, _HEAD + _SAID + b'"', lambda size: b"\xff" * size, b'"}]}'),
+    "halves as bytes": (_CHAT, _HEAD + _SAID + b'"', lambda size: b"\xed\xa0\x80" * (size // 3), b'"}]}'),
+    "no numbers": (_CHAT, b'{"model":"m","x":[', _many(b"NaN"), b'],"messages":[]}'),
+    "image and no number": (_CHAT, b'{"model":"m","x":NaN,"messages":["', lambda size: b"QUJD" * (size // 4),
+                            b'"]}'),
     "quoted quotes": (_CHAT, _HEAD + _SAID + b'"', lambda size: b'\\"' * (size // 2), b'"}]}'),
     "arguments of arguments": (_CHAT, _HEAD + _SAID + b'"","tool_calls":[{"id":"c","function":{"arguments":"',
                                lambda size: b"[" * (size // 2) + b"]" * (size // 2), b'"}}]}]}'),
@@ -92,12 +98,19 @@ SHAPES: Final[dict[str, tuple[str, bytes, Callable[[int], bytes], bytes]]] = {
 }  # fmt: skip
 
 
+_RECODED: Final = ("an image", "parts", "short messages")
+
+
 def shaped(size: int) -> Iterator[Attack]:
     """What costs by how much there is of it."""
     for name, (path, before, middle, after) in SHAPES.items():
         body = _around(before, middle, after, size)
         yield Attack(name, path, body)
-        yield Attack(f"{name}, compressed", path, gzip.compress(body, 1), is_gzip=True)
+        yield Attack(f"{name}, compressed", path, gzip.compress(body, 1), coding="gzip")
+        if name in _RECODED:
+            yield Attack(f"{name}, in zstd", path, zstd.compress(body, 1), coding="zstd")
+            half = _around(before, middle, after, size // 2)
+            yield Attack(f"{name}, in UTF-16", path, half.decode().encode("utf-16"))
 
 
 def spoken(size: int, rng: random.Random, count: int) -> Iterator[Attack]:

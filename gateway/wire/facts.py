@@ -124,19 +124,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
 
 def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestFacts:
     """The facts of a request whose body is complete."""
-    return read_body_facts(endpoint, read_header_facts(headers), body)
-
-
-def read_body_facts(
-    endpoint: Endpoint,
-    header: HeaderFacts,
-    body: bytes,
-    *,
-    is_relayed: bool = False,
-    before: GrownBodies | None = None,
-) -> RequestFacts:
-    """The same, where the header fields have been read before; the rest as `reading_body_facts` says."""
-    return finish(reading_body_facts(endpoint, header, body, is_relayed=is_relayed, before=before))
+    return finish(reading_body_facts(endpoint, read_header_facts(headers), body))
 
 
 def reading_body_facts(
@@ -147,9 +135,9 @@ def reading_body_facts(
     is_relayed: bool = False,
     before: GrownBodies | None = None,
 ) -> Generator[None, None, RequestFacts]:
-    """The same in slices, for large bodies and for those that swell. `is_relayed`: of a turn nothing is read
-    but what says where it may go: its model, the stored state that it builds on, KV caches that it names.
-    `before`: bodies that this one may begin with."""
+    """The same in slices, where the header fields have been read before. `is_relayed`: of a turn it is read
+    only where it may go: its model, the stored state that it builds on, KV caches that it names. `before`:
+    bodies that this one may begin with."""
     is_turn = endpoint.work is Work.GENERATE
     is_relayed = is_relayed and is_turn
     plain, is_oversized = body, False
@@ -170,7 +158,7 @@ def reading_body_facts(
     moves_kv = yield from may_have_kv_fields(body)
     facts = msgspec.structs.replace(facts, moves_kv=moves_kv, is_oversized=is_oversized)
     if is_oversized and plain:
-        facts = yield from _outlined(endpoint, header, plain, facts)
+        facts = _outlined(endpoint, header, plain, facts)
     return msgspec.structs.replace(facts, is_relayed=is_relayed)
 
 
@@ -185,16 +173,21 @@ def _read(
 ) -> Generator[None, None, RequestFacts]:
     """Raises one of `UNREADABLE`. `is_anew`: what can be read of it is, whatever the rest is like."""
     is_turn, is_responses = endpoint.work is Work.GENERATE, endpoint.protocol is Protocol.RESPONSES
-    fields: RequestBody
-    items: Sequence[Raw]
-    if is_anew:
+    fields = RequestBody()
+    items: Sequence[Raw] = ()
+    grown = before.decode(plain, is_responses=is_responses) if before is not None else None
+    if grown is not None:
+        fields, items = grown
+    elif is_anew:
         yield from measuring(plain)
         fields = decode_each(plain, is_responses=is_responses)
         items = items_of(fields)
     elif plain or is_turn:
-        fields, items = yield from _fields(plain, before, is_responses=is_responses)
-    else:
-        fields, items = RequestBody(), ()
+        small = decode_small_body(plain, is_responses=is_responses)
+        fields = small or (yield from decoding_body(plain, is_responses=is_responses))
+        items = items_of(fields)
+        if before is not None:
+            items = before.remember(plain, items, is_responses=is_responses)
     placing = _placing_facts(endpoint, fields, items, plain)
     if is_relayed:
         return msgspec.structs.replace(placing, is_relayed=True)
@@ -208,34 +201,11 @@ def _read(
     return _with_session_facts(placing, header, fields, items, said)
 
 
-def _fields(
-    plain: bytes, before: GrownBodies | None, *, is_responses: bool
-) -> Generator[None, None, tuple[RequestBody, Sequence[Raw]]]:
-    """And the items of the conversation."""
-    grown = before.decode(plain, is_responses=is_responses) if before is not None else None
-    if grown is not None:
-        return grown
-    small = decode_small_body(plain, is_responses=is_responses)
-    fields = small or (yield from decoding_body(plain, is_responses=is_responses))
-    items = items_of(fields)
-    if before is not None:
-        items = before.remember(plain, items, is_responses=is_responses)
-    return fields, items
-
-
-def _outlined(
-    endpoint: Endpoint, header: HeaderFacts, plain: bytes, unread: RequestFacts
-) -> Generator[None, None, RequestFacts]:
+def _outlined(endpoint: Endpoint, header: HeaderFacts, plain: bytes, unread: RequestFacts) -> RequestFacts:
     """What is known of a request whose conversation would take too long to be read: whose it is, and where it
     may go. Items may refer to what is stored, so nothing is said of these."""
     try:
-        try:
-            fields = decode_outline(plain)
-        except Oversized:
-            return unread
-        except UNREADABLE as error:
-            plain = yield from strict_copy(plain, is_deep=isinstance(error, RecursionError))
-            fields = decode_outline(plain)
+        fields = decode_outline(plain)
     except UNREADABLE:
         return unread
     placing = _placing_facts(endpoint, fields, (), plain)

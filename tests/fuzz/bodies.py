@@ -29,7 +29,7 @@ from gateway.server.request_parser import RequestParser
 from gateway.server.tenants import Tenant
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_body_facts
+from gateway.wire.facts import reading_body_facts
 from gateway.wire.inflate import InflationError
 from gateway.wire.kv_fields import KV_FIELDS
 from gateway.wire.slices import finish
@@ -168,7 +168,7 @@ def check(given: tuple[str, str, bytes]) -> None:
     with contextlib.suppress(InflationError, UnicodeError):
         request = finish(made_plain(request, is_spliced=True))
     body, fields = request.body, request.head.facts
-    facts, again = (read_body_facts(endpoint, fields, body) for _ in range(2))
+    facts, again = (finish(reading_body_facts(endpoint, fields, body)) for _ in range(2))
     assert again.transcript == facts.transcript and again.echoed_ids == facts.echoed_ids
     chunks = _OUTBOUND.chunks(request, _REPLICA, _ABILITIES, None, is_readable=facts.is_readable, hint=_OURS)
     sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]

@@ -62,18 +62,6 @@ async def test_hints_go_with_the_name_that_is_sent(start):
     assert said.pop("cache_salt") and said == {"model": BIG, "prompt": "hi", "max_tokens": 100}
 
 
-async def test_a_compressed_body_is_sent_on_plain(start):
-    bench = await with_pools(start, SMART)
-    body = BODIES[b"/v1/messages"].encode()
-    headers = b"Content-Encoding: gzip\r\n"
-    await bench.ask(post(gzip.compress(body), b"/v1/messages", headers))
-    seen = bench.backends[0].seen[-1]
-    assert seen.get(b"content-encoding") is None and json.loads(seen.body) == {
-        **json.loads(body),
-        "model": BIG,
-    }
-
-
 @pytest.mark.parametrize(
     ("limits", "status"), [({"max_body_bytes": 50_000}, 413), ({"max_buffered_bytes": 50_000}, 503)]
 )

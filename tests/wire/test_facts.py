@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import ExplicitId, Protocol, RequestFacts, Transcript, Work
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_body_facts, read_facts, read_header_facts
+from gateway.wire.facts import read_facts, read_header_facts, reading_body_facts
 from gateway.wire.hashing import hash_text
+from gateway.wire.slices import finish
 from tests.wire.shapes import assistant, encode, headers, result, user
 
 CHAT = classify("POST", "/v1/chat/completions")
@@ -200,7 +201,7 @@ that_say_where = st.lists(st.sampled_from(list(_SAYS_WHERE))).map(
 @given(endpoints, st.lists(st.tuples(names, values), max_size=3), bodies | that_say_where)
 def test_of_what_is_relayed_as_much_is_known_of_where_it_may_go(endpoint, fields, body):
     known, header = read_facts(endpoint, fields, body), read_header_facts(fields)
-    relayed = read_body_facts(endpoint, header, body, is_relayed=True)
+    relayed = finish(reading_body_facts(endpoint, header, body, is_relayed=True))
     assert [getattr(relayed, name) for name in _WHERE] == [getattr(known, name) for name in _WHERE]
     assert relayed.is_relayed is (endpoint.work is Work.GENERATE)
     assert not relayed.is_relayed or relayed.transcript == Transcript()

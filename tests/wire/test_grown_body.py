@@ -12,9 +12,10 @@ from gateway.domain.request import NO_WORDS, RequestFacts
 from gateway.wire import grown_body as module
 from gateway.wire.body import decode_small_body
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import HeaderFacts, read_body_facts, read_header_facts
+from gateway.wire.facts import HeaderFacts, read_header_facts, reading_body_facts
 from gateway.wire.grown_body import GrownBodies
 from gateway.wire.hashing import hash_seed, seed_hashes
+from gateway.wire.slices import finish
 from tests.examples import examples
 
 HEADER: HeaderFacts = read_header_facts([(b"content-type", b"application/json")])
@@ -64,7 +65,7 @@ def body(path: str, turns: int, *, who: str = "a", compact: bool = True, first: 
 
 
 def read(path: str, data: bytes, before: GrownBodies | None = None) -> RequestFacts:
-    return read_body_facts(classify("POST", path), HEADER, data, before=before)
+    return finish(reading_body_facts(classify("POST", path), HEADER, data, before=before))
 
 
 def told(facts: RequestFacts) -> tuple[Any, ...]:
