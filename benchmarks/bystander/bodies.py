@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from backports import zstd
-
+from gateway.wire.inflate import zstd
 from tests.wire.adversarial import texts, tokens
 
 MODEL: Final = "m"

@@ -12,9 +12,9 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 if sys.version_info >= (3, 14):
-    from compression import zstd
+    from compression import zstd as zstd
 else:
-    from backports import zstd
+    from backports import zstd as zstd
 
 if TYPE_CHECKING:
     from zlib import _Decompress as _Stream

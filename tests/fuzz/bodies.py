@@ -13,7 +13,6 @@ import jiter
 import msgspec
 import orjson
 import pydantic_core
-from backports import zstd
 
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
@@ -30,7 +29,7 @@ from gateway.server.tenants import Tenant
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import reading_body_facts
-from gateway.wire.inflate import InflationError
+from gateway.wire.inflate import InflationError, zstd
 from gateway.wire.kv_fields import KV_FIELDS
 from gateway.wire.slices import finish
 from tests.fuzz.mutation import WORDS, mutate, spelt, value

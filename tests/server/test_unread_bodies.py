@@ -8,11 +8,11 @@ import zlib
 from typing import Any
 
 import pytest
-from backports import zstd
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.server.tenants import hash_key
+from gateway.wire.inflate import zstd
 from tests.examples import examples
 from tests.server.bench import Bench, Exchange, answer, eventually, post
 from tests.server.test_models import listing

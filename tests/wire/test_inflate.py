@@ -4,12 +4,11 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import inflate as module
-from gateway.wire.inflate import INFLATABLE, Inflater, InflationError, inflating
+from gateway.wire.inflate import INFLATABLE, Inflater, InflationError, inflating, zstd
 from gateway.wire.slices import finish
 
 
