@@ -12,9 +12,9 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 if sys.version_info >= (3, 14):
-    from compression import zstd as zstd
+    from compression import zstd as zstd  # noqa: PLC0414 - for tests, too
 else:
-    from backports import zstd as zstd
+    from backports import zstd as zstd  # noqa: PLC0414 - for tests, too
 
 if TYPE_CHECKING:
     from zlib import _Decompress as _Stream
