@@ -110,10 +110,18 @@ def _through_gateway(path: Route, raw: bytes) -> tuple[Message, Message, Message
     return tuple(map(exchange.parse, (raw, to_backend, from_backend, got)))  # type: ignore[return-value]
 
 
+def _as_it_came(got: Message) -> list[tuple[bytes, bytes]]:
+    """Without the one line that an event stream gets, so that no proxy before the gateway holds it back."""
+    headers = got.end_to_end()
+    if dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"):
+        headers.remove((b"X-Accel-Buffering", b"no"))
+    return headers
+
+
 def _check(path: Route, raw: bytes) -> Message:
     sent, received, answered, got = _through_gateway(path, raw)
     assert got.start_line == answered.start_line
-    assert got.end_to_end() == answered.end_to_end()
+    assert _as_it_came(got) == answered.end_to_end()
     assert got.body == answered.body
     assert received.start_line == sent.start_line
     assert received.body == sent.body
@@ -130,7 +138,7 @@ def _check_against_direct(path: Route, raw: bytes) -> Message:
     direct = exchange.parse(exchange.send(path.engine_port, raw))
     got = _check(path, raw)
     assert got.start_line == direct.start_line
-    assert [h[0] for h in got.end_to_end()] == [h[0] for h in direct.end_to_end()]
+    assert [h[0] for h in _as_it_came(got)] == [h[0] for h in direct.end_to_end()]
     assert _gist(got) == _gist(direct)
     return got
 
