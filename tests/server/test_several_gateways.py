@@ -1,12 +1,15 @@
 """Two gateways before one store: a session lives at one of them, whoever receives its turns."""
 
 import asyncio
+import contextlib
 import json
+import ssl
 from collections import Counter
 from functools import partial
 from typing import Any
 
 import pytest
+import trustme
 
 from gateway.server.peers import Peers
 from gateway.shared_state.protocol import StoreUnavailable
@@ -20,7 +23,7 @@ PATIENCE_S = 10.0
 @pytest.fixture
 def several(start, store_url):
     async def start_several(count: int = 2, **settings: Any) -> list[Bench]:
-        shared = {"url": store_url, "deadline_ms": 1000}
+        shared = {"url": store_url, "deadline_ms": 1000, **settings.pop("shared", {})}
         benches = [await start(fleet_secret=SECRET, shared=shared, **settings) for _ in range(count)]
         await eventually(lambda: all(len(peers_of(bench).alive) == count - 1 for bench in benches))
         return benches
@@ -70,7 +73,8 @@ async def ask(bench: Bench, among: list[Bench], task: str, step: int, **fields: 
     return response
 
 
-async def test_an_answer_that_streams_is_passed_on_as_it_comes(several):
+@pytest.mark.parametrize("is_silent", [False, True], ids=["lives", "misses its heartbeat"])
+async def test_an_answer_that_streams_is_passed_on_as_it_comes(several, monkeypatch, is_silent):
     gateways = await several()
     first = await ask(gateways[0], gateways, "stream", 0)
     home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
@@ -88,6 +92,10 @@ async def test_an_answer_that_streams_is_passed_on_as_it_comes(several):
     head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
     assert b"text/event-stream" in head and session_of(first).encode() in head
     assert DELTA in await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
+    if is_silent:
+        fall_silent(home, monkeypatch)
+        await eventually(lambda: not peers_of(other).alive)
+        await asyncio.sleep(0.3)
     goes_on.set()
     rest = await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), PATIENCE_S)
     assert DELTA in rest and DONE in rest
@@ -126,19 +134,45 @@ async def test_a_session_goes_on_where_its_state_is(several, monkeypatch):
 
 async def kill(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if its process had died: nothing listens any more, and it says nothing more of itself."""
-    peers = peers_of(bench)
     bench.gateway.listener.close()
-    peers.listener.close()
+    peers_of(bench).listener.close()
+    fall_silent(bench, monkeypatch)
 
+
+def fall_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def exchange(*_: Any) -> dict[str, bytes]:
         raise StoreUnavailable
 
-    monkeypatch.setattr(peers._store, "exchange", exchange)
-    monkeypatch.setattr(peers._direct, "tell", says_nothing)
+    monkeypatch.setattr(peers_of(bench)._store, "exchange", exchange)
+    monkeypatch.setattr(peers_of(bench)._direct, "tell", says_nothing)
 
 
-async def says_nothing(*_: Any) -> None:
-    pass
+async def says_nothing(*_: Any) -> bool:
+    return True
+
+
+async def test_gateways_that_have_certificates_speak_tls_with_one_another_alone(several, tmp_path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("gateways.internal").private_key_and_cert_chain_pem.write_to_path(
+        str(tmp_path / "own.pem")
+    )
+    own = {"peer_tls_certificate": str(tmp_path / "own.pem"), "peer_tls_key": str(tmp_path / "own.pem")}
+    tls = {**own, "peer_tls_ca": str(tmp_path / "ca.pem"), "peer_tls_server_name": "gateways.internal"}
+    gateways = await several(2, shared=tls)
+    sessions = {session_of(await ask(gateways[step % 2], gateways, "tls", step)) for step in range(4)}
+    assert len(sessions) == 1 and sum(peers_of(bench).passed_on for bench in gateways) >= 2
+    port = peers_of(gateways[0]).listener.port
+    nobody = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    for context in (None, nobody):  # in clear, and without a certificate of its own
+        name = "gateways.internal" if context else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+        writer.write(post())
+        with pytest.raises((OSError, EOFError)):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 def lose_the_store(gateways: list[Bench], monkeypatch: pytest.MonkeyPatch) -> None:

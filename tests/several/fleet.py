@@ -357,7 +357,7 @@ async def running_fleet(
     replicas = ", ".join(f'{{ url = "{each.url}" }}' for each in engines.backends)
     whole = (
         f'{server}[shared]\nurl = "{redis.url}"\ndeadline_ms = {deadline_ms}\n'
-        f'secret_file = "{directory}/secret"\n'
+        f"{secret_of(directory)}"
         f"[[pools]]\nreplicas = [{replicas}]\n{settings}"
     )
     processes = [GatewayProcess(directory, f"gateway-{number}", whole, command) for number in range(gateways)]
@@ -379,6 +379,11 @@ async def running_fleet(
             each.kill()
         redis.kill()
         await engines.close()
+
+
+def secret_of(directory: Path) -> str:
+    """The line of the settings."""
+    return f'secret_file = "{directory}/secret"\n'
 
 
 def now() -> float:
