@@ -33,8 +33,8 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     peer_url: Annotated[str, Meta(pattern=r"^https?://[^/]+:\d{1,5}\Z"), PRIVATE] | None = None
     """How the others reach that; by default its address."""
     peer_tls_certificate: Annotated[str, PRIVATE] | None = None
-    """PEM file with the certificate chain that this gateway shows to the others, as server and as client; they
-    then speak TLS with one another, pickers too. Read at the start."""
+    """PEM file with the certificate chain that this gateway shows to the others, as server and as client:
+    they then speak TLS, pickers too. Read at the start."""
     peer_tls_key: Annotated[str, PRIVATE] | None = None
     """PEM file with its private key."""
     peer_tls_ca: Annotated[str, PRIVATE] | None = None
@@ -51,7 +51,7 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tls = (self.peer_tls_certificate, self.peer_tls_key, self.peer_tls_ca)
         if None in tls and tls != (None, None, None):
             raise ValueError("peer_tls_certificate, peer_tls_key and peer_tls_ca go together")
-        if self.has_tls != (self.peer_url or self.peer_scheme).startswith("https"):
+        if (self.peer_url or "").startswith("http://" if self.has_tls else "https://"):
             raise ValueError(
                 "peer_url begins with https:// where peer_tls_certificate is set, else with http://"
             )

@@ -1,8 +1,8 @@
 """What gateways announce of themselves, in the store and over their own listeners, and whom to believe.
 
-An announcement is sealed with the fleet's secret under its gateway's origin, which is drawn anew at each start.
-It carries a number that grows: what is not greater than the one known is no news, and a gateway without news
-is gone after a second, by the clock of who listens. So an old announcement that somebody puts back counts for
+An announcement is sealed with the fleet's secret under its gateway's origin, which each start draws anew. It
+carries a number that grows: what is not greater than the one known is no news, and a gateway without news is
+gone after a second, by the clock of who listens. So an old announcement that somebody puts back counts for
 nothing where its gateway was known. Where it was not, it counts for nothing either until who listens at its
 URL has answered a question that nobody asked before, sealed with the secret.
 
@@ -83,20 +83,15 @@ class DirectTalk:
         now = self._now()
         self._heard = {name: each for name, each in self._heard.items() if now - each[0] < _KEPT_S}
         self._proven = {name: url for name, url in self._proven.items() if name in self._heard}
-        return {
-            name: told
-            for name, (at_s, told) in self._heard.items()
-            if now - at_s < LASTS_S and self._proven.get(name) == told.url
-        }
+        return {name: told for name, told in self._fresh() if self._proven.get(name) == told.url}
 
     def unproven(self) -> dict[str, str]:
         """Where to ask those of whom nothing counts yet."""
+        return {name: told.url for name, told in self._fresh() if self._proven.get(name) != told.url}
+
+    def _fresh(self) -> list[tuple[str, Told]]:
         now = self._now()
-        return {
-            name: told.url
-            for name, (at_s, told) in self._heard.items()
-            if now - at_s < LASTS_S and self._proven.get(name) != told.url
-        }
+        return [(name, told) for name, (at_s, told) in self._heard.items() if now - at_s < LASTS_S]
 
     def answer(self, body: bytes, announced: bytes) -> bytes:
         """To what another one says directly."""

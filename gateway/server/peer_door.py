@@ -29,17 +29,12 @@ class Passing:
 
     def header(self, to: str, client: str) -> bytes:
         """The value of `PASSED` for a gateway of that origin."""
-        return (
-            self._seal.of(to.encode(), client.encode("ascii")).hex().encode() + b" " + client.encode("ascii")
-        )
+        value = client.encode("ascii", "replace")
+        return self._seal.of(to.encode(), value).hex().encode() + b" " + value
 
     def client_of(self, header: bytes, origin: str) -> str | None:
         """None if no gateway of the fleet says so to the one of this origin."""
-        _, _, client = header.partition(b" ")
-        try:
-            name = client.decode("ascii")
-        except UnicodeDecodeError:
-            return None
+        name = header.partition(b" ")[2].decode("ascii", "replace")
         return name if name and hmac.compare_digest(header, self.header(origin, name)) else None
 
 

@@ -7,6 +7,7 @@ TLS nothing is sent to an address that is neither loopback nor in a network that
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
@@ -29,8 +30,6 @@ from gateway.wire.splice import Chunk
 
 _log: Final = logging.getLogger(__name__)
 _CONNECT_WITHIN_S: Final = 0.5
-_MAX_WARNED: Final = 16
-"""Gateways."""
 BACK: Final = b"x-turnpike-passed: back\r\n"
 """In an answer: the request is not for the one that got it, which did nothing with it."""
 PassOn = Callable[[Replica | None, bool], Awaitable[bool]]
@@ -46,7 +45,6 @@ class PeerLinks:
         self._tls = tls
         self._named = TrustedProxies(config.shared.peer_plaintext_networks)
         self._keepalive_s = config.server.limits.tcp_keepalive_s
-        self._warned: set[str] = set()
         self._config = msgspec.structs.replace(
             config.upstream,
             connect_timeout_s=_CONNECT_WITHIN_S,
@@ -67,11 +65,7 @@ class PeerLinks:
         except ValueError:
             return False
         if address.is_tls is not (self._tls is not None):
-            if url not in self._warned and len(self._warned) < _MAX_WARNED:
-                self._warned.add(url)
-                _log.warning(
-                    "the gateway at %s speaks TLS and this one does not, or the other way round", url
-                )
+            _warn(url)
             return False
         self._leave(origin)
         self._links[origin] = Replica(
@@ -170,3 +164,8 @@ class PeerLinks:
             lines.append(b"%s: 1\r\n" % INHERITS)
         lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))
         return [b"".join(lines), request.body] if request.body else [b"".join(lines)]
+
+
+@lru_cache(16)  # once for each
+def _warn(url: str) -> None:
+    _log.warning("the gateway at %s speaks TLS and this one does not, or the other way round", url)

@@ -219,12 +219,6 @@ class RemoteStore(ABC):
         if self._breaker.failed(began=began, now=self._loop.time()):
             self._opened(why)
 
-    def _lost(self, why: str) -> None:
-        """The only connection is gone."""
-        if self._breaker.is_closed:
-            self._breaker.open()
-            self._opened(why)
-
     def _opened(self, why: str) -> None:
         _log.warning("the shared store %s is down: %s", self._name, why)
         if not self._is_closed:

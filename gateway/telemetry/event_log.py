@@ -11,7 +11,6 @@ a wrong one of that size. Hashes are keyed (`gateway/wire/hashing.py`), and the 
 hash of an agent type, which outlives processes, is keyed for the log alone.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final
@@ -28,7 +27,6 @@ from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import KvEventsConfig, ReplicaConfig
 from gateway.core.commands import Command, Dispatch, Publish, Refuse, Spend
 from gateway.core.events import Event, RequestArrived, SpendRemembered
-from gateway.domain.ids import SessionId
 from gateway.domain.records import BoundReached, TurnArrived
 from gateway.domain.request import RequestFacts
 from gateway.domain.spending import OTHER_AGENTS, Spent
@@ -49,43 +47,9 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     """A replay compares hashes that it makes with those in the log, so it needs what keyed them."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    at_s: float
-    event: Event
-    commands: msgspec.Raw
-    records: msgspec.Raw
-
-
-class RecordedIds(Iterator[SessionId]):
-    """The names that sessions got, for a brain that is told a log again."""
-
-    def __init__(self) -> None:
-        self._next: deque[SessionId] = deque()
-
-    def read(self, entry: Entry) -> None:
-        """Before the brain is told this entry's event."""
-        self._next.clear()
-        if _STARTED in bytes(entry.records):
-            records = _told.decode(entry.records)
-            self._next += [told.session for told in records if told.type == "session_start" and told.session]
-
-    def __next__(self) -> SessionId:
-        """A session that nobody started then is a difference, and is shown under this name."""
-        return self._next.popleft() if self._next else SessionId("s-not-recorded")
-
-
-class _Told(msgspec.Struct):
-    type: str
-    session: SessionId | None = None
-
-
-_STARTED: Final = b'"session_start"'
-_told: Final = msgspec.json.Decoder(list[_Told])
 _encoder: Final = msgspec.json.Encoder(enc_hook=hash_words)
 _word_encoder: Final = msgspec.json.Encoder(enc_hook=hash_all_words)
 _event: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event, dec_hook=words_of_hashes)
-_entry: Final = msgspec.json.Decoder(Entry, dec_hook=words_of_hashes)
-_beginning: Final = msgspec.json.Decoder(Beginning)
 
 
 def encode_event(event: Event, *, has_words: bool) -> bytes:
@@ -151,19 +115,6 @@ def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:
 def encode_beginning(config: Config, *, version: str, needs_key: bool = False) -> bytes:
     settings = without_secrets(config)
     return _encoder.encode(Beginning(version=version, settings=settings, needs_key=needs_key))
-
-
-def decode_beginning(line: bytes) -> Beginning:
-    """Raises ValueError."""
-    beginning = _beginning.decode(line)
-    if beginning.turnpike_events != VERSION:
-        raise ValueError(f"an event log of version {beginning.turnpike_events}, not {VERSION}")
-    return beginning
-
-
-def decode_entry(line: bytes) -> Entry:
-    """Raises ValueError."""
-    return _entry.decode(line)
 
 
 _SHELL: Final = frozenset(

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 import msgspec
@@ -65,7 +66,7 @@ class Attacker:
                         admin.hset(PREFIX + b"g", name, LAPSES_NEVER + seal + forged)
                 admin.hset(PREFIX + b"g", b"another", LAPSES_NEVER + value[HEAD:])
             keys = list(admin.scan_iter(PREFIX + b"e:*", count=1000))
-            for key, other in zip(keys, keys[1:], strict=False):
+            for key, other in pairwise(keys):
                 admin.set(key, self.seen.get(other, b"\x01forged"), keepttl=True)
 
     def put(self, origin: bytes, announced: bytes) -> None:
