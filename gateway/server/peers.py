@@ -102,7 +102,7 @@ class Peers:
         self._origin = secrets.token_hex(6)
         self._passing = Passing(secret)
         self._tls = PeerTls.of(config.shared)
-        self.links = PeerLinks(config, self._passing, self._tls.client if self._tls is not None else None)
+        self.links = PeerLinks(config, self._passing, self._tls.client)
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
@@ -128,11 +128,10 @@ class Peers:
             secret,
             now,
             passing=self._passing,
-            tls=self._tls.client if self._tls is not None else None,
+            tls=self._tls.client,
             server_name=config.shared.peer_tls_server_name,
         )
         self._asking: asyncio.Task[bool] | None = None
-        """Those of whom nothing counts yet."""
         self._drain_seal = Seal(secret, "drains")
         self._has_shared = False
         self._numbers = count(1)
@@ -164,11 +163,13 @@ class Peers:
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(handler, self.door(clients.door), clients.limits, now=self._now)
         host, port = split_listen(self._config.peer_listen)
-        tls = self._tls.server if self._tls is not None else None
-        await self.listener.open(await listening_sockets(host, port), tls)
+        await self.listener.open(await listening_sockets(host, port), self._tls.server)
         host = f"[{host}]" if ":" in host else host
         self._url = self._config.peer_url or f"{self._config.peer_scheme}://{host}:{self.listener.port}"
         await self.tell()
+        if self._asking is not None:  # clients come next, whose sessions may be the others'
+            await self._asking
+            await self.tell()
 
     def door(self, door: Door) -> PeerDoor:
         """For what peers pass on, in place of the door for clients."""
@@ -253,9 +254,8 @@ class Peers:
         await self._put_drains(self._drains.hear(drains))
 
     def _read_drain(self, name: str, said: bytes) -> Drain | None:
-        value = self._drain_seal.take(name.encode(), said)
-        with contextlib.suppress(msgspec.MsgspecError):  # another version of us
-            return msgspec.msgpack.decode(value, type=Drain) if value is not None else None
+        with contextlib.suppress(msgspec.MsgspecError):  # nobody's of the fleet, or of another version of us
+            return msgspec.msgpack.decode(self._drain_seal.take(name.encode(), said) or b"", type=Drain)
         return None
 
     def _take_in(self, others: dict[str, Told]) -> None:

@@ -75,6 +75,7 @@ class RemoteStore(ABC):
         """Connects, within `CONNECT_S`. A store that is not there is probed until it is."""
         await self._probe()
         if not self.is_up and not self._is_closed:
+            _log.warning("the shared store %s does not answer: serving alone until it does", self._name)
             self._keep_probing()
 
     async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:

@@ -21,16 +21,16 @@ def upstream_tls(config: Config) -> ssl.SSLContext | None:
 
 
 class PeerTls(NamedTuple):
-    """Both sides show a certificate of `peer_tls_ca`."""
+    """Both sides show a certificate of `peer_tls_ca`; None for gateways that speak in clear."""
 
-    server: ssl.SSLContext
-    client: ssl.SSLContext
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
 
     @classmethod
-    def of(cls, config: SharedConfig) -> "PeerTls | None":
-        """None for gateways that speak in clear. Blocks; raises OSError."""
+    def of(cls, config: SharedConfig) -> "PeerTls":
+        """Blocks; raises OSError."""
         if config.peer_tls_certificate is None:
-            return None
+            return cls()
         server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=config.peer_tls_ca)
         server.verify_mode = ssl.CERT_REQUIRED
         client = ssl.create_default_context(cafile=config.peer_tls_ca)

@@ -98,6 +98,17 @@ def tls_upstream(certificates: tuple[trustme.CA, dict[str, str]]) -> dict[str, A
 
 
 @pytest.fixture
+def peer_tls(tmp_path: Path) -> dict[str, str]:
+    """The settings with which gateways speak TLS with one another, by a name that their addresses are not."""
+    authority = trustme.CA()
+    own, ca = str(tmp_path / "own.pem"), str(tmp_path / "peers.pem")
+    authority.cert_pem.write_to_path(ca)
+    authority.issue_cert("gateways.internal").private_key_and_cert_chain_pem.write_to_path(own)
+    files = {"peer_tls_certificate": own, "peer_tls_key": own, "peer_tls_ca": ca}
+    return {**files, "peer_tls_server_name": "gateways.internal"}
+
+
+@pytest.fixture
 def certificates(tmp_path: Path) -> tuple[trustme.CA, dict[str, str]]:
     """Of a server's certificate, and of the authority that issued it."""
     authority = trustme.CA()

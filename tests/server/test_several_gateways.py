@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import trustme
 
 from gateway.server.peers import Peers
 from gateway.shared_state.protocol import StoreUnavailable
@@ -151,19 +150,12 @@ async def says_nothing(*_: Any) -> bool:
     return True
 
 
-async def test_gateways_that_have_certificates_speak_tls_with_one_another_alone(several, tmp_path):
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    authority.issue_cert("gateways.internal").private_key_and_cert_chain_pem.write_to_path(
-        str(tmp_path / "own.pem")
-    )
-    own = {"peer_tls_certificate": str(tmp_path / "own.pem"), "peer_tls_key": str(tmp_path / "own.pem")}
-    tls = {**own, "peer_tls_ca": str(tmp_path / "ca.pem"), "peer_tls_server_name": "gateways.internal"}
-    gateways = await several(2, shared=tls)
+async def test_gateways_that_have_certificates_speak_tls_with_one_another_alone(several, peer_tls):
+    gateways = await several(2, shared=peer_tls)
     sessions = {session_of(await ask(gateways[step % 2], gateways, "tls", step)) for step in range(4)}
     assert len(sessions) == 1 and sum(peers_of(bench).passed_on for bench in gateways) >= 2
     port = peers_of(gateways[0]).listener.port
-    nobody = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+    nobody = ssl.create_default_context(cafile=peer_tls["peer_tls_ca"])
     for context in (None, nobody):  # in clear, and without a certificate of its own
         name = "gateways.internal" if context else None
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
