@@ -122,13 +122,18 @@ def redis_server(directory: str) -> Iterator[tuple[str, redis.Redis]]:
 
 def added(store_url: str, directory: str, requests: int, verdict: Verdict) -> None:
     """What the store adds to a request that begins something. The upstream of both gateways takes no time."""
+    secret = Path(directory) / "secret"
+    secret.write_text("s" * 32)
     with ExitStack() as stack:
         (port,) = stack.enter_context(upstream(Pinning.of_this_machine()))
         started = {
             name: stack.enter_context(
                 gateway_process([f"http://127.0.0.1:{port}"], Path(directory) / name, settings)
             )
-            for name, settings in (("alone", ""), ("shared", f'[shared]\nurl = "{store_url}"\n'))
+            for name, settings in (
+                ("alone", ""),
+                ("shared", f'[shared]\nurl = "{store_url}"\nsecret_file = "{secret}"\n'),
+            )
         }
         clients = {
             name: stack.enter_context(closing(HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]))))

@@ -24,19 +24,17 @@ from gateway.domain.printable import printable
 from gateway.history.service import add_history
 from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway
-from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
 from gateway.server.picker.checking import check_picker
 from gateway.server.references import check_references
 from gateway.server.settings import Read, set_log_level
 from gateway.server.tenants import hash_key
 from gateway.server.workers import Workers, join_parent, of_worker
-from gateway.shared_state.fleet_secret import derived, draw, fleet_secret
-from gateway.shared_state.protocol import StoreUnavailable
+from gateway.shared_state.fleet_secret import WORKERS_SECRET, derived, fleet_secret
 from gateway.upstream.doctor import add_doctor
 from gateway.upstream.host_probe import add_probe
 from gateway.upstream.starter import add_init
-from gateway.wire.hashing import seed_hashes
+from gateway.wire.hashing import key_hashes, seed_hashes
 
 _log: Final = logging.getLogger("gateway")
 
@@ -206,6 +204,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         return _run_gateway(config, read if has_file else None, is_worker=worker is not None)
     set_log_level(config.server.log_level)
     check_references(config, os.environ)
+    if not config.shared.has_secret:
+        os.environ.setdefault(WORKERS_SECRET, secrets.token_hex(32))  # theirs, too
 
     async def run() -> int:
         return await Workers(config, sys.argv[1:], count=count, can_reload=has_file).run()
@@ -233,8 +233,13 @@ def _run_gateway(
     set_log_level(config.server.log_level)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
-    secret, is_its_own = _joined(config)
-    seed_hashes(derived(secret, "hashes") if secret is not None else secrets.randbits(64))
+    secret = fleet_secret(config.shared, os.environ) if config.shared.url is not None else None
+    if secret is not None:
+        key_hashes(derived(secret, "hashes"))
+    elif config.recording.path is not None:
+        key_hashes(secrets.token_bytes(32))
+    else:
+        seed_hashes(secrets.randbits(64))
     set_up_memory()
 
     async def run() -> None:
@@ -244,7 +249,6 @@ def _run_gateway(
                 os.environ,
                 read=read,
                 fleet_secret=secret,
-                is_secret_its_own=is_its_own,
                 is_picker=is_picker,
             )
         except ValueError as error:
@@ -256,18 +260,6 @@ def _run_gateway(
 
     uvloop.run(run())
     return 0
-
-
-def _joined(config: Config) -> tuple[bytes | None, bool]:
-    """The secret of the gateways that share a store, and whether it is this one's own, as the store does not
-    answer: serving alone is better than not at all. None if there is no store."""
-    if config.shared.url is None:
-        return None, False
-    try:
-        return uvloop.run(fleet_secret(config.shared, os.environ, SteadyClock())), False
-    except StoreUnavailable as error:
-        _log.warning("the shared store does not answer (%s): serving alone until it does", error)
-        return draw(), True
 
 
 def _allow_open_files(wanted: int) -> None:

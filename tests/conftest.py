@@ -1,11 +1,13 @@
 """What every test may use: the shared real engines; and what holds for every run of tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from gateway.wire.hashing import hash_secret, seed_hashes
 from scripted_engine.guardian import guard
 
 pytest_plugins = ["tests.hangs", "tests.no_skips", "tests.engines", "tests.command"]
@@ -19,6 +21,14 @@ settings.register_profile("fast", deadline=None, max_examples=settings().max_exa
 
 def pytest_configure() -> None:
     guard()  # engines, gateways, browsers and agents end with the run, whatever ends that
+
+
+@pytest.fixture(autouse=True)
+def plain_hashes() -> Iterator[None]:
+    """A recorder keys the hashes of its process; the next test has those of seed 0 again."""
+    yield
+    if hash_secret() is not None:
+        seed_hashes(0)
 
 
 _WITH_ENGINES_S = 400

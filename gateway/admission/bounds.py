@@ -35,6 +35,8 @@ _OUTPUT_OVER: Final = 50
 Action = Literal["warn", "behind", "refuse"]
 _SEVERITY: Final = {"warn": 0, "behind": 1, "refuse": 2}
 _RECORDED: Final = Meta(extra={"recorded": True})
+_KEYED: Final = Meta(extra={"recorded": False})
+"""In a recording an agent type has another name."""
 _Count = Annotated[int, Meta(ge=1)]
 _Price = Annotated[float, Meta(ge=0)]
 
@@ -71,7 +73,7 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of an agent type or a tenant: over which time it is counted, in UTC."""
     tenants: tuple[Annotated[str, _RECORDED], ...] = ()
     """For these alone; by default for each."""
-    agents: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z"), _RECORDED], ...] = ()
+    agents: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z"), _KEYED], ...] = ()
     """For these agent types alone, as `turnpike sessions --json` names them; by default for each."""
     turns: _Count | None = None
     """Requests that an engine works for."""

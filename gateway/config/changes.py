@@ -31,7 +31,15 @@ LIVE: Final = (
     "upstream",
 )
 """With all that is below them."""
-_NOT_LIVE: Final = ("pools.discovery", "pools.transfer", "upstream.ca_file", "upstream.health_timeout_s")
+_NOT_LIVE: Final = (
+    "pools.discovery",
+    "pools.transfer",
+    "upstream.ca_file",
+    "upstream.health_timeout_s",
+    "upstream.tls_certificate",
+    "upstream.tls_key",
+    "upstream.tls_server_name",
+)
 """Of what is below them, these are not."""
 _NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
 """Live, but for the change from none to some, or back: it changes what every request goes through."""

@@ -22,8 +22,8 @@ class PickerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """PEM file with the authorities of client certificates: nobody without one connects."""
     peer_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """With `shared.url`: where other pickers pass streams on to this one by gRPC, on the host of
-    `shared.peer_listen`; 0 takes a free one. Only pickers of the same store are let in, but nothing is
-    encrypted there."""
+    `shared.peer_listen`; 0 takes a free one. Only pickers of the same fleet are let in, by TLS where
+    `shared.peer_tls_certificate` is set."""
     max_wait_s: Annotated[float, Meta(gt=0)] = 60.0
     """Longest wait of a request; beyond it 503. Let Envoy's `message_timeout` be longer."""
     max_streams: Annotated[int, Meta(ge=1)] = 16384

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.config.privacy import PRIVATE
-from gateway.config.server import Listen
+from gateway.config.server import Listen, Network, is_loopback
 
 
 class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,9 +22,53 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_tenant_mb: Annotated[int, Meta(ge=1, le=10_000_000)] = 1024
     """What the store may hold of one tenant, from each gateway; for a while up to twice as much. Turns of one
     that has more are not shared: they are recognised only by the gateway that had them."""
+    secret_file: Annotated[str, PRIVATE] | None = None
+    """The file that holds the secret by which the gateways know one another: 32 characters or more, the same
+    at all, readable by them alone. Workers of one machine need none: their parent draws one."""
+    secret_env: Annotated[str, PRIVATE] | None = None
+    """The environment variable that holds it, instead."""
     peer_listen: Listen = "127.0.0.1:0"
-    """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Only
-    gateways of the same store are let in, but nothing is encrypted there. Of `server.workers`, the first has
-    this port, the next the one above it, and so on, in `peer_url` too."""
-    peer_url: Annotated[str, Meta(pattern=r"^http://[^/]+:\d{1,5}\Z"), PRIVATE] | None = None
+    """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Of
+    `server.workers`, the first has this port, the next the one above it, and so on, in `peer_url` too."""
+    peer_url: Annotated[str, Meta(pattern=r"^https?://[^/]+:\d{1,5}\Z"), PRIVATE] | None = None
     """How the others reach that; by default its address."""
+    peer_tls_certificate: Annotated[str, PRIVATE] | None = None
+    """PEM file with the certificate chain that this gateway shows to the others, as server and as client:
+    they then speak TLS, pickers too. Read at the start."""
+    peer_tls_key: Annotated[str, PRIVATE] | None = None
+    """PEM file with its private key."""
+    peer_tls_ca: Annotated[str, PRIVATE] | None = None
+    """PEM file with the authorities of the gateways' certificates, and of nobody else's."""
+    peer_tls_server_name: Annotated[str, PRIVATE] | None = None
+    """The name that the others' certificates have, where that is not the host in their URL."""
+    peer_plaintext_networks: tuple[Network, ...] = ()
+    """Networks, such as `["10.1.0.0/16"]`, in which gateways without TLS pass requests on to one another: API
+    keys and prompts are readable there. Beside loopback, no other is used without TLS."""
+
+    def __post_init__(self) -> None:
+        if self.secret_file is not None and self.secret_env is not None:
+            raise ValueError("of secret_file and secret_env only one can be meant")
+        tls = (self.peer_tls_certificate, self.peer_tls_key, self.peer_tls_ca)
+        if None in tls and tls != (None, None, None):
+            raise ValueError("peer_tls_certificate, peer_tls_key and peer_tls_ca go together")
+        if (self.peer_url or "").startswith("http://" if self.has_tls else "https://"):
+            raise ValueError(
+                "peer_url begins with https:// where peer_tls_certificate is set, else with http://"
+            )
+        if not (self.has_tls or self.peer_plaintext_networks or is_loopback(self.peer_listen)):
+            raise ValueError(
+                "peer_listen on other addresses than loopback needs peer_tls_certificate, peer_tls_key and "
+                "peer_tls_ca, or peer_plaintext_networks"
+            )
+
+    @property
+    def has_secret(self) -> bool:
+        return self.secret_file is not None or self.secret_env is not None
+
+    @property
+    def has_tls(self) -> bool:
+        return self.peer_tls_certificate is not None
+
+    @property
+    def peer_scheme(self) -> str:
+        return "https" if self.has_tls else "http"

@@ -135,3 +135,14 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Between two looks at what a vLLM says of itself at `/metrics`."""
     ca_file: Annotated[str, PRIVATE] | None = None
     """Certificates to trust for https replicas, instead of the system's."""
+    tls_certificate: Annotated[str, PRIVATE] | None = None
+    """PEM file with the certificate chain that https replicas are shown, where they ask for one."""
+    tls_key: Annotated[str, PRIVATE] | None = None
+    """PEM file with its private key."""
+    tls_server_name: Annotated[str, PRIVATE] | None = None
+    """The name that the certificates of all https replicas have, where that is not the host in their URL:
+    pods that Kubernetes names are reached by their addresses."""
+
+    def __post_init__(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")

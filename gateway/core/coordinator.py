@@ -251,7 +251,7 @@ class Coordinator:
                 self.bounding.remember(event.spent, now=now)
             case ev.SettingsChanged() | ev.DrainStarted():
                 self._operator_acted(event)
-            case ev.TimerFired() | ev.HashesSeeded():  # what is unknown by another seed lapses
+            case ev.TimerFired():
                 self._timer_fired(now=now)
             case _:
                 assert_never(event)

@@ -227,12 +227,6 @@ class TwinsFound(msgspec.Struct, frozen=True, tag=True):
     """Of what was given (`gateway/workflow/evidence.py`)."""
 
 
-class HashesSeeded(msgspec.Struct, frozen=True, tag=True):
-    """From now on texts are hashed with this seed; what was recognised by the one before is unknown."""
-
-    seed: int
-
-
 class SettingsChanged(msgspec.Struct, frozen=True, tag=True):
     """An operator has changed what may be changed while it runs. Replicas come and go by their own events."""
 
@@ -282,7 +276,6 @@ Event = (
     | SessionAdopted
     | TwinsFound
     | SpendRemembered
-    | HashesSeeded
     | SettingsChanged
     | DrainStarted
     | TimerFired

@@ -30,7 +30,6 @@ from gateway.server.listening import listening_on, listening_sockets
 from gateway.server.mcp_servers import McpServer, open_servers
 from gateway.server.observation import Observation, hosts_of
 from gateway.server.outbound import Outbound
-from gateway.server.peer_secret import PeerSecret
 from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
 from gateway.server.reading import Reading
@@ -52,7 +51,6 @@ from gateway.server.tool_spans import ToolSpans
 from gateway.shared_state.fleet_secret import derived
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.local_faults import LocalFaults
-from gateway.wire.hashing import seed_hashes
 
 if TYPE_CHECKING:
     from gateway.server.picker.service import PickerServer
@@ -71,14 +69,12 @@ class Gateway:
         *,
         read: Read | None = None,
         fleet_secret: bytes | None = None,
-        is_secret_its_own: bool = False,
         is_picker: bool = False,
     ) -> None:
         """Needs a running event loop. `read`: reads the settings again, None if that cannot be done;
-        `fleet_secret`: what all gateways of the shared store know, None for the only one;
-        `is_secret_its_own`: they may know another one, since the store did not answer; `is_picker`: clients
-        ask Envoy, which asks us where they go. Raises ConfigError or OSError for what the settings point
-        to."""
+        `fleet_secret`: what all gateways of the shared store have, None for the only one; `is_picker`:
+        clients ask Envoy, which asks us where they go. Raises ConfigError or OSError for what the settings
+        point to."""
         self._config = config
         references = read_references(config, environ)
         self.settings = Settings(config, references, environ, read, self._follow_settings) if read else None
@@ -96,10 +92,9 @@ class Gateway:
         )
         self.hints = self.observation.hints = HintSender(self.replica_watch.replicas, self._tasks)
         tokens = JwtTokens(config.jwt, references.jwt_keys, clock=wall_clock) if config.jwt else None
-        self._tenants = Tenants(config.tenants, salt=fleet_secret, tokens=tokens)
-        self._peers = self.observation.peers = self._open_peers(
-            environ, fleet_secret, is_its_own=is_secret_its_own
-        )
+        salt = derived(fleet_secret, "tenants") if fleet_secret is not None else None
+        self._tenants = Tenants(config.tenants, salt=salt, tokens=tokens)
+        self._peers = self.observation.peers = self._open_peers(environ, fleet_secret)
         self._asking = self._open_asking()
         servers = open_servers(config, environ, tls=references.upstream_tls, local_faults=local_faults)
         self.serving = Serving(config, self._asking, self.replica_watch, self.observation.metrics, servers)
@@ -143,9 +138,7 @@ class Gateway:
         )
         return observation, driver
 
-    def _open_peers(
-        self, environ: Mapping[str, str], secret: bytes | None, *, is_its_own: bool
-    ) -> Peers | None:
+    def _open_peers(self, environ: Mapping[str, str], secret: bytes | None) -> Peers | None:
         if secret is None:
             return None
         members = self.replica_watch.members
@@ -153,21 +146,13 @@ class Gateway:
             self._config,
             environ,
             self.driver,
-            PeerSecret(secret, self._learn_secret if is_its_own else None),
+            secret,
             drains=members.drains,
             check_now=self.replica_watch.health.check_now,
             now=self._now,
         )
         members.tell_of_drains = peers.tell
         return peers
-
-    def _learn_secret(self, secret: bytes) -> None:
-        """Of the gateways of the shared store."""
-        seed = derived(secret, "hashes")
-        seed_hashes(seed)
-        self.driver.send(ev.HashesSeeded(seed))
-        self._tenants.salt_with(secret)
-        self.listener.forget_visitors()
 
     def _open_asking(self) -> Asking:
         config, are_keys_required = self._config, self._tenants.are_keys_required

@@ -36,7 +36,10 @@ class McpServer:
         # As it is written: servers tell `/mcp` and `/mcp/` apart.
         self.path = (urlsplit(config.url).path or "/").encode("ascii")
         patience = msgspec.structs.replace(
-            gateway.upstream, head_timeout_s=config.silence_s, stall_timeout_s=config.silence_s
+            gateway.upstream,
+            head_timeout_s=config.silence_s,
+            stall_timeout_s=config.silence_s,
+            tls_server_name=None,
         )
         self.link = Replica(
             ReplicaId(f"mcp:{config.name}"),

@@ -1,8 +1,9 @@
 """The other gateways: who lives, and how a request gets to the one that has its session.
 
 Each gateway says every `_PERIOD_S` that it lives, in the shared store; who has not said so for
-`_GONE_AFTER_S` is gone, and its sessions go on elsewhere. A request goes to a peer as it came, over a
-listener of the peers' own, with the address that it came from and a secret that only the fleet knows.
+`_GONE_AFTER_S` is gone: it gets no new requests, its sessions go on elsewhere, and answers of its that have
+begun may end. A request goes to a peer as it came, over a listener of the peers' own, with the address that
+it came from. Whom to believe is known by the secret that only the fleet has (`direct_talk.py`).
 
 While the store is away, gateways tell one another directly, over the same listeners, and requests go to the
 homes of what they name. Who lost it alone is heard of directly, too.
@@ -16,7 +17,7 @@ that a gateway finds dead it names; the others then ask these at once, and judge
 may be what is broken.
 
 Invariants: a request is passed on at most once; a client cannot claim to be a peer; where no peer answers or
-takes it, the request is decided here; gateways that do not know the same secret pass nothing on.
+takes it, the request is decided here; gateways that do not have the same secret are strangers.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ from http import HTTPStatus
 from itertools import count
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
@@ -36,29 +39,32 @@ from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.server.connection import ClientConnection, Handler
-from gateway.server.direct_talk import PATH, DirectTalk
+from gateway.server.direct_talk import LASTS_S, DirectTalk
 from gateway.server.door import Door, Visitor
 from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
-from gateway.server.peer_door import PASSED, PeerDoor
+from gateway.server.peer_door import PATH, Passing, PeerDoor
 from gateway.server.peer_links import PassOn, PeerLinks
-from gateway.server.peer_secret import PeerSecret
-from gateway.server.peer_words import DRAIN, Told, dead_of, decoded, encode
+from gateway.server.peer_words import Told, dead_of
 from gateway.server.process_load import ProcessLoad
 from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.allowances import Allowances
+from gateway.shared_state.breaker import LONGEST_WAIT_S
 from gateway.shared_state.directory import HERE, Directory, Peer
-from gateway.shared_state.fleet_secret import SETTLES_S
+from gateway.shared_state.fleet_secret import Seal
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
+from gateway.upstream.tls import PeerTls
 
 T = TypeVar("T")
 
 _PERIOD_S: Final = 0.1
-_GONE_AFTER_S: Final = 1.0
+_GONE_AFTER_S: Final = LASTS_S
 """Ten periods. A process that computes for longer than that in one go is taken for gone."""
+_SETTLES_S: Final = LONGEST_WAIT_S + 1.0
+"""So long after a store came back all gateways that run have reached it."""
 _BUSY_FROM: Final = 0.5
 """Share of its core that a gateway uses, from which new sessions begin where they come in: below it one core
 serves all, above it the others must help."""
@@ -68,8 +74,8 @@ _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
 _MAX_TWINS: Final = 1024
 """That a gateway tells at once: 9 kB. Of more in a second, the others hear where they ask the store."""
-_KEEPS_SECRET_EVERY: Final = 10
-"""Periods."""
+_DRAIN: Final = "drain "
+"""With the name of a replica: under which name the store has what operators said of it."""
 
 
 class Peers:
@@ -83,7 +89,7 @@ class Peers:
         config: Config,
         environ: Mapping[str, str],
         driver: Driver,
-        secret: PeerSecret,
+        secret: bytes,
         *,
         drains: Drains,
         check_now: Callable[[ReplicaId], None],
@@ -93,7 +99,10 @@ class Peers:
         self.alive: dict[str, Peer] = {}
         self.picks_at = ""
         """HOST:PORT where a picker takes streams that are passed on; to be set before `open`."""
-        self.links = PeerLinks(config, lambda: secret.token)
+        self._origin = secrets.token_hex(6)
+        self._passing = Passing(secret)
+        self._tls = PeerTls.of(config.shared)
+        self.links = PeerLinks(config, self._passing, self._tls.client)
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
@@ -105,17 +114,25 @@ class Peers:
         self._driver = driver
         self._drains = drains
         self._check_now = check_now
-        self._origin = secrets.token_hex(6)
         self._now = now
         self._url = ""
         self._told_s = self._tried_s = now()
         """When it said last, and when it last tried to say, that it lives."""
         self._doubted_s = now()
-        self._settled_s = now() + (SETTLES_S if secret.is_its_own else 0.0)
+        self._settled_s = now()
         self._others: dict[str, Told] = {}
         self._twins: deque[tuple[float, int]] = deque(maxlen=_MAX_TWINS)
         """Names of what this gateway and another one gave, and when that was found."""
-        self._direct = DirectTalk(self._origin, now)
+        self._direct = DirectTalk(
+            self._origin,
+            secret,
+            now,
+            passing=self._passing,
+            tls=self._tls.client,
+            server_name=config.shared.peer_tls_server_name,
+        )
+        self._asking: asyncio.Task[bool] | None = None
+        self._drain_seal = Seal(secret, "drains")
         self._has_shared = False
         self._numbers = count(1)
         self._load = ProcessLoad(now)
@@ -130,7 +147,7 @@ class Peers:
 
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
-        self._store = await open_shared(self._config, self._environ)
+        self._store = await open_shared(self._config, self._environ, self._secret)
         sessions = self._driver.coordinator.sessions.sessions
         self.directory = Directory(
             self._store,
@@ -146,17 +163,21 @@ class Peers:
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(handler, self.door(clients.door), clients.limits, now=self._now)
         host, port = split_listen(self._config.peer_listen)
-        await self.listener.open(await listening_sockets(host, port), None)
-        self._url = self._config.peer_url or f"http://{host}:{self.listener.port}"
+        await self.listener.open(await listening_sockets(host, port), self._tls.server)
+        host = f"[{host}]" if ":" in host else host
+        self._url = self._config.peer_url or f"{self._config.peer_scheme}://{host}:{self.listener.port}"
         await self.tell()
+        if self._asking is not None:  # clients come next, whose sessions may be the others'
+            await self._asking
+            await self.tell()
 
     def door(self, door: Door) -> PeerDoor:
         """For what peers pass on, in place of the door for clients."""
-        return PeerDoor(door, lambda: self._secret.token)
+        return PeerDoor(door, self._passing, self._origin)
 
-    def passed_header(self, client: str) -> bytes:
-        """The value of `PASSED` for a request of this client."""
-        return f"{self._secret.token} {client}".encode()
+    def passed_header(self, to: str, client: str) -> bytes:
+        """The value of `PASSED` for a request of this client, to the gateway of that origin."""
+        return self._passing.header(to, client)
 
     def pickers(self) -> dict[str, str]:
         """Where the others take streams that are passed on; empty for those that are no pickers."""
@@ -172,13 +193,8 @@ class Peers:
     async def watch(self) -> None:
         """Endless, for the caller to run as a task."""
         while True:
-            for _ in range(_KEEPS_SECRET_EVERY):
-                await self.tell()
-                await asyncio.sleep(_PERIOD_S)
-            await self._keep_secret()
-
-    async def _keep_secret(self) -> None:
-        await self._secret.keep(self._store, has_settled=self._now() >= self._settled_s)
+            await self.tell()
+            await asyncio.sleep(_PERIOD_S)
 
     def _says(self) -> bytes:
         is_busy = self._shares_port or self._load.share() >= _BUSY_FROM
@@ -188,13 +204,12 @@ class Peers:
             is_busy,
             self.is_leaving,
             coordinator.share(),
-            self._secret.fleet,
             dead_of(coordinator.fleet),
             next(self._numbers),
             self._lately_found(),
             self.picks_at,
         )
-        return encode(told)
+        return self._direct.announce(told)
 
     def _found_twins(self, names: Sequence[int]) -> None:
         self._driver.send(ev.TwinsFound(tuple(names)))
@@ -219,19 +234,29 @@ class Peers:
             return
         was_away = now - self._told_s > _GONE_AFTER_S
         self._told_s = now
-        for origin, said in values.items():
-            if not origin.startswith(DRAIN):
-                self._direct.hear_of(origin, said)
+        drains = {}
+        for name, said in values.items():
+            if not name.startswith(_DRAIN):
+                self._direct.hear_of(name, said)
+            elif (drain := self._read_drain(name, said)) is not None:
+                drains[ReplicaId(name.removeprefix(_DRAIN))] = drain
         if was_away:
             self._doubt()
-            self._settled_s = now + SETTLES_S
-            await self._keep_secret()
+            self._settled_s = now + _SETTLES_S
+        unproven = self._direct.unproven()
+        if unproven and (self._asking is None or self._asking.done()):
+            self._asking = self._loop.create_task(self._direct.tell(unproven, self._says()))
         # Of a store that is another one by now, a stale replica, those are missing who spoke a moment ago.
-        others, drains = decoded({**self._direct.lately_heard(), **values})
+        others = self._direct.lately_heard()
         if now < self._settled_s:
             others = {**self._others, **others}
         self._take_in(others)
         await self._put_drains(self._drains.hear(drains))
+
+    def _read_drain(self, name: str, said: bytes) -> Drain | None:
+        with contextlib.suppress(msgspec.MsgspecError):  # nobody's of the fleet, or of another version of us
+            return msgspec.msgpack.decode(self._drain_seal.take(name.encode(), said) or b"", type=Drain)
+        return None
 
     def _take_in(self, others: dict[str, Told]) -> None:
         for replica in {name for each in others.values() for name in each.dead} - self._said_dead():
@@ -242,9 +267,8 @@ class Peers:
         self._others = others
         self.alive.clear()
         for origin, peer in others.items():
-            if peer.fleet == self._secret.fleet and not peer.is_leaving:
-                if self.links.connect(origin, peer.url):
-                    self.alive[origin] = Peer(is_busy=peer.is_busy)
+            if not peer.is_leaving and self.links.connect(origin, peer.url):
+                self.alive[origin] = Peer(is_busy=peer.is_busy)
         self.links.keep(others)
         shares = tuple(each.share for each in others.values())
         if shares or self._has_shared:
@@ -261,21 +285,20 @@ class Peers:
         with contextlib.suppress(StoreUnavailable):
             for replica, drain in missing.items():
                 ttl_s = _NO_TIME_S if drain is None else _DRAIN_TTL_S
-                await self._store.exchange(f"{DRAIN}{replica}", encode(drain), ttl_s)
+                name = f"{_DRAIN}{replica}"
+                value = self._drain_seal.put(name.encode(), msgspec.msgpack.encode(drain))
+                await self._store.exchange(name, value, ttl_s)
 
     async def _tell_directly(self) -> None:
-        """While the store is away. Those who know another secret stay as they were last."""
-        urls = [each.url for each in self._others.values() if each.fleet == self._secret.fleet]
-        await self._direct.tell(urls, self._says(), {PASSED.decode(): f"{self._secret.token} -"})
-        heard, _ = decoded(self._direct.lately_heard())
-        apart = {origin: each for origin, each in self._others.items() if each.fleet != self._secret.fleet}
-        self._take_in({**apart, **heard})
+        """While the store is away."""
+        urls = {origin: each.url for origin, each in self._others.items()} | self._direct.unproven()
+        if await self._direct.tell(urls, self._says()):
+            self._take_in(self._direct.lately_heard())
 
     async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
         """What comes in at the listener of the peers."""
         if request.head.visitor.path == PATH:
-            self._direct.hear(request.body)
-            client.respond(HTTPStatus.OK, b"", self._direct.say(self._says()))
+            client.respond(HTTPStatus.OK, b"", self._direct.answer(request.body, self._says()))
         else:
             await handler(client, request)
 
@@ -308,6 +331,9 @@ class Peers:
 
     async def close(self) -> None:
         self.links.close()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
         await self._direct.close()
         if self._url:
             self.listener.close()

@@ -8,14 +8,16 @@ from typing import NamedTuple
 from gateway.assembly import live_settings
 from gateway.config import Config
 from gateway.config.load import ConfigError, read_api_key
+from gateway.config.server import worker_count
 from gateway.core.live_settings import LiveSettings
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.server.forwarded import TrustedProxies
 from gateway.server.jwt_tokens import Keys, read_jwks_file
 from gateway.server.mcp_servers import open_servers
+from gateway.shared_state.fleet_secret import fleet_secret
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address
-from gateway.upstream.tls import upstream_tls
+from gateway.upstream.tls import PeerTls, upstream_tls
 
 
 class References(NamedTuple):
@@ -60,6 +62,10 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
     tls = read_references(config, environ).upstream_tls
+    PeerTls.of(config.shared)
+    draws_secret = not config.shared.has_secret and worker_count(config.server.workers, cores=2) > 1
+    if config.shared.url is not None and not draws_secret:
+        fleet_secret(config.shared, environ)
     open_servers(config, environ, tls=tls, local_faults=LocalFaults())
     TrustedProxies(config.server.trusted_proxies)
 

@@ -60,11 +60,6 @@ class Tenants:
             by_hash.update(dict.fromkeys(config.key_hashes, tenant))
         self._by_hash, self._by_name = by_hash, by_name
 
-    def salt_with(self, salt: bytes) -> None:
-        """Names clients without keys by this one from now on."""
-        self._salt = salt
-        self._anonymous.clear()
-
     @property
     def are_keys_required(self) -> bool:
         return bool(self._by_name)

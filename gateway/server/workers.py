@@ -5,9 +5,10 @@ They are what gateways of several machines are: they share through Redis alone. 
 its own. This process takes no requests. It starts the workers, passes signals on, and replaces a worker that
 ends: after a pause that doubles while workers of that number end soon after their start.
 
-A worker writes a line to its standard output once it serves. Until the first one has, the others are not
-started: what is wrong with the settings is reported once, and ends all. A worker's standard input ends with
-this process; the worker drains then.
+Where the settings name no secret of the fleet, their environment has one that the parent drew. A worker
+writes a line to its standard output once it serves. Until the first one has, the others are not started: what
+is wrong with the settings is reported once, and ends all. A worker's standard input ends with this process;
+the worker drains then.
 """
 
 import asyncio

@@ -5,17 +5,19 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.config.shared import SharedConfig
+from gateway.shared_state.fleet_secret import SealedStore
 from gateway.shared_state.protocol import Store
 from gateway.shared_state.remote import DEADLINE_S
 
 REDIS_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 
-async def open_shared(config: SharedConfig, environ: Mapping[str, str]) -> Store:
-    """The store that the settings name, as `open_store` opens it."""
+async def open_shared(config: SharedConfig, environ: Mapping[str, str], secret: bytes) -> Store:
+    """The store that the settings name, as `open_store` opens it, for gateways that have the secret."""
     assert config.url is not None
     password = environ.get(config.password_env, "") if config.password_env is not None else None
-    return await open_store(config.url, password=password, deadline_s=config.deadline_ms / 1e3)
+    store = await open_store(config.url, password=password, deadline_s=config.deadline_ms / 1e3)
+    return SealedStore(store, secret)
 
 
 async def open_store(url: str, *, password: str | None = None, deadline_s: float = DEADLINE_S) -> Store:

@@ -75,6 +75,7 @@ class RemoteStore(ABC):
         """Connects, within `CONNECT_S`. A store that is not there is probed until it is."""
         await self._probe()
         if not self.is_up and not self._is_closed:
+            _log.warning("the shared store %s does not answer: serving alone until it does", self._name)
             self._keep_probing()
 
     async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -217,12 +218,6 @@ class RemoteStore(ABC):
 
     def _failed(self, began: float, why: str) -> None:
         if self._breaker.failed(began=began, now=self._loop.time()):
-            self._opened(why)
-
-    def _lost(self, why: str) -> None:
-        """The only connection is gone."""
-        if self._breaker.is_closed:
-            self._breaker.open()
             self._opened(why)
 
     def _opened(self, why: str) -> None:

@@ -5,15 +5,20 @@ Feeding the events to a brain made from the first line must give the very same c
 brain in two drivers is checked, and how a decision of yesterday is looked into today. Of what was said there
 are hashes alone; of settings, nothing that is secret or an address. The names of sessions are in the records,
 but not the key that makes them: a reader of the log cannot foretell a name.
+
+Invariant: who reads the whole log, and knows some of the texts, cannot tell a right guess of another one from
+a wrong one of that size. Hashes are keyed (`gateway/wire/hashing.py`), and the key is not in the log. The
+hash of an agent type, which outlives processes, is keyed for the log alone.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
+from gateway.admission.bounds import BoundConfig
 from gateway.config import Config
 from gateway.config.jwt import JwtConfig
 from gateway.config.kubernetes import KubernetesConfig
@@ -21,12 +26,14 @@ from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import KvEventsConfig, ReplicaConfig
 from gateway.core.commands import Command, Dispatch, Publish, Refuse, Spend
-from gateway.core.events import Event
-from gateway.domain.ids import SessionId
-from gateway.wire.hashed_words import hash_words, words_of_hashes
-from gateway.wire.hashing import hash_seed
+from gateway.core.events import Event, RequestArrived, SpendRemembered
+from gateway.domain.records import BoundReached, TurnArrived
+from gateway.domain.request import RequestFacts
+from gateway.domain.spending import OTHER_AGENTS, Spent
+from gateway.wire.hashed_words import hash_all_words, hash_words, words_of_hashes
+from gateway.wire.hashing import keyed
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,54 +43,57 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Of the gateway that recorded."""
     settings: Config
-    hash_seed: int = 0
-    """With which texts were hashed: a replay compares hashes that it makes with those in the log."""
+    needs_key: bool = False
+    """A replay compares hashes that it makes with those in the log, so it needs what keyed them."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    at_s: float
-    event: Event
-    commands: msgspec.Raw
-    records: msgspec.Raw
-
-
-class RecordedIds(Iterator[SessionId]):
-    """The names that sessions got, for a brain that is told a log again."""
-
-    def __init__(self) -> None:
-        self._next: deque[SessionId] = deque()
-
-    def read(self, entry: Entry) -> None:
-        """Before the brain is told this entry's event."""
-        self._next.clear()
-        if _STARTED in bytes(entry.records):
-            records = _told.decode(entry.records)
-            self._next += [told.session for told in records if told.type == "session_start" and told.session]
-
-    def __next__(self) -> SessionId:
-        """A session that nobody started then is a difference, and is shown under this name."""
-        return self._next.popleft() if self._next else SessionId("s-not-recorded")
-
-
-class _Told(msgspec.Struct):
-    type: str
-    session: SessionId | None = None
-
-
-_STARTED: Final = b'"session_start"'
-_told: Final = msgspec.json.Decoder(list[_Told])
 _encoder: Final = msgspec.json.Encoder(enc_hook=hash_words)
+_word_encoder: Final = msgspec.json.Encoder(enc_hook=hash_all_words)
 _event: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event, dec_hook=words_of_hashes)
-_entry: Final = msgspec.json.Decoder(Entry, dec_hook=words_of_hashes)
-_beginning: Final = msgspec.json.Decoder(Beginning)
 
 
-def encode_event(event: Event) -> bytes:
-    return _encoder.encode(event)
+def encode_event(event: Event, *, has_words: bool) -> bytes:
+    return (_word_encoder if has_words else _encoder).encode(_renamed(event))
 
 
 def decode_event(line: bytes) -> Event:
     return _event.decode(line)
+
+
+def as_told(recorded: Event, event: Event) -> Event:
+    """What the log has, for the brain that runs: to it agent types go by their own names."""
+    if isinstance(recorded, RequestArrived) and isinstance(event, RequestArrived):
+        facts = _with_agent(recorded.facts, event.facts.transcript.agent_type)
+        return replace(recorded, facts=facts, reserved=event.reserved)
+    return event if isinstance(event, SpendRemembered) else recorded
+
+
+def _renamed(event: Event) -> Event:
+    if isinstance(event, RequestArrived):
+        reserved = event.reserved
+        if reserved is not None:
+            reserved = replace(reserved, spent=_renamed_accounts(reserved.spent))
+        facts = _with_agent(event.facts, _agent(event.facts.transcript.agent_type))
+        return replace(event, facts=facts, reserved=reserved)
+    return SpendRemembered(_renamed_accounts(event.spent)) if isinstance(event, SpendRemembered) else event
+
+
+def _renamed_accounts(spent: tuple[Spent, ...]) -> tuple[Spent, ...]:
+    return tuple(
+        replace(each, account=replace(each.account, agent=_agent(each.account.agent))) for each in spent
+    )
+
+
+def _with_agent(facts: RequestFacts, agent_type: int) -> RequestFacts:
+    return replace(facts, transcript=replace(facts.transcript, agent_type=agent_type))
+
+
+def _agent(agent_type: int) -> int:
+    return keyed(agent_type) if agent_type > OTHER_AGENTS else agent_type
+
+
+def _agent_name(name: str) -> str:
+    return f"{_agent(int(name, 16)):016x}" if name else ""
 
 
 def encode_answer(commands: list[Command]) -> tuple[bytes, bytes]:
@@ -94,26 +104,17 @@ def encode_answer(commands: list[Command]) -> tuple[bytes, bytes]:
 
 
 def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:
-    done, told = map(msgspec.Raw, encode_answer(commands))
+    renamed: list[Command] = [
+        replace(each, agent=_agent_name(each.agent)) if isinstance(each, TurnArrived | BoundReached) else each
+        for each in commands
+    ]
+    done, told = map(msgspec.Raw, encode_answer(renamed))
     return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": done, "records": told})
 
 
-def encode_beginning(config: Config, *, version: str) -> bytes:
+def encode_beginning(config: Config, *, version: str, needs_key: bool = False) -> bytes:
     settings = without_secrets(config)
-    return _encoder.encode(Beginning(version=version, settings=settings, hash_seed=hash_seed()))
-
-
-def decode_beginning(line: bytes) -> Beginning:
-    """Raises ValueError."""
-    beginning = _beginning.decode(line)
-    if beginning.turnpike_events != VERSION:
-        raise ValueError(f"an event log of version {beginning.turnpike_events}, not {VERSION}")
-    return beginning
-
-
-def decode_entry(line: bytes) -> Entry:
-    """Raises ValueError."""
-    return _entry.decode(line)
+    return _encoder.encode(Beginning(version=version, settings=settings, needs_key=needs_key))
 
 
 _SHELL: Final = frozenset(
@@ -142,15 +143,16 @@ def _shown(value: Any, numbers: Iterator[int]) -> Any:
         if not holds_private_text(field.type):
             fields[field.name] = _shown(getattr(value, field.name), numbers)
         elif (kind, field.name) in _PLACEHOLDERS:
-            fields[field.name] = _PLACEHOLDERS[kind, field.name](next(numbers))
+            fields[field.name] = _PLACEHOLDERS[kind, field.name](next(numbers), getattr(value, field.name))
     return kind(**fields)
 
 
-_PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int], Any]]] = {
-    (ReplicaConfig, "url"): lambda number: f"http://replica-{number}",
-    (KvEventsConfig, "endpoint"): lambda number: f"tcp://replica-{number}:1",
-    **{(JwtConfig, name): lambda _: "not-recorded" for name in ("jwks", "issuer", "audience")},
-    **{(KubernetesConfig, name): lambda _: "not-recorded" for name in ("service", "namespace")},
-    (TenantConfig, "key_hashes"): lambda number: (f"sha256:{number:064x}",),
+_PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int, Any], Any]]] = {
+    (ReplicaConfig, "url"): lambda number, _: f"http://replica-{number}",
+    (KvEventsConfig, "endpoint"): lambda number, _: f"tcp://replica-{number}:1",
+    **{(JwtConfig, name): lambda *_: "not-recorded" for name in ("jwks", "issuer", "audience")},
+    **{(KubernetesConfig, name): lambda *_: "not-recorded" for name in ("service", "namespace")},
+    (TenantConfig, "key_hashes"): lambda number, _: (f"sha256:{number:064x}",),
+    (BoundConfig, "agents"): lambda _, agents: tuple(map(_agent_name, agents)),
 }
-"""For what must be set, and differ."""
+"""For what must be set, and differ; and for what goes by another name."""

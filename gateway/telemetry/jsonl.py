@@ -3,10 +3,15 @@
 Writing happens on a thread of its own, so a slow or full disk never holds up a request. What cannot be
 written is dropped and counted; what is written is whole lines. Records are in the file after a twentieth
 of a second: waking the thread for each would cost every request more than all that happens to it here.
+
+Files that it makes are for their owner alone.
 """
 
 import contextlib
+import io
 import logging
+import os
+import stat
 import threading
 from collections import deque
 from pathlib import Path
@@ -36,9 +41,7 @@ class StreamFile:
         self._is_closing = threading.Event()
         self._crowded_out = 0
         self._unwritable = 0
-        if is_new:
-            self._path.write_bytes(b"")
-        self._open()
+        self._open(is_new=is_new)
         self._thread = threading.Thread(target=self._write_all, name="stream-file", daemon=True)
         self._thread.start()
 
@@ -105,7 +108,15 @@ class StreamFile:
     def _older(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
-    def _open(self) -> None:
-        # Unbuffered: a buffer would try again to write what has been counted as dropped.
-        self._file = self._path.open("ab", buffering=0)
+    def _open(self, *, is_new: bool = False) -> None:
+        self._file = create_private(self._path, is_new=is_new)
         self._size = self._path.stat().st_size
+
+
+def create_private(path: Path, *, is_new: bool = True) -> io.FileIO:
+    """For appending, unbuffered: a buffer would try again to write what has been counted as dropped.
+    `is_new`: what it held is overwritten, and who could read that cannot read this."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if is_new else 0), 0o600)
+    if is_new and stat.S_ISREG(os.fstat(file).st_mode):
+        os.fchmod(file, 0o600)
+    return io.FileIO(file, "ab")

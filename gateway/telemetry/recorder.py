@@ -2,9 +2,14 @@
 
 The brain is given each event as the log has it, so that a replay cannot differ for what the log leaves out.
 A recording that would have a hole ends instead, and says so.
+
+What keyed its hashes is kept beside it, in a file of its own, only where a replay needs it: where words are
+recorded, and where other gateways hash alike.
 """
 
 import logging
+import secrets
+from pathlib import Path
 from typing import Final
 
 from gateway import __version__
@@ -13,14 +18,17 @@ from gateway.config.stream import StreamFileConfig
 from gateway.core.commands import Command
 from gateway.core.events import Event
 from gateway.telemetry.event_log import (
+    as_told,
     decode_event,
     encode_beginning,
     encode_entry,
     encode_event,
 )
-from gateway.telemetry.jsonl import StreamFile
+from gateway.telemetry.jsonl import StreamFile, create_private
+from gateway.wire.hashing import hash_secret, key_hashes
 
 _log: Final = logging.getLogger(__name__)
+KEY_SUFFIX: Final = ".key"
 
 
 class Recorder:
@@ -28,6 +36,16 @@ class Recorder:
         """Raises OSError if the file cannot be opened."""
         recording = config.recording
         assert recording.path is not None
+        if (secret := hash_secret()) is None:
+            secret = secrets.token_bytes(32)
+            key_hashes(secret)
+        self._has_words = recording.words
+        needs_key = recording.words or config.shared.url is not None
+        key = Path(recording.path + KEY_SUFFIX)
+        key.unlink(missing_ok=True)
+        if needs_key:
+            with create_private(key) as file:
+                file.write(secret.hex().encode())
         self._left = recording.max_bytes
         self._file = StreamFile(
             StreamFileConfig(
@@ -39,15 +57,15 @@ class Recorder:
         )
         self._is_over = False
         self._event = b""
-        self._write(encode_beginning(config, version=__version__))
+        self._write(encode_beginning(config, version=__version__, needs_key=needs_key))
 
     def told(self, event: Event) -> Event:
         """The event as the log has it: what the brain must be told instead."""
         if self._is_over:
             return event
         try:
-            self._event = encode_event(event)
-            return decode_event(self._event)
+            self._event = encode_event(event, has_words=self._has_words)
+            return as_told(decode_event(self._event), event)
         except (ValueError, TypeError, NotImplementedError) as error:  # no request fails for its recording
             self._end(f"an event cannot be written: {error}")
             return event

@@ -5,6 +5,7 @@ import logging
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from typing import Final
@@ -101,8 +102,10 @@ class Replica:
         local_faults: LocalFaults | None = None,
         keepalive_s: int | None = None,
         responses_websocket: bool = False,
+        may_connect_to: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never."""
+        """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never;
+        `may_connect_to`: of the addresses that its name has."""
         self.id = replica
         self.pool = pool
         self.address = address
@@ -116,6 +119,7 @@ class Replica:
         self._tls = tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()
         self._keepalive_s = keepalive_s
+        self._may_connect_to = may_connect_to
         self._resolver = Resolver(address.host, address.port)
         self._idle: list[UpstreamConnection] = []
         """Most recently used last."""
@@ -140,6 +144,7 @@ class Replica:
             data=content,
             headers=headers,
             ssl=self._tls or True,
+            server_hostname=self._config.tls_server_name if self.address.is_tls else None,
             allow_redirects=False,
         )
 
@@ -201,7 +206,8 @@ class Replica:
     def release(self, connection: UpstreamConnection, *, reuse: bool) -> None:
         """Ends the use of a connection: kept for the next request, or closed at once."""
         self._busy.discard(connection)
-        if reuse and connection.is_reusable and len(self._idle) < self._config.max_idle_connections:
+        is_kept = reuse and connection.is_reusable and not self._is_closed
+        if is_kept and len(self._idle) < self._config.max_idle_connections:
             self._idle.append(connection)
         else:
             connection.abort()
@@ -223,11 +229,14 @@ class Replica:
     def is_stalled(self, connection: UpstreamConnection, *, now: float) -> bool:
         return now - connection.last_read > self._config.stall_timeout_s
 
-    def close(self) -> None:
-        """Breaks what is under way; from then on there are no connections."""
+    def close(self, *, lets_answers_end: bool = False) -> None:
+        """Breaks what is under way, but for answers that have begun if these may end; from then on there are
+        no other connections."""
         self._is_closed = True
+        begun = [each for each in self._busy if each.head is not None] if lets_answers_end else ()
         for connection in (*self._idle, *self._busy):
-            connection.abort()
+            if connection not in begun:
+                connection.abort()
         self._idle = []
         self._resolver.close()
 
@@ -292,11 +301,14 @@ class Replica:
         raise self._failure(failed) from failed
 
     async def _open_one(self, address: str) -> UpstreamConnection:
+        if not self._may_connect_to(address):
+            raise ConnectFailed(f"nothing is sent to {address} in clear")
         loop = asyncio.get_running_loop()
         tcp, connection = await loop.create_connection(UpstreamConnection, address, self.address.port)
         if self._tls is not None:
             # Not by `create_connection`, which would hide what TCP has not sent yet.
-            tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=self.address.host)
+            name = self._config.tls_server_name or self.address.host
+            tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=name)
             if tls is None:
                 raise ConnectionResetError("it closed the connection after the TLS handshake")
             connection.encrypted(tls)

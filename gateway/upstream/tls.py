@@ -1,8 +1,10 @@
-"""TLS towards backends."""
+"""TLS towards backends, and between gateways."""
 
 import ssl
+from typing import NamedTuple
 
 from gateway.config import Config
+from gateway.config.shared import SharedConfig
 
 
 def upstream_tls(config: Config) -> ssl.SSLContext | None:
@@ -10,4 +12,29 @@ def upstream_tls(config: Config) -> ssl.SSLContext | None:
     is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
     is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
     is_needed = is_needed or any(each.url.startswith("https://") for each in config.mcp)
-    return ssl.create_default_context(cafile=config.upstream.ca_file) if is_needed else None
+    if not is_needed:
+        return None
+    context = ssl.create_default_context(cafile=config.upstream.ca_file)
+    if config.upstream.tls_certificate is not None:
+        context.load_cert_chain(config.upstream.tls_certificate, config.upstream.tls_key)
+    return context
+
+
+class PeerTls(NamedTuple):
+    """Both sides show a certificate of `peer_tls_ca`; None for gateways that speak in clear."""
+
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+
+    @classmethod
+    def of(cls, config: SharedConfig) -> "PeerTls":
+        """Blocks; raises OSError."""
+        if config.peer_tls_certificate is None:
+            return cls()
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=config.peer_tls_ca)
+        server.verify_mode = ssl.CERT_REQUIRED
+        client = ssl.create_default_context(cafile=config.peer_tls_ca)
+        for context in (server, client):
+            context.load_cert_chain(config.peer_tls_certificate, config.peer_tls_key)
+            context.set_alpn_protocols(["http/1.1"])
+        return cls(server, client)

@@ -1,14 +1,19 @@
 """Words as nothing but hashes: what a recording keeps of what was said.
 
-Invariant: whoever asks them gets the answers that the words themselves would have given, except for `size`:
-they are small.
+Runs of words are recorded only where that is asked for: overlapping ones let who knows the key, or has texts
+of his own recorded, find a text word by word. They leave the process keyed.
+
+Invariant: with all words, whoever asks gets the answers that the words themselves would have given, except
+for `size`: they are small, and their marks are other numbers.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from gateway.domain.request import NO_MANNER, Manner, Utterance, Words
+from gateway.wire.hashing import keyed
 from gateway.wire.marks import is_most, lone_phrases, probe
 from gateway.wire.wording import Asked, share_of
 
@@ -102,13 +107,25 @@ class HashedUtterance(Utterance):
 
 
 def hash_words(value: Any) -> Any:
-    """An `enc_hook` of msgspec: words on their way into a recording."""
+    """An `enc_hook` of msgspec: words on their way into a recording, which leaves out runs of them."""
     if isinstance(value, Words):
-        texts = [TextHashes(len(text), probe([text]), lone_phrases(text)) for text in value.texts]
+        return WordHashes()
+    if isinstance(value, Utterance):
+        return UtteranceHashes(text=value.text, chars=value.chars, manner=value.manner)
+    raise NotImplementedError(f"{type(value).__name__} is not recorded")
+
+
+def hash_all_words(value: Any) -> Any:
+    """The same, for a recording that has them."""
+    if isinstance(value, Words):
+        texts = [
+            TextHashes(len(text), frozenset(_keyed(probe([text]))), frozenset(_keyed(lone_phrases(text))))
+            for text in value.texts
+        ]
         return WordHashes(
-            asked=value.asked,
-            new=value.new_probes,
-            old=value.old_probes,
+            asked=_keyed(value.asked),
+            new=frozenset(_keyed(value.new_probes)),
+            old=frozenset(_keyed(value.old_probes)),
             ids=value.ids,
             texts=tuple(texts),
         )
@@ -116,12 +133,16 @@ def hash_words(value: Any) -> Any:
         return UtteranceHashes(
             text=value.text,
             chars=value.chars,
-            said=value.said,
-            handed=value.handed,
+            said=_keyed(value.said),
+            handed=tuple(map(_keyed, value.handed)),
             handed_sizes=value.handed_sizes,
             manner=value.manner,
         )
-    raise NotImplementedError(f"{type(value).__name__} is not recorded")
+    return hash_words(value)
+
+
+def _keyed(marks: Iterable[int]) -> tuple[int, ...]:
+    return tuple(map(keyed, marks))
 
 
 def words_of_hashes(kind: type, value: Any) -> Any:

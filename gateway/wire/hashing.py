@@ -1,48 +1,79 @@
 """The one hash by which what clients and engines say is recognised, seeded for each process.
 
 Invariants: equal bytes have equal hashes within a process; with a seed that nobody outside knows, nobody can
-make two texts, or two conversations, of the same hash. `seed_hashes` is called before anything is hashed, or
-not at all (simulations, evaluations and tests run with seed 0, and so are repeatable); once more where a
-gateway that started alone joins others, which makes strangers of all that it hashed before. A recording
-carries its seeds, so that its replay hashes alike. Names that must outlive a process (`agent_skeleton.py`)
-are not made with this hash.
+make two texts, or two conversations, of the same hash. A seed does not keep a guesser away who reads hashes:
+xxh3 of one short text that he knows gives it away. So where hashes leave the process (a recording, a store
+that gateways share) they are keyed as well: what is read there confirms no guess without the key.
+`seed_hashes` or `key_hashes` is called before anything is hashed, or not at all (simulations, evaluations and
+tests run with seed 0, and so are repeatable). Names that must outlive a process (`agent_skeleton.py`) are not
+made with this hash.
 """
 
+import hashlib
 from collections.abc import Iterable
 from itertools import repeat
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
 _seed = [0]
+_key: list[Any] = [None]
+"""BLAKE2b with its key, to be copied: half the time of making one."""
+_secret: list[bytes | None] = [None]
 _BLANKS: Final = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
 
 
 def seed_hashes(seed: int) -> None:
-    """Hash with this seed of 64 bits from now on."""
-    _seed[0] = seed
+    """Hash with this seed of 64 bits from now on, without a key."""
+    _seed[0], _key[0], _secret[0] = seed, None, None
+
+
+def key_hashes(secret: bytes) -> None:
+    """Hash from now on so that only who knows the secret can tell which text a hash is of."""
+    _seed[0] = int.from_bytes(hashlib.blake2b(b"seed", key=secret, digest_size=8).digest(), "big")
+    _key[0], _secret[0] = hashlib.blake2b(key=secret, digest_size=8), secret
 
 
 def hash_seed() -> int:
     return _seed[0]
 
 
+def hash_secret() -> bytes | None:
+    """None while hashes are not keyed."""
+    return _secret[0]
+
+
+def keyed(number: int) -> int:
+    """A hash of 64 bits, as it may leave the process; itself while hashes are not keyed."""
+    if (key := _key[0]) is None:
+        return number
+    hashed = key.copy()
+    hashed.update((number & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "big"))
+    return int.from_bytes(hashed.digest(), "big")
+
+
 def digest(data: bytes | memoryview | Raw) -> int:
     """64 bits."""
-    return xxh3_64_intdigest(data, _seed[0])
+    return keyed(xxh3_64_intdigest(data, _seed[0]))
 
 
 def hash_text(text: str) -> int:
-    return xxh3_64_intdigest(text.encode("utf-8", "replace"), _seed[0])
+    return keyed(xxh3_64_intdigest(text.encode("utf-8", "replace"), _seed[0]))
 
 
 def text_hash(text: str) -> int:
     """Equal for texts that differ in white space alone; 0 for a text without any other."""
     plain = text.encode("utf-8", "replace").translate(None, _BLANKS)
-    return xxh3_64_intdigest(plain, _seed[0]) if plain else 0
+    return keyed(xxh3_64_intdigest(plain, _seed[0])) if plain else 0
 
 
 def digest_all(pieces: Iterable[bytes | Raw]) -> list[int]:
     """Of each piece."""
+    hashes = inner_digests(pieces)
+    return hashes if _key[0] is None else list(map(keyed, hashes))
+
+
+def inner_digests(pieces: Iterable[bytes | Raw]) -> list[int]:
+    """The same without the key: for what stays in the process, or is keyed where it leaves."""
     return list(map(xxh3_64_intdigest, pieces, repeat(_seed[0])))

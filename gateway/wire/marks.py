@@ -17,7 +17,7 @@ from collections.abc import Iterable, Set
 from functools import lru_cache
 from typing import Final
 
-from gateway.wire.hashing import digest_all
+from gateway.wire.hashing import inner_digests
 
 WINDOW: Final = 5
 """Words. Four in a row are boilerplate more often than not."""
@@ -70,7 +70,7 @@ def probe(texts: Iterable[str], *, max_chars: int = MAX_CHARS) -> frozenset[int]
     for text in texts:
         clipped = _clip(text)[: max(max_chars, _WINDOW_BYTES)]
         max_chars -= len(clipped)
-        words = digest_all(_plain(clipped).split())
+        words = inner_digests(_plain(clipped).split())
         found += map(hash, zip(words, words[1:], words[2:], words[3:], words[4:], strict=False))
         found += _phrases(clipped)
         if max_chars <= 0:
@@ -116,7 +116,7 @@ def _lines_of(line: str) -> list[list[bytes]]:
 
 
 def _mark(words: list[bytes]) -> int:
-    return hash(tuple(digest_all(words)))
+    return hash(tuple(inner_digests(words)))
 
 
 def _spread(plain: bytes) -> tuple[int, ...]:

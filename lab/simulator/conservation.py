@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.core.coordinator import Coordinator
-from gateway.core.invariants import check_books
 from lab.simulator.brain import Brain
 from lab.simulator.errors import ConservationError
+from lab.simulator.invariants import check_books
 from lab.simulator.results import Totals
 
 if TYPE_CHECKING:

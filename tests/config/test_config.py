@@ -99,9 +99,17 @@ def test_the_settings_of_the_containers_can_be_read():
 def test_a_shared_store_is_named_by_its_url():
     shared = config(shared={"url": "rediss+cluster://user@redis:6379", "password_env": "SECRET"}).shared
     assert shared.deadline_ms == 20
-    for wrong in ({"url": "http://redis"}, {"deadline_ms": 0}, {"deadline_ms": 5000}):
+    tls = dict.fromkeys(("peer_tls_certificate", "peer_tls_key", "peer_tls_ca"), "a.pem")
+    public = {"peer_listen": "0.0.0.0:1"}
+    for wrong in (
+        {"url": "http://redis"}, {"deadline_ms": 0}, {"deadline_ms": 5000},
+        {"secret_file": "a", "secret_env": "B"}, {"peer_tls_ca": "a.pem"}, public,
+        {"peer_url": "https://a:1"}, {**tls, "peer_url": "http://a:1"},
+    ):  # fmt: skip
         with pytest.raises(msgspec.ValidationError):
             config(shared=wrong)
+    for right in (tls | public, public | {"peer_plaintext_networks": ["10.0.0.0/8"]}):
+        config(shared=right)
 
 
 def test_a_price_needs_to_be_worth_something():

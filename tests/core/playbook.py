@@ -28,7 +28,6 @@ from gateway.core.commands import (
     StopPrefill,
 )
 from gateway.core.coordinator import Coordinator
-from gateway.core.invariants import check_books
 from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
 from gateway.domain.fleet import ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
@@ -36,6 +35,7 @@ from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
 from gateway.domain.session_ids import numbered_ids
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from lab.simulator.invariants import check_books
 from tests.given_ids import given
 
 _HASH = "sha256:" + "0" * 64

@@ -20,10 +20,10 @@ from hypothesis.stateful import (
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
-from gateway.core.invariants import check_books
 from gateway.domain import records as rec
 from gateway.domain.request import Work
 from gateway.domain.tool_span import ToolSpan
+from lab.simulator.invariants import check_books
 from tests.core.playbook import (
     Playbook,
     answer,

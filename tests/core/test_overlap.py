@@ -7,13 +7,13 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
-from gateway.core.invariants import check_books
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Transcript, Usage
+from lab.simulator.invariants import check_books
 from tests.core.playbook import (
     Playbook,
     arrived,

@@ -8,7 +8,6 @@ import pytest
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.fleet import PoolFacts
-from gateway.core.invariants import check_books
 from gateway.core.lifecycle import LifecycleError
 from gateway.core.live_settings import LiveSettings
 from gateway.domain import records as rec
@@ -17,6 +16,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Protocol, Usage, Work
 from gateway.routing.predicted import PredictedPlacement
+from lab.simulator.invariants import check_books
 from tests.core.playbook import (
     Playbook,
     arrived,

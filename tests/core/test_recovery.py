@@ -7,8 +7,8 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
-from gateway.core.invariants import check_books
 from gateway.domain.decision import RefusalReason
+from lab.simulator.invariants import check_books
 from tests.core.playbook import Playbook, arrived, dispatch, down, failed, finished, left, started
 
 FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gateway.config.load import load_config
 from gateway.config.server import ServerConfig
@@ -270,7 +271,13 @@ def test_two_gateways_share_a_store_and_reach_one_another(several, tmp_path):
         path.write_text(with_keys(CONFIG))
         config = load_config(str(path), environment, {})
         assert config.shared.url == "redis://redis:6379/0"
-        assert config.shared.peer_url == f"http://{name}:{config.shared.peer_listen.rpartition(':')[2]}"
+        assert config.shared.peer_url.endswith(config.shared.peer_listen.rpartition(":")[2])
+        host = config.shared.peer_url.removeprefix("http://").partition(":")[0]
+        assert host in several[name]["networks"]["gateways"]["aliases"]
+        networks = yaml.load(shipped.SEVERAL.read_text(), shipped._Loader)["networks"]
+        (subnet,) = networks["gateways"]["ipam"]["config"]
+        assert config.shared.peer_plaintext_networks == (subnet["subnet"],)
+        assert {config.shared.password_env, config.shared.secret_env} <= set(environment)
         assert config.shared.peer_listen.startswith("0.0.0.0:")
         assert config.server.proxy_protocol and config.server.trusted_proxies
         urls.add(config.shared.peer_url)
@@ -280,6 +287,8 @@ def test_two_gateways_share_a_store_and_reach_one_another(several, tmp_path):
 def test_what_gateways_share_is_not_evicted_and_not_published(several):
     command = several["redis"]["command"]
     assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+    assert "REDIS_PASSWORD" in command[command.index("--requirepass") + 1]
+    assert several["redis"]["networks"] == ["gateways"], "engines do not reach it"
     assert "ports" not in several["redis"] and several["gateway-b"]["ports"] == []
     assert [port.rpartition(":")[2] for port in several["gateway"]["ports"]] == ["8081"]
 

@@ -83,6 +83,7 @@ def test_its_settings_are_accepted_once_there_are_keys(turnpike, tmp_path, keys,
     secrets = {
         "VLLM_API_KEY": "k",
         "REDIS_PASSWORD": "r",
+        "FLEET_SECRET": "f" * 32,
         "TURNPIKE_SHARED__PEER_URL": "http://10.0.0.9:8082",
     }
     done = turnpike("check-config", config, **secrets)
@@ -100,7 +101,7 @@ def test_the_settings_name_what_the_manifests_make(objects, tmp_path):
     ((host, port),) = re.findall(r"^redis://([\w-]+):(\d+)/0$", config.shared.url)
     assert [each["port"] for each in the(objects, "Service", host)["spec"]["ports"]] == [int(port)]
     given = {each["name"]: each for each in containers(objects)["turnpike-gateway"]["env"]}
-    assert {pool.discovery.api_key_env, config.shared.password_env} <= set(given)
+    assert {pool.discovery.api_key_env, config.shared.password_env, config.shared.secret_env} <= set(given)
     assert config.shared.peer_url == f"http://10.0.0.9:{split_listen(config.shared.peer_listen)[1]}"
     names = list(given)
     assert names.index("POD_IP") < names.index("TURNPIKE_SHARED__PEER_URL"), "else it is not put in"
@@ -232,7 +233,8 @@ def test_policies_let_through_what_is_said_and_nothing_else(objects):
         "turnpike-redis": {("turnpike-gateway", "redis")},
     }
     for rule in by_app["turnpike-gateway"]["egress"]:
-        for to in rule.get("to", []):
+        assert rule["to"], "to nowhere is to anywhere"
+        for to in (each for each in rule["to"] if "podSelector" in each):
             app = to["podSelector"]["matchLabels"]["app"]
             assert {each["port"] for each in rule["ports"]} <= set(listeners[app].values())
 

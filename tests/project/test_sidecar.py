@@ -94,6 +94,7 @@ def test_several_on_one_host_are_started_as_the_one_is_but_for_what_they_share()
     assert several.pop("Environment") == [
         "TURNPIKE_SERVER__REUSE_PORT=true",
         "TURNPIKE_SHARED__URL=redis://127.0.0.1:6379",
+        "TURNPIKE_SHARED__SECRET_ENV=FLEET_SECRET",
     ]
     assert several.pop("User") == ["turnpike"], "only processes of one user may share a port"
     for key in ("Wants", "After"):
@@ -113,8 +114,9 @@ def test_its_running_requests_get_the_time_that_they_may_take() -> None:
 
 def test_the_pod_runs_the_images_of_compose() -> None:
     services = compose()["services"]
-    assert container("vllm")["image"] == services["engine-a"]["image"]
-    assert container("gateway")["image"] == services["gateway"]["image"]
+    for name, service in (("vllm", "engine-a"), ("gateway", "gateway")):
+        image, _, version = container(name)["image"].rpartition(":")
+        assert image.rpartition("/")[2] == services[service]["image"] and version[0].isdigit()
 
 
 def test_its_probes_are_valid_programs_that_ask_where_somebody_listens() -> None:

@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.server import peers
+from gateway.server import direct_talk, peers
 from gateway.server.peer_door import PASSED
 from gateway.server.picker.messages import FULL_DUPLEX
 from tests.server.bench import CHAT, CHAT_ANSWER, eventually
@@ -24,10 +24,12 @@ def store_url(tmp_path):
 
 
 @pytest.fixture
-async def two(store_url, begin, monkeypatch):
+async def two(request, store_url, begin, peer_tls, monkeypatch):
     """The picker that has the session `mine`, and the other one."""
-    monkeypatch.setattr(peers, "_GONE_AFTER_S", 20.0)  # on a busy machine both seem to be away for a moment
-    shared = {"url": store_url, "deadline_ms": 1000}
+    for module, name in ((peers, "_GONE_AFTER_S"), (direct_talk, "LASTS_S")):
+        monkeypatch.setattr(module, name, 20.0)  # on a busy machine both seem to be away for a moment
+    speaks_tls = getattr(request, "param", False)
+    shared = {"url": store_url, "deadline_ms": 1000, **(peer_tls if speaks_tls else {})}
     benches = [await begin(fleet_secret=b"s" * 32, shared=shared) for _ in range(2)]
     await eventually(lambda: all(len(each.gateway._peers.alive) == 1 for each in benches))
     async with benches[0].channel() as channel:
@@ -44,6 +46,7 @@ async def place(stream):
     assert (await said(stream, body("request_body", CHAT))).request_body.response.clear_route_cache
 
 
+@pytest.mark.parametrize("two", [False, True], indirect=True, ids=["clear", "tls"])
 async def test_the_whole_stream_passes(two):
     home, other = two
     async with other.channel() as channel:
@@ -109,7 +112,7 @@ async def test_a_picker_that_stops_in_the_midst_cuts_what_is_passed_to_it(two):
 
 async def test_only_pickers_of_the_fleet_pass_on(two):
     home, other = two
-    token = other.gateway._peers.passed_header("10.0.0.9").decode()
+    token = other.gateway._peers.passed_header(home.gateway._peers._origin, "10.0.0.9").decode()
     for passed, status in ((None, 403), ("wrong 10.0.0.9", 403), (token, None)):
         async with grpc.aio.insecure_channel(home.gateway._peers.picks_at) as channel:
             stream = ask(channel)
@@ -131,7 +134,7 @@ async def test_only_pickers_of_the_fleet_pass_on(two):
 async def test_what_is_not_its_own_goes_back(two):
     home, other = two
     other.gateway._peers.directory.is_in_doubt = True  # it may have been taken for gone
-    token = home.gateway._peers.passed_header("127.0.0.1").decode()
+    token = home.gateway._peers.passed_header(other.gateway._peers._origin, "127.0.0.1").decode()
     async with grpc.aio.insecure_channel(other.gateway._peers.picks_at) as channel:
         stream = ask(channel)
         await said(stream, headers("request_headers", MINE, (PASSED.decode(), token)))

@@ -1,6 +1,7 @@
 """What passes through unchanged, and the little that is added."""
 
 import json
+import ssl
 
 import pytest
 import trustme
@@ -140,6 +141,17 @@ async def test_tls_on_both_sides(start, tls, tls_upstream):
     plain.send(post())
     data, _ = await plain.rest()
     assert not data.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_replica_that_has_another_name_and_asks_for_a_certificate(start, certificates):
+    authority, files = certificates
+    asks = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files["tls_client_ca"])
+    asks.verify_mode = ssl.CERT_REQUIRED
+    authority.issue_cert("engines.internal").configure_cert(asks)
+    own = {name: files[name] for name in ("tls_certificate", "tls_key")}
+    named = {"ca_file": files["tls_client_ca"], "tls_server_name": "engines.internal"}
+    bench = await start(backend_tls=asks, upstream={**own, **named})
+    assert (await bench.ask(post())).status == 200
 
 
 async def test_a_certificate_of_an_unknown_authority_keeps_a_replica_out(start, tls_upstream):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.shared_state.fleet_secret import SEAL_BYTES
 from tests.server.bench import Bench, eventually, sends
 from tests.server.test_several_gateways import chat, completion, peers_of, session_of
 from tests.shared_state.servers import RedisServer
@@ -39,8 +40,8 @@ def has_heard(bench: Bench) -> bool:
 
 def marks_of(redis: RedisServer) -> int:
     with redis.admin() as admin:
-        names = admin.keys("turnpike:1:e:n:*")
-        return sum(value.startswith(b"\x01?") for value in admin.mget(names)) if names else 0
+        names = admin.keys("turnpike:1:e:*")
+        return sum(value[1 + SEAL_BYTES :].startswith(b"?") for value in admin.mget(names)) if names else 0
 
 
 async def test_what_both_gave_proves_nothing_at_either_and_what_one_gave_does_everywhere(busy):

@@ -23,12 +23,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.shared_state.protocol import VERSION
-from gateway.shared_state.redis_store import PREFIX
 from scripted_engine.ports import free_port
 from tests.server.bench import DONE, STREAM_HEAD, Backend, Client, Exchange, Message, answer, chunk, get, post
 from tests.shared_state.servers import RedisCluster, RedisServer
 
+SECRET = b"s" * 32
 READY_WITHIN_S = 60.0
 ATTEMPTS = 3
 """Of an SDK that retries twice."""
@@ -347,18 +346,18 @@ async def running_fleet(
     are_alike: bool = True,
     store: RedisCluster | None = None,
 ) -> AsyncIterator[Fleet]:
-    """A fleet of which the store has heard before: it holds the secret. `settings`: further sections;
+    """`settings`: further sections;
     `preludes`: for each gateway; `are_alike`: all may know one another; `store`: instead of a Redis of one
     node."""
     redis = store or RedisServer(directory)
     redis.start()
     engines = Engines()
     await engines.open()
-    with redis.admin() as admin:
-        admin.set(PREFIX + b"e:secret" + VERSION, VERSION + b"s" * 32)
+    (directory / "secret").write_bytes(SECRET)
     replicas = ", ".join(f'{{ url = "{each.url}" }}' for each in engines.backends)
     whole = (
         f'{server}[shared]\nurl = "{redis.url}"\ndeadline_ms = {deadline_ms}\n'
+        f"{secret_of(directory)}"
         f"[[pools]]\nreplicas = [{replicas}]\n{settings}"
     )
     processes = [GatewayProcess(directory, f"gateway-{number}", whole, command) for number in range(gateways)]
@@ -380,6 +379,11 @@ async def running_fleet(
             each.kill()
         redis.kill()
         await engines.close()
+
+
+def secret_of(directory: Path) -> str:
+    """The line of the settings."""
+    return f'secret_file = "{directory}/secret"\n'
 
 
 def now() -> float:

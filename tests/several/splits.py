@@ -3,6 +3,7 @@
 By what the store knew then and what engines saw, not by the clock: on a busy machine both take their time.
 """
 
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from itertools import pairwise
@@ -10,6 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from gateway.domain.turn_trace import TurnTrace
+from gateway.shared_state.fleet_secret import SEAL_BYTES
 from gateway.shared_state.protocol import VERSION
 from gateway.shared_state.redis_store import PREFIX
 from tests.several.fleet import Agent, Fleet, Turn
@@ -23,11 +25,12 @@ READ_WITHIN_S = 0.25
 def turns_in_store(fleet: Fleet) -> dict[str, set[int]]:
     """The numbers of those that the store knows, by session. Of what a turn left, this is written last."""
     with fleet.redis.admin() as admin:
-        values = admin.mget({*admin.scan_iter(match=PREFIX + b"e:t:*", count=1000)})
+        values = admin.mget({*admin.scan_iter(match=PREFIX + b"e:*", count=1000)})
     known: dict[str, set[int]] = defaultdict(set)
     for value in filter(None, values):
-        trace = msgspec.msgpack.decode(value.removeprefix(VERSION), type=TurnTrace)
-        known[trace.session].add(trace.turns)
+        with contextlib.suppress(msgspec.MsgspecError):  # no trace
+            trace = msgspec.msgpack.decode(value.removeprefix(VERSION)[SEAL_BYTES:], type=TurnTrace)
+            known[trace.session].add(trace.turns)
     return known
 
 

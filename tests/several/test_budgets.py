@@ -39,7 +39,7 @@ async def ask(fleet: Fleet, at: int, task: str, tenant: str = "red") -> int:
 def in_redis(fleet: Fleet) -> list[float]:
     """Turns, tokens and cost of one tenant."""
     with fleet.redis.admin() as admin:
-        (key,) = admin.keys(PREFIX + b"n:red *")
+        (key,) = admin.keys(PREFIX + b"n:*")
         row = admin.hgetall(key)
     return [float(row[b"%d" % number]) for number in (1, 2, 3)]
 
@@ -49,7 +49,7 @@ async def settled(fleet: Fleet, turns: int) -> None:
 
     async def is_told() -> bool:
         with fleet.redis.admin() as admin:
-            rows = [admin.hgetall(key) for key in admin.keys(PREFIX + b"n:red *")]
+            rows = [admin.hgetall(key) for key in admin.keys(PREFIX + b"n:*")]
         return all(float(row[b"1"]) == turns for row in rows) and bool(rows)
 
     await comes_true(is_told, 10.0)

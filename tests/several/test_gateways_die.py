@@ -98,6 +98,7 @@ async def test_what_waited_for_a_stopped_gateway_is_decided_once(tmp_path):
         await asyncio.sleep(max(0.0, stopped_s + 3.0 - now()))
         home.send(signal.SIGCONT)
         await fleet.know_one_another(fleet.gateways, within_s=2.0)
+        assert "is down" not in home.log.read_text(), "that it stood still is no fault of the store's"
         assert [len(fleet.engines.of_step("agent", step)) for step in range(4)] == [1, 1, 1, 1]
         agent.asks = [here, there]
         for _ in range(4):

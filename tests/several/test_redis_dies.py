@@ -91,7 +91,7 @@ async def runs_are_one_session(*agents: Agent) -> None:
 
 
 async def test_gateways_that_start_without_redis_join_when_it_is_back(tmp_path):
-    """The first of them while another one has the secret, then all of them anew."""
+    """The first of them while another one runs, then all of them anew."""
     async with running_fleet(tmp_path) as fleet:
         stays, starts = fleet.gateways
         fleet.redis.kill()
@@ -104,7 +104,7 @@ async def test_gateways_that_start_without_redis_join_when_it_is_back(tmp_path):
             await alone.turn()
             fleet.redis.start()
             await fleet.know_one_another(fleet.gateways, within_s=10.0)
-            # Each has a home of its own, by a hash that is another with another secret.
+            # Each has a home of its own, by a hash that all make alike.
             await runs_are_one_session(
                 *(stated(fleet, f"late-{len(restarted)}-{number}") for number in range(8))
             )

@@ -31,6 +31,7 @@ from tests.several.fleet import (
     failures_of,
     now,
     running_fleet,
+    secret_of,
 )
 from tests.several.test_control import control_of, told
 from tests.telemetry.sse import Event, read_events
@@ -48,7 +49,8 @@ class Workers(GatewayProcess):
     """The parent of two."""
 
     def __init__(self, fleet: Fleet, *, server: str = "", settings: str = "") -> None:
-        super().__init__(fleet.directory, "workers", f"workers = 2\n{server}{fleet.settings}{settings}")
+        shared = fleet.settings.replace(secret_of(fleet.directory), "")  # their parent draws it
+        super().__init__(fleet.directory, "workers", f"workers = 2\n{server}{shared}{settings}")
         self.control_port = free_pair()
         self._settings = self._settings.replace("127.0.0.1:0", f"127.0.0.1:{self.control_port}")
         self.each = [ControlPlane(self.control_port), ControlPlane(self.control_port + 1)]
@@ -316,10 +318,11 @@ async def test_instances_of_the_unit_share_a_port_and_one_may_die(tmp_path):
     flags = shlex.split(start)[4:]
     environment = dict(each.split("=", 1) for each in unit["Environment"])
     async with running_fleet(tmp_path, gateways=0) as fleet:
-        environment["TURNPIKE_SHARED__URL"] = fleet.redis.url
+        environment |= {"TURNPIKE_SHARED__URL": fleet.redis.url, "FLEET_SECRET": "f" * 32}
+        settings = fleet.settings.replace(secret_of(tmp_path), "")
         first = free_pair()
         for instance in (str(first), str(first + 1)):
-            gateway = GatewayProcess(tmp_path, f"instance-{instance}", fleet.settings)
+            gateway = GatewayProcess(tmp_path, f"instance-{instance}", settings)
             own = [each.replace("%i", instance) for each in flags]
             gateway.prelude = f"import os; os.environ.update({environment!r}); sys.argv += {own!r}"
             fleet.gateways.append(gateway)

@@ -9,16 +9,19 @@ passed on at most once; when Envoy leaves, the other picker's stream is cancelle
 """
 
 import asyncio
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import grpc
 import grpc.aio
 
+from gateway.config.shared import SharedConfig
 from gateway.server.peers import Peers
 
 PROCESS: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
-_OPTIONS: Final = (
+_OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.min_reconnect_backoff_ms", 500),  # for a connection to be there
@@ -69,8 +72,14 @@ class Passed(NamedTuple):
 
 
 class PickerLinks:
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, config: SharedConfig) -> None:
         self._peers = peers
+        self._credentials, self._options = None, _OPTIONS
+        if config.has_tls:
+            pems = (config.peer_tls_ca, config.peer_tls_key, config.peer_tls_certificate)
+            self._credentials = grpc.ssl_channel_credentials(*(Path(str(pem)).read_bytes() for pem in pems))
+            if config.peer_tls_server_name is not None:
+                self._options += (("grpc.ssl_target_name_override", config.peer_tls_server_name),)
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def open(self, origin: str, messages: Sequence[bytes], answered: int) -> Passed | None:
@@ -81,9 +90,11 @@ class PickerLinks:
             return None
         channel = self._channels.get(address)
         if channel is None:
+            if self._credentials is None and not await self._is_allowed(address):
+                return None
             known = addresses.values()
             self._channels = {each: channel for each, channel in self._channels.items() if each in known}
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            channel = self._channels[address] = self._channel(address)
         call = channel.stream_stream(PROCESS)()
         answer = b""
         try:
@@ -94,6 +105,21 @@ class PickerLinks:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return None
         return Passed(channel, call, answer) if answer is not grpc.aio.EOF else None
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is not None:
+            return grpc.aio.secure_channel(address, self._credentials, options=self._options)
+        return grpc.aio.insecure_channel(address, options=self._options)
+
+    async def _is_allowed(self, address: str) -> bool:
+        """Whether streams may go there in clear: gRPC takes any address of a name, so all must be allowed."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        except OSError:
+            return False
+        return all(self._peers.links.is_allowed(str(each[4][0])) for each in found)
 
     async def close(self) -> None:
         for channel in self._channels.values():

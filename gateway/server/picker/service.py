@@ -16,7 +16,6 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-from gateway.config.picker import PickerConfig
 from gateway.config.server import split_listen
 from gateway.server.door import Door
 from gateway.server.peers import Peers
@@ -45,20 +44,23 @@ class PickerServer:
         self.stream_count = 0
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._links = PickerLinks(peers) if peers is not None else None
+        self._links = PickerLinks(peers, picking.config.shared) if peers is not None else None
         self._servers: list[grpc.aio.Server] = []
 
     def bind(self) -> int:
         """Takes its ports: nobody is served before `start`. The port for Envoy. Raises OSError if an address
         cannot be bound, or a certificate not be read."""
         config = self._picking.config
-        port = self._bind(self._door, config.picker.listen, _credentials(config.picker))
+        picker, shared = config.picker, config.shared
+        credentials = _credentials(picker.tls_certificate, picker.tls_key, picker.tls_client_ca)
+        port = self._bind(self._door, picker.listen, credentials)
         if self._peers is not None:
-            host, _ = split_listen(config.shared.peer_listen)
-            listen = _address(host, config.picker.peer_port)
-            bound = self._bind(self._peers.door(self._door), listen, None)
-            if config.shared.peer_url is not None:
-                host = Address.parse(config.shared.peer_url).host
+            host, _ = split_listen(shared.peer_listen)
+            listen = _address(host, picker.peer_port)
+            credentials = _credentials(shared.peer_tls_certificate, shared.peer_tls_key, shared.peer_tls_ca)
+            bound = self._bind(self._peers.door(self._door), listen, credentials)
+            if shared.peer_url is not None:
+                host = Address.parse(shared.peer_url).host
             self._peers.picks_at = _address(host, bound)
         return port
 
@@ -135,12 +137,14 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
         return self._handlers.get(details.method)
 
 
-def _credentials(config: PickerConfig) -> grpc.ServerCredentials | None:
+def _credentials(
+    certificate: str | None, key: str | None, client_ca: str | None
+) -> grpc.ServerCredentials | None:
     """None: without TLS."""
-    if config.tls_certificate is None or config.tls_key is None:
+    if certificate is None or key is None:
         return None
-    pair = (Path(config.tls_key).read_bytes(), Path(config.tls_certificate).read_bytes())
-    authority = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca is not None else None
+    pair = (Path(key).read_bytes(), Path(certificate).read_bytes())
+    authority = Path(client_ca).read_bytes() if client_ca is not None else None
     return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
 
 

@@ -258,7 +258,7 @@ class Stream:
         begin, more = messages.ProcessingRequest(), messages.ProcessingRequest()
         begin.CopyFrom(self._begin)
         add = begin.request_headers.headers.headers.add
-        add(key=PASSED, raw_value=peers.passed_header(request.head.visitor.client))
+        add(key=PASSED, raw_value=peers.passed_header(link.id, request.head.visitor.client))
         if inherits:
             add(key=INHERITS, raw_value=b"1")
         sent = [begin]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.core.invariants import check_books
 from gateway.domain.request import Work
+from lab.simulator.invariants import check_books
 from tests.core.playbook import Playbook, arrived, dispatch, stated, up
 
 

@@ -1,0 +1,67 @@
+"""Whose announcements count, and for how long."""
+
+from gateway.domain.shares import Share
+from gateway.server.direct_talk import LASTS_S, DirectTalk
+from gateway.server.peer_door import Passing
+from gateway.server.peer_words import Told
+
+SECRET, URL = b"s" * 32, "http://127.0.0.1:1"
+
+
+class Gateways:
+    """Two of one fleet, and one of another."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.one, self.other = self.made("one", SECRET), self.made("other", SECRET)
+        self.stranger = self.made("one", b"t" * 32)
+
+    def made(self, origin: str, secret: bytes) -> DirectTalk:
+        passing = Passing(secret)
+        return DirectTalk(origin, secret, lambda: self.now, passing=passing, tls=None, server_name=None)
+
+
+def told(number: int) -> Told:
+    return Told(URL, False, False, Share(), number=number)
+
+
+def test_an_announcement_counts_once_its_gateway_has_proved_itself_and_until_there_is_no_news():
+    gateways = Gateways()
+    one, other = gateways.one, gateways.other
+    announced = [one.announce(told(number)) for number in range(4)]
+    other.hear_of("one", announced[1])
+    assert other.unproven() == {"one": URL} and not other.lately_heard()
+    other._proven["one"] = URL
+    news = ((1, 0.9, 1), (1, LASTS_S, None), (0, LASTS_S, None), (2, 2.0, 2), (1, 3.0, None))
+    for number, at_s, counts in news:
+        gateways.now = at_s
+        other.hear_of("one", announced[number])
+        assert [each.number for each in other.lately_heard().values()] == ([] if counts is None else [counts])
+    gateways.now = 30.0
+    assert not other.lately_heard() and not other.unproven()
+    other.hear_of("one", announced[3])
+    assert not other.lately_heard() and other.unproven(), "it has to prove itself anew"
+
+
+def test_what_others_wrote_or_of_others_is_not_heard():
+    gateways = Gateways()
+    announced = gateways.one.announce(told(1))
+    forged = gateways.stranger.announce(told(1))
+    for origin, said in (("one", forged), ("third", announced), ("one", b""), ("one", announced[:-1])):
+        gateways.other.hear_of(origin, said)
+    gateways.one.hear_of("one", announced)
+    assert not gateways.other.unproven() and not gateways.one.unproven()
+    assert gateways.other.answer(b"no message", b"") == b""
+
+
+async def test_who_stood_still_while_it_asked_has_heard_nothing_of_who_did_not_answer():
+    gateways = Gateways()
+    for stood_s, has_verdict in ((0.0, True), (2.0, False)):
+
+        async def ask(*_: object, stood_s: float = stood_s) -> None:
+            gateways.now += stood_s
+
+        gateways.now += 1.0
+        gateways.one._tell_one = ask  # type: ignore[method-assign]
+        assert await gateways.one.tell({"other": URL}, b"") is has_verdict
+    await gateways.one.close()
