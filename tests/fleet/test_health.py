@@ -43,7 +43,7 @@ class Fleet:
         """Expected are 100 tokens, at most 0.5 s."""
         request = self.send(replica, p90_s, 0.5, output_tokens=100.0)
         self.later(first_s)
-        self.health.first_token(request, now=self.now)
+        self.health.first_token(request, replica, now=self.now)
         self.later(seconds - first_s)
         self.health.ended(request, replica, failed=False, output_tokens=tokens, now=self.now)
 
@@ -54,7 +54,7 @@ class Fleet:
     def serve(self, replica, seconds=0.05):
         request = self.send(replica)
         self.later(seconds)
-        self.health.first_token(request, now=self.now)
+        self.health.first_token(request, replica, now=self.now)
         self.health.ended(request, replica, failed=False, now=self.now)
 
     def is_(self, replica, state):
@@ -156,7 +156,7 @@ def test_an_answer_that_goes_on_says_nothing():
     requests = [fleet.send("a", 0.5, 0.5, output_tokens=100.0) for _ in range(9)]
     fleet.later(0.1)
     for request in requests:
-        fleet.health.first_token(request, now=fleet.now)
+        fleet.health.first_token(request, A, now=fleet.now)
     for _ in range(9):
         fleet.later(10.0)
     assert fleet.health.all_up and fleet.health.outliers.is_empty
@@ -221,7 +221,7 @@ def test_after_a_rest_one_turn_is_tried_and_then_its_share_grows():
     assert fleet.is_("a", BreakerState.TRIED) and fleet.may_take("a")
     trial = fleet.send("a")
     assert not fleet.may_take("a"), "one at a time"
-    fleet.health.first_token(trial, now=fleet.now)
+    fleet.health.first_token(trial, A, now=fleet.now)
     assert fleet.is_("a", BreakerState.WARMING)
     assert fleet.may_take("a") and not fleet.may_take("a", running=1)
     fleet.later(5.0)
@@ -248,7 +248,7 @@ def test_only_its_trial_speaks_for_a_replica_that_is_tried():
     old = fleet.send("a", p90_s=100.0)
     fleet.fail("a", 3)
     fleet.later(1.0)
-    fleet.health.first_token(old, now=fleet.now)
+    fleet.health.first_token(old, A, now=fleet.now)
     assert fleet.is_("a", BreakerState.TRIED)
     trial = fleet.send("a")
     fleet.health.ended(trial, A, failed=None, now=fleet.now)
@@ -304,7 +304,7 @@ def test_memory_is_bounded_by_what_lives():
     for _ in range(1000):
         fleet.health.ended(fleet.send("a", p90_s=1e6), A, failed=False, now=0.0)
     assert not fleet.health._awaited and len(fleet.health._overdue) < 100
-    fleet.health.first_token(RequestId("unknown"), now=0.0)
+    fleet.health.first_token(RequestId("unknown"), A, now=0.0)
     fleet.health.ended(RequestId("unknown"), ReplicaId("gone"), failed=True, now=0.0)
 
 
@@ -315,7 +315,7 @@ def test_who_is_behind_a_large_prompt_says_nothing_of_the_replica():
     fleet.later(7.9)
     assert fleet.is_("a", BreakerState.UP), "twice the four seconds are not over"
     for request in (large, *behind):
-        fleet.health.first_token(request, now=fleet.now)
+        fleet.health.first_token(request, A, now=fleet.now)
         fleet.health.ended(request, ReplicaId("a"), failed=False, now=fleet.now)
     for _ in range(3):
         fleet.send("a", worst_s=0.1)
