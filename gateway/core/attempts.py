@@ -29,7 +29,7 @@ from gateway.fleet.trickle import Trickle
 
 _MOST_UNANSWERED = 2
 """Times that a request is sent without an answer's head coming."""
-_REMEMBERED_S = 120.0
+_REMEMBERED_S = 60.0
 _MOST_REMEMBERED = 4096
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 

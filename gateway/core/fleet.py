@@ -97,9 +97,7 @@ class Fleet:
         self.health.came_up(facts.id, facts.pool, now=now)
         self.adapters.listed(facts.id, facts.adapters)
         if state is None:
-            is_draining = facts.id in self._to_be_drained
-            self._to_be_drained.discard(facts.id)
-            self._replicas[facts.id] = ReplicaState(facts=facts, is_up=True, is_draining=is_draining)
+            self._add(facts, is_up=True)
             self._look_at_models(facts.pool)
             return True
         was_up, state.is_up, had, state.facts = state.is_up, True, state.facts.models, facts
@@ -112,9 +110,14 @@ class Fleet:
         """It is a member, and not known to be up: turns may wait for it as for one that went down."""
         state = self._replicas.get(replica)
         if state is None:
-            self._replicas[replica] = ReplicaState(facts=ReplicaFacts(id=replica, pool=pool), is_up=False)
+            self._add(ReplicaFacts(id=replica, pool=pool), is_up=False)
         else:
             state.is_leaving = False
+
+    def _add(self, facts: ReplicaFacts, *, is_up: bool) -> None:
+        is_draining = facts.id in self._to_be_drained
+        self._to_be_drained.discard(facts.id)
+        self._replicas[facts.id] = ReplicaState(facts=facts, is_up=is_up, is_draining=is_draining)
 
     def went_down(self, replica: ReplicaId, cause: str, *, now: float) -> bool:
         """Whether this is news: the replica was up, or nobody had looked."""

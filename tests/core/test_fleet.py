@@ -28,7 +28,7 @@ def test_news_is_what_was_not_known():
     assert not fleet.went_down(A, "gone", now=0.0)
     assert fleet.came_up(replica(A), now=0.0)
     assert not fleet.came_up(replica(A, ONE, "m"), now=0.0)
-    assert fleet.went_down(A, "gone", now=0.0) and not fleet.went_down(A, now=0.0)
+    assert fleet.went_down(A, "gone", now=0.0) and not fleet.went_down(A, "gone", now=0.0)
     assert fleet.came_up(replica(A), now=0.0)
     assert [state.facts.id for state in fleet] == [A]
 

@@ -392,3 +392,53 @@ def test_it_is_compared_with_those_that_serve():
         for name in "ba":
             fleet.serve(name, 1.0)
     assert fleet.is_("a", BreakerState.UP) and fleet.is_("b", BreakerState.UP), "all that serve are late"
+
+
+# --- of which too little was seen ------------------------------------------------------------------
+
+
+def turns(fleet, replica, number, *, begin_after_s=None):
+    """Sent 0.1 s after one another; those that begin do so in time for the others'."""
+    for _ in range(number):
+        request = fleet.send(replica, None, worst_s=0.05)
+        fleet.later(0.1)
+        if begin_after_s is not None:
+            fleet.later(begin_after_s)
+            fleet.health.first_token(request, ReplicaId(replica), now=fleet.now)
+
+
+@pytest.mark.parametrize(
+    ("silent", "others_s", "is_wedged"),
+    [(3, 0.1, True), (2, 0.1, False), (3, None, False), (3, 1.0, False)],
+    ids=["others begin", "too few of them", "nobody begins", "others are slow, too"],
+)
+def test_a_newcomer_that_answers_nothing_while_others_do_is_tried_with_one_turn(silent, others_s, is_wedged):
+    fleet = Fleet(rest_s=5.0)
+    turns(fleet, "a", silent)
+    turns(fleet, "b", 12 if others_s != 1.0 else 3, begin_after_s=others_s)
+    assert fleet.is_("a", BreakerState.EJECTED) is is_wedged
+    if is_wedged:
+        fleet.later(5.0)
+        trial = fleet.send("a", None, worst_s=0.05)
+        assert trial and not fleet.may_take("a"), "one at a time"
+
+
+def test_a_newcomer_that_shows_a_sign_of_life_is_waited_for():
+    fleet = Fleet()
+    first = fleet.send("a", None, worst_s=0.05)
+    turns(fleet, "a", 3)
+    turns(fleet, "b", 4, begin_after_s=0.1)
+    fleet.health.first_token(first, A, now=fleet.now)
+    turns(fleet, "b", 4, begin_after_s=0.1)
+    assert fleet.health.all_up
+
+
+def test_what_the_gateway_stood_still_for_is_nobodys_lateness():
+    fleet = Fleet()
+    requests = [fleet.send("a") for _ in range(3)]
+    fleet.now += 60.0
+    fleet.health.stalled(60.0)
+    fleet.health.pass_time(now=fleet.now - 0.2)
+    assert fleet.health.all_up and fleet.health.outliers.is_empty
+    fleet.later(0.3)
+    assert requests and fleet.is_("a", BreakerState.EJECTED), "from then on it counts"

@@ -232,8 +232,13 @@ class Process:
 
     async def read_log(self) -> None:
         assert self.process.stderr is not None
-        async for line in self.process.stderr:
+        lines = [line async for line in self.process.stderr if not self._take(line)]
+        assert not lines, b"".join(lines).decode()
+
+    def _take(self, line: bytes) -> bool:
+        if is_json := line.startswith(b"{"):
             self.log.append(json.loads(line))
+        return is_json
 
     async def connect(self, port: str = "port") -> Client:
         there = await asyncio.open_connection("127.0.0.1", self.logged("listening")[0][port])
@@ -261,7 +266,9 @@ async def process(*backends: str, **settings: object) -> AsyncIterator[Process]:
     gateway = Process(started)
     reading = asyncio.create_task(gateway.read_log())
     try:
-        await eventually(lambda: gateway.logged("started"), "it never started")
+        async with asyncio.timeout(60):
+            while not gateway.logged("started"):
+                await asyncio.sleep(0.05)
         yield gateway
     finally:
         for client in gateway.clients:
