@@ -27,7 +27,7 @@ from gateway.server.app import Gateway
 from gateway.server.memory import set_up_memory
 from gateway.server.picker.checking import check_picker
 from gateway.server.references import check_references
-from gateway.server.settings import Read, set_log_level
+from gateway.server.settings import Read, set_log_format, set_log_level
 from gateway.server.tenants import hash_key
 from gateway.server.workers import Workers, join_parent, of_worker
 from gateway.shared_state.fleet_secret import WORKERS_SECRET, derived, fleet_secret
@@ -201,8 +201,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     config = read(None)
     count = worker_count(config.server.workers, cores=_usable_cores())
     if count == 1 or worker is not None:
-        return _run_gateway(config, read if has_file else None, is_worker=worker is not None)
-    set_log_level(config.server.log_level)
+        return _run_gateway(config, read if has_file else None, worker=worker)
+    _set_log(config, worker)
     check_references(config, os.environ)
     if not config.shared.has_secret:
         os.environ.setdefault(WORKERS_SECRET, secrets.token_hex(32))  # theirs, too
@@ -227,10 +227,10 @@ def _usable_cores() -> int:
 
 
 def _run_gateway(
-    config: Config, read: Read | None, *, is_picker: bool = False, is_worker: bool = False
+    config: Config, read: Read | None, *, is_picker: bool = False, worker: int | None = None
 ) -> int:
     """`read`: None if there is no file to read again, or settings are not followed."""
-    set_log_level(config.server.log_level)
+    _set_log(config, worker)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
     secret = fleet_secret(config.shared, os.environ) if config.shared.url is not None else None
@@ -254,12 +254,17 @@ def _run_gateway(
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none
         try:
-            await gateway.run(join_parent if is_worker else None)
+            await gateway.run(join_parent if worker is not None else None)
         except ValueError as error:
             raise RuntimeError("the gateway failed") from error  # a bug: with its trace
 
     uvloop.run(run())
     return 0
+
+
+def _set_log(config: Config, worker: int | None) -> None:
+    set_log_level(config.server.log_level)
+    set_log_format(config.server.log_format, worker)
 
 
 def _allow_open_files(wanted: int) -> None:

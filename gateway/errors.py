@@ -39,7 +39,11 @@ def http_status(reason: RefusalReason) -> int:
             return 431
         case RefusalReason.INTERNAL:
             return 500
-        case RefusalReason.UPSTREAM_UNREACHABLE | RefusalReason.UPSTREAM_BROKEN:
+        case (
+            RefusalReason.UPSTREAM_UNREACHABLE
+            | RefusalReason.UPSTREAM_BROKEN
+            | RefusalReason.UPSTREAM_BROKEN_TWICE
+        ):
             return 502
         case RefusalReason.UPSTREAM_TIMEOUT:
             return 504
@@ -56,8 +60,13 @@ def http_status(reason: RefusalReason) -> int:
 
 
 def is_final(reason: RefusalReason) -> bool:
-    """Whether the same request would be refused again, however often: clients are told not to repeat it."""
-    return reason in (RefusalReason.BOUND_REACHED, RefusalReason.SESSION_STOPPED)
+    """Whether clients are told not to repeat it: it would be refused again, or cost another replica."""
+    return reason in _FINAL
+
+
+_FINAL: Final = frozenset(
+    (RefusalReason.BOUND_REACHED, RefusalReason.SESSION_STOPPED, RefusalReason.UPSTREAM_BROKEN_TWICE)
+)
 
 
 _ERROR_TYPES: dict[int, tuple[str, str]] = {

@@ -44,6 +44,8 @@ _NOT_LIVE: Final = (
 _NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
 """Live, but for the change from none to some, or back: it changes what every request goes through."""
 _HIDDEN: Final = "(not shown)"
+_THERE: Final = "there"
+"""The value of a section."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +102,15 @@ def changes(before: Config, after: Config) -> tuple[Change, ...]:
     return tuple(found)
 
 
+def set_by_hand(config: Config) -> dict[str, str | None]:
+    """What is not as it is by default, as it may be shown."""
+    return {
+        key: _shown(leaf)
+        for key, leaf in _leaves(config)
+        if not leaf.is_default and leaf.value not in (_THERE, (), {})
+    }
+
+
 def moved_between_pools(before: Config, after: Config) -> str | None:
     """The name of a replica that would change its pool, which none can do while it may be running turns."""
     pool_of = {name: pool.name for pool in before.pools for name in pool.names()}
@@ -122,7 +133,7 @@ def _below(settings: msgspec.Struct, key: str, path: str) -> Iterator[tuple[str,
         named, at = f"{key}{field.name}", f"{path}{field.name}"
         is_default = not field.required and value == field.default
         if isinstance(value, msgspec.Struct):
-            yield named, _Leaf(at, "there", False, is_default)
+            yield named, _Leaf(at, _THERE, False, is_default)
             yield from _below(value, f"{named}.", f"{at}.")
         elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
             names = _names(settings, value)

@@ -69,6 +69,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     With tenants an id that is not remembered is refused. Workers have `<path>.worker-N` each."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What the gateway says on its standard error: this, and what is graver."""
+    log_format: Literal["text", "json"] = "text"
+    """Its lines: for people, or each a JSON object with `time`, `level`, `event` and fields."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
 

@@ -1,10 +1,12 @@
 """What becomes of a request that was sent: its answer begins, goes on and ends; its attempt fails, and it is
 sent again or refused; its client leaves.
 
-Invariant: a request is sent again only while no replica has begun to answer it, and only if running it twice
-harms nobody.
+Invariants: a request is sent again only while no replica has begun to answer it, and only if running it
+twice harms nobody. One that was sent and got no head may be what the replica died of: it is sent once more,
+wherever that is, and no further; a client that sends it again within `_REMEMBERED_S` does not begin anew.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 from gateway.core import events as ev
@@ -20,10 +22,15 @@ from gateway.core.session_book import SessionBook
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
-from gateway.domain.ids import RequestId
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer
 from gateway.fleet.trickle import Trickle
 
+_MOST_UNANSWERED = 2
+"""Times that a request is sent without an answer's head coming."""
+_REMEMBERED_S = 60.0
+_MOST_REMEMBERED = 4096
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
 
@@ -55,6 +62,15 @@ class Attempts:
         self._to_engines = to_engines
         self._stream = stream
         self._admit = admit
+        self._unanswered: OrderedDict[tuple[TenantId, int], tuple[int, float]] = OrderedDict()
+        """Bodies of requests that were refused after such attempts: how many, and when."""
+
+    def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
+        """Goes on counting where the same body was refused lately, or refuses it again."""
+        if self._unanswered:
+            times, refused_s = self._unanswered.get(_body_of(live), (0, now))
+            live.unanswered = times if now - refused_s <= _REMEMBERED_S else 0
+        return refusals.unanswered_again() if live.unanswered >= _MOST_UNANSWERED else None
 
     def _known(self, request: RequestId) -> LiveRequest:
         live = self._live.get(request)
@@ -114,6 +130,7 @@ class Attempts:
 
     def _ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
         live.step(step)
+        self._unanswered.pop(_body_of(live), None)
         counted = self._dispatcher.ended(live, _OUTCOMES[step], answer, now=now)
         self._endings.over(live, counted, now=now)
 
@@ -139,6 +156,7 @@ class Attempts:
         live.step(Step.HAND_OVER)
         outcome = "ready" if event.usage is not None else "failed"
         self._dispatcher.leg_ended(live, event.usage, outcome, is_fault=event.is_fault, now=now)
+        live.unanswered += bool(event.is_fault)
         self._admit(live, now=now)
 
     def failed(self, event: ev.AttemptFailed, *, now: float) -> None:
@@ -146,11 +164,13 @@ class Attempts:
         live.step(Step.FAIL)
         self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
+        live.unanswered += event.resends + event.was_sent
         if live.route is not None:
             live.route.choice.begun -= 1
         if event.is_local:
             live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
-        may_repeat = not event.timed_out and (not event.was_sent or live.facts.is_replayable)
+        is_poison = live.unanswered >= _MOST_UNANSWERED
+        may_repeat = not (event.timed_out or is_poison) and (not event.was_sent or live.facts.is_replayable)
         if may_repeat and live.attempts < self._config.max_attempts:
             is_elsewhere = bool(self._gate.candidates(live.lane))
             if not is_elsewhere and self._models.falls_back(live, now=now):
@@ -162,4 +182,13 @@ class Attempts:
                 return
             if self._models.falls_back(live, is_refused=True, now=now):
                 return
-        self._endings.refuse(live, refusals.attempt_failed(event), now=now)
+        if live.unanswered and live.facts.transcript.body:
+            self._unanswered[_body_of(live)] = live.unanswered, now
+            if len(self._unanswered) > _MOST_REMEMBERED:
+                self._unanswered.popitem(last=False)
+        refusal = refusals.unanswered_again() if is_poison else refusals.attempt_failed(event)
+        self._endings.refuse(live, refusal, now=now)
+
+
+def _body_of(live: LiveRequest) -> tuple[TenantId, int]:
+    return live.tenant, live.facts.transcript.body

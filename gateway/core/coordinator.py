@@ -150,7 +150,7 @@ class Coordinator:
         an event that the request's state does not allow or that is about no request that lives.
         """
         health = self.fleet.health
-        if now >= health.next_due_s:
+        if now >= health.next_due_s and type(event) is not ev.LoopStalled:
             health.pass_time(now=now)
         self._take_in(event, now=now)
         if self.fleet.forgotten:
@@ -241,6 +241,8 @@ class Coordinator:
             ):
                 for live in self._replicas.take_in(event, now=now):
                     self._admit(live, now=now)
+            case ev.LoopStalled():
+                self.fleet.health.stalled(event.lost_s)
             case ev.HostReported():
                 self.admission.host_reported(event.host, event.signals, now=now)
             case ev.ToolsTold():
@@ -307,12 +309,12 @@ class Coordinator:
                 self.endings.tell(self.sessions.expire(now=now), now=now)
         if named is not None:
             self.models.route(live, named)
-        if self.bounding.is_on:
-            refusal = self.bounding.refusal(live, event.reserved, now=now)
-            if refusal is not None:
-                self.endings.refuse(live, refusal, now=now)
-                return
-        self._admit(live, now=now)
+        refusal = self.bounding.refusal(live, event.reserved, now=now) if self.bounding.is_on else None
+        refusal = refusal or self._attempts.resume(live, now=now)
+        if refusal is not None:
+            self.endings.refuse(live, refusal, now=now)
+        else:
+            self._admit(live, now=now)
 
     def _refusal_at_the_door(self, live: LiveRequest, named: NamedModel | None) -> Refusal | None:
         if self.is_draining:

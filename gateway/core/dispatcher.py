@@ -112,8 +112,9 @@ class Dispatcher:
             first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
             if not live.facts.stream:
                 first_s = float("inf")
-            worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, 1)
             output_tokens = expected.output_tokens
+        if expected is not None and not live.handed_over and (first_s is not None or live.facts.stream):
+            worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, 1)
         self._fleet.health.sent(
             live.request,
             placement.replica,
@@ -150,7 +151,8 @@ class Dispatcher:
     # --- what becomes of it ----------------------------------------------------------------------------
 
     def first_token(self, live: LiveRequest, *, now: float) -> None:
-        self._fleet.health.first_token(live.request, now=now)
+        assert live.replica is not None
+        self._fleet.health.first_token(live.request, live.replica, now=now)
         if live.handed_over:
             self._legs.first_token(live, now=now)
 
@@ -176,13 +178,14 @@ class Dispatcher:
         self._fleet.health.ended(
             live.request,
             replica,
-            failed=_is_fault(outcome, answer) if blames_replica else None,
+            failed=_is_fault(live, outcome, answer) if blames_replica else None,
             output_tokens=answer.usage.output_tokens if answer is not None else None,
             now=now,
         )
-        counted = self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
+        is_whole = outcome == "finished" and answer is not None and answer.is_good
+        counted = self._forecasts.ended(live, replica, answer, is_whole=is_whole, now=now)
         live.alone = None
-        if counted is not None and counted.status < 400:
+        if counted is not None and counted.is_good:
             live.alone = self._forecasts.alone(live, replica, counted.usage)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
         return counted
@@ -204,10 +207,11 @@ class Dispatcher:
             live.replica = None
 
 
-def _is_fault(outcome: str, answer: Answer | None) -> bool | None:
+def _is_fault(live: LiveRequest, outcome: str, answer: Answer | None) -> bool | None:
     """The replica's; None if this says nothing of the replica."""
     if outcome in ("failed", "cut"):
         return True
     if outcome == "finished" and answer is not None:
-        return answer.status >= 500
+        is_own = live.facts.work is Work.GENERATE  # else a good answer may tell of an earlier one that failed
+        return answer.is_fault if is_own else answer.status >= 500
     return None

@@ -90,7 +90,7 @@ class Endings:
             return
         if self._bounding.is_on:
             self.free_place(live.session.session, now=now)
-        if self._ahead and answer is not None and answer.status < 400:
+        if self._ahead and answer is not None and answer.is_good:
             behind = self._sessions.predictor.behind(live.session)
             if behind is not None and behind[1].tools:
                 self._ahead.paused(live, answer.usage, *behind, now=now)
@@ -102,7 +102,7 @@ class Endings:
         if live.session is None:
             return
         is_tunnel = live.facts.work is Work.TUNNEL  # of which nothing is known but its time
-        is_answered = answer is not None and answer.status < 400 and not is_tunnel
+        is_answered = answer is not None and answer.is_good and not is_tunnel
         outcome = None
         if live.tried:
             usage = answer.usage if answer is not None else _NO_USAGE

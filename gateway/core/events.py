@@ -120,6 +120,12 @@ class PrefillLegEnded(msgspec.Struct, frozen=True, tag=True):
     """Of the replica's; None if this says nothing of it."""
 
 
+class LoopStalled(msgspec.Struct, frozen=True, tag=True):
+    """The gateway itself stood still: what came meanwhile was not read, and no replica is late for it."""
+
+    lost_s: float
+
+
 class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
     """A replica is healthy; also sent again when its facts changed."""
 
@@ -127,7 +133,7 @@ class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaJoined(msgspec.Struct, frozen=True, tag=True):
-    """The settings name a replica that they did not name before; whether it is there is not known yet."""
+    """A replica is a member; whether it is there is not known yet."""
 
     replica: ReplicaId
     pool: PoolId
@@ -270,6 +276,7 @@ Event = (
     | PrefillEnded
     | EngineReported
     | HostReported
+    | LoopStalled
     | ToolsTold
     | SessionFinished
     | SessionStopped

@@ -31,6 +31,8 @@ class PoolFacts(msgspec.Struct, frozen=True):
 class ReplicaState(msgspec.Struct, kw_only=True):
     facts: ReplicaFacts
     is_up: bool
+    cause: str = ""
+    """Why it is not up; empty while nobody has looked."""
     running: int = 0
     """Turns, and other work that takes a place."""
     elsewhere: int = 0
@@ -95,13 +97,11 @@ class Fleet:
         self.health.came_up(facts.id, facts.pool, now=now)
         self.adapters.listed(facts.id, facts.adapters)
         if state is None:
-            is_draining = facts.id in self._to_be_drained
-            self._to_be_drained.discard(facts.id)
-            self._replicas[facts.id] = ReplicaState(facts=facts, is_up=True, is_draining=is_draining)
+            self._add(facts, is_up=True)
             self._look_at_models(facts.pool)
             return True
         was_up, state.is_up, had, state.facts = state.is_up, True, state.facts.models, facts
-        state.is_leaving = False
+        state.is_leaving, state.cause = False, ""
         if facts.models != had:
             self._look_at_models(facts.pool)
         return not was_up
@@ -110,18 +110,24 @@ class Fleet:
         """It is a member, and not known to be up: turns may wait for it as for one that went down."""
         state = self._replicas.get(replica)
         if state is None:
-            self._replicas[replica] = ReplicaState(facts=ReplicaFacts(id=replica, pool=pool), is_up=False)
+            self._add(ReplicaFacts(id=replica, pool=pool), is_up=False)
         else:
             state.is_leaving = False
 
-    def went_down(self, replica: ReplicaId, *, now: float) -> bool:
-        """Whether this is news: the replica was up."""
+    def _add(self, facts: ReplicaFacts, *, is_up: bool) -> None:
+        is_draining = facts.id in self._to_be_drained
+        self._to_be_drained.discard(facts.id)
+        self._replicas[facts.id] = ReplicaState(facts=facts, is_up=is_up, is_draining=is_draining)
+
+    def went_down(self, replica: ReplicaId, cause: str, *, now: float) -> bool:
+        """Whether this is news: the replica was up, or nobody had looked."""
         state = self._replicas.get(replica)
-        if state is None or not state.is_up:
+        if state is None:
             return False
-        state.is_up = False
+        is_news = state.is_up or not state.cause
+        state.is_up, state.cause = False, cause
         self.health.went_down(replica, now=now)
-        return True
+        return is_news
 
     def drained(self, replica: ReplicaId, *, is_draining: bool) -> bool:
         """Whether this is news."""

@@ -49,6 +49,8 @@ class _Left(Counted, frozen=True):
 
     cached_tokens: int
     replica: ReplicaId
+    found: tuple[float, float] = (1.0, 1.0)
+    """Shares of what was expected that its last two turns found: one miss may be an eviction."""
 
 
 class _Replica:
@@ -154,7 +156,7 @@ class Forecasts:
         if live.handed_over:
             cached = min(live.handed_over, tokens)
         elif left is not None and left.replica == replica:
-            cached = left.cached_tokens if left.cached_tokens < tokens else tokens
+            cached = min(left.cached_tokens, tokens) * max(left.found)
         work = TurnWork(new_tokens=tokens - cached, cached_tokens=cached)
         prediction = known.estimator.predict(work, known.in_flight.load(now=now))
         known.in_flight.sent(live.request, prediction, now=now)
@@ -219,14 +221,19 @@ class Forecasts:
         if live.saw_first_token:
             live.decode_s = max(0.0, now - live.first_token_s - beside_s)
         prediction = self._lessons.pop(request, None)
-        if answer is None or answer.status >= 400:
+        if answer is None or answer.status >= 400 or (answer.failure and not live.saw_first_token):
             return answer
         counted = self._counted(live, answer)
         usage = counted.usage
         prompt = usage.prompt_tokens or 0
-        left = _Left(live.facts.body_bytes, prompt, prompt + (usage.output_tokens or 0), replica)
+        before = self._before(live)
+        found = before.found if before is not None else (1.0, 1.0)
+        if before is not None and before.replica == replica and not live.handed_over:
+            share = answer.usage.share_found(min(before.cached_tokens, prompt))
+            found = found if share is None else (found[1], share)
+        left = _Left(live.facts.body_bytes, prompt, prompt + (usage.output_tokens or 0), replica, found)
         if prediction is not None and answer.usage.prompt_tokens is not None:
-            self._of_model(live).observe(left, self._before(live))
+            self._of_model(live).observe(left, before)
         self._remember(live, left)
         if prediction is not None:
             _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)

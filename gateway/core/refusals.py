@@ -94,6 +94,11 @@ def waited_too_long(number: int, reason: WaitReason | None = None) -> Refusal:
     return Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=1 + number % 29)
 
 
+def unanswered_again() -> Refusal:
+    message = "Two attempts at this request ended with a backend that failed before it answered."
+    return Refusal(reason=RefusalReason.UPSTREAM_BROKEN_TWICE, message=message)
+
+
 def attempt_failed(event: AttemptFailed) -> Refusal:
     """No other replica may be tried, or none is left."""
     if event.is_local:

@@ -116,9 +116,11 @@ class Replicas:
 
     def _went_down(self, replica: ReplicaId, why: str, *, now: float) -> list[LiveRequest]:
         gone = self._fleet.get(replica)
-        if gone is None or not self._fleet.went_down(replica, now=now):
+        was_up = gone is not None and gone.is_up
+        if self._fleet.went_down(replica, why, now=now):
+            self._stream.replica_changed(replica, "down", why, now=now)
+        if gone is None or not was_up:
             return []
-        self._stream.replica_changed(replica, "down", why, now=now)
         self._placement.replica_lost(replica)
         self._ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)

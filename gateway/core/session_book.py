@@ -216,7 +216,7 @@ class SessionBook:
         pause = self.predictor.answered(live.session, live.facts, answer, now=now)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
-        if is_final and answer is not None and answer.status < 400:
+        if is_final and answer is not None and answer.is_good:
             session.is_final = True  # a final turn that got no answer will be sent again
         out: list[rec.Record] = []
         if pause is not None:
@@ -355,13 +355,13 @@ def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:
     """How far the client got with this answer."""
     if answer is None or answer.status >= 400:
         return Outcome.FAILED
-    if answer.has_terminal:
+    if answer.has_terminal and answer.is_good:
         return Outcome.ANSWERED  # a close behind the last event is no departure
     if live.state is State.LEFT or live.state is State.CUT:
         return Outcome.CUT
     # It ended cleanly, but in the middle: some clients take what they have, others ask again.
     has_content = bool(answer.tool_calls) or answer.utterance.text != 0
-    return Outcome.CUT if has_content else Outcome.ANSWERED
+    return Outcome.CUT if has_content else Outcome.ANSWERED if answer.is_good else Outcome.FAILED
 
 
 def _session_start(session: Session, *, now: float) -> rec.SessionStarted:

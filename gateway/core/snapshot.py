@@ -29,6 +29,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     id: ReplicaId
     pool: PoolId
     is_up: bool
+    cause: str = ""
+    """Why it is not."""
     is_draining: bool = False
     """As an operator said."""
     running: int
@@ -259,6 +261,7 @@ def _view_replica(
         id=facts.id,
         pool=facts.pool,
         is_up=state.is_up,
+        cause=state.cause,
         is_draining=state.is_draining,
         running=state.running,
         engine_running=said.running,

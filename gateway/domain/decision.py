@@ -38,6 +38,8 @@ class RefusalReason(Word):
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_BROKEN = "upstream_broken"
+    UPSTREAM_BROKEN_TWICE = "upstream_broken_twice"
+    """Two attempts got no head of an answer: the request may be what the replicas fail of."""
     LOCAL_FAULT = "local_fault"
     """The gateway's machine lacks what a connection needs: descriptors, ports, memory, DNS."""
     INTERNAL = "internal"

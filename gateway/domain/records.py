@@ -159,6 +159,11 @@ class GpuEnd(TimedRecord, frozen=True, kw_only=True, tag="gpu_end"):
     outcome: str
     """`finished`, `failed` (no answer began), `cut` (it broke off) or `client_left`."""
     status: int | None
+    failure: str = ""
+    """What is wrong with an answer whose status is good (`Answer.failure`)."""
+    tenant: TenantId | None = None
+    model: str | None = None
+    """As its replica knows it."""
     usage: Usage
     finish_reason: str | None
     duration_ms: float

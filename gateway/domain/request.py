@@ -344,6 +344,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cached_tokens: int | None = None
     output_tokens: int | None = None
 
+    def share_found(self, expected: float) -> float | None:
+        """Of the tokens that should have been cached; nearly all are all, since blocks have sizes."""
+        if self.cached_tokens is None or expected < 1:
+            return None
+        share = self.cached_tokens / expected
+        return share if share < 0.9 else 1.0
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of a response by the time it ended."""
@@ -364,3 +371,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The protocol's own end of the answer was seen."""
     retry_after_s: float | None = None
     """How long the client was told to wait before it asks again."""
+    failure: str = ""
+    """What is wrong with one whose status is good: `error` (it reports one of the server's), `rejected` (one
+    of its client's), `truncated` (its end is missing) or `empty`."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.status < 400 and not self.failure
+
+    @property
+    def is_fault(self) -> bool:
+        """Of the server's."""
+        return self.status >= 500 or self.failure in ("error", "truncated", "empty")

@@ -37,6 +37,7 @@ from gateway.fleet.circuit_breaker import (
     CircuitBreaker,
     HealthConfig,
 )
+from gateway.fleet.newcomers import Newcomers
 from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
 
 
@@ -77,6 +78,7 @@ class FleetHealth:
         self._not_up: set[ReplicaId] = set()
         """Those that are not up."""
         self.outliers = OutlierDetection(lasts_s=config.rest_s)
+        self.newcomers = Newcomers(config.slow_until_out)
         self.next_due_s = float("inf")
         """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
@@ -130,6 +132,7 @@ class FleetHealth:
         self._breakers.pop(replica, None)
         self._not_up.discard(replica)
         self.outliers.forget(replica)
+        self.newcomers.forget(replica)
 
     def sent(
         self,
@@ -144,12 +147,14 @@ class FleetHealth:
     ) -> None:
         """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
         nothing is expected, or of a replica of which too little was seen to expect anything; infinite for a
-        first token that nobody will see. `worst_s`: to compute all of its prompt, alone. `output_tokens`: of
-        its answer, as expected."""
+        first token that nobody will see. `worst_s`: to compute all of its prompt, alone; where nothing is
+        expected 0, if nobody will see the first token. `output_tokens`: of its answer, as expected."""
         breaker = self._breakers[replica]
         if breaker.state is BreakerState.TRIED:
             breaker.trial = request
         if p90_s is None:
+            if worst_s:
+                self.newcomers.sent(request, replica, worst_s, now=now)
             return
         breaker.ahead_s += worst_s
         factor, least_s = self._config.slow_factor, self._config.slow_least_s
@@ -174,8 +179,25 @@ class FleetHealth:
         if overdue_s < self.next_due_s:
             self.next_due_s = overdue_s
 
-    def first_token(self, request: RequestId, *, now: float) -> None:
+    def _compare(
+        self, request: RequestId, replica: ReplicaId, awaited: _Awaited | None, *, now: float
+    ) -> None:
+        """A turn's first token came there: does a newcomer beside it answer nothing?"""
+        pool, began = self._breakers[replica].pool, self.newcomers.ended(request, replica)
+        self.newcomers.alive(replica, now=now)
+        if awaited is not None:
+            began = awaited.sent_s, awaited.worst_s
+        if began is None:
+            return
+        self.newcomers.began(replica, pool, *began, now=now)
+        peers = [name for name, each in self._breakers.items() if each.pool == pool]
+        for wedged in self.newcomers.wedged(pool, peers, now=now):
+            self._eject(wedged, self._breakers[wedged], "answers nothing while others do", now=now)
+
+    def first_token(self, request: RequestId, replica: ReplicaId, *, now: float) -> None:
         awaited = self._awaited.get(request)
+        if self.newcomers:
+            self._compare(request, replica, awaited, now=now)
         if awaited is None:
             return
         self._computed(awaited)
@@ -201,6 +223,8 @@ class FleetHealth:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
                 self._end_came(request, awaited, output_tokens, now=now)
+        if self.newcomers and self.newcomers.ended(request, replica) is None and failed is not None:
+            self.newcomers.alive(replica, now=now)
         breaker = self._breakers.get(replica)
         if breaker is None:
             return
@@ -248,6 +272,15 @@ class FleetHealth:
             elif breaker.state is BreakerState.WARMING and passed_s >= self._config.slow_start_s:
                 breaker.ejections = breaker.slow_ejections = 0
                 self._step(replica, BreakerEvent.WARMED, "is warm", now=now)
+        self._set_due()
+
+    def stalled(self, lost_s: float) -> None:
+        """The gateway stood still for so long: nothing is late for that."""
+        for awaited in self._awaited.values():
+            awaited.sent_s += lost_s
+            awaited.overdue_s += lost_s
+        self._overdue = [(overdue_s + lost_s, request) for overdue_s, request in self._overdue]
+        self.newcomers.stalled(lost_s)
         self._set_due()
 
     def _computed(self, awaited: _Awaited) -> None:

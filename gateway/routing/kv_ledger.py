@@ -94,6 +94,8 @@ class _Copy(msgspec.Struct, eq=False):
 class _Conversation(msgspec.Struct, eq=False):
     home: ReplicaId
     copies: dict[ReplicaId, _Copy] = msgspec.field(default_factory=dict)
+    found: tuple[float, float] = (1.0, 1.0)
+    """Shares of what should be there that its last two turns found: one miss may be an eviction."""
 
 
 class _Replica(msgspec.Struct, eq=False):
@@ -206,7 +208,7 @@ class KvLedger:
             return 0.0
         if known.told is not None and conversation[0] in known.named:
             return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
-        return copy.tokens if known.holds(copy) else 0.0
+        return copy.tokens * max(entry.found) if entry is not None and known.holds(copy) else 0.0
 
     def context(self, conversation: Conversation) -> float:
         """Tokens that it had last, wherever they are."""
@@ -286,6 +288,10 @@ class KvLedger:
         if prompt is None:
             return
         known, entry = self._of(replica), self._conversations.get(conversation)
+        before = entry.copies.get(replica) if entry is not None else None
+        if entry is not None and before is not None and known.holds(before):
+            share = usage.share_found(min(before.tokens, prompt))
+            entry.found = entry.found if share is None else (entry.found[1], share)
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if entry is None:
             return

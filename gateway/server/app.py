@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from gateway import __version__
 from gateway.assembly import assemble
 from gateway.config import Config
+from gateway.config.changes import set_by_hand
 from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
@@ -49,14 +51,16 @@ from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.server.tool_spans import ToolSpans
 from gateway.shared_state.fleet_secret import derived
+from gateway.telemetry.log_lines import RefusalLog, log_event
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.local_faults import LocalFaults
 
 if TYPE_CHECKING:
     from gateway.server.picker.service import PickerServer
 
-_log = logging.getLogger(__name__)
 _SWEEP_PERIOD_S = 1.0
+_FIRST_CHECKS_S = 2.0
+"""Nobody is let in before the replicas were looked at, or for so long."""
 
 
 class Gateway:
@@ -101,6 +105,8 @@ class Gateway:
         self._tls = references.server_tls
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = self._open_listener(proxies, servers)
+        self.observation.metrics.requests = self.listener.requests
+        self._refusals = RefusalLog(self.listener.refusals)
         self._picker = self._open_picker(proxies) if is_picker else None
         self.leaving = Leaving(
             config.server,
@@ -136,6 +142,7 @@ class Gateway:
             recorder=self._recorder,
             send_hint=self._send_hint if self._config.hints.turnpike else None,
         )
+        observation.on_tick = driver.tick
         return observation, driver
 
     def _open_peers(self, environ: Mapping[str, str], secret: bytes | None) -> Peers | None:
@@ -194,11 +201,6 @@ class Gateway:
             self.picker_port = self._picker.bind()
         if self._peers is not None:
             await self._peers.open(self.listener)
-        if self._picker is not None:
-            await self._picker.start()
-        else:
-            sockets = await listening_sockets(*split_listen(server.listen), reuse_port=server.reuse_port)
-            await self.listener.open(sockets, self._tls)
         control = self.observation.control(
             self.driver, self._tenants, is_retiring=lambda: self.leaving.is_retiring
         )
@@ -217,6 +219,12 @@ class Gateway:
             await tokens.fetch()
             self._tasks.supervise("keys of tokens", tokens.keep_keys)
         self._start_loops()
+        await self.replica_watch.health.checked(_FIRST_CHECKS_S)
+        if self._picker is not None:
+            await self._picker.start()
+        else:
+            sockets = await listening_sockets(*split_listen(server.listen), reuse_port=server.reuse_port)
+            await self.listener.open(sockets, self._tls)
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
             self._tasks.supervise("peers' timeouts", self._peers.listener.watch)
@@ -306,7 +314,12 @@ class Gateway:
         try:
             await self.start()
             port = self.listener.port if self._picker is None else self.picker_port
-            _log.info("%s", listening_on(self._config, port, self.control_port, self._picker is not None))
+            told = listening_on(self._config, port, self.control_port, self._picker is not None)
+            log_event(logging.INFO, "listening", told, port=port, control_port=self.control_port)
+            settings = set_by_hand(self._config)
+            told = "; ".join(f"{key} = {value}" for key, value in settings.items())
+            told = f"version {__version__}, with these settings: {told}"
+            log_event(logging.INFO, "started", told, version=__version__, settings=settings)
             if on_serving is not None:
                 on_serving(self.leaving.signalled)
             await self.leaving.wait(self._tasks)
@@ -319,6 +332,7 @@ class Gateway:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
             self.serving.sweep(now)
+            self._refusals.tell(now=now)
             if (prefills := self._asking.prefills) is not None:
                 prefills.sweep(now)
             self.replica_watch.members.sweep(now=now)

@@ -156,7 +156,7 @@ class ClientConnection(ResponseWriter):
         about once a second. Returns what the client has sent behind its request."""
         if not self.leave_serving(State.SWITCHED):
             return b""
-        self._check_tunnel = check
+        self._check_tunnel, self.status = check, int(lines[9:12])
         self.transport.write(lines)
         self.transport.set_protocol(protocol)
         self._read_again()
@@ -200,6 +200,7 @@ class ClientConnection(ResponseWriter):
 
     def _request_over(self) -> None:
         assert self._current is not None
+        self._count(self._current)
         if self._current.body:
             self.let_go_of_body()
         if self._kept_bytes:
@@ -218,6 +219,13 @@ class ClientConnection(ResponseWriter):
         if self._run is not None:  # else `_serve` goes on
             self._run = None
             self._serve()
+
+    def _count(self, request: HttpRequest) -> None:
+        """How it ended, for its client; as nginx does, 499 if that left before it was answered."""
+        status = self.status or (499 if self.state is State.CLOSED else 500)
+        has_failed = self.has_failed or self.state in (State.ANSWERING, State.CLOSING)  # it was cut
+        self._listener.counted(request.head.visitor.endpoint.name, status, has_failed=has_failed)
+        self.status, self.has_failed = 0, False
 
     def refuse_instead(self, spoken: WireProtocol, refusal: Refusal) -> None:
         """Ends the current request, whatever its handler waits for: it is refused, or cut if its answer has

@@ -128,11 +128,12 @@ class ControlPlane:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         """Requests can be served: at least one replica is up, and we do not end. A background loop that
-        fails is named, and no more: without it requests are still served."""
-        is_ready = not self._is_retiring() and any(state.is_up for state in self._driver.coordinator.fleet)
-        return web.json_response(
-            {"ready": is_ready, "failing": self._failing()}, status=200 if is_ready else 503
-        )
+        fails and a replica that is down are named, and no more: without them requests are still served."""
+        fleet = self._driver.coordinator.fleet
+        is_ready = not self._is_retiring() and any(state.is_up for state in fleet)
+        down = {state.facts.id: state.cause or "was not checked yet" for state in fleet if not state.is_up}
+        told = {"ready": is_ready, "failing": self._failing(), "down": down}
+        return web.json_response(told, status=200 if is_ready else 503)
 
     async def _get_snapshot(self, request: web.Request) -> web.Response:
         if request.query.get("sessions") == "0":

@@ -36,6 +36,7 @@ from gateway.domain.spending import Reserved
 from gateway.server.kv_fetches import Fetch
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.errors import UpstreamError
+from gateway.upstream.local_faults import STALL_S
 from gateway.upstream.moments import Moment
 
 T = TypeVar("T")
@@ -81,6 +82,8 @@ class Driver:
         self.on_turn_over: Callable[[RequestId, bool], None] | None = None
         """To be set before the first request, by who wants to know when the answer of a turn of which it was
         told a call has ended, and whether its client got all of it."""
+        self._late_s = float("inf")
+        """If it is later than this, the event loop stood still."""
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -105,8 +108,21 @@ class Driver:
             raise
         return ticket
 
+    def tick(self, period_s: float) -> None:
+        """To be called every so many seconds, as far as the event loop gets to it."""
+        now = self.clock()
+        if now > self._late_s:
+            self._stalled(now)
+        self._late_s = now + period_s + STALL_S
+
+    def _stalled(self, now: float) -> None:
+        lost_s, self._late_s = now - self._late_s + STALL_S, now + STALL_S
+        self.send(ev.LoopStalled(lost_s))
+
     def send(self, event: ev.Event) -> None:
         now, recorder = self.clock(), self._recorder
+        if now > self._late_s:
+            self._stalled(now)
         try:
             commands = self.coordinator.handle(recorder.told(event) if recorder else event, now=now)
         except LifecycleError:
@@ -176,6 +192,10 @@ class Driver:
         self._timer = self._loop.call_later(max(due_s - self.clock(), 0.001), self._timer_fired)
 
     def _timer_fired(self) -> None:
+        if self.clock() > self._late_s:  # what came meanwhile is read before anybody has waited too long
+            self._timer = self._loop.call_later(STALL_S, self._timer_fired)
+            self.tick(STALL_S)
+            return
         self._timer = None
         self.send(ev.TimerFired())
 
@@ -189,6 +209,8 @@ class Ticket:
         self._decided: Dispatch | Refuse | PrefillLeg | None = None
         self._waits: Moment | None = None
         self.is_over = False
+        self.has_failed = False
+        """Its answer is none, by a fault of the replica's."""
         self.began_s = 0.0
         """When the request was whole, for those of which it is measured how long they take to be sent on."""
         self.on_cancel: Callable[[Protocol, Refusal], None] | None = None
@@ -244,9 +266,11 @@ class Ticket:
             self.on_cancel(live.facts.protocol, refusal)
 
     def attempt_failed(
-        self, error: UpstreamError, *, was_sent: bool, timed_out: bool = False, is_local: bool = False
+        self, error: UpstreamError, *, timed_out: bool = False, is_local: bool = False
     ) -> None:
-        failed = ev.AttemptFailed(self.request, str(error), was_sent, timed_out, error.resends, is_local)
+        failed = ev.AttemptFailed(
+            self.request, str(error), error.was_sent, timed_out, error.resends, is_local
+        )
         self._driver.send(failed)
 
     def leg_ended(self, usage: Usage | None, *, is_fault: bool | None) -> None:
@@ -285,14 +309,15 @@ class Ticket:
         self._driver.send(ev.StateMinted(self.request, state_id))
 
     def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
-        self.is_over = True
+        self.is_over, self.has_failed = True, answer.is_fault
         if self.fetch is not None:
             answer = self.fetch.answered(answer)
         self._driver.send(ev.AnsweredAtOnce(self.request, answer, has_first_token))
         if self._driver.on_turn_over is not None:
-            self._driver.on_turn_over(self.request, answer.has_terminal)
+            self._driver.on_turn_over(self.request, answer.has_terminal and answer.is_good)
 
     def finished(self, answer: Answer) -> None:
+        self.has_failed = answer.is_fault
         if self.fetch is not None:
             answer = self.fetch.answered(answer)
         self._end(ev.ResponseFinished(self.request, answer))
@@ -304,5 +329,7 @@ class Ticket:
         self.is_over = True
         self._driver.send(event)
         if self._driver.on_turn_over is not None:
-            is_whole = type(event) is ev.ResponseFinished and event.answer.has_terminal
+            answer = event.answer
+            is_finished = type(event) is ev.ResponseFinished
+            is_whole = is_finished and answer is not None and answer.has_terminal and answer.is_good
             self._driver.on_turn_over(self.request, is_whole)

@@ -159,6 +159,7 @@ class Handlers:
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, facts, attempt)
+                client.has_failed = ticket.has_failed
 
     async def _serve_websocket(self, client: ClientConnection, request: HttpRequest) -> None:
         judged = self._tunnels.judge(request.head, await self._asking.reading.read(request))
@@ -200,13 +201,14 @@ class Handlers:
                 told = receipts(decision) if self._with_receipts else b""
                 if type(decision) is Refuse:
                     if held is not None and held.has_begun:
+                        client.has_failed = True
                         held.refuse(decision.refusal)
                     else:
                         client.refuse(facts.protocol, decision.refusal, told)
                     return None
                 replica = self._replicas.get(decision.placement.replica)
                 if replica is None:  # it left after the brain had decided, and before we went on
-                    ticket.attempt_failed(ConnectFailed("the replica left"), was_sent=False)
+                    ticket.attempt_failed(ConnectFailed("the replica left"))
                     continue
                 fetch = handed_over.take() if handed_over is not None else None
                 upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
@@ -260,7 +262,8 @@ class Handlers:
         finally:
             replica.release(upstream, reuse=is_reusable)
             if kept is not None and self._asking.prefills is not None:
-                self._asking.prefills.answered(kept, is_whole=head.status < 400 and observer.has_terminal)
+                is_whole = observer.has_terminal and observer.answer(head.status).is_good
+                self._asking.prefills.answered(kept, is_whole=is_whole)
 
     def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
         """The client is about to wait; None if it cannot be told anything meanwhile."""
@@ -315,18 +318,18 @@ class Handlers:
                 _log.warning("%s rejected the priority header; disabled until it restarts", replica.id)
             return upstream
         except LocalFault as error:
-            ticket.attempt_failed(error, was_sent=False, is_local=True)
+            ticket.attempt_failed(error, is_local=True)
         except ConnectTimedOut as error:
             self._health.check_now(replica.id)
-            ticket.attempt_failed(error, was_sent=False)
+            ticket.attempt_failed(error)
         except ConnectFailed as error:
             self._health.suspect(replica.id, str(error))
-            ticket.attempt_failed(error, was_sent=False)
+            ticket.attempt_failed(error)
         except AnswerTimedOut as error:
-            ticket.attempt_failed(error, was_sent=True, timed_out=True)
+            ticket.attempt_failed(error, timed_out=True)
         except AnswerMissing as error:
             self._health.check_now(replica.id)
-            ticket.attempt_failed(error, was_sent=True)
+            ticket.attempt_failed(error)
         return None
 
     async def _blames_priority(self, replica: Replica, upstream: UpstreamConnection) -> bool:

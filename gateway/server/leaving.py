@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.config.server import ServerConfig
 from gateway.core import events as ev
@@ -17,11 +17,10 @@ from gateway.server.listener import Listener
 from gateway.server.mcp_proxy import McpProxy
 from gateway.server.peers import Peers
 from gateway.server.tasks import TaskGroup
+from gateway.telemetry.log_lines import log_event
 
 if TYPE_CHECKING:
     from gateway.server.picker.service import PickerServer
-
-_log: Final = logging.getLogger(__name__)
 
 
 class Leaving:
@@ -73,9 +72,11 @@ class Leaving:
 
     async def _leave(self) -> None:
         if self._lame_duck_s and not self._hurry.is_set():
-            _log.info("not ready any more; serving for another %g s", self._lame_duck_s)
+            told = f"not ready any more; serving for another {self._lame_duck_s:g} s"
+            log_event(logging.INFO, "not_ready", told, lame_duck_s=self._lame_duck_s)
             await self.retire()
-        _log.info("draining; signal again to stop at once")
+        told = "draining; signal again to stop at once"
+        log_event(logging.INFO, "drain", told, drain_s=self._drain_s)
         await self.drain()
 
     async def retire(self) -> None:
@@ -102,7 +103,8 @@ class Leaving:
         listeners = [self._listener, *([self._peers.listener] if self._peers is not None else [])]
         await asyncio.gather(*(each.drain(self._drain_s) for each in listeners))
         if left := sum(each.connection_count for each in listeners):
-            _log.warning("%d connections are cut off at the end of the drain", left)
+            told = f"{left} connections are cut off at the end of the drain"
+            log_event(logging.WARNING, "drain_cut", told, connections=left)
 
 
 async def _wait(event: asyncio.Event) -> None:

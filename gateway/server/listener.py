@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import methodcaller
@@ -55,6 +56,15 @@ class Listener:
         self._is_empty.set()
         self._servers: list[asyncio.Server] = []
         self._tls: TlsAcceptor | None = None
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        """By endpoint, class of status, and status; those that were refused unread have no endpoint."""
+        self.refusals: Counter[str] = Counter()
+        """By reason."""
+
+    def counted(self, endpoint: str, status: int, *, has_failed: bool = False) -> None:
+        """A request was answered. `has_failed`: badly, by a fault of ours or the replica's, whatever its
+        status says."""
+        self.requests[endpoint, "5xx" if has_failed else f"{status // 100}xx", str(status)] += 1
 
     @property
     def connection_count(self) -> int:

@@ -82,7 +82,9 @@ class Members:
         """Begins to look for members. `on_join` is told of everybody, now and later; `on_leave` of who goes,
         before anybody comes under that name."""
         self._tasks, self._on_join, self._on_leave = tasks, on_join, on_leave
+        self._now = asyncio.get_running_loop().time
         for replica in self.replicas.values():
+            self._send(ev.ReplicaJoined(replica.id, replica.pool))
             on_join(replica)
         pools = {pool.name: pool for pool in self._config.pools}
         for name, each in self._discoveries.items():
@@ -102,7 +104,6 @@ class Members:
         for member in changes.left:
             self._leave(member, "the settings do not name it any more")
         for member in changes.joined:
-            self._send(ev.ReplicaJoined(member.name, member.pool))
             self._join(member)
         for replica in self.replicas.values():
             replica.follow(config.upstream, api_key=self._key_of(replica.id, replica.pool))
@@ -149,7 +150,10 @@ class Members:
 
     async def _look_after(self) -> None:
         while True:
+            began_s = self._now()
             await asyncio.sleep(_LOOK_PERIOD_S)
+            if self._local_faults.lost_s(began_s, now=self._now()):
+                continue  # heartbeats that came meanwhile are read first
             for member in self._membership.expired(now=self._clock()):
                 self._leave(member, "was not heard of for too long")
 
@@ -170,6 +174,7 @@ class Members:
 
     def _join(self, member: Member) -> None:
         replica = self.replicas[member.name] = self._replica(member)
+        self._send(ev.ReplicaJoined(member.name, member.pool))
         self._on_join(replica)
         self.drains.joined(member.name)
 

@@ -33,6 +33,7 @@ from gateway.telemetry.contents import Contents
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
+from gateway.telemetry.log_lines import log_changes
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective, OutcomeView
 from gateway.telemetry.ring import Ring
@@ -143,7 +144,7 @@ class Observation:
             outcome=self._view_outcome,
         )
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)
-        takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
+        takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, log_changes]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces: TraceContexts | None = None
         """For the handlers; None if nobody traces."""
@@ -155,6 +156,8 @@ class Observation:
         self.take = self._handover.take
         """For the driver."""
         self.audit = Audit(lambda record: self.take([record]), clock=clock)
+        self.on_tick: Callable[[float], None] = lambda _: None
+        """To be set to who must know when the event loop stands still."""
         self.access: ControlAccess | None = None
         """There after `control`."""
 
@@ -193,6 +196,8 @@ class Observation:
     async def _watch_the_loop(self) -> None:
         spread, clock = self.metrics.loop_lag, asyncio.get_running_loop().time
         while True:
+            self._local_faults.ticked(period_s=_LAG_PERIOD_S, now=clock())
+            self.on_tick(_LAG_PERIOD_S)
             due_s = clock() + _LAG_PERIOD_S
             await asyncio.sleep(_LAG_PERIOD_S)
             spread.add(max(0.0, clock() - due_s))

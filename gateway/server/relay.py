@@ -76,7 +76,7 @@ class Relay:
             raise
         finally:
             client.follow(None)  # the replica's connection may be used again, and must not stay paused
-        self._ticket.finished(self._told_answer())
+        self._ticket.finished(self._told_answer(is_over=True))
         return True
 
     def give_up(self) -> None:
@@ -96,10 +96,9 @@ class Relay:
 
     def _lacks_its_end(self) -> bool:
         """Certainly: it could be read, the model had begun, and nothing says that it is done."""
-        if not self._observer.is_stream or not self._observer.has_first_token:
-            return False
-        answer = answer_of(self._observer, self._head)
-        return answer.status < 400 and answer.finish_reason is None and not answer.has_terminal
+        observer = self._observer
+        has_begun = observer.is_stream and observer.has_first_token
+        return has_begun and answer_of(observer, self._head, is_over=True).failure == "truncated"
 
     def _tell(self) -> None:
         if self._head.status < 400:
@@ -111,9 +110,9 @@ class Relay:
         if self._observer.feed(part):
             self._tell()
 
-    def _told_answer(self) -> Answer:
+    def _told_answer(self, *, is_over: bool = False) -> Answer:
         """What has been seen so far, and told to the brain."""
-        answer = answer_of(self._observer, self._head)
+        answer = answer_of(self._observer, self._head, is_over=is_over)
         self._tell()
         return answer
 
@@ -136,16 +135,16 @@ def pass_whole(
     """A response that has come as a whole: `parts` is its body."""
     write(parts, True)
     observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
-    answer = answer_of(observer, head)
+    answer = answer_of(observer, head, is_over=True)
     if ticket.is_asked_for_calls and head.status < 400:
         for number, call in enumerate(observer.closed_calls):
             ticket.hand_over(call, observer.arguments_of(number), observer.tool_calls.index(call))
-    ticket.answered_at_once(answer, has_first_token=observer.has_first_token and head.status < 400)
+    ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
 
 
-def answer_of(observer: ResponseObserver, head: ResponseHead) -> Answer:
+def answer_of(observer: ResponseObserver, head: ResponseHead, *, is_over: bool) -> Answer:
     """What has been seen so far."""
-    answer = observer.answer(head.status)
+    answer = observer.answer(head.status, is_over=is_over and not head.is_empty)
     if head.status >= 400 and (wait_s := _seconds(head.retry_after)) is not None:
         answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
     return answer

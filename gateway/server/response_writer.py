@@ -54,6 +54,10 @@ class ResponseWriter(asyncio.Protocol):
         """Of the response that was begun last."""
         self._held_head = b""
         """The head of that response, while it has not been sent."""
+        self.status = 0
+        """Of that response; 0 before the first."""
+        self.has_failed = False
+        """It is no good one, whatever its status says."""
 
     @property
     def is_answering(self) -> bool:
@@ -76,6 +80,7 @@ class ResponseWriter(asyncio.Protocol):
         """
         assert self._current is not None
         self.leave_serving(_ANSWERING)
+        self.status = int(lines[9:12])
         head = self._current.head
         if framing is _CHUNKED:
             lines += b"Transfer-Encoding: chunked\r\n"
@@ -133,6 +138,7 @@ class ResponseWriter(asyncio.Protocol):
             status, HTTPStatus(status).phrase.encode(), self.own_lines(), lines, len(body)
         )  # fmt: skip
         if self._current is None:  # refused before there was a request
+            self._listener.counted("", status)
             body = b"" if self._refused_method == "HEAD" else body
             self.transport.write(b"%sConnection: close\r\n\r\n%s" % (lines, body))
             return
@@ -157,6 +163,7 @@ class ResponseWriter(asyncio.Protocol):
     ) -> None:
         """Answers with a refusal in the protocol's own shape; `lines`: header lines to go with it;
         `request_id`: of JSON-RPC, if the request is one."""
+        self._listener.refusals[refusal.reason.value] += 1
         self.respond(*refusal_parts(protocol, refusal, lines, request_id=request_id))
 
     def abort(self) -> None:

@@ -21,6 +21,7 @@ from gateway.config import Config
 from gateway.config.changes import Change, changes, moved_between_pools
 from gateway.config.load import ConfigError
 from gateway.server.references import References, read_references
+from gateway.telemetry.log_lines import JsonFormatter, log_event
 
 _log: Final = logging.getLogger(__name__)
 DIFF_PATH: Final = "/turnpike/settings/diff"
@@ -122,11 +123,19 @@ async def reload_on_signal(reload: Callable[[], Awaitable[tuple[Change, ...]]], 
         changed = await reload()
     except (ConfigError, OSError, ValueError) as error:
         outcome = 409
-        _log.error("the settings stay as they were: %s", error)
+        log_event(logging.ERROR, "reload_failed", f"the settings stay as they were: {error}", cause=error)
     else:
-        _log.info("the settings were read again: %s", ", ".join(each.key for each in changed) or "no change")
+        keys = [each.key for each in changed]
+        told = f"the settings were read again: {', '.join(keys) or 'no change'}"
+        log_event(logging.INFO, "reload", told, changed=keys)
     record("SIGHUP", _RELOAD, outcome)
 
 
 def set_log_level(level: str) -> None:
     logging.getLogger("gateway").setLevel(level.upper())
+
+
+def set_log_format(name: str, worker: int | None) -> None:
+    if name == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter(worker))

@@ -221,7 +221,8 @@ class RemoteStore(ABC):
             self._opened(why)
 
     def _opened(self, why: str) -> None:
-        _log.warning("the shared store %s is down: %s", self._name, why)
+        told = {"event": "store_down", "fields": {"store": self._name, "cause": why}}
+        _log.warning("the shared store %s is down: %s", self._name, why, extra=told)
         if not self._is_closed:
             self._keep_probing()
 
@@ -236,7 +237,8 @@ class RemoteStore(ABC):
                 await self._probe()
         finally:
             self._prober = None
-        _log.warning("the shared store %s is up again", self._name)
+        told = {"event": "store_up", "fields": {"store": self._name}}
+        _log.warning("the shared store %s is up again", self._name, extra=told)
 
     async def _probe(self) -> None:
         try:

@@ -2,13 +2,14 @@
 
 Counting is a plain addition, of many records at once: one by one it takes twice as long.
 
-Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas), never a session, never
-a client's text; a record of a type that is unknown here counts as a record of its type and no more; nothing
-is kept of a replica that left.
+Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas), never a session; of
+tenants and the models that answered them, `MAX_USERS` pairs have series of their own, the others are counted
+together; a record of a type that is unknown here counts as a record of its type and no more; nothing is kept
+of a replica that left.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -18,10 +19,13 @@ from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Protocol
+from gateway.telemetry.label_slots import LabelSlots
 from gateway.telemetry.spreads import Spread, histogram
 
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _MANY: Final = 256
+MAX_USERS: Final = 200
+OTHER: Final = "other"
 
 
 class Counts:
@@ -35,12 +39,14 @@ class Counts:
         self._would_wait: Counter[WaitReason] = Counter()
         self._placements: Counter[tuple[ReplicaId, PlacementReason]] = Counter()
         self._models: Counter[tuple[str, str, str]] = Counter()
-        self._ends: Counter[tuple[ReplicaId, str]] = Counter()
+        self._ends: Counter[tuple[ReplicaId, str, str]] = Counter()
         self._refusals: Counter[RefusalReason] = Counter()
         self._bounds: Counter[tuple[str, str, str]] = Counter()
         self._stops = 0
         self._malformed: Counter[str] = Counter()
         self._tokens: Counter[tuple[ReplicaId, str]] = Counter()
+        self._used: Counter[tuple[str, str, str]] = Counter()
+        self._users: LabelSlots[tuple[str, str]] = LabelSlots(MAX_USERS, self._forget_user)
         self._session_ends: Counter[str] = Counter()
         self._window_updates: Counter[tuple[PoolId, str]] = Counter()
         self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
@@ -85,54 +91,58 @@ class Counts:
 
     def families(self) -> Iterator[Metric]:
         self.flush()
-        yield _counter("records", "Records of the information stream", ["type"], self._records)
-        yield _counter("turns", "Turns that arrived", ["protocol", "source"], self._turns)
-        yield _counter("waits", "Turns that were told to wait", ["reason"], self._waits)
-        yield _counter(
+        yield counter("records", "Records of the information stream", ["type"], self._records)
+        yield counter("turns", "Turns that arrived", ["protocol", "source"], self._turns)
+        yield counter("waits", "Turns that were told to wait", ["reason"], self._waits)
+        yield counter(
             "would_wait", "Turns that would have waited, in shadow mode", ["reason"], self._would_wait
         )
-        yield _counter("placements", "Turns that were sent", ["replica", "reason"], self._placements)
-        yield _counter(
+        yield counter("placements", "Turns that were sent", ["replica", "reason"], self._placements)
+        yield counter(
             "models",
             "Turns that were sent under a name of the operator's, by why they fell back, if they did",
             ["asked", "model", "fallback"],
             self._models,
         )
-        yield _counter(
-            "attempts", "Requests sent to a replica, by how they ended", ["replica", "outcome"], self._ends
+        yield counter(
+            "attempts",
+            "Requests sent to a replica, by how they ended, and the status that it answered",
+            ["replica", "outcome", "code"],
+            self._ends,
         )
-        yield _counter("refusals", "Requests the gateway refused", ["reason"], self._refusals)
-        yield _counter(
+        yield counter("tenant_tokens", "The same, by who used them", ["tenant", "model", "kind"], self._used)
+        yield counter("refusals", "Requests the gateway refused", ["reason"], self._refusals)
+        yield counter(
             "bounds",
             "Turns that were beyond a bound, by what was done",
             ["bound", "limit", "action"],
             self._bounds,
         )
         yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", self._stops)
-        yield _counter("tokens", "Tokens as backends reported them", ["replica", "kind"], self._tokens)
-        yield _counter(
+        yield counter("tokens", "Tokens as backends reported them", ["replica", "kind"], self._tokens)
+        yield counter(
             "malformed_claims",
             "Stated classes, deadlines and tools' durations that could not be read",
             ["claim"],
             self._malformed,
         )
-        yield _counter("sessions_ended", "Sessions that ended", ["reason"], self._session_ends)
-        yield _counter(
+        yield counter("sessions_ended", "Sessions that ended", ["reason"], self._session_ends)
+        yield counter(
             "window_updates", "Changes of the window, by why", ["pool", "reason"], self._window_updates
         )
-        yield _counter(
+        yield counter(
             "replica_changes", "Changes of replicas' states", ["replica", "state"], self._replica_changes
         )
-        yield _counter(
+        yield counter(
             "prefill_ahead",
             "Next prompts, as far as known, computed while tools ran",
             ["outcome"],
             self._ahead,
         )
-        yield _counter(
+        yield counter(
             "prefill_ahead_tokens", "Tokens of them, computed and found", ["what"], self._ahead_tokens
         )
-        yield _counter(
+        yield counter(
             "prefill_legs",
             "Prompts computed on one replica to be decoded on another",
             ["replica", "outcome"],
@@ -189,6 +199,10 @@ class Counts:
         self._first_token.pop(replica, None)
         self._durations.pop(replica, None)
 
+    def _forget_user(self, user: tuple[str, str]) -> None:
+        for kind in ("prompt", "cached", "output"):
+            del self._used[*user, kind]
+
     def _count_stops(self, records: list[rec.SessionStopped]) -> None:
         self._stops += len(records)
 
@@ -222,22 +236,36 @@ class Counts:
             self._first_token[record.replica].add(record.launch_delay_ms / 1e3)
 
     def _count_ends(self, records: list[rec.GpuEnd]) -> None:
-        self._ends.update([(record.replica, record.outcome) for record in records])
-        tokens = self._tokens
+        self._ends.update(
+            [(record.replica, _outcome(record), str(record.status or "")) for record in records]
+        )
+        tokens, used = self._tokens, self._used
         for record in records:
             usage, replica = record.usage, record.replica
             if usage.prompt_tokens is not None:
                 tokens[replica, "prompt"] += usage.prompt_tokens
                 tokens[replica, "cached"] += usage.cached_tokens or 0
                 tokens[replica, "output"] += usage.output_tokens or 0
+                user = (record.tenant or OTHER, record.model or "")
+                user = user if self._users.take(user, now=record.at_s) else (OTHER, OTHER)
+                used[*user, "prompt"] += usage.prompt_tokens
+                used[*user, "cached"] += usage.cached_tokens or 0
+                used[*user, "output"] += usage.output_tokens or 0
             self._durations[replica].add(record.duration_ms / 1e3)
+
+
+def _outcome(record: rec.GpuEnd) -> str:
+    """An answer that is none counts as such, whatever its status is."""
+    if record.outcome != "finished" or (record.status or 0) < 400:
+        return record.failure if record.outcome == "finished" and record.failure else record.outcome
+    return "error" if (record.status or 0) >= 500 else "rejected"
 
 
 def _by(spreads: dict[ReplicaId, Spread]) -> dict[tuple[str, ...], Spread]:
     return {(replica,): spread for replica, spread in spreads.items()}
 
 
-def _counter(name: str, help_text: str, labels: list[str], counts: Counter[Any]) -> Metric:
+def counter(name: str, help_text: str, labels: list[str], counts: Mapping[Any, int]) -> Metric:
     family = CounterMetricFamily(f"turnpike_{name}", help_text, labels=labels)
     for key, count in counts.items():
         parts = key if isinstance(key, tuple) else (key,)

@@ -4,7 +4,6 @@ from typing import Final
 
 from gateway.domain.records import GpuEnd
 from gateway.domain.request import Protocol
-from gateway.wire.sighting import ERROR_FINISH
 
 _OPERATIONS: Final = {Protocol.COMPLETIONS: "text_completion"}
 _PROVIDERS: Final = {Protocol.MESSAGES: "anthropic"}
@@ -20,10 +19,10 @@ def provider_of(protocol: Protocol) -> str:
 
 
 def problem_of(outcome: str, end: GpuEnd | None) -> str:
-    """`error.type`: a status, `cut`, `client_left`, `error` (reported in an answer that began well), why it
-    was refused; empty if all is well."""
+    """`error.type`: a status, `cut`, `client_left`, `error` (reported in an answer that began well),
+    `truncated`, `empty`, why it was refused; empty if all is well."""
     if outcome != "finished" or end is None:
         return outcome
     if (end.status or 0) >= 400:
         return f"{end.status}"
-    return ERROR_FINISH if end.finish_reason == ERROR_FINISH else ""
+    return end.failure

@@ -3,8 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
+from gateway.telemetry.counts import counter
 from gateway.telemetry.spreads import Spread, histogram
 
 
@@ -24,28 +25,21 @@ class McpCounts:
         """From its being sent to its result, of calls that have one."""
 
     def families(self) -> Iterator[Metric]:
-        calls = CounterMetricFamily(
-            "turnpike_mcp_calls", "Tool calls through the gateway that are over", labels=["server", "outcome"]
+        yield counter(
+            "mcp_calls", "Tool calls through the gateway that are over", ["server", "outcome"], self.calls
         )
-        for labels, count in self.calls.items():
-            calls.add_metric(labels, count)
-        yield calls
-        early = CounterMetricFamily(
-            "turnpike_mcp_early",
+        yield counter(
+            "mcp_early",
             "Tool calls made before their agent did, by what became of them",
-            labels=["server", "outcome"],
+            ["server", "outcome"],
+            self.early,
         )
-        for labels, count in self.early.items():
-            early.add_metric(labels, count)
-        yield early
-        joined = CounterMetricFamily(
-            "turnpike_mcp_calls_joined",
+        yield counter(
+            "mcp_calls_joined",
             "Tool calls through the gateway that are known to be what a model's answer asks for",
-            labels=["server"],
+            ["server"],
+            self.joined,
         )
-        for server, count in self.joined.items():
-            joined.add_metric([server], count)
-        yield joined
         for name, what, counts in (
             ("running", "Tool calls that an MCP server works on", self.running),
             ("waiting", "Tool calls that wait until an MCP server may get them", self.waiting),

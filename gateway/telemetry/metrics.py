@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.core.snapshot import Gauges
-from gateway.telemetry.counts import Counts
+from gateway.telemetry.counts import Counts, counter
 from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
@@ -56,6 +56,8 @@ class Metrics(Collector):
         """Requests whose body was not understood, by why."""
         self.tunnels: Counter[str] = Counter()
         """`opened`, and of these `closed`; `refused`: WebSockets that were asked for in vain."""
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        """Of clients; to be set to whoever counts them."""
         self.mcp: McpCounts | None = None
         """To be set if there are MCP servers."""
         self._registry = CollectorRegistry()
@@ -70,6 +72,12 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("turnpike_build", "The gateway", {"version": __version__})
+        yield counter(
+            "requests",
+            "Requests of clients, as they were answered; what failed behind a good status is of class 5xx",
+            ["endpoint", "status_class", "code"],
+            self.requests,
+        )
         yield from self._counts.families()
         if self._outcome is not None:
             yield from self._outcome.families()
@@ -84,47 +92,37 @@ class Metrics(Collector):
             "Open WebSockets of clients",
             self.tunnels["opened"] - self.tunnels["closed"],
         )
-        upgrades = CounterMetricFamily(
-            "turnpike_tunnel_requests",
+        yield counter(
+            "tunnel_requests",
             "WebSockets that clients asked for: opened, or refused with 426 before a replica was asked",
-            labels=["outcome"],
+            ["outcome"],
+            {outcome: self.tunnels[outcome] for outcome in ("opened", "refused")},
         )
-        for outcome in ("opened", "refused"):
-            upgrades.add_metric([outcome], self.tunnels[outcome])
-        yield upgrades
         yield GaugeMetricFamily(
             "turnpike_peers_alive",
             "Other gateways of the same store that live and take requests",
             self._peers(),
         )
         for name, (what, read) in self._odometers.items():
-            counter = CounterMetricFamily(f"turnpike_{name}", what)
-            counter.add_metric([], read())
-            yield counter
-        restarts = CounterMetricFamily(
-            "turnpike_background_restarts",
+            yield CounterMetricFamily(f"turnpike_{name}", what, read())
+        yield counter(
+            "background_restarts",
             "Background loops that failed and were started again",
-            labels=["loop"],
+            ["loop"],
+            self._restarts,
         )
-        for name, count in self._restarts.items():
-            restarts.add_metric([name], count)
-        yield restarts
-        faults = CounterMetricFamily(
-            "turnpike_local_faults",
+        yield counter(
+            "local_faults",
             "Connections to replicas that failed for want of something on the gateway's own machine",
-            labels=["kind"],
+            ["kind"],
+            self._local_faults,
         )
-        for kind, count in self._local_faults.items():
-            faults.add_metric([kind], count)
-        yield faults
-        unread = CounterMetricFamily(
-            "turnpike_requests_unread",
+        yield counter(
+            "requests_unread",
             "Requests that passed without having been understood: malformed, or too large to be read",
-            labels=["reason"],
+            ["reason"],
+            {reason: self.unread[reason] for reason in ("malformed", "oversized")},
         )
-        for reason in ("malformed", "oversized"):
-            unread.add_metric([reason], self.unread[reason])
-        yield unread
         yield histogram(
             "request_overhead_seconds",
             "From a whole request to its being sent on, of one in sixteen that did not wait",

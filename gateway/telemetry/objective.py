@@ -10,9 +10,9 @@ What is held against it is the sum of its turns as they were and of the same too
 a session that run beside one another count as if they had run one after another, on both sides. When somebody
 thinks between an answer and the next question, nothing counts.
 
-Invariants: at most `MAX_LABELS` sets of labels have histograms of their own, those of others are added up
-under `other`; a tenant or an agent type has a label from its `EARNED`th session on, so that names which come
-once take no room; memory is bounded by `max_sessions` and `MAX_OPEN`.
+Invariants: at most `MAX_LABELS` sets of labels have histograms of their own (`label_slots.py`), those of
+others are added up under `other`; a tenant or an agent type has a label from its `EARNED`th session on, so
+that names which come once take no room; memory is bounded by `max_sessions` and `MAX_OPEN`.
 """
 
 from collections import Counter, OrderedDict
@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from gateway.config.objective import ObjectiveConfig
 from gateway.domain import records as rec
 from gateway.domain.ids import RequestId, SessionId
+from gateway.telemetry.counts import counter
+from gateway.telemetry.label_slots import LabelSlots
 from gateway.telemetry.spreads import Histogram, growing
 
 MAX_LABELS: Final = 24
@@ -120,7 +122,9 @@ class Objective:
         self._turns: OrderedDict[RequestId, _Turn] = OrderedDict()
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
         self._tenants, self._agents = _Names(), _Names()
-        self._labels: set[Labels] = set()
+        self._slots: LabelSlots[Labels] = LabelSlots(MAX_LABELS, self._forget)
+        self._forgotten: Counter[_Of] = Counter()
+        """Sessions by whether they were in time, of labels that gave way."""
         self._session_s = Histogram(
             "session_seconds",
             "Finished sessions, from the first turn to the last answer, without what nothing of them ran in",
@@ -172,7 +176,7 @@ class Objective:
                 take(record)
 
     def view(self) -> OutcomeView:
-        sessions, turns = self.sessions, self.turns
+        sessions, turns = self.sessions + self._forgotten, self.turns
         return OutcomeView(
             sessions=sessions.total(),
             in_time=_count(sessions, lambda met: met == "yes"),
@@ -194,18 +198,12 @@ class Objective:
 
     def families(self) -> Iterator[Metric]:
         """The rest."""
-        sessions = CounterMetricFamily(
-            "turnpike_slo_sessions", "Sessions that ended, by whether in time", labels=[*LABELS, "met"]
+        yield counter(
+            "slo_sessions", "Sessions that ended, by whether in time", [*LABELS, "met"], self.sessions
         )
-        for labels, count in self.sessions.items():
-            sessions.add_metric(list(labels), count)
-        yield sessions
-        turns = CounterMetricFamily(
-            "turnpike_slo_turns", "Turns that ended, by whether in time", labels=["pool", "class", "met"]
+        yield counter(
+            "slo_turns", "Turns that ended, by whether in time", ["pool", "class", "met"], self.turns
         )
-        for labels, count in self.turns.items():
-            turns.add_metric(list(labels), count)
-        yield turns
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -252,7 +250,7 @@ class Objective:
         end_s = record.at_s
         first_s = turn.first_s if turn.first_s is not None else end_s
         is_left = record.outcome == "client_left"
-        is_good = record.outcome == "finished" and (record.status or 0) < 400
+        is_good = record.outcome == "finished" and (record.status or 0) < 400 and not record.failure
         key = (turn.pool, turn.service_class)
         alone_s = record.alone_ms / 1e3 if record.alone_ms is not None else None
         if is_good:
@@ -313,7 +311,7 @@ class Objective:
         session = self._sessions.pop(record.session, None)
         if session is None or not session.turns:
             return
-        labels = self._labels_of(session)
+        labels = self._labels_of(session, now=record.at_s)
         if session.end != "good":
             self.sessions[(*labels, "no" if session.end == "bad" else "unknown")] += 1
             return
@@ -326,14 +324,21 @@ class Objective:
         for part in PARTS:
             self._part_s.add((part, *labels), getattr(session, f"{part}_s"))
 
-    def _labels_of(self, session: _Session) -> Labels:
+    def _forget(self, labels: Labels) -> None:
+        for met in ("yes", "no", "unknown"):
+            self._forgotten[met,] += self.sessions.pop((*labels, met), 0)
+        for spreads in (self._session_s, self._session_turns):
+            spreads.remove(labels)
+        for part in PARTS:
+            self._part_s.remove((part, *labels))
+
+    def _labels_of(self, session: _Session, *, now: float) -> Labels:
         tenant, agent = self._tenants.label(session.tenant), self._agents.label(session.agent or "unknown")
         for labels in (
             Labels(session.pool, tenant, session.service_class, agent),
             Labels(session.pool, OTHER, session.service_class, OTHER),
         ):
-            if labels in self._labels or len(self._labels) < MAX_LABELS:
-                self._labels.add(labels)
+            if self._slots.take(labels, now=now):
                 return labels
         return Labels(OTHER, OTHER, OTHER, OTHER)
 

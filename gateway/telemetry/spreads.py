@@ -71,6 +71,10 @@ class Histogram:
             self._prefixes[values] = self._lines_of(values)
         spread.add(value)
 
+    def remove(self, values: tuple[str, ...]) -> None:
+        self._spreads.pop(values, None)
+        self._prefixes.pop(values, None)
+
     def text(self) -> str:
         """In Prometheus' format."""
         lines = [self._head]

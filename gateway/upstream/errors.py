@@ -17,6 +17,8 @@ from typing import Final
 class UpstreamError(Exception):
     """Never the client's fault."""
 
+    was_sent = False
+    """Some of the request may have reached the replica."""
     resends = 0
     """Times that the request was sent again before this: on a fresh connection, for a kept one was closed."""
 
@@ -39,7 +41,7 @@ class ConnectTimedOut(ConnectFailed):
 
 
 class AnswerMissing(UpstreamError):  # noqa: N818
-    pass
+    was_sent = True
 
 
 class AnswerTimedOut(AnswerMissing):

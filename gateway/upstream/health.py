@@ -59,6 +59,8 @@ class HealthChecks:
         self._models: dict[ReplicaId, list[dict[str, Any]]] = {}
         self._failures: dict[ReplicaId, int] = {}
         self._wake: dict[ReplicaId, asyncio.Event] = {}
+        self._unchecked: set[ReplicaId] = set()
+        self._was_checked = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
     def follow(
@@ -73,6 +75,7 @@ class HealthChecks:
     def open(self) -> None:
         """To be called before the first `watch`."""
         self._session = open_session(self._config.health_timeout_s)
+        self._unchecked = set(self._replicas)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -111,6 +114,8 @@ class HealthChecks:
         wake = self._wake[replica.id] = asyncio.Event()
         while self._replicas.get(replica.id) is replica:
             await self._check(replica)
+            self._unchecked.discard(replica.id)
+            self._was_checked.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.health_period_s):
                     await wake.wait()
@@ -124,7 +129,17 @@ class HealthChecks:
             known.pop(replica, None)
         self._wake.pop(replica, None)
 
+    async def checked(self, limit_s: float) -> None:
+        """Waits until each replica of the beginning was checked once, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._unchecked & self._replicas.keys():
+                    self._was_checked.clear()
+                    await self._was_checked.wait()
+
     async def _check(self, replica: Replica) -> None:
+        now = asyncio.get_running_loop().time
+        began_s = now()
         try:
             status, _ = await self._get(replica, "/health")
             if status >= 500:
@@ -138,7 +153,10 @@ class HealthChecks:
                 cause = lookup_error(error.os_error)
             if (kind := local_kind(cause)) is not None:
                 # It says nothing of the replica; what was known stays.
-                replica.local_faults.saw(kind, now=asyncio.get_running_loop().time())
+                replica.local_faults.saw(kind, now=now())
+                return
+            if isinstance(error, TimeoutError) and replica.local_faults.lost_s(began_s, now=now()):
+                self.check_now(replica.id)  # it was we who took so long
                 return
             failures = self._failures[replica.id] = self._failures.get(replica.id, 0) + 1
             is_refused = isinstance(error, aiohttp.ClientConnectorError)

@@ -1,10 +1,13 @@
-"""What this machine lacks to reach replicas: descriptors, ports, memory, DNS. Counted; told if it lasts."""
+"""What this machine lacks to reach replicas: descriptors, ports, memory, DNS; or time, while its event loop
+stands still. Counted; told if it lasts. None of it says anything of a replica."""
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Final
 
 from gateway.upstream.errors import LOCAL_KINDS
 
+STALL_S: Final = 0.1
+"""An event loop that is later than this stood still."""
 LASTING_S: Final = 10.0
 """Faults over this long, without a connection between them, are told to whoever asks whether we are ready."""
 
@@ -17,6 +20,22 @@ class LocalFaults:
         """By kind; those that never happened are there with 0."""
         self._spells: dict[str, tuple[float, float]] = {}
         """By kind: the first and the last fault since a connection could be made."""
+        self._tick_s = float("inf")
+        """When the event loop is to be there next."""
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=256)
+        """When it was there again, and how late."""
+
+    def ticked(self, *, period_s: float, now: float) -> None:
+        """To be called every so many seconds, as far as the event loop gets to it."""
+        if now - self._tick_s > STALL_S:
+            self._stalls.append((now, now - self._tick_s))
+        self._tick_s = now + period_s
+
+    def lost_s(self, since_s: float, *, now: float) -> float:
+        """How long the event loop stood still since then: what came meanwhile may not have been read."""
+        lost_s = sum(late_s for ended_s, late_s in self._stalls if ended_s > since_s)
+        late_s = now - self._tick_s
+        return min(now - since_s, lost_s + late_s if late_s > STALL_S else lost_s)
 
     def saw(self, kind: str, *, now: float) -> None:
         self.counts[kind] += 1

@@ -183,8 +183,9 @@ class Replica:
         try:
             fresh = await self._connect()
             return await self._ask(fresh, chunks, is_head_request, websocket_key)
-        except AnswerMissing as missing:
-            missing.resends = int(kept is not None)
+        except UpstreamError as error:
+            if kept is not None:
+                error.resends, error.was_sent = int(error.was_sent), True
             raise
 
     async def _ask(
@@ -217,7 +218,8 @@ class Replica:
         for connection in tuple(self._busy):
             is_handshake = connection.websocket_key is not None
             limit_s = self._config.connect_timeout_s if is_handshake else self._config.head_timeout_s
-            if connection.head is None and now - connection.sent_at > limit_s:
+            sent_s = connection.sent_at
+            if connection.head is None and now - sent_s > limit_s + self.local_faults.lost_s(sent_s, now=now):
                 connection.give_up_on_head()
         oldest_kept = now - self._config.idle_connection_s
         kept = [c for c in self._idle if c.is_reusable and c.last_read > oldest_kept]
@@ -227,7 +229,9 @@ class Replica:
         self._idle = kept
 
     def is_stalled(self, connection: UpstreamConnection, *, now: float) -> bool:
-        return now - connection.last_read > self._config.stall_timeout_s
+        silent_s = now - connection.last_read
+        lost_s = self.local_faults.lost_s(connection.last_read, now=now)
+        return silent_s > self._config.stall_timeout_s + lost_s
 
     def close(self, *, lets_answers_end: bool = False) -> None:
         """Breaks what is under way, but for answers that have begun if these may end; from then on there are
@@ -264,25 +268,31 @@ class Replica:
             raise
 
     async def _open(self) -> UpstreamConnection:
-        addresses: tuple[str, ...] = ()
-        if self._is_closed:
-            raise ConnectFailed("it is no member any more")
-        try:
-            async with asyncio.timeout(self._config.connect_timeout_s):
-                addresses = await self._resolver.addresses()
-                try:
-                    return await self._open_any(addresses)
-                except ConnectFailed:
-                    others = await self._resolver.others(addresses)
-                    if not others:
-                        raise
-                    return await self._open_any(others)
-        except TimeoutError:
-            if not addresses:
-                raise self._failure(socket.gaierror(socket.EAI_AGAIN, "DNS did not answer in time")) from None
-            raise ConnectTimedOut("no connection in time") from None
-        except OSError as error:
-            raise self._failure(error) from error
+        now = asyncio.get_running_loop().time
+        while True:
+            addresses: tuple[str, ...] = ()
+            began_s = now()
+            if self._is_closed:
+                raise ConnectFailed("it is no member any more")
+            try:
+                async with asyncio.timeout(self._config.connect_timeout_s):
+                    addresses = await self._resolver.addresses()
+                    try:
+                        return await self._open_any(addresses)
+                    except ConnectFailed:
+                        others = await self._resolver.others(addresses)
+                        if not others:
+                            raise
+                        return await self._open_any(others)
+            except TimeoutError:
+                if self.local_faults.lost_s(began_s, now=now()):
+                    continue  # it was we who took so long
+                if addresses:
+                    raise ConnectTimedOut("no connection in time") from None
+                no_answer = socket.gaierror(socket.EAI_AGAIN, "DNS did not answer in time")
+                raise self._failure(no_answer) from None
+            except OSError as error:
+                raise self._failure(error) from error
 
     async def _open_any(self, addresses: tuple[str, ...]) -> UpstreamConnection:
         failed: OSError | None = None

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.wire.said import Kind, Said
-from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
+from gateway.wire.sighting import MAX_CALLS, Sighting
 from gateway.wire.text_gap import CALL, TEXT, THOUGHT, Piece, Pieces
 
 _DONE = b"[DONE]"
@@ -77,6 +77,8 @@ class _Completion(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
+    object: Any = None
+    code: Any = None
     id: Any = None
     model: Any = None
 
@@ -150,7 +152,9 @@ class ChatReader:
         if completion.usage is not None:
             _read_usage(completion.usage, sighting)
         if completion.error not in _NOTHING:
-            sighting.finish_reason = ERROR_FINISH
+            sighting.fail(completion.error)
+        elif completion.object == "error":  # as vLLM wrote them before 0.11
+            sighting.fail({"code": completion.code})
 
     def _read_piece(self, choice: int, call: _Call, sighting: Sighting) -> None:
         place = (choice, call.index or 0)

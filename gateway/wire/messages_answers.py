@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from gateway.wire.body import ABSENT
 from gateway.wire.said import Kind, Said
-from gateway.wire.sighting import ERROR_FINISH, Sighting
+from gateway.wire.sighting import Sighting
 from gateway.wire.text_gap import CALL, TEXT, Piece, Pieces
 
 
@@ -38,6 +38,7 @@ class _Message(msgspec.Struct):
     usage: _Usage | None = None
     id: Any = None
     model: Any = None
+    error: Any = None
 
 
 class _Delta(msgspec.Struct):
@@ -56,6 +57,7 @@ class _Event(msgspec.Struct):
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
+    error: Any = None
 
 
 _NO_INPUT = frozenset({b"", b"{}", b"null"})
@@ -110,8 +112,7 @@ class MessagesReader:
             case "message_stop":
                 sighting.has_terminal = True
             case "error":
-                sighting.finish_reason = ERROR_FINISH
-                sighting.has_terminal = True
+                sighting.fail(event.error)
             case _:
                 pass  # pings, and what is not known yet
 
@@ -123,7 +124,9 @@ class MessagesReader:
             sighting.close_call(block.id)
             if sighting.said is not None:
                 _keep_block(place, block, sighting.said)
-        self._read_stop(ERROR_FINISH if message.type == "error" else message.stop_reason, sighting)
+        self._read_stop(message.stop_reason, sighting)
+        if message.type == "error":
+            sighting.fail(message.error)
         self._read_usage(message.usage, sighting)
         sighting.has_first_token = sighting.has_terminal = True
 

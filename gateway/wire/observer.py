@@ -69,8 +69,8 @@ class ResponseObserver(Interface):
     def feed(self, chunk: bytes) -> bool:
         """The next bytes of the body. False if they plainly brought no milestone."""
 
-    def answer(self, status: int) -> Answer:
-        """What was seen, after the last byte, also if the answer was cut."""
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        """What was seen, after the last byte. `is_over`: that was the answer's own end, and no cut."""
 
 
 def observe(
@@ -165,12 +165,17 @@ class _Observer:
             said.begin()
             self._sighting.said = said
 
-    def _answer(self, status: int) -> Answer:
+    def _answer(self, status: int, *, is_over: bool, may_miss_its_end: bool) -> Answer:
         # An error says nothing about the session: what it mentions was not made.
-        return self._sighting.answer(status) if status < 400 else Answer(status=status)
+        if status >= 400:
+            return Answer(status=status)
+        return self._sighting.answer(
+            status, self._sighting.failure(may_miss_its_end=may_miss_its_end or not is_over)
+        )
 
 
 _NOTHING = Sighting()
+_ERROR_EVENTS = (b"event: error\n", b"event:error\n")
 
 
 class SilentObserver(_Observer):
@@ -185,7 +190,7 @@ class SilentObserver(_Observer):
     def feed(self, chunk: bytes) -> bool:
         return False
 
-    def answer(self, status: int) -> Answer:
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
         return Answer(status=status)
 
 
@@ -200,6 +205,8 @@ class StreamObserver(_Observer):
         self._splitter = EventSplitter()
         self._is_between = True
         """What comes next is the start of an event."""
+        self._has_unread = False
+        """Events, one of which may have been the last."""
 
     def feed(self, chunk: bytes) -> bool:
         was_between, sighting = self._is_between, self._sighting
@@ -216,20 +223,24 @@ class StreamObserver(_Observer):
             self._reader.learn(chunk)
         return True
 
-    def answer(self, status: int) -> Answer:
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
         # Some servers leave out the empty line after their last event.
         for block in self._splitter.finish():
             self._read(block)
-        return self._answer(status)
+        is_unsure = self._has_unread or self._splitter.is_stopped
+        return self._answer(status, is_over=is_over, may_miss_its_end=is_unsure)
 
     def _read(self, block: bytes) -> None:
         data = event_data(block)
         if not data or _is_dense(data):
+            self._has_unread |= bool(data)
             return
         try:
             self._reader.read_event(data, self._sighting)
         except UNREADABLE:
-            return
+            self._has_unread = True
+        if block.startswith(_ERROR_EVENTS) and not self._sighting.error_status:
+            self._sighting.fail(None)
 
 
 class BodyObserver(_Observer):
@@ -266,10 +277,11 @@ class BodyObserver(_Observer):
             return True
         return False
 
-    def answer(self, status: int) -> Answer:
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
         if self._read_bytes != self._seen_bytes <= MAX_BODY_BYTES:
             self._read()
-        return self._answer(status)
+        # One that cannot be read may be in another form.
+        return self._answer(status, is_over=is_over, may_miss_its_end=self._seen_bytes > 0)
 
     def _read(self) -> None:
         if self._read_bytes:
@@ -310,3 +322,6 @@ class InflatingObserver:
         except InflationError:
             self._inflater = None
         return has_news
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        return self._inner.answer(status, is_over=is_over and self._inflater is not None)

@@ -59,6 +59,7 @@ class _Stored(msgspec.Struct):
     usage: _Usage | None = None
     model: Any = None
     conversation: Raw = ABSENT
+    error: Any = None
 
 
 class _Event(msgspec.Struct):
@@ -66,6 +67,8 @@ class _Event(msgspec.Struct):
     response: _Stored | None = None
     item: _Item | None = None
     output_index: int | None = None
+    error: Any = None
+    code: Any = None
 
 
 class _Piece(msgspec.Struct):
@@ -151,8 +154,7 @@ class ResponsesReader:
         if kind in _TERMINALS:
             sighting.has_terminal = True
         elif kind == "error":
-            sighting.has_terminal = True
-            sighting.finish_reason = ERROR_FINISH
+            sighting.fail(event.error if event.error is not None else {"code": event.code})
 
     def _open_call(self, place: int, call_id: str | None) -> None:
         if call_id is not None and len(self._calls) < MAX_CALLS:
@@ -208,6 +210,8 @@ def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool, was_tol
         sighting.finish_reason = details.reason
     elif stored.status is not None and stored.status not in _UNFINISHED:
         sighting.finish_reason = stored.status
+    if stored.status == "failed" or (stored.status is None and stored.error is not None):
+        sighting.fail(stored.error, stored.status or ERROR_FINISH)
 
 
 def _read_item(item: _Item, sighting: Sighting) -> None:

@@ -7,6 +7,7 @@ import msgspec
 from gateway.client.ready_calls import ObjectEnd
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
+from gateway.wire.answer_errors import error_status
 from gateway.wire.hashing import text_hash
 from gateway.wire.items import as_run, without_thought
 from gateway.wire.said import Said
@@ -38,6 +39,8 @@ class Sighting:
     has_terminal = False
     usage = Usage()
     finish_reason: str | None = None
+    error_status = 0
+    """What an error that it reports would be as a status."""
     response_id: str | None = None
     model: str | None = None
     """As the answer says."""
@@ -57,6 +60,19 @@ class Sighting:
         self._said = bytearray()
         self._arguments: dict[object, bytearray] = {}
         self._bytes_left = MAX_SAID_BYTES
+
+    def fail(self, error: object, finish_reason: str = ERROR_FINISH) -> None:
+        """It reports an error, and nothing more is expected of it: many clients leave then."""
+        self.finish_reason, self.has_terminal = finish_reason, True
+        self.error_status = error_status(error)
+
+    def failure(self, *, may_miss_its_end: bool) -> str:
+        """`Answer.failure`, of one that is over."""
+        if self.error_status:
+            return "error" if self.error_status >= 500 else "rejected"
+        if self.finish_reason is not None or may_miss_its_end:
+            return ""
+        return "truncated" if not self.has_terminal else "" if self.has_first_token else "empty"
 
     def add_call(
         self,
@@ -179,9 +195,10 @@ class Sighting:
             output_tokens=old.output_tokens if output is None else output,
         )
 
-    def answer(self, status: int) -> Answer:
+    def answer(self, status: int, failure: str = "") -> Answer:
         return Answer(
             status=status,
+            failure=failure,
             tool_calls=tuple(self.tool_calls),
             utterance=self._utterance(),
             state_ids=tuple(self.state_ids),

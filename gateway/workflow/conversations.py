@@ -169,7 +169,9 @@ class Conversations:
             known.late = None
             return None
         known.is_live = False
-        if answer is None or answer.status >= 400 or not (answer.has_terminal or answer.tool_calls):
+        if answer is None or answer.status >= 400:
+            return None
+        if not (answer.tool_calls or (answer.has_terminal and answer.is_good)):
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)

@@ -210,8 +210,10 @@ def left(request: str, seen: Answer | None = None) -> ev.ClientLeft:
     return ev.ClientLeft(RequestId(request), seen)
 
 
-def failed(request: str, *, was_sent: bool = False, timed_out: bool = False) -> ev.AttemptFailed:
-    return ev.AttemptFailed(RequestId(request), "refused", was_sent, timed_out)
+def failed(
+    request: str, *, was_sent: bool = False, timed_out: bool = False, resends: int = 0
+) -> ev.AttemptFailed:
+    return ev.AttemptFailed(RequestId(request), "refused", was_sent, timed_out, resends)
 
 
 def up(replica: str, *, pool: str = "pool", models: tuple[str, ...] = ()) -> ev.ReplicaCameUp:

@@ -25,10 +25,10 @@ def test_a_fleet_needs_a_pool():
 
 def test_news_is_what_was_not_known():
     fleet = two_pools()
-    assert not fleet.went_down(A, now=0.0)
+    assert not fleet.went_down(A, "gone", now=0.0)
     assert fleet.came_up(replica(A), now=0.0)
     assert not fleet.came_up(replica(A, ONE, "m"), now=0.0)
-    assert fleet.went_down(A, now=0.0) and not fleet.went_down(A, now=0.0)
+    assert fleet.went_down(A, "gone", now=0.0) and not fleet.went_down(A, "gone", now=0.0)
     assert fleet.came_up(replica(A), now=0.0)
     assert [state.facts.id for state in fleet] == [A]
 
@@ -56,14 +56,14 @@ def test_candidates_are_up_in_the_pool_and_not_left_out():
         first, second = fleet.candidates(ONE, only=None, without=())
         assert first.slower == second.slower == second.seems_slower == 1.0, "not as often as that"
         fleet.health.sent(RequestId("r"), name, 0.1, now=0.0)
-        fleet.health.first_token(RequestId("r"), now=late)
+        fleet.health.first_token(RequestId("r"), name, now=late)
         first, second = fleet.candidates(ONE, only=None, without=())
         assert (first.seems_slower > 5.0) is (name == A), "the last turn was late"
     first, second = fleet.candidates(ONE, only=None, without=())
     assert first.slower > 5.0 and second.slower == 1.0, "one of them is late"
     assert fleet.candidates(ONE, only=C, without=()) == []
     assert fleet.candidates(ONE, only=None, without=(A, B)) == []
-    fleet.went_down(A, now=0.0)
+    fleet.went_down(A, "gone", now=0.0)
     assert fleet.candidates(ONE, only=A, without=()) == []
 
 
@@ -72,7 +72,7 @@ def test_what_runs_is_counted_also_while_the_replica_is_down():
     fleet.came_up(replica(A), now=0.0)
     fleet.submitted(A)
     fleet.submitted(A)
-    fleet.went_down(A, now=0.0)
+    fleet.went_down(A, "gone", now=0.0)
     fleet.ended(A)
     state = fleet.get(A)
     assert state is not None and state.running == 1
@@ -107,7 +107,7 @@ def test_light_requests_are_no_load_and_still_keep_a_replica_that_leaves():
     fleet.came_up(replica(A), now=0.0)
     fleet.submitted(A, is_light=True)
     assert [load.running for load in fleet.candidates(ONE, only=None, without=())] == [0]
-    fleet.went_down(A, now=0.0)
+    fleet.went_down(A, "gone", now=0.0)
     fleet.left(A)
     assert fleet.get(A) is not None
     fleet.ended(A, is_light=True)

@@ -319,3 +319,30 @@ def answered(play: Playbook, sent: list[tuple[str, str]]) -> None:
     told = Usage(prompt_tokens=2_000, cached_tokens=0, output_tokens=5)
     for request, _ in sent:
         _ = play >> started(request) >> first_token(request) >> finished(request, usage=told)
+
+
+def test_hits_that_never_come_are_not_expected_for_ever():
+    """A system prompt that changes each turn: what is cached ends where it does."""
+    play = Playbook()
+    for number in range(12):
+        request, tokens = f"r{number}", 3_000 + 500 * number
+        play >> arrived(request, body_bytes=4 * tokens, stream=True, explicit=stated("s", thread="t"))
+        play.take()
+        expected = play.seen(rec.GpuSubmit)[-1].expected.cached_tokens
+        found = 1_350 if number else 0
+        usage = Usage(prompt_tokens=tokens, cached_tokens=found, output_tokens=50)
+        _ = play >> started(request) >> first_token(request) >> finished(request, usage=usage)
+        if number > 3:
+            assert expected == pytest.approx(1_350, rel=0.35)
+        play.now += 1.0
+
+
+def test_one_miss_is_no_rule():
+    play = Playbook()
+    for number, found in enumerate((0, 3_050, 0, 4_050)):
+        request, tokens = f"r{number}", 3_000 + 500 * number
+        play >> arrived(request, body_bytes=4 * tokens, stream=True, explicit=stated("s", thread="t"))
+        play.take()
+        usage = Usage(prompt_tokens=tokens, cached_tokens=found, output_tokens=50)
+        _ = play >> started(request) >> first_token(request) >> finished(request, usage=usage)
+    assert play.seen(rec.GpuSubmit)[-1].expected.cached_tokens == 4_050

@@ -43,7 +43,7 @@ class Fleet:
         """Expected are 100 tokens, at most 0.5 s."""
         request = self.send(replica, p90_s, 0.5, output_tokens=100.0)
         self.later(first_s)
-        self.health.first_token(request, now=self.now)
+        self.health.first_token(request, replica, now=self.now)
         self.later(seconds - first_s)
         self.health.ended(request, replica, failed=False, output_tokens=tokens, now=self.now)
 
@@ -54,7 +54,7 @@ class Fleet:
     def serve(self, replica, seconds=0.05):
         request = self.send(replica)
         self.later(seconds)
-        self.health.first_token(request, now=self.now)
+        self.health.first_token(request, replica, now=self.now)
         self.health.ended(request, replica, failed=False, now=self.now)
 
     def is_(self, replica, state):
@@ -156,7 +156,7 @@ def test_an_answer_that_goes_on_says_nothing():
     requests = [fleet.send("a", 0.5, 0.5, output_tokens=100.0) for _ in range(9)]
     fleet.later(0.1)
     for request in requests:
-        fleet.health.first_token(request, now=fleet.now)
+        fleet.health.first_token(request, A, now=fleet.now)
     for _ in range(9):
         fleet.later(10.0)
     assert fleet.health.all_up and fleet.health.outliers.is_empty
@@ -221,7 +221,7 @@ def test_after_a_rest_one_turn_is_tried_and_then_its_share_grows():
     assert fleet.is_("a", BreakerState.TRIED) and fleet.may_take("a")
     trial = fleet.send("a")
     assert not fleet.may_take("a"), "one at a time"
-    fleet.health.first_token(trial, now=fleet.now)
+    fleet.health.first_token(trial, A, now=fleet.now)
     assert fleet.is_("a", BreakerState.WARMING)
     assert fleet.may_take("a") and not fleet.may_take("a", running=1)
     fleet.later(5.0)
@@ -248,7 +248,7 @@ def test_only_its_trial_speaks_for_a_replica_that_is_tried():
     old = fleet.send("a", p90_s=100.0)
     fleet.fail("a", 3)
     fleet.later(1.0)
-    fleet.health.first_token(old, now=fleet.now)
+    fleet.health.first_token(old, A, now=fleet.now)
     assert fleet.is_("a", BreakerState.TRIED)
     trial = fleet.send("a")
     fleet.health.ended(trial, A, failed=None, now=fleet.now)
@@ -304,7 +304,7 @@ def test_memory_is_bounded_by_what_lives():
     for _ in range(1000):
         fleet.health.ended(fleet.send("a", p90_s=1e6), A, failed=False, now=0.0)
     assert not fleet.health._awaited and len(fleet.health._overdue) < 100
-    fleet.health.first_token(RequestId("unknown"), now=0.0)
+    fleet.health.first_token(RequestId("unknown"), A, now=0.0)
     fleet.health.ended(RequestId("unknown"), ReplicaId("gone"), failed=True, now=0.0)
 
 
@@ -315,7 +315,7 @@ def test_who_is_behind_a_large_prompt_says_nothing_of_the_replica():
     fleet.later(7.9)
     assert fleet.is_("a", BreakerState.UP), "twice the four seconds are not over"
     for request in (large, *behind):
-        fleet.health.first_token(request, now=fleet.now)
+        fleet.health.first_token(request, A, now=fleet.now)
         fleet.health.ended(request, ReplicaId("a"), failed=False, now=fleet.now)
     for _ in range(3):
         fleet.send("a", worst_s=0.1)
@@ -392,3 +392,53 @@ def test_it_is_compared_with_those_that_serve():
         for name in "ba":
             fleet.serve(name, 1.0)
     assert fleet.is_("a", BreakerState.UP) and fleet.is_("b", BreakerState.UP), "all that serve are late"
+
+
+# --- of which too little was seen ------------------------------------------------------------------
+
+
+def turns(fleet, replica, number, *, begin_after_s=None):
+    """Sent 0.1 s after one another; those that begin do so in time for the others'."""
+    for _ in range(number):
+        request = fleet.send(replica, None, worst_s=0.05)
+        fleet.later(0.1)
+        if begin_after_s is not None:
+            fleet.later(begin_after_s)
+            fleet.health.first_token(request, ReplicaId(replica), now=fleet.now)
+
+
+@pytest.mark.parametrize(
+    ("silent", "others_s", "is_wedged"),
+    [(3, 0.1, True), (2, 0.1, False), (3, None, False), (3, 1.0, False)],
+    ids=["others begin", "too few of them", "nobody begins", "others are slow, too"],
+)
+def test_a_newcomer_that_answers_nothing_while_others_do_is_tried_with_one_turn(silent, others_s, is_wedged):
+    fleet = Fleet(rest_s=5.0)
+    turns(fleet, "a", silent)
+    turns(fleet, "b", 12 if others_s != 1.0 else 3, begin_after_s=others_s)
+    assert fleet.is_("a", BreakerState.EJECTED) is is_wedged
+    if is_wedged:
+        fleet.later(5.0)
+        trial = fleet.send("a", None, worst_s=0.05)
+        assert trial and not fleet.may_take("a"), "one at a time"
+
+
+def test_a_newcomer_that_shows_a_sign_of_life_is_waited_for():
+    fleet = Fleet()
+    first = fleet.send("a", None, worst_s=0.05)
+    turns(fleet, "a", 3)
+    turns(fleet, "b", 4, begin_after_s=0.1)
+    fleet.health.first_token(first, A, now=fleet.now)
+    turns(fleet, "b", 4, begin_after_s=0.1)
+    assert fleet.health.all_up
+
+
+def test_what_the_gateway_stood_still_for_is_nobodys_lateness():
+    fleet = Fleet()
+    requests = [fleet.send("a") for _ in range(3)]
+    fleet.now += 60.0
+    fleet.health.stalled(60.0)
+    fleet.health.pass_time(now=fleet.now - 0.2)
+    assert fleet.health.all_up and fleet.health.outliers.is_empty
+    fleet.later(0.3)
+    assert requests and fleet.is_("a", BreakerState.EJECTED), "from then on it counts"

@@ -162,6 +162,7 @@ class BothSides(RuleBasedStateMachine):
         self.now = 0.0
         tenant = Tenant(TenantId("t"), False)
         self.listener: Any = SimpleNamespace(
+            counted=lambda *_, **__: None,
             limits=HttpLimits(),
             budget=BufferBudget(1 << 30),
             now=lambda: self.now,

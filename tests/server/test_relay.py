@@ -69,7 +69,7 @@ async def test_a_stream_passes_as_it_came(start: Any) -> None:
     response = await bench.ask(post(b'{"model":"m","stream":true,"messages":[]}'))
     assert response.is_whole and response.body == b"".join(events)
     metrics = (await bench.control(get(b"/metrics"))).body
-    assert b'turnpike_attempts_total{outcome="finished",replica="default-0"} 1.0' in metrics
+    assert b'turnpike_attempts_total{code="200",outcome="finished",replica="default-0"} 1.0' in metrics
     assert b"turnpike_turns_total{" not in metrics
 
 

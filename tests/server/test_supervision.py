@@ -38,7 +38,8 @@ async def test_a_loop_that_fails_is_named_by_readiness_and_counted(start, monkey
         patch.setattr(bench.gateway.replica_watch.health, "_check", fails)
         await eventually(bench.gateway._tasks.failing)
     ready = await bench.control(get(b"/turnpike/readyz"))
-    assert ready.status == 200 and ready.json() == {"ready": True, "failing": ["health checks of default-0"]}
+    assert ready.status == 200
+    assert ready.json() == {"ready": True, "failing": ["health checks of default-0"], "down": {}}
     metrics = await bench.control(get(b"/metrics"))
     lines = metrics.body.decode().splitlines()
     counted = 'turnpike_background_restarts_total{loop="health checks"} '

@@ -70,7 +70,7 @@ def test_records_are_counted():
         'turnpike_waits_total{reason="kv_full"} 1.0',
         'turnpike_would_wait_total{reason="kv_full"} 1.0',
         'turnpike_placements_total{reason="least_loaded",replica="r0"} 1.0',
-        'turnpike_attempts_total{outcome="finished",replica="r0"} 1.0',
+        'turnpike_attempts_total{code="200",outcome="finished",replica="r0"} 1.0',
         'turnpike_refusals_total{reason="queue_full"} 1.0',
         'turnpike_malformed_claims_total{claim="deadline"} 1.0',
         'turnpike_sessions_ended_total{reason="idle"} 1.0',

@@ -156,3 +156,21 @@ def test_memory_is_bounded(monkeypatch):
     assert len(made._turns) <= 10 and len(made._sessions) <= 5
     made.take([record for number in range(50) for record in turn(f"r{number}", f"s{number}", 60.0)[1:]])
     assert not made._turns
+
+
+def test_labels_that_were_not_seen_for_long_give_way():
+    made = Objective(ObjectiveConfig(), max_sessions=1000)
+    numbers = itertools.count()
+
+    def sessions(tenant: str, at_s: float) -> None:
+        for _ in range(EARNED):
+            name = f"s{next(numbers)}"
+            made.take([*turn(f"r-{name}", name, at_s, tenant=tenant, agent="a"), over(name, at_s + 3.0)])
+
+    for number in range(40):
+        sessions(f"team {number}", 0.0)
+    ended = made.view().sessions
+    sessions("late", 4000.0)
+    assert ("p", "late", "reactive", "a") in samples(made, "session_seconds_count")
+    assert len(samples(made, "session_seconds_count")) <= MAX_LABELS
+    assert made.view().sessions == ended + EARNED, "and no session is forgotten"

@@ -138,7 +138,7 @@ def test_a_single_call_says_that_it_failed(names, problem):
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"), [({"finish_reason": "error"}, "error"), ({"status": 500}, "500"), ({}, None)]
+    ("fields", "problem"), [({"failure": "error"}, "error"), ({"status": 500}, "500"), ({}, None)]
 )
 def test_a_turn_says_what_went_wrong(fields, problem):
     traced = Traced()

@@ -118,7 +118,7 @@ def test_open_calls_are_bounded(monkeypatch):
 
 def test_an_error_inside_a_stream():
     sighting = stream(chunk({"delta": {"content": "x"}}), {"error": {"message": "broke", "code": 500}})
-    assert sighting.finish_reason == "error" and not sighting.has_terminal
+    assert sighting.finish_reason == "error" and sighting.error_status == 500
     assert stream(chunk({"finish_reason": "stop"}), chunk(error=None)).finish_reason == "stop"
 
 

@@ -10,6 +10,7 @@ export function take(model, snapshot, { isWhole }) {
     replica.view = view;
     replica.running = view.running ?? replica.running;
     if (view.is_up === false && replica.state === "up") replica.state = "down";
+    if (view.is_up === false && view.cause) replica.why = view.cause;
     if (view.is_up === true && replica.state === "down") replica.state = "up";
   }
   if (snapshot.replicas) {

@@ -282,7 +282,7 @@ class Stream:
             replica = self._picking.replicas.get(decision.placement.replica)
             if replica is not None:
                 return decision, replica
-            ticket.attempt_failed(ConnectFailed("the replica left"), was_sent=False)
+            ticket.attempt_failed(ConnectFailed("the replica left"))
 
     async def _decision(self, ticket: Ticket) -> Dispatch | Refuse | PrefillLeg:
         limit_s = self._config.picker.max_wait_s
@@ -357,8 +357,8 @@ class Stream:
             self._replica.refuses_priority |= b"priority" in part.lower()
         if is_last and self._milestones is None and not ticket.is_over:
             observer.feed(part)
-            has_token = observer.has_first_token and self._status < HTTPStatus.BAD_REQUEST
-            ticket.answered_at_once(observer.answer(self._status), has_first_token=has_token)
+            answer = observer.answer(self._status, is_over=True)
+            ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
             return
         self._began()
         if observer.feed(part):
@@ -369,15 +369,15 @@ class Stream:
     def _ended(self) -> None:
         if self._ticket is not None and self._observer is not None and not self._ticket.is_over:
             self._began()
-            self._ticket.finished(self._seen())
+            self._ticket.finished(self._seen(is_over=True))
 
     def _tell(self) -> None:
         if self._milestones is not None and self._status < HTTPStatus.BAD_REQUEST:
             self._milestones.tell()
 
-    def _seen(self) -> Answer:
+    def _seen(self, *, is_over: bool = False) -> Answer:
         assert self._observer is not None
-        answer = self._observer.answer(self._status)
+        answer = self._observer.answer(self._status, is_over=is_over)
         self._tell()
         return answer
 

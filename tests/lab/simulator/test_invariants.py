@@ -35,7 +35,9 @@ def test_books_that_agree():
         (lambda brain: setattr(brain.live["r1"], "home", "b"), "left its home"),
         (lambda brain: setattr(brain.live["r3"], "home", "b"), "in a wrong lane"),
         (
-            lambda brain: brain.fleet.went_down("a", now=0.0) and brain.fleet.went_down("b", now=0.0),
+            lambda brain: (
+                brain.fleet.went_down("a", "x", now=0.0) and brain.fleet.went_down("b", "x", now=0.0)
+            ),
             "waits for nobody",
         ),
         (lambda brain: brain.fleet.came_up(up("d").facts, now=0.0), "r3 waits though"),

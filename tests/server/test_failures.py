@@ -1,0 +1,366 @@
+"""Failures are seen and do not spread: replicas that die of a request, that report errors inside good
+answers, that never come up or answer nothing, and a gateway whose own loop stands still."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.server.bench import (
+    CHAT,
+    CHAT_ANSWER,
+    DELTA,
+    DONE,
+    STREAM_HEAD,
+    Backend,
+    Client,
+    Exchange,
+    answer,
+    chunk,
+    eventually,
+    get,
+    post,
+    sends,
+)
+
+STREAM = post(CHAT.replace(b"{", b'{"stream":true,', 1))
+WHOLE_STREAM = STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n"
+
+
+async def metrics_of(bench) -> str:
+    return (await bench.control(get(b"/metrics"))).body.decode()
+
+
+# --- a request that replicas die of ------------------------------------------------------------------
+
+
+class Mortal(Backend):
+    """Dies of poison: its port is closed, and so are its connections."""
+
+    is_dead = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script = self._serve_or_die
+
+    async def _serve_or_die(self, exchange: Exchange) -> None:
+        if b"poison" not in exchange.request.body:
+            await exchange.send(answer())
+            return
+        self.is_dead = True
+        assert self._server is not None
+        self._server.close()
+        exchange.reset()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+
+CHAT_POISON = post(b'{"model":"m","messages":[{"role":"user","content":"poison"}]}')
+STORED_POISON = post(b'{"model":"m","input":"poison"}', b"/v1/responses")
+
+
+@pytest.mark.parametrize("poison", [CHAT_POISON, STORED_POISON], ids=["replayable", "stored"])
+@pytest.mark.parametrize("are_kept", [False, True], ids=["fresh", "kept"])
+async def test_a_poison_request_costs_two_replicas_at_most(start, poison, are_kept):
+    """Also if its client asks again, as SDKs do unless they are told not to."""
+    bench = await start(replicas=4, backend=Mortal, core={"max_attempts": 9})
+    if are_kept:
+        for response in await asyncio.gather(*[bench.ask(post()) for _ in range(8)]):
+            assert response.status == 200
+    for _ in range(4):
+        refused = await bench.ask(poison)
+        assert refused.status == 502
+    assert refused.json()["error"]["code"] == "upstream_broken_twice"
+    assert refused.get(b"x-should-retry") == b"false"
+    assert sum(backend.is_dead for backend in bench.backends) <= 2
+    for _ in range(4):
+        assert (await bench.ask(post())).status == 200, "the others live"
+
+
+# --- errors inside good answers ----------------------------------------------------------------------
+
+
+def event(data: object, name: str = "") -> bytes:
+    return (f"event: {name}\n" if name else "").encode() + b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+ERROR = {"error": {"message": "CUDA error", "type": "InternalServerError", "code": 500}}
+OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}
+RESPONSE = {"id": "resp_1", "status": "failed", "error": {"code": "server_error"}}
+FAILED = {"type": "response.failed", "response": RESPONSE}
+BEGUN = event({"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 1}}})
+RESPONSES = post(b'{"model":"m","input":"hi","stream":true,"store":false}', b"/v1/responses")
+MESSAGES = post(
+    b'{"model":"m","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}', b"/v1/messages"
+)
+CHAT_END = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+GOOD = {
+    STREAM: WHOLE_STREAM,
+    post(): answer(),
+    MESSAGES: answer(b'{"type":"message","content":[],"stop_reason":"end_turn"}'),
+    RESPONSES: answer(b'{"id":"resp_2","status":"completed","output":[]}'),
+}
+BAD: dict[str, tuple[bytes, tuple[bytes, ...] | bytes, str]] = {
+    "chat": (STREAM, (event(ERROR), DONE), "error"),
+    "chat, later": (STREAM, (DELTA, event(ERROR), DONE), "error"),
+    "chat, no stream": (post(), json.dumps(ERROR).encode(), "error"),
+    "chat, as a text": (STREAM, (event({"error": "out of memory"}),), "error"),
+    "chat, by name": (STREAM, (event({"message": "gone"}, "error"),), "error"),
+    "chat, as vLLM was": (STREAM, (event({"object": "error", "message": "no", "code": 500}),), "error"),
+    "messages": (MESSAGES, (BEGUN, event(OVERLOADED, "error")), "error"),
+    "messages, no stream": (MESSAGES, json.dumps(OVERLOADED).encode(), "error"),
+    "responses": (RESPONSES, (event(FAILED, "response.failed"),), "error"),
+    "responses, no stream": (RESPONSES, json.dumps(RESPONSE).encode(), "error"),
+    "responses, bare": (RESPONSES, (event({"type": "error", "code": "server_error"}),), "error"),
+    "no event": (STREAM, (b": hello\n\n",), "truncated"),
+    "nothing": (STREAM, (), "truncated"),
+    "no end": (STREAM, (DELTA,), "truncated"),
+    "messages, no end": (MESSAGES, (BEGUN,), "truncated"),
+    "its end alone": (STREAM, (DONE,), "empty"),
+    "an empty body": (post(), b"", "truncated"),
+}
+
+
+@pytest.mark.parametrize(("asked", "said", "failure"), BAD.values(), ids=BAD)
+async def test_a_replica_that_fails_inside_good_answers_is_ejected(start, asked, said, failure):
+    bench = await start(replicas=2)
+    whole = said if isinstance(said, bytes) else b"".join(said)
+    streamed = STREAM_HEAD + b"".join(chunk(part) for part in said or () if said is not whole)  # type: ignore[arg-type]
+    bench.backends[0].script = sends(answer(whole) if said is whole else streamed + b"0\r\n\r\n")
+    bench.backends[1].script = sends(GOOD[asked])
+    bodies = [(await bench.ask(asked)).body for _ in range(10)]
+    assert bodies.count(whole) == len(bench.backends[0].seen) == 3, (
+        "then it is ejected; bytes pass as they are"
+    )
+    told = await metrics_of(bench)
+    assert 'turnpike_replica_changes_total{replica="default-0",state="ejected"} 1.0' in told
+    assert f'turnpike_attempts_total{{code="200",outcome="{failure}",replica="default-0"}} 3.0' in told
+    assert 'code="200",endpoint="' in told and 'status_class="5xx"} 3.0' in told
+
+
+CLIENTS_FAULT = {"error": {"message": "too long", "type": "BadRequestError", "code": 400}}
+"""Whoever answers it."""
+
+
+@pytest.mark.parametrize(
+    ("raw", "outcome"),
+    [
+        (STREAM_HEAD + chunk(event(CLIENTS_FAULT)) + b"0\r\n\r\n", "rejected"),
+        (STREAM_HEAD + chunk(CHAT_END) + b"0\r\n\r\n", "finished"),
+        (STREAM_HEAD + chunk(b"data: no JSON\n\n") + b"0\r\n\r\n", "finished"),
+        (answer(b"{}", status=b"400 Bad Request"), "rejected"),
+    ],
+    ids=["a client's error", "no [DONE]", "what cannot be read", "400"],
+)
+async def test_what_is_no_fault_of_the_replicas_ejects_nobody(start, raw, outcome):
+    bench = await start(replicas=2)
+    for backend in bench.backends:
+        backend.script = sends(raw)
+    for _ in range(8):
+        await bench.ask(STREAM)
+    assert [len(backend.seen) for backend in bench.backends] == [4, 4]
+    assert f'outcome="{outcome}",replica="default-0"}} 4.0' in await metrics_of(bench)
+
+
+async def test_a_client_that_leaves_at_the_error_takes_nothing_of_it_away(start):
+    """SDKs raise at the error, and close."""
+    bench = await start(replicas=2)
+    bench.backends[0].script = sends(STREAM_HEAD + chunk(event(ERROR)), then="hang")
+    bench.backends[1].script = sends(WHOLE_STREAM)
+    for _ in range(10):
+        client = await bench.connect()
+        client.send(STREAM)
+        async with asyncio.timeout(5):
+            await client.reader.readuntil(b"}\n\n")
+        client.close()
+        await eventually(bench.is_quiet)
+    assert len(bench.backends[0].seen) == 3
+
+
+async def test_requests_are_counted_as_their_clients_saw_them(start):
+    bench = await start(tenants=[{"name": "t", "key_hashes": ["sha256:" + "0" * 64]}])
+    assert (await bench.ask(post())).status == 401
+    assert (await bench.ask(b"NO HTTP\r\n\r\n")).status == 400
+    told = await metrics_of(bench)
+    for code in ("401", "400"):
+        assert f'turnpike_requests_total{{code="{code}",endpoint="",status_class="4xx"}} 1.0' in told
+
+
+async def test_tokens_are_counted_by_tenant_and_model(start):
+    bench = await start()
+    await bench.ask(post())
+    assert 'turnpike_tenant_tokens_total{kind="prompt",model="m",tenant="' in await metrics_of(bench)
+
+
+# --- a replica that answers nothing, of a gateway that has seen little -------------------------------
+
+
+async def test_a_newcomer_that_answers_nothing_is_found_by_the_others(start):
+    bench = await start(replicas=3)
+    for backend in bench.backends[1:]:
+        backend.script = sends(WHOLE_STREAM)
+    bench.backends[0].script = Exchange.until_left
+    waiting = []
+    for _ in range(40):
+        client = await bench.connect()
+        client.send(STREAM)
+        waiting.append(client)
+        await asyncio.sleep(0.05)
+    assert len(bench.backends[0].seen) < 12
+    assert 'replica="default-0",state="ejected"} 1.0' in await metrics_of(bench)
+
+
+# --- gateways as processes ---------------------------------------------------------------------------
+
+
+class Process:
+    """A gateway as users start it, which logs JSON."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.log: list[dict[str, Any]] = []
+        self.clients: list[Client] = []
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.log if line["event"] == event]
+
+    async def read_log(self) -> None:
+        assert self.process.stderr is not None
+        lines = [line async for line in self.process.stderr if not self._take(line)]
+        assert not lines, b"".join(lines).decode()
+
+    def _take(self, line: bytes) -> bool:
+        if is_json := line.startswith(b"{"):
+            self.log.append(json.loads(line))
+        return is_json
+
+    async def connect(self, port: str = "port") -> Client:
+        there = await asyncio.open_connection("127.0.0.1", self.logged("listening")[0][port])
+        self.clients.append(Client(*there))
+        return self.clients[-1]
+
+    async def control(self, path: bytes) -> bytes:
+        return (await (await self.connect("control_port")).ask(get(path))).body
+
+
+ALWAYS = {"TURNPIKE_SERVER__LOG_FORMAT": "json", "TURNPIKE_SERVER__CONTROL_HOSTS": '["gw"]'}
+
+
+@contextlib.asynccontextmanager
+async def process(*backends: str, **settings: object) -> AsyncIterator[Process]:
+    variables = {f"TURNPIKE_{name.upper()}": str(value) for name, value in settings.items()}
+    arguments = [word for url in backends for word in ("--backend", url)]
+    command = ("-m", "gateway", "serve", *arguments, "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **ALWAYS, **variables},
+    )
+    gateway = Process(started)
+    reading = asyncio.create_task(gateway.read_log())
+    try:
+        async with asyncio.timeout(60):
+            while not gateway.logged("started"):
+                await asyncio.sleep(0.05)
+        yield gateway
+    finally:
+        for client in gateway.clients:
+            client.close()
+            with contextlib.suppress(OSError):
+                await client.writer.wait_closed()
+        started.send_signal(signal.SIGINT)
+        await started.wait()
+        await reading
+
+
+@pytest.fixture
+async def backends() -> AsyncIterator[list[Backend]]:
+    opened = [Backend(), Backend()]
+    for backend in opened:
+        await backend.open()
+    yield opened
+    for backend in opened:
+        await backend.close()
+
+
+async def test_a_replica_that_never_came_up_is_seen(backends):
+    await backends[1].close()
+    async with process(*[backend.url for backend in backends]) as gateway:
+        client = await gateway.connect()
+        assert (await client.ask(post())).body == CHAT_ANSWER
+        client.close()
+        told = await gateway.control(b"/metrics")
+        assert b'turnpike_replica_up{replica="default-0"} 1.0' in told
+        assert b'turnpike_replica_up{replica="default-1"} 0.0' in told
+        assert json.loads(await gateway.control(b"/turnpike/readyz"))["down"] == {
+            "default-1": "Connection refused"
+        }
+        replicas = json.loads(await gateway.control(b"/turnpike/snapshot"))["replicas"]
+        assert [(each["is_up"], each["cause"]) for each in replicas] == [
+            (True, ""),
+            (False, "Connection refused"),
+        ]
+        await eventually(lambda: gateway.logged("replica_down"))
+    [down] = gateway.logged("replica_down")
+    assert (down["level"], down["replica"], down["cause"]) == ("warning", "default-1", "Connection refused")
+    assert gateway.logged("replica_up")[0]["replica"] == "default-0"
+    assert gateway.logged("started")[0]["settings"]["server.log_format"] == '"json"'
+    assert gateway.logged("drain")
+    await backends[1].open()
+
+
+async def test_nobody_is_refused_while_replicas_come_up(backends):
+    await backends[0].close()
+    async with process(backends[0].url, upstream__health_period_s=0.2) as gateway:
+        client = await gateway.connect()
+        client.send(post())
+        await asyncio.sleep(0.5)
+        await backends[0].open()
+        assert (await client.receive()).status == 200, "it waited for max_outage_s at most"
+    async with process(backends[0].url, core__max_outage_s=0) as gateway:
+        client = await gateway.connect()
+        assert (await client.ask(post())).status == 200, "checked before the port was open"
+
+
+async def test_a_gateway_that_stood_still_blames_no_replica(backends):
+    """Suspended while checks, streams and turns without a first token are under way, for longer than any of
+    them may take."""
+
+    async def slowly(exchange: Exchange) -> None:
+        await exchange.send(STREAM_HEAD)
+        for _ in range(15):
+            await asyncio.sleep(0.3)
+            await exchange.send(chunk(DELTA))
+        await exchange.send(chunk(DONE) + b"0\r\n\r\n")
+
+    for backend in backends:
+        backend.script = slowly
+    limits = {
+        "upstream__stall_timeout_s": 1.5,
+        "upstream__head_timeout_s": 1.5,
+        "upstream__health_timeout_s": 1,
+    }
+    checks = {"upstream__health_period_s": 0.1, "upstream__failures_until_down": 1}
+    async with process(*[backend.url for backend in backends], **limits, **checks) as gateway:
+        clients = [await gateway.connect() for _ in range(6)]
+        for client in clients:
+            client.send(STREAM)
+        await eventually(lambda: sum(len(backend.seen) for backend in backends) == 6)
+        for _ in range(2):
+            gateway.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(2.5)
+            gateway.process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.3)
+        answers = [await client.receive() for client in clients]
+        assert all(each.is_whole and each.body.endswith(DONE) for each in answers)
+        told = (await gateway.control(b"/metrics")).decode()
+    changes = [line for line in told.splitlines() if line.startswith("turnpike_replica_changes_total{")]
+    assert len(changes) == 2 and all('state="up"' in line for line in changes), changes
+    assert not gateway.logged("replica_down") and not gateway.logged("replica_ejected")
