@@ -1,4 +1,4 @@
-"""Who has a whole recording, and knows one text in it, guesses another one of the same size."""
+"""Who has a whole recording, and knows some texts in it, guesses another one of the same size."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
 from gateway.config.load import load_config
@@ -22,33 +23,36 @@ from gateway.wire.facts import read_facts
 from gateway.wire.hashing import seed_hashes, text_hash
 from gateway.wire.marks import leave_marks, probe
 from gateway.wire.spoken import SpokenWords
-from tests.wire.shapes import assistant, raws, user
+from tests.wire.shapes import assistant, user
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-KNOWN = "Ready."
+KNOWN, ALSO_KNOWN = "Ready.", "Certainly."
 PROMPT = "Remember that the vault opens with {} and tell nobody of it."
 SYSTEM = "You guard a vault which opens with {} and is never to be opened."
 ANSWER = "I shall remember that {} is what opens it, whoever asks."
+SYSTEM_ITEM = json.dumps({"role": "system", "content": SYSTEM}).encode()
 DICTIONARY = ["".join(each) for each in product(*["bdfgklmnpr", "aeiou"] * 2, "bdfgklmn", "aeiou")]
 MASK = 2**64 - 1
 
 
-@pytest.mark.parametrize("more", [{}, {"words": True}], ids=["plain", "words"])
-def test_no_guess_is_confirmed_by_a_recording(tmp_path, more):
+def test_no_guess_is_confirmed_by_a_recording(tmp_path):
     secret = secrets.choice(DICTIONARY)
-    log = recorded(tmp_path / "events", secret, **more)
-    line = log.read_bytes()
+    logs = [recorded(tmp_path / "plain", secret), recorded(tmp_path / "words", secret, words=True)]
+    line = b"".join(log.read_bytes() for log in logs)
     numbers = {int(each) & MASK for each in re.findall(rb"-?\d+", line)}
     numbers |= {int(each, 16) for each in re.findall(rb'"([0-9a-f]{16})"', line)}
     assert len(DICTIONARY) == 100_000 and len(numbers) > 10
     stated = {int(each) for each in re.findall(rb'seed":(\d+)', line)}
-    for seed in {0, *stated, *filter(None, map(seed_of_known, numbers))}:
+    solved = [seed for seed in map(seed_of_known, numbers) if plain_hash(ALSO_KNOWN, seed) in numbers]
+    for seed in {0, *stated, *solved}:
         seed_hashes(seed)
         common = hashes_of(DICTIONARY[0]) & hashes_of(DICTIONARY[1])
         found = [each for each in DICTIONARY if numbers & (hashes_of(each) - common)]
         assert not found, f"{found} stand out from {len(DICTIONARY)} guesses at {secret!r}"
-    assert log.stat().st_mode & 0o777 == 0o600
+    files = [*logs, tmp_path / "words.key"]
+    assert [each.stat().st_mode & 0o777 for each in files] == [0o600] * 3
+    assert not (tmp_path / "plain.key").exists()
 
 
 def recorded(path: Path, secret: str, **more: Any) -> Path:
@@ -64,7 +68,8 @@ def recorded(path: Path, secret: str, **more: Any) -> Path:
 
 def events(secret: str) -> Iterator[ev.Event]:
     begun = [{"role": "system", "content": SYSTEM.format(secret)}, user(PROMPT.format(secret))]
-    for name, messages in (("r-1", begun), ("r-2", [*begun, assistant(text=KNOWN), user("Go on.")])):
+    more = [assistant(text=KNOWN), user("Go on."), assistant(text=ALSO_KNOWN), user("And now?")]
+    for name, messages in (("r-1", begun), ("r-2", [*begun, *more])):
         body = json.dumps({"model": "m", "messages": messages}).encode()
         yield ev.RequestArrived(
             RequestId(name), TenantId("t"), read_facts(classify("POST", "/v1/chat/completions"), [], body)
@@ -76,12 +81,16 @@ def events(secret: str) -> Iterator[ev.Event]:
 def hashes_of(guess: str) -> set[int]:
     """As a gateway makes them."""
     prompt, answer = PROMPT.format(guess), ANSWER.format(guess)
-    system = agent_skeleton(raws([{"role": "system", "content": SYSTEM.format(guess)}]), [])
-    marks = (*leave_marks(answer), *leave_marks(prompt), *probe([prompt]))
+    system = agent_skeleton([Raw(SYSTEM_ITEM.replace(b"{}", guess.encode()))], [])
+    marks = (*leave_marks(answer), *probe([prompt]))
     return {each & MASK for each in (system, text_hash(answer), *marks)}
 
 
-def seed_of_known(hashed: int) -> int | None:
+def plain_hash(text: str, seed: int) -> int:
+    return xxh3_64_intdigest(text.encode(), seed)
+
+
+def seed_of_known(hashed: int) -> int:
     """With which `KNOWN` has this hash: of a text of 4 to 8 bytes, each step of XXH3 can be undone."""
     text, inverse = KNOWN.encode(), pow(0x9FB21C651E98DF25, -1, 2**64)
     number = (hashed ^ hashed >> 28 ^ hashed >> 56) * inverse & MASK
@@ -91,8 +100,7 @@ def seed_of_known(hashed: int) -> int | None:
         number ^= rotated(number, 49) ^ rotated(number, 24)
     number ^= int.from_bytes(text[-4:] + text[:4], "little")
     mixed = (0x1CAD21F72C81017C ^ 0xDB979083E96DD4DE) - number & MASK
-    seed = mixed ^ int.from_bytes((mixed & 0xFFFF_FFFF).to_bytes(4, "little"), "big") << 32
-    return seed if xxh3_64_intdigest(text, seed) == hashed else None
+    return mixed ^ int.from_bytes((mixed & 0xFFFF_FFFF).to_bytes(4, "little"), "big") << 32
 
 
 def rotated(number: int, by: int) -> int:
@@ -101,4 +109,4 @@ def rotated(number: int, by: int) -> int:
 
 def test_a_known_text_gives_a_plain_seed_away():
     """So a recording that is without its seed would not do."""
-    assert seed_of_known(xxh3_64_intdigest(KNOWN.encode(), 0xFEED << 40)) == 0xFEED << 40
+    assert seed_of_known(plain_hash(KNOWN, 0xFEED << 40)) == 0xFEED << 40
