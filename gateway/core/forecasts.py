@@ -40,6 +40,8 @@ REMEMBERED: Final = 32_768
 """Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
 _MODELS: Final = 4096
 """Of all tenants together."""
+_NEVER_EVICTED: Final = 20_000.0
+"""Tokens that a replica computes before it needs the room of what it computed last."""
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 """Its prompt begins with its parent's."""
 
@@ -49,8 +51,10 @@ class _Left(Counted, frozen=True):
 
     cached_tokens: int
     replica: ReplicaId
+    written: float = 0.0
+    """Of the replica, when it was left."""
     found: tuple[float, float] = (1.0, 1.0)
-    """Shares of what was expected that its last two turns found: one miss may be an eviction."""
+    """Shares of what must have been there that its last two turns found: less, where prompts change early."""
 
 
 class _Replica:
@@ -58,6 +62,8 @@ class _Replica:
         self.estimator = Estimator(profile, peers)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
+        self.written = 0.0
+        """Tokens that were computed there, as far as they were counted."""
         self.is_known = profile is not None
         """Once enough was seen of it, that stays so."""
 
@@ -228,10 +234,17 @@ class Forecasts:
         prompt = usage.prompt_tokens or 0
         before = self._before(live)
         found = before.found if before is not None else (1.0, 1.0)
-        if before is not None and before.replica == replica and not live.handed_over:
+        written = known.written
+        known.written += prompt - (usage.cached_tokens or 0) + (usage.output_tokens or 0)
+        is_there = (
+            before is not None and before.replica == replica and written - before.written <= _NEVER_EVICTED
+        )
+        if before is not None and is_there and not live.handed_over:
             share = answer.usage.share_found(min(before.cached_tokens, prompt))
             found = found if share is None else (found[1], share)
-        left = _Left(live.facts.body_bytes, prompt, prompt + (usage.output_tokens or 0), replica, found)
+        left = _Left(
+            live.facts.body_bytes, prompt, prompt + (usage.output_tokens or 0), replica, known.written, found
+        )
         if prediction is not None and answer.usage.prompt_tokens is not None:
             self._of_model(live).observe(left, before)
         self._remember(live, left)

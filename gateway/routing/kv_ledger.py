@@ -46,6 +46,7 @@ IDLE_S: Final = 15.0
 MAX_OTHERS: Final = 256
 """Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
 _UNKNOWN_HORIZON: Final = 500_000.0
+_SAFE_SHARE: Final = 0.1
 _HORIZON_SHARE: Final = 0.7
 """Of the KV cache: the rest is what runs."""
 
@@ -95,7 +96,7 @@ class _Conversation(msgspec.Struct, eq=False):
     home: ReplicaId
     copies: dict[ReplicaId, _Copy] = msgspec.field(default_factory=dict)
     found: tuple[float, float] = (1.0, 1.0)
-    """Shares of what should be there that its last two turns found: one miss may be an eviction."""
+    """Shares of what must have been there that its last two turns found: less, where prompts change early."""
 
 
 class _Replica(msgspec.Struct, eq=False):
@@ -111,9 +112,9 @@ class _Replica(msgspec.Struct, eq=False):
     named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
     """Of which sessions it ever said something. It may know some by other names, or not at all."""
 
-    def holds(self, copy: _Copy) -> bool:
-        """It should be there still."""
-        return copy.life == self.life and self.written - copy.written <= self.horizon
+    def holds(self, copy: _Copy, *, share: float = 1.0) -> bool:
+        """It should be there still; `share`: of what may be written until it is gone."""
+        return copy.life == self.life and self.written - copy.written <= share * self.horizon
 
 
 _NOTHING: Final = Sums()
@@ -289,7 +290,8 @@ class KvLedger:
             return
         known, entry = self._of(replica), self._conversations.get(conversation)
         before = entry.copies.get(replica) if entry is not None else None
-        if entry is not None and before is not None and known.holds(before):
+        # Where much was written since, it may have been evicted, which says nothing of the next turn.
+        if entry is not None and before is not None and known.holds(before, share=_SAFE_SHARE):
             share = usage.share_found(min(before.tokens, prompt))
             entry.found = entry.found if share is None else (entry.found[1], share)
         known.written += output + (prompt - found if found is not None else prompt / 2)

@@ -7,6 +7,7 @@ and looks at them later.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from gateway.config import Config
@@ -75,7 +76,7 @@ class Observation:
         )
         self._events: Events | None = None
         self._history = HistoryProxy(config.history, environ)
-        traced = coordinator.sessions.tools.traced
+        verdicts = coordinator.sessions.tools.traced.verdicts
         self.hints: HintSender | None = None
         """To be set by whoever sends hints."""
         self.peers: Peers | None = None
@@ -84,50 +85,16 @@ class Observation:
         self.metrics = Metrics(
             self._gauges,
             {
-                "stream_dropped": ("Records not written to the stream's file", lambda: self.dropped),
                 "faults": ("Faults of its own that the gateway went on from", lambda: coordinator.faults),
-                "hints_sent": ("Hints that engines took", lambda: _count(self.hints, "sent")),
-                "hints_dropped": (
-                    "Hints dropped for want of room, or of their replica",
-                    lambda: _count(self.hints, "dropped"),
-                ),
-                "hints_failed": ("Hints that no engine took", lambda: _count(self.hints, "failed")),
-                "requests_passed_on": (
-                    "Requests that went to the gateway that has their session",
-                    lambda: _count(self.peers, "passed_on"),
-                ),
-                "sessions_adopted": (
-                    "Sessions that went on here when their gateway was gone",
-                    lambda: _count(self.peers, "adopted"),
-                ),
-                "peers_unreached": (
-                    "Requests that another gateway was to get, and did not take",
-                    lambda: _count(self.peers, "unreached"),
-                ),
-                "shared_entries_withheld": (
-                    "Entries not put into the shared store: their tenant has enough there",
-                    lambda: _count(self.peers, "withheld"),
-                ),
-                "event_gaps": ("Gaps told to readers of events", lambda: _count(self._frames, "gaps")),
-                "spans_sent": ("Spans that a collector took", lambda: _count(self._export, "sent")),
-                "spans_dropped": ("Spans that no collector took", lambda: _count(self._export, "dropped")),
-                "tool_spans_taken": (
-                    "Agents' spans that told what a call took",
-                    lambda: traced.verdicts[Verdict.TAKEN],
-                ),
+                "tool_spans_taken": ("Agents' spans of calls", lambda: verdicts[Verdict.TAKEN]),
                 "tool_spans_left": (
                     "Agents' tool spans that told of no call that was seen",
-                    lambda: traced.verdicts.total() - traced.verdicts[Verdict.TAKEN],
+                    lambda: verdicts.total() - verdicts[Verdict.TAKEN],
                 ),
-                "control_actions_unrecorded": (
-                    "Actions on the control plane that came too fast to be recorded",
-                    lambda: self.audit.left_out,
-                ),
-                "contents_left_out": (
-                    "Turns traced without what they say, for want of room",
-                    lambda: _count(self.contents, "left_out"),
-                ),
-                "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
+                **{
+                    name: (what, partial(self._count, who, count))
+                    for name, what, who, count in _COUNTED_ELSEWHERE
+                },
             },
             restarts=tasks.restarts,
             local_faults=local_faults.counts,
@@ -180,10 +147,10 @@ class Observation:
                 "otel.content: spans say what requests and answers say, prompts and secrets included"
             )
 
-    @property
-    def dropped(self) -> int:
-        """Records that are not in the file."""
-        return self._file.dropped if self._file is not None else 0
+    def _count(self, who: str, name: str) -> int:
+        """What somebody counts; 0 while there is nobody."""
+        counter = getattr(self, who)
+        return getattr(counter, name) if counter is not None else 0
 
     def loops(self) -> list[tuple[str, Work]]:
         """Endless, with their names, for the caller to run as tasks."""
@@ -268,6 +235,20 @@ def hosts_of(server: ServerConfig) -> tuple[str, ...]:
     return (*server.control_hosts, split_listen(server.control)[0].lower())
 
 
-def _count(who: object | None, name: str) -> int:
-    """What somebody counts; 0 while there is nobody."""
-    return getattr(who, name) if who is not None else 0
+_COUNTED_ELSEWHERE: Final = (
+    ("stream_dropped", "Records not written to the stream's file", "_file", "dropped"),
+    ("hints_sent", "Hints that engines took", "hints", "sent"),
+    ("hints_dropped", "Hints dropped for want of room, or of their replica", "hints", "dropped"),
+    ("hints_failed", "Hints that no engine took", "hints", "failed"),
+    ("requests_passed_on", "Requests that went to their session's gateway", "peers", "passed_on"),
+    ("sessions_adopted", "Sessions that went on here when their gateway was gone", "peers", "adopted"),
+    ("peers_unreached", "Requests that another gateway did not take", "peers", "unreached"),
+    ("shared_entries_withheld", "Entries not shared: their tenant has enough", "peers", "withheld"),
+    ("event_gaps", "Gaps told to readers of events", "_frames", "gaps"),
+    ("spans_sent", "Spans that a collector took", "_export", "sent"),
+    ("spans_dropped", "Spans that no collector took", "_export", "dropped"),
+    ("control_actions_unrecorded", "Actions that came too fast to be recorded", "audit", "left_out"),
+    ("contents_left_out", "Turns traced without what they say, for want of room", "contents", "left_out"),
+    ("turns_untraced", "Turns left out of traces", "_export", "left_out"),
+)
+"""Metrics: what they are, and who counts."""

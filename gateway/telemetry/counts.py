@@ -91,82 +91,42 @@ class Counts:
 
     def families(self) -> Iterator[Metric]:
         self.flush()
-        yield counter("records", "Records of the information stream", ["type"], self._records)
-        yield counter("turns", "Turns that arrived", ["protocol", "source"], self._turns)
-        yield counter("waits", "Turns that were told to wait", ["reason"], self._waits)
-        yield counter(
-            "would_wait", "Turns that would have waited, in shadow mode", ["reason"], self._would_wait
+        counts: tuple[tuple[str, str, str, Counter[Any]], ...] = (
+            ("records", "Records of the information stream", "type", self._records),
+            ("turns", "Turns that arrived", "protocol source", self._turns),
+            ("waits", "Turns that were told to wait", "reason", self._waits),
+            ("would_wait", "Turns that would have waited, in shadow mode", "reason", self._would_wait),
+            ("placements", "Turns that were sent", "replica reason", self._placements),
+            ("models", "Turns under a name of the operator's", "asked model fallback", self._models),
+            ("attempts", "Requests sent to a replica, as they ended", "replica outcome code", self._ends),
+            ("refusals", "Requests the gateway refused", "reason", self._refusals),
+            ("bounds", "Turns beyond a bound, by what was done", "bound limit action", self._bounds),
+            ("tokens", "Tokens as backends reported them", "replica kind", self._tokens),
+            ("tenant_tokens", "The same, by who used them", "tenant model kind", self._used),
+            ("malformed_claims", "Stated claims that could not be read", "claim", self._malformed),
+            ("sessions_ended", "Sessions that ended", "reason", self._session_ends),
+            ("window_updates", "Changes of the window, by why", "pool reason", self._window_updates),
+            ("replica_changes", "Changes of replicas' states", "replica state", self._replica_changes),
+            ("prefill_ahead", "Next prompts, computed while tools ran", "outcome", self._ahead),
+            ("prefill_ahead_tokens", "Tokens of them, computed and found", "what", self._ahead_tokens),
+            ("prefill_legs", "Prompts computed for another replica", "replica outcome", self._legs),
         )
-        yield counter("placements", "Turns that were sent", ["replica", "reason"], self._placements)
-        yield counter(
-            "models",
-            "Turns that were sent under a name of the operator's, by why they fell back, if they did",
-            ["asked", "model", "fallback"],
-            self._models,
-        )
-        yield counter(
-            "attempts",
-            "Requests sent to a replica, by how they ended, and the status that it answered",
-            ["replica", "outcome", "code"],
-            self._ends,
-        )
-        yield counter("tenant_tokens", "The same, by who used them", ["tenant", "model", "kind"], self._used)
-        yield counter("refusals", "Requests the gateway refused", ["reason"], self._refusals)
-        yield counter(
-            "bounds",
-            "Turns that were beyond a bound, by what was done",
-            ["bound", "limit", "action"],
-            self._bounds,
-        )
+        for name, what, labels, counted in counts:
+            yield counter(name, what, labels.split(), counted)
         yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", self._stops)
-        yield counter("tokens", "Tokens as backends reported them", ["replica", "kind"], self._tokens)
-        yield counter(
-            "malformed_claims",
-            "Stated classes, deadlines and tools' durations that could not be read",
-            ["claim"],
-            self._malformed,
-        )
-        yield counter("sessions_ended", "Sessions that ended", ["reason"], self._session_ends)
-        yield counter(
-            "window_updates", "Changes of the window, by why", ["pool", "reason"], self._window_updates
-        )
-        yield counter(
-            "replica_changes", "Changes of replicas' states", ["replica", "state"], self._replica_changes
-        )
-        yield counter(
-            "prefill_ahead",
-            "Next prompts, as far as known, computed while tools ran",
-            ["outcome"],
-            self._ahead,
-        )
-        yield counter(
-            "prefill_ahead_tokens", "Tokens of them, computed and found", ["what"], self._ahead_tokens
-        )
-        yield counter(
-            "prefill_legs",
-            "Prompts computed on one replica to be decoded on another",
-            ["replica", "outcome"],
-            self._legs,
-        )
-        yield histogram("queue_seconds", "Time in the waiting room", {(): self._queue})
-        yield histogram(
-            "launch_delay_seconds", "From submission to the first token", _by(self._first_token), ["replica"]
-        )
-        yield histogram(
-            "turn_seconds", "From submission to the end of the answer", _by(self._durations), ["replica"]
-        )
-        yield histogram("tool_phase_seconds", "Duration of tool phases", {(): self._tools})
-        yield histogram(
-            "tool_call_seconds", "Duration of tool calls, as agents' own spans tell", {(): self._calls}
-        )
-        yield histogram(
-            "decode_after_call_seconds",
-            "From where a tool call's arguments ended in a stream to the end of the answer",
-            {(): self._ready},
-        )
-        yield histogram(
-            "session_confidence", "How sure it is that a turn belongs to its session", {(): self._confidence}
-        )
+        for name, what, spread in (
+            ("queue_seconds", "Time in the waiting room", self._queue),
+            ("tool_phase_seconds", "Duration of tool phases", self._tools),
+            ("tool_call_seconds", "Duration of tool calls, as agents' own spans tell", self._calls),
+            ("decode_after_call_seconds", "From the end of a tool call to that of its answer", self._ready),
+            ("session_confidence", "How sure a turn's session is", self._confidence),
+        ):
+            yield histogram(name, what, {(): spread})
+        for name, what, spreads in (
+            ("launch_delay_seconds", "From submission to the first token", self._first_token),
+            ("turn_seconds", "From submission to the end of the answer", self._durations),
+        ):
+            yield histogram(name, what, {(each,): spread for each, spread in spreads.items()}, ["replica"])
 
     def flush(self) -> None:
         """Counts what came since the last time."""
@@ -259,10 +219,6 @@ def _outcome(record: rec.GpuEnd) -> str:
     if record.outcome != "finished" or (record.status or 0) < 400:
         return record.failure if record.outcome == "finished" and record.failure else record.outcome
     return "error" if (record.status or 0) >= 500 else "rejected"
-
-
-def _by(spreads: dict[ReplicaId, Spread]) -> dict[tuple[str, ...], Spread]:
-    return {(replica,): spread for replica, spread in spreads.items()}
 
 
 def counter(name: str, help_text: str, labels: list[str], counts: Mapping[Any, int]) -> Metric:
