@@ -33,7 +33,7 @@ from gateway.server.mcp_servers import McpServer, open_servers
 from gateway.server.observation import Observation, hosts_of
 from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
-from gateway.server.prefills import Prefills
+from gateway.server.prefill_ahead.prefills import Prefills
 from gateway.server.reading import Reading
 from gateway.server.references import References, read_references
 from gateway.server.replica_watch import ReplicaWatch

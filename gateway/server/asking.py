@@ -17,11 +17,11 @@ from gateway.domain.request import RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.judged_bodies import refusal_of
-from gateway.server.kept import Kept
 from gateway.server.outbound import Outbound
 from gateway.server.peer_links import PassOn
 from gateway.server.peers import Peers
-from gateway.server.prefills import Prefills
+from gateway.server.prefill_ahead.kept import Kept
+from gateway.server.prefill_ahead.prefills import Prefills
 from gateway.server.reading import Reading
 from gateway.server.request_parser import HttpRequest
 from gateway.server.spending import Spending

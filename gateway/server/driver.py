@@ -33,7 +33,7 @@ from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Usage
 from gateway.domain.spending import Reserved
-from gateway.server.kv_fetches import Fetch
+from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.local_faults import STALL_S

@@ -22,11 +22,11 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.request import RequestFacts
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
+from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver
+from gateway.server.disaggregation.prefill_legs import PrefillLegs
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held
-from gateway.server.kept import Kept
-from gateway.server.kv_fetches import Fetch, HandedOver
-from gateway.server.prefill_legs import PrefillLegs
+from gateway.server.prefill_ahead.kept import Kept
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead

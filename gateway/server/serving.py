@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from gateway.config import Config
 from gateway.server.asking import Asking
 from gateway.server.connection import Handler
+from gateway.server.disaggregation.prefill_legs import PrefillLegs
 from gateway.server.handlers import Handlers
 from gateway.server.mcp_calls import McpCalls
 from gateway.server.mcp_early import McpEarly
 from gateway.server.mcp_proxy import McpProxy
 from gateway.server.mcp_servers import McpServer
-from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.replica_watch import ReplicaWatch
 from gateway.server.tenants import CREDENTIAL_HEADERS
 from gateway.server.tunnel import Tunnels

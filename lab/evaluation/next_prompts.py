@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from gateway.domain.ids import TenantId
-from gateway.wire.echoing import Client, Echoing
 from gateway.wire.facts import read_facts
-from gateway.wire.next_prompt import compare, may_be_foreseen
+from gateway.wire.prefill_ahead.echoing import Client, Echoing
+from gateway.wire.prefill_ahead.next_prompt import compare, may_be_foreseen
 from gateway.wire.said import Kind, Said
 from lab.evaluation.recording import Exchange, read_recording
 

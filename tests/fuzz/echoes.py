@@ -5,8 +5,8 @@ import random
 from typing import Any
 
 from gateway.domain.request import Protocol
-from gateway.wire.echo import Arguments, EchoManner, NoText, Thought
-from gateway.wire.next_prompt import compare, next_prompt, read_head
+from gateway.wire.prefill_ahead.echo import Arguments, EchoManner, NoText, Thought
+from gateway.wire.prefill_ahead.next_prompt import compare, next_prompt, read_head
 from gateway.wire.said import Kind, Said
 from tests.fuzz import bodies
 from tests.fuzz.mutation import WORDS, value
@@ -28,7 +28,7 @@ def _said(rng: random.Random) -> Said:
 def _body(rng: random.Random, said: Said) -> bytes:
     """One that may go on with the answer."""
     if rng.randrange(3) == 0:
-        return bodies.make(rng)[1]
+        return bodies.make(rng)[2]
     turns: list[Any] = [bodies.turn(rng) for _ in range(rng.randrange(3))]
     calls = [{"id": part.id, "function": value(rng, 2)} for part in said.parts]
     content = rng.choice((value(rng, 2), "".join(part.text for part in said.parts)))

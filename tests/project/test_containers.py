@@ -271,6 +271,7 @@ def test_two_gateways_share_a_store_and_reach_one_another(several, tmp_path):
         path.write_text(with_keys(CONFIG))
         config = load_config(str(path), environment, {})
         assert config.shared.url == "redis://redis:6379/0"
+        assert config.shared.peer_url is not None and config.shared.peer_listen is not None
         assert config.shared.peer_url.endswith(config.shared.peer_listen.rpartition(":")[2])
         host = config.shared.peer_url.removeprefix("http://").partition(":")[0]
         assert host in several[name]["networks"]["gateways"]["aliases"]

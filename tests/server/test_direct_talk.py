@@ -62,6 +62,6 @@ async def test_who_stood_still_while_it_asked_has_heard_nothing_of_who_did_not_a
             gateways.now += stood_s
 
         gateways.now += 1.0
-        gateways.one._tell_one = ask  # type: ignore[method-assign]
+        gateways.one._tell_one = ask  # type: ignore[method-assign,assignment]
         assert await gateways.one.tell({"other": URL}, b"") is has_verdict
     await gateways.one.close()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gateway.domain.request import Protocol, Work
-from gateway.wire.echo import echo, plain_manner
-from gateway.wire.next_prompt import next_prompt, read_head
 from gateway.wire.observer import observe
+from gateway.wire.prefill_ahead.echo import echo, plain_manner
+from gateway.wire.prefill_ahead.next_prompt import next_prompt, read_head
 from gateway.wire.said import Said
 from tests.engines import MODEL, Fleet
 

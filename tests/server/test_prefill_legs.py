@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.domain import records as rec
-from gateway.server import prefill_legs
+from gateway.server.disaggregation import prefill_legs
 from gateway.server.tenants import hash_key
 from gateway.wire.kv_transfer import CONNECTORS
 from tests.server.bench import (

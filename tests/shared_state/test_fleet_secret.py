@@ -31,8 +31,12 @@ def test_a_secret_that_is_missing_or_short_is_refused(tmp_path, settings, enviro
 def test_it_is_read_from_where_the_settings_say(tmp_path):
     (tmp_path / "secret").write_text("f" * 32 + "\n")
     environ = {"MINE": "e" * 32, WORKERS_SECRET: "w" * 32}
-    settings = [{"secret_file": str(tmp_path / "secret")}, {"secret_env": "MINE"}, {}]
-    assert [fleet_secret(SharedConfig(**each), environ)[:1] for each in settings] == [b"f", b"e", b"w"]
+    settings = [
+        SharedConfig(secret_file=str(tmp_path / "secret")),
+        SharedConfig(secret_env="MINE"),
+        SharedConfig(),
+    ]
+    assert [fleet_secret(each, environ)[:1] for each in settings] == [b"f", b"e", b"w"]
     assert derived(SECRET, "one") != derived(SECRET, "other") != SECRET
 
 

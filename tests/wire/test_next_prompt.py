@@ -8,10 +8,18 @@ import pytest
 
 from gateway.domain.ids import TenantId
 from gateway.domain.request import Protocol, Work
-from gateway.wire.echo import Arguments, EchoManner, NoText, Thought, echo, plain_manner, read_manner
-from gateway.wire.echoing import MAX_CLIENTS, Client, Echoing
-from gateway.wire.next_prompt import Foreseen, compare, may_be_foreseen, next_prompt, read_head
 from gateway.wire.observer import observe
+from gateway.wire.prefill_ahead.echo import (
+    Arguments,
+    EchoManner,
+    NoText,
+    Thought,
+    echo,
+    plain_manner,
+    read_manner,
+)
+from gateway.wire.prefill_ahead.echoing import MAX_CLIENTS, Client, Echoing
+from gateway.wire.prefill_ahead.next_prompt import Foreseen, compare, may_be_foreseen, next_prompt, read_head
 from gateway.wire.said import MAX_BYTES, Kind, Said
 from tests.wire.sent_back import CHAT, MESSAGES
 from tests.wire.shapes import chat_events, encode, message_events, sse

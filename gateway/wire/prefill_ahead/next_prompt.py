@@ -18,8 +18,8 @@ from msgspec import Raw
 
 from gateway.domain.request import Protocol
 from gateway.wire.body import UNREADABLE, read_as
-from gateway.wire.echo import EchoManner, echo, read_manner, says_same
 from gateway.wire.prefill import for_one_token
+from gateway.wire.prefill_ahead.echo import EchoManner, echo, read_manner, says_same
 from gateway.wire.said import Kind, Said
 
 _PROTOCOLS: Final = (Protocol.CHAT, Protocol.MESSAGES)

@@ -19,8 +19,8 @@ from gateway.config import Config
 from gateway.core.commands import PrefillLeg
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
+from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver, connectors_of
 from gateway.server.driver import Driver, Ticket
-from gateway.server.kv_fetches import Fetch, HandedOver, connectors_of
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
 from gateway.server.unseen_answers import read_whole, usage_of

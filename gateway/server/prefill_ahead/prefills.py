@@ -20,8 +20,8 @@ from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import RequestFacts, Usage
 from gateway.server.driver import Driver
-from gateway.server.kept import Heads, Kept, KeptRequests
 from gateway.server.outbound import Outbound
+from gateway.server.prefill_ahead.kept import Heads, Kept, KeptRequests
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
 from gateway.server.unseen_answers import read_whole, usage_of
@@ -29,8 +29,8 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
-from gateway.wire.echoing import Echoing
-from gateway.wire.next_prompt import compare, may_be_foreseen, next_prompt
+from gateway.wire.prefill_ahead.echoing import Echoing
+from gateway.wire.prefill_ahead.next_prompt import compare, may_be_foreseen, next_prompt
 from gateway.wire.said import Said
 from gateway.workflow.engine_order import BEHIND
 

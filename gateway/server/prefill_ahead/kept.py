@@ -15,8 +15,8 @@ from gateway.domain.decision import SessionRef
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Protocol, RequestFacts
 from gateway.server.request_parser import HttpRequest
-from gateway.wire.echoing import Client
-from gateway.wire.next_prompt import Head, read_head
+from gateway.wire.prefill_ahead.echoing import Client
+from gateway.wire.prefill_ahead.next_prompt import Head, read_head
 from gateway.wire.said import Said
 
 _OF_HEADS: Final = 8

@@ -12,8 +12,8 @@ import msgspec
 
 from gateway.domain.ids import TenantId
 from gateway.domain.request import Protocol
-from gateway.wire.echo import EchoManner, plain_manner
-from gateway.wire.next_prompt import Foreseen
+from gateway.wire.prefill_ahead.echo import EchoManner, plain_manner
+from gateway.wire.prefill_ahead.next_prompt import Foreseen
 
 MAX_CLIENTS: Final = 4_096
 _FORGETS: Final = 0.875

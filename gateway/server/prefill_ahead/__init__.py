@@ -1,0 +1,1 @@
+"""Prompts that are computed ahead of their turns: what is sent, and what is kept for it."""

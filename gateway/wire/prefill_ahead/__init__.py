@@ -1,0 +1,1 @@
+"""The next turn's prompt, as far as this turn foretells it."""
