@@ -60,7 +60,6 @@ def http_status(reason: RefusalReason) -> int:
 
 
 def is_final(reason: RefusalReason) -> bool:
-    """Whether clients are told not to repeat it: it would be refused again, or cost another replica."""
     return reason in _FINAL
 
 

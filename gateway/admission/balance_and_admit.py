@@ -101,7 +101,6 @@ class BalanceAndAdmit:
         return bound is None
 
     def _light_one(self, *, now: float) -> Entry | None:
-        """Who does not have to wait for tools, behind somebody who does."""
         for entry in self._queue.lightest(self.may_hold):
             if self._cpu.is_light(entry.agent) and self._fits(entry, now=now):
                 return entry
@@ -145,7 +144,6 @@ class BalanceAndAdmit:
         return self._why_not_more(tenant, 1) is None
 
     def _why_not_more(self, tenant: TenantId, taking: int) -> Bound | None:
-        """What keeps the tenant from a session of so many turns more, whatever there is room for."""
         held = self._places.sessions_of(tenant)
         if not self._quotas.may_hold(tenant, held):
             return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)

@@ -223,7 +223,6 @@ class Bounds:
     def quote(
         self, tenant: TenantId, agent: int, model: str | None, body_bytes: int, *, now: float
     ) -> tuple[tuple[Account, ...], Amounts]:
-        """From which accounts a request is to be paid, and what is to be reserved there."""
         self._turn_the_page(now=now)
         return self._accounts(tenant, agent), self._expected(self._price(model), body_bytes)
 
@@ -282,7 +281,6 @@ class Bounds:
     # --- what happens --------------------------------------------------------------------------------
 
     def give_back(self, reserved: Reserved) -> None:
-        """The request for which it was reserved does not even arrive."""
         self._book((each.account for each in reserved.spent), NOTHING.minus(reserved.amounts))
 
     def turn_over(self, request: RequestId, model: str | None, usage: Usage | None) -> None:
@@ -315,7 +313,6 @@ class Bounds:
         self.sessions.pop(session, None)
 
     def restore(self, spent: Iterable[Spent], *, now: float) -> None:
-        """What earlier processes knew; of several that knew it, who knew most is right."""
         self._turn_the_page(now=now)
         for each in spent:
             if each.account.period in self._periods.values():
@@ -326,7 +323,6 @@ class Bounds:
                     self._agents.setdefault(key, set()).add(each.account.agent)
 
     def shares(self, *, now: float) -> Iterator[tuple[BoundConfig, TenantId, float]]:
-        """Of each bound of tenants, how much of it each tenant has used: of several limits, the nearest."""
         self._turn_the_page(now=now)
         for bound in self._of_accounts:
             period = self._periods[bound.per]
@@ -379,7 +375,6 @@ class Bounds:
         return Amounts(1.0, tokens, price.cost(usage) if price is not None else 0.0)
 
     def _turn_the_page(self, *, now: float) -> None:
-        """Forgets the periods that are over."""
         if now // _DAY_S == self._day:
             return
         self._day = now // _DAY_S

@@ -75,12 +75,10 @@ class Ageing:
         self._config = config
 
     def due_s(self, waiting_since_s: float) -> float:
-        """When a proactive session that waits since then is promoted."""
         return waiting_since_s + self._config.age_s
 
     def is_aged(self, waiting_since_s: float, *, now: float) -> bool:
         return self.due_s(waiting_since_s) <= now
 
     def may_exceed_window(self, aged_above_window: int) -> bool:
-        """Whether an aged session may enter though the window is full."""
         return aged_above_window == 0

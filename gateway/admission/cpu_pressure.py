@@ -168,7 +168,6 @@ class CpuPressure:
         )
 
     def _with_fewer(self) -> float:
-        """The ratio while the fewest were active, if that was clearly fewer than lately; else the usual."""
         lately = _step(self._active_lately.mean(0.0, 0.0) if self._active_lately.weight else 0.0)
         weight = total = 0.0
         for seen in self._by_active[: max(0, lately - 1)]:
@@ -180,12 +179,10 @@ class CpuPressure:
         return 0.0 if self._is_crowded(lately) else math.inf
 
     def _is_crowded(self, lately: int) -> bool:
-        """More tools are active than were for most of the time."""
         below = sum(seen.weight for seen in self._by_active[:lately])
         return below >= 0.5 * sum(seen.weight for seen in self._by_active)
 
     def _read_hosts(self, *, now: float) -> tuple[float, float]:
-        """How many processes want each of their cores, and how many cores these are."""
         while self._hosts and next(iter(self._hosts.values()))[0] < now - _SILENT_S:
             self._hosts.popitem(last=False)
         cores = sum(signals.cores for _, signals in self._hosts.values())

@@ -27,7 +27,6 @@ class DecayedMean:
         self._sum = self._sum * self._keep + value
 
     def take_back(self, value: float) -> None:
-        """An observation of lately was none."""
         self.weight = max(0.0, self.weight - 1.0)
         self._sum = max(0.0, self._sum - value)
 

@@ -110,14 +110,12 @@ class FairShare:
             self._all_recent = sum(self._recent.of(each) for each in self._recent if self._is_there(each))
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:
-        """Sessions: the mean of what it holds, with so many more, and of what it held lately."""
         return 0.5 * (self._held.get(tenant, 0.0) + more + self._recent.of(tenant))
 
     def held(self, tenant: TenantId) -> float:
         return self._held.get(tenant, 0.0)
 
     def asked(self) -> dict[TenantId, float]:
-        """Sessions that each tenant holds or waits for."""
         there = self._held.keys() | self._waiting.keys()
         return {tenant: self.held(tenant) + self._waiting.get(tenant, 0) for tenant in there}
 
@@ -140,14 +138,12 @@ class FairShare:
         return now >= self._refreshed_s + EPOCH_S
 
     def urgency(self, tenant: TenantId) -> float:
-        """Of its tasks that wait, on average."""
         return self._urgency.get(tenant, 0.0)
 
     def entitlement(self, tenant: TenantId) -> float:
         return self.weights.get(tenant, 1.0) * (1.0 + min(1.0, self._urgency.get(tenant, 0.0)))
 
     def rank(self, tenant: TenantId) -> tuple[float, float]:
-        """Smaller is sooner."""
         entitlement = self.entitlement(tenant)
         return self.charge(tenant) / entitlement, -entitlement
 
@@ -169,7 +165,6 @@ class FairShare:
         return max((self.charge(each) / self.weight(each) for each in much), default=0.0)
 
     def asks_for_much(self, tenant: TenantId) -> bool:
-        """At least half as much as the one that asks for most, for its weight, waiting sessions included."""
         return self._asks(tenant) >= _MUCH * self._most_asked
 
     def _asks(self, tenant: TenantId) -> float:

@@ -98,7 +98,6 @@ class AgentType:
         return found
 
     def grown(self, turn: int, overall: "AgentType") -> tuple[float, ...]:
-        """By how much it will have grown until then."""
         turn = min(turn, LATE_TURN)
         self._forget_what_is_outdated(overall)
         found = self._growth.get(turn)
@@ -109,7 +108,6 @@ class AgentType:
         return found
 
     def prior_growth(self) -> float:
-        """Tokens by which a turn makes a session longer, before any was seen."""
         return _PRIOR_GROWTH * self.first_prompt.mean(_PRIOR_PROMPT, 1e-9)
 
     def _forget_what_is_outdated(self, overall: "AgentType") -> None:
@@ -144,7 +142,6 @@ class Footprints:
             kind.first_prompt.add(float(tokens))
 
     def saw_shared(self, agent: AgentKey, cached_tokens: int) -> None:
-        """A new session found so many tokens of its first prompt in the cache."""
         own, _ = self.types.of(agent)
         own.shared.add(float(max(cached_tokens, 1)))
         tokens = own.shared.quantile(0.25) or 0.0
@@ -157,12 +154,10 @@ class Footprints:
         overall.cycle_s.add(cycle_s)
 
     def saw_end(self, agent: AgentKey, turn: int) -> None:
-        """A session makes no other turn, as far as can be told."""
         for kind in self.types.of(agent):
             kind.hazard.saw_end(turn)
 
     def was_no_end(self, agent: AgentKey, turn: int) -> None:
-        """One that counted as ended has come back."""
         for kind in self.types.of(agent):
             kind.hazard.saw_end(turn, by=-1.0)
 
@@ -203,7 +198,6 @@ class Footprints:
         return overall.cycle_s.mean(0.0)
 
     def turn_s(self, agent: AgentKey) -> float:
-        """What a turn takes on its replica if nobody is in its way, as far as that was ever seen."""
         own, overall = (kind.turn_s for kind in self.types.known(agent))
         found = own.quantile(0.25) if own.observations >= _TRUST else overall.quantile(0.25)
         return found if found is not None else 1.0
@@ -227,7 +221,6 @@ class Residents:
 
     @property
     def agents(self) -> Mapping[AgentKey, int]:
-        """How many there are of each type."""
         return self._agents
 
     def enter(self, agent: AgentKey, demand: Demand) -> None:
@@ -269,7 +262,6 @@ class Residents:
         return known
 
     def now(self) -> float:
-        """Tokens that they hold and are expected to ask for again."""
         return self._sum[0] + self.shared()
 
     def peak(self, *, also: Demand = NOTHING, agent: AgentKey | None = None) -> float:

@@ -78,13 +78,11 @@ class Gaps:
             seen.returns.add(1.0)
 
     def saw_end(self, agent: AgentKey, gap: Gap) -> None:
-        """A session that was silent counts as gone, or said that it is."""
         for seen in self._types[gap].of(agent):
             seen.returns.add(0.0)
             seen.cached_s = None
 
     def was_no_end(self, agent: AgentKey, gap: Gap) -> None:
-        """A session that counted as gone is back."""
         for seen in self._types[gap].of(agent):
             seen.returns.take_back(0.0)
             seen.cached_s = None
@@ -97,7 +95,6 @@ class Gaps:
         return max(self._config.least_s, min(worth_s, likely_s))
 
     def _likely_s(self, agent: AgentKey, gap: Gap) -> float:
-        """For so long it is likelier to come back than not."""
         config = self._config
         own, overall = self._types[gap].known(agent)
         seen = own if own.lengths.observations >= _ENOUGH else overall
@@ -113,7 +110,6 @@ class Gaps:
         return seen.cached_s
 
     def back(self, agent: AgentKey, gap: Gap, silent_s: float) -> float:
-        """The chance that a session comes back which has been silent for so long."""
         own, overall = self._types[gap].known(agent)
         chance = own.returns.mean(overall.returns.mean(_PRIOR_RETURN[gap], 2.0), 2.0)
         seen = own if own.lengths.observations >= _ENOUGH else overall
@@ -123,6 +119,5 @@ class Gaps:
         return chance
 
     def tool_s(self, agent: AgentKey) -> float:
-        """What its tools take after a turn; while little is known, as for its owner's other types."""
         own, overall = self._types[Gap.TOOL].known(agent)
         return own.mean_s.mean(overall.mean_s.mean(0.0, 1e-9), _ENOUGH)

@@ -80,7 +80,6 @@ class GivingBack:
         return self._fair.weight(tenant) * max(level, AMPLE * self._fair.share)
 
     def for_the_blocked(self, blocked: TenantId, *, now: float) -> None:
-        """One session of whoever holds too much, so that this tenant can have one."""
         holder = max(self._places.by_tenant, key=lambda tenant: self._fair.rank(tenant)[0], default=None)
         if holder is None or not self._fair.should_yield(blocked, 1.0, holder, 1.0):
             return
@@ -98,7 +97,6 @@ class GivingBack:
             self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
 
     def newest(self, members: Collection[Member], count: int, why: str, *, now: float) -> None:
-        """Of whoever holds the most for its share, the newest, until so many places are given back."""
         for member in to_leave(members, count, self._fair.entitlement):
             if member.live:
                 member.must_yield = why

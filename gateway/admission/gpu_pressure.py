@@ -117,7 +117,6 @@ class GpuPressure:
         return device * scale, beyond * scale
 
     def start_afresh(self) -> None:
-        """The window was changed: what comes next is its effect."""
         for evidence in self._all:
             evidence.clear()
 
@@ -176,7 +175,6 @@ class GpuPressure:
         replicas: float,
         reckoned_with: float,
     ) -> float:
-        """By the time that computing it again takes; by its tokens, while that is not known."""
         if seen.timed_turns < _ENOUGH_TURNS or loss <= 0 or seen.span_s <= 0:
             return loss / loss_that_is_overload(sessions)
         lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
@@ -207,5 +205,4 @@ def loss_that_is_overload(sessions: float) -> float:
 
 
 def _increase(before: int | None, after: int | None) -> int:
-    """Of a counter, which starts anew when its engine does."""
     return max(0, after - before) if before is not None and after is not None else 0

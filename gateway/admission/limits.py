@@ -129,7 +129,6 @@ class Limits:
         return None
 
     def is_kv_full(self) -> bool:
-        """No session fits, however little it holds."""
         places = self._places
         return places.count + 1 > self.beyond_kv() and places.residents.peak() > self.kv_limit()
 
@@ -167,7 +166,6 @@ class Limits:
         return not self.throughput.is_known and self._places.live + begin < self.part * len(self._up)
 
     def _with_tools(self) -> int:
-        """Sessions that have tools run, or will; of those that gave their place back, some still have."""
         places, is_light = self._places, self._cpu.is_light
         found = (places.residents.agents, places.with_tools)
         return max(sum(count for agent, count in each.items() if not is_light(agent)) for each in found)
@@ -185,7 +183,6 @@ class Limits:
         return self._places.tokens < 0.5 * budget
 
     def kv_pressure(self) -> float:
-        """The share of the budget that those who are in are expected to hold."""
         budget = self.window.budget
         return self._places.residents.peak() / budget if math.isfinite(budget) else 0.0
 
@@ -203,7 +200,6 @@ class Limits:
 
     @property
     def _replicas(self) -> float:
-        """As many as this gateway's part of the pool amounts to."""
         return self.part * max(1, len(self._up))
 
     def life_of(self, replica: ReplicaId | None) -> int | None:
@@ -243,7 +239,6 @@ class Limits:
         )
 
     def say(self, reason: str, *, waiting: int, now: float) -> None:
-        """A limit has changed."""
         if self.seen is not None:
             level = self.promises.level
             self._said.append(

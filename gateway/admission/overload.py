@@ -29,7 +29,6 @@ class Overload:
         self._refusals = 0
 
     def is_full(self, room: Room, applicant: Applicant) -> bool:
-        """The waiting room has no place for it."""
         return (
             room.waiting >= self._config.max_waiting
             or room.waiting_bytes + applicant.body_bytes > self._config.max_waiting_bytes

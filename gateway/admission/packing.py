@@ -162,23 +162,18 @@ class TenantQueue:
         return self._first(self._oldest)
 
     def newest(self) -> Entry | None:
-        """The one whose task came last."""
         return self._first(self._newest)
 
     def lightest(self) -> Entry | None:
-        """The one that brings the least for tools."""
         return self._first(self._lightest)
 
     def smallest(self) -> Entry | None:
-        """The one that is expected to hold the least at its largest."""
         return self._first(self._smallest)
 
     def some(self, limit: int) -> list[Entry]:
-        """A few of them, the longest waiting first."""
         return list(islice(self._entries.values(), limit))
 
     def next(self, regime: Regime, *, starves_after_s: float, now: float) -> Entry | None:
-        """Who is next, whether it fits or not."""
         starved = self.starved(starves_after_s, now=now)
         if starved is not None:
             return starved
@@ -191,7 +186,6 @@ class TenantQueue:
         return self._hopeful(now=now) or self._first(self._oldest)
 
     def _hopeful(self, *, now: float) -> Entry | None:
-        """The later it came, the less it has waited: it is the newest or nobody."""
         newest = self.newest()
         if self._config.order != "hopeful" or newest is None:
             return None
@@ -214,7 +208,6 @@ class TenantQueue:
 
 
 def _step(amount: float) -> int:
-    """Amounts of about one size are equal."""
     return math.floor(math.log(max(amount, 1.0)) / math.log(1.25))
 
 

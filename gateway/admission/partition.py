@@ -37,7 +37,6 @@ def share_of(fair: FairShare, *, demand_tokens: float, waiting: int) -> PoolShar
 
 
 def _by_name(sessions: Mapping[TenantId, float], told: Collection[TenantId]) -> dict[TenantId, float]:
-    """Of these tenants each, and of all others together."""
     found = {tenant: sessions[tenant] for tenant in told if tenant in sessions}
     return {**found, NOBODYS: sum(sessions.values()) - sum(found.values())}
 

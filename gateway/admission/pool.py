@@ -94,7 +94,6 @@ class PoolAdmission:
     # --- sessions ------------------------------------------------------------------------------------
 
     def meet(self, applicant: Applicant, service_class: ServiceClass, deadline_s: float | None) -> Member:
-        """A session that asks for the first time."""
         assert applicant.session is not None
         member = self.places.members[applicant.session] = Member(
             session=applicant.session,
@@ -108,7 +107,6 @@ class PoolAdmission:
         return member
 
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
-        """Gives the session a place, or says why it must wait: also if it has to give back the one it has."""
         if member.must_yield:
             return WaitReason.BEHIND_OTHERS
         if len(self.queue):
@@ -123,17 +121,14 @@ class PoolAdmission:
         return bound.reason
 
     def put_behind(self, member: Member, *, now: float) -> None:
-        """It is beyond a bound, and its next turn begins: if others wait, it waits behind them."""
         member.is_behind = True
         if member.is_in and not member.live and len(self.queue):
             self.release(member, now=now)
 
     def force(self, member: Member, *, now: float) -> None:
-        """Shadow mode: it is in, whatever was decided."""
         self._admit(member, now=now)
 
     def hold(self, member: Member, applicant: Applicant, *, now: float) -> None:
-        """A turn waits until its session has a place."""
         waiting = self.held.setdefault(member.session, {})
         waiting[applicant.request] = applicant
         is_back = member.session in self.queue or now - member.left_s <= _COMES_AGAIN_S
@@ -197,7 +192,6 @@ class PoolAdmission:
             self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone.seconds)
 
     def turn_is_over(self, member: Member, *, now: float) -> None:
-        """The last live turn of a session that is in has ended; it may have to give its place back."""
         if member.must_yield:
             self.release(member, now=now)
         elif member.is_above:
@@ -225,7 +219,6 @@ class PoolAdmission:
             self._queue_up(member, now=now)
 
     def forget(self, session: SessionId, *, now: float) -> None:
-        """The session ended, and has no live turn."""
         member = self.places.forget(session)
         if member is None:
             return
@@ -237,7 +230,6 @@ class PoolAdmission:
     # --- beside other gateways -----------------------------------------------------------------------
 
     def share(self) -> PoolShare:
-        """What the other gateways must know."""
         return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))
 
     def share_with(self, others: Sequence[PoolShare], *, now: float) -> None:
@@ -253,7 +245,6 @@ class PoolAdmission:
     # --- who is next ---------------------------------------------------------------------------------
 
     def let_in(self, *, now: float) -> list[Applicant]:
-        """The turns of the sessions that have a place from now on."""
         entered, self._freed, self.is_stirred = self._freed, [], False
         if not len(self.queue):
             self.balance.bound = None
@@ -329,14 +320,12 @@ class PoolAdmission:
         self.giving_back.keep_promises(waiting=len(self.queue), now=now)
 
     def _settle(self, *, now: float) -> bool:
-        """Lets go of those that are silent for too long; whether there were any."""
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
         gone = self.places.gone(tools_slower=slower, worth_s=self.limits.worth_s(), now=now)
         self.is_stirred |= bool(gone)
         return bool(gone)
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
-        """Whoever is next, and is kept out by what others hold."""
         if self.balance.blocked_by not in SCARCE:
             return
         candidates = self.queue.candidates(Regime.NORMAL, self.balance.may_hold, now=now)

@@ -52,11 +52,9 @@ class Promises:
 
     @property
     def slowdown(self) -> float:
-        """What turns of tenants within their share take, for what they would take alone."""
         return self._taken_s / self._alone_s if self._alone_s > 0 else 1.0
 
     def saw(self, *, gap_s: float, taken_s: float, alone_s: float) -> None:
-        """A turn, from when it came, of a tenant within its share, while another holds more than its own."""
         self._turns += 1
         self._taken_s += gap_s + taken_s
         self._alone_s += gap_s + min(alone_s, taken_s)

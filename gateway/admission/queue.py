@@ -90,13 +90,11 @@ class SessionQueue:
         return entry
 
     def entered(self, entry: Entry, *, now: float) -> None:
-        """It was taken out because it has a place."""
         waited_s = now - entry.since_s
         self._passed = 0 if waited_s >= self._starves_after_s() else self._passed + 1
         self._waits.add(waited_s)
 
     def age(self, *, now: float) -> None:
-        """Lets proactive sessions that waited too long wait among the reactive ones."""
         while self._ageing_heap and self._ageing_heap[0][0] <= now:
             entry = heapq.heappop(self._ageing_heap)[2]
             if self._ages(entry):
@@ -156,7 +154,6 @@ class SessionQueue:
         return None
 
     def lightest(self, may: Callable[[TenantId], bool]) -> list[Entry]:
-        """Of each tenant that may have another place, the one that brings the least for tools."""
         found = []
         for tenant, queue in islice(self._tenants[ServiceClass.REACTIVE].items(), 2 * _LOOKED_AT):
             if may(tenant) and (entry := queue.lightest()) is not None:
@@ -179,11 +176,9 @@ class SessionQueue:
         return max(self._crowds, key=lambda tenant: self._crowds[tenant] / self._fair.weight(tenant))
 
     def crowd(self, tenant: TenantId) -> float:
-        """How many of the tenant wait, for its weight."""
         return self._crowds.get(tenant, 0) / self._fair.weight(tenant)
 
     def newest_of(self, tenant: TenantId) -> Entry | None:
-        """The tenant's session whose task came last, background work first."""
         for service_class in reversed(ServiceClass):
             queue = self._tenants[service_class].get(tenant)
             if queue is not None and (newest := queue.newest()) is not None:

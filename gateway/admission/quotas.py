@@ -40,17 +40,14 @@ class Quotas:
         """What is left, and when that was so. Only tenants with a quota are here."""
 
     def set(self, quotas: dict[TenantId, Quota]) -> None:
-        """As they are from now on. What is used up of a minute's tokens stays used up."""
         self._quotas = quotas
         for tenant in self._tokens.keys() - quotas.keys():
             del self._tokens[tenant]
 
     def __bool__(self) -> bool:
-        """Whether anybody has a quota of tokens."""
         return any(quota.tokens_per_minute is not None for quota in self._quotas.values())
 
     def may_hold(self, tenant: TenantId, sessions: int) -> bool:
-        """Whether a tenant that holds so many sessions may have one more."""
         quota = self._quotas.get(tenant)
         return quota is None or quota.max_sessions is None or sessions < quota.max_sessions
 
@@ -70,7 +67,6 @@ class Quotas:
         return 0.0
 
     def correct(self, tenant: TenantId, charged: float, used: float, *, now: float) -> None:
-        """A request that was charged so much is over, and cost that much."""
         quota = self._quotas.get(tenant)
         if quota is not None and quota.tokens_per_minute is not None:
             left = self._left(tenant, quota.tokens_per_minute, now=now)

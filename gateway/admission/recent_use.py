@@ -42,7 +42,6 @@ class RecentUse:
         return iter(self._average)
 
     def of(self, tenant: TenantId) -> float:
-        """Sessions, on average."""
         return self._average.get(tenant, 0.0)
 
     def pass_time(self, held: Mapping[TenantId, float], *, now: float) -> bool:

@@ -76,7 +76,6 @@ class SessionAdmission:
         self.set_tenants(tenants or {}, trusted)
 
     def set_tenants(self, tenants: Mapping[TenantId, Quota], trusted: Collection[TenantId]) -> None:
-        """As they are from now on; sessions that are known keep their class, and their places."""
         self._tenants = dict(tenants)
         self._trusted = frozenset(trusted)
         self._quotas.set(self._tenants)
@@ -89,7 +88,6 @@ class SessionAdmission:
     # --- questions -----------------------------------------------------------------------------------
 
     def counts_tokens(self, tenant: TenantId) -> bool:
-        """Whether it has a quota of tokens."""
         quota = self._tenants.get(tenant)
         return quota is not None and quota.tokens_per_minute is not None
 
@@ -156,7 +154,6 @@ class SessionAdmission:
         return would_wait
 
     def let_in(self, *, now: float) -> Sequence[RequestId]:
-        """Turns that were told to wait for their session's place, and have it now, in order."""
         entered: list[RequestId] = []
         for pool in self.pools.values():
             if not pool.is_stirred and not pool.is_due(now=now):
@@ -233,16 +230,13 @@ class SessionAdmission:
         return known.class_on_engines(member) if known is not None and member is not None else None
 
     def session_over(self, session: SessionId, *, now: float) -> None:
-        """No further turn will come; none is live."""
         for pool in self.pools.values():
             pool.forget(session, now=now)
 
     def tools_run(self, sessions: int) -> None:
-        """Of so many sessions, in all pools together, tools run now."""
         self._cpu.active = sessions
 
     def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
-        """A session's tools came back."""
         for pool in self.pools.values():
             if (member := pool.places.members.get(session)) is not None:
                 member.has_results = True
@@ -251,7 +245,6 @@ class SessionAdmission:
                 return
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
-        """Of a host on which tools run."""
         self._cpu.host_reported(host, signals, now=now)
 
     def engine_reported(

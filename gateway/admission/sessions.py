@@ -131,14 +131,12 @@ class Places:
         return self.members.get(session)
 
     def forget(self, session: SessionId) -> Member | None:
-        """The session ended; whoever asked for that releases it, if it is in."""
         member = self.members.pop(session, None)
         if member is not None:
             self.tools_run(member, do_run=False)
         return member
 
     def sessions_of(self, tenant: TenantId) -> int:
-        """How many of the tenant's have a place of their own."""
         return len(self.by_tenant.get(tenant, ()))
 
     # --- in and out --------------------------------------------------------------------------------
@@ -168,12 +166,10 @@ class Places:
         self.residents.enter(member.agent, member.demand)
 
     def settle_in(self, member: Member) -> None:
-        """It was in above the window, and is in like the others from now on."""
         self.above -= member.is_above
         member.is_above = False
 
     def release(self, member: Member) -> None:
-        """Gives the place back. A session with a live turn has to keep it."""
         assert member.is_in and not member.live
         self._stale.pop(member.session, None)
         self._silent.pop(member.session, None)
@@ -188,7 +184,6 @@ class Places:
             del self.by_tenant[member.tenant]
 
     def tools_run(self, member: Member, *, do_run: bool) -> None:
-        """Its tools began, or are over."""
         if member.runs_tools is not do_run:
             member.runs_tools = do_run
             count = self.with_tools.pop(member.agent, 0) + (1 if do_run else -1)
@@ -196,7 +191,6 @@ class Places:
                 self.with_tools[member.agent] = count
 
     def _take(self, member: Member) -> None:
-        """Counts the places that it takes by now."""
         places = max(1, member.live) if member.is_in else 0
         more = places - member.places
         if more:
@@ -251,7 +245,6 @@ class Places:
             self._weigh(member, now=now)
 
     def count_anew(self) -> None:
-        """Counts what has changed since the last time."""
         for member in self._stale.values():
             demand = self._demand_of(member)
             self.residents.change(member.demand, demand)
@@ -267,7 +260,6 @@ class Places:
         replica: ReplicaId | None,
         life: int | None = None,
     ) -> None:
-        """What a thread holds now: a context with the newest answer, of which the prompt is so much."""
         before = member.tokens
         state = member.threads.get(thread)
         if state is None:
@@ -283,7 +275,6 @@ class Places:
         self._grew(member, before)
 
     def thread_is_over(self, member: Member, thread: ThreadId) -> None:
-        """It holds nothing that anybody will ask for."""
         state = member.threads.get(thread)
         if state is not None and len(member.threads) > 1:
             before = member.tokens
@@ -292,7 +283,6 @@ class Places:
             self._grew(member, before)
 
     def _grew(self, member: Member, before: float) -> None:
-        """What a member holds has changed; its demand is counted when next asked for."""
         if member.is_in:
             self.tokens += member.tokens - before
             self._stale[member.session] = member
@@ -328,7 +318,6 @@ class Places:
         return out
 
     def _weigh(self, member: Member, *, now: float) -> None:
-        """How much of what a silent session holds will be asked for?"""
         if member.gap is Gap.IDLE and member.turn:
             back = self._gaps.back(member.agent, member.gap, now - member.gap_since_s)
             if abs(back - member.back) >= _NOTICED:
@@ -336,7 +325,6 @@ class Places:
                 self._stale[member.session] = member
 
     def saw_end(self, member: Member) -> None:
-        """It will make no other turn, as far as we know. (If it said so, that teaches nothing of silence.)"""
         if member.is_studied and member.turn:
             self._footprints.saw_end(member.agent, member.turn)
 

@@ -89,7 +89,6 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flow(sessions: float, turns: Turns, *, kv_tokens: float) -> Flow:
-    """Of so many on one replica."""
     loss_s = max(0.0, turns.anew_s - turns.fresh_s)
     delay_s = turns.kept_s + max(0.0, turns.decode_s - turns.row_s)
     hits = cycle_s = 0.0
@@ -198,11 +197,9 @@ class Throughput:
         self.lost = flow(min(most, sessions / replicas), turns, kv_tokens=_SURE * kv_tokens).lost
 
     def _is_roomy(self, there: float, fit: float) -> bool:
-        """All fit, with room to spare."""
         return there <= _SURE * fit
 
     def within(self, fit: float, turns: Turns, kv_tokens: float) -> tuple[float, float]:
-        """Of the numbers of sessions that fit, the smallest that gets nearly the most done; and the most."""
         tried = [fit * number / _COMPARED for number in range(1, _COMPARED + 1)]
         flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens).turns_per_s for count in tried]
         least = _ENOUGH * max(flows)

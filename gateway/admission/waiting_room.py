@@ -71,11 +71,9 @@ class WaitingRoom:
         return sorted((next(iter(lane.values())) for lane in lanes), key=lambda first: first.arrived_s)
 
     def behind(self, first: Waiting) -> list[Waiting]:
-        """All of a lane, the first included."""
         return list(self._lanes[first.lane.pool][first.lane].values())
 
     def held(self, pool: PoolId) -> list[Waiting]:
-        """Those of the pool that are in no lane. Looks at all that wait."""
         return [waiting for waiting in self.turns.values() if waiting.is_held and waiting.lane.pool == pool]
 
     def enter(self, waiting: Waiting) -> None:
@@ -88,7 +86,6 @@ class WaitingRoom:
         self.body_bytes += waiting.body_bytes
 
     def release(self, request: RequestId) -> Waiting:
-        """A held turn goes to its lane; its deadline stays."""
         waiting = self.turns[request]
         assert waiting.is_held
         waiting.is_held = False
@@ -96,7 +93,6 @@ class WaitingRoom:
         return waiting
 
     def hold(self, request: RequestId) -> None:
-        """A turn leaves its lane, until it is released; its deadline stays."""
         waiting = self.turns[request]
         self._leave_lane(waiting)
         waiting.is_held = True
@@ -129,7 +125,6 @@ class WaitingRoom:
         return self._by_deadline[0][2].request
 
     def prolong_first(self, deadline_s: float) -> None:
-        """The turn whose deadline comes first gets a later one."""
         waiting = self._by_deadline[0][2]
         waiting.deadline_s = deadline_s
         self._entries += 1
@@ -143,7 +138,6 @@ class WaitingRoom:
         return self.turns.get(waiting.request) is waiting
 
     def _drop_left(self) -> None:
-        """Keeps the heap's head true and its size in proportion."""
         heap = self._by_deadline
         while heap and not self._is_in(heap[0][2]):
             heapq.heappop(heap)

@@ -111,11 +111,9 @@ class Window:
         self._feedback_s = max(config.min_feedback_s, min(config.max_feedback_s, cycle_s))
 
     def limit(self) -> float:
-        """Sessions that may be in, KV and tools apart."""
         return max(1.0, self.sessions)
 
     def tool_limit(self) -> float:
-        """Of these, sessions whose tools are no light ones."""
         return max(1.0, min(self.with_tools, self.cpu_limit))
 
     def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:

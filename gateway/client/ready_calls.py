@@ -80,7 +80,6 @@ class CallReader:
         """Ids of calls that were complete."""
 
     def feed(self, chunk: Any) -> list[ReadyCall]:
-        """The calls that this chunk completes."""
         kind = _get(chunk, "type")
         if kind == "raw_response_event":  # of openai-agents
             return self.feed(_get(chunk, "data"))
@@ -138,7 +137,6 @@ class CallReader:
         return self._taken(key) if call.is_over and call.name else []
 
     def _finish(self, choice: int, reason: str | None) -> list[ReadyCall]:
-        """Calls without arguments, or of text, are complete with their answer."""
         if reason not in _WHOLE:
             return []
         keys = [key for at, key in self._newest.items() if at[0] == choice]  # type: ignore[index]
@@ -178,7 +176,6 @@ class CallReader:
         return self._replaced(place, _get(item, "arguments" if is_json else "input"))
 
     def _replaced(self, place: object, text: str | None) -> list[ReadyCall]:
-        """A call's arguments as a whole."""
         call = self._calls.get(place)
         if call is None:
             return []
@@ -210,7 +207,6 @@ class CallReader:
     # --- all of them -------------------------------------------------------------------------------
 
     def _closed(self, key: object) -> list[ReadyCall]:
-        """Nothing more comes of its arguments: it is complete, if it has none, or such as are no object."""
         call = self._calls.get(key)
         return self._taken(key) if call is not None and not call.end.is_inside else []
 
@@ -242,7 +238,6 @@ class _Call:
         """They have ended, and its name has not come."""
 
     def add(self, piece: str) -> bool:
-        """Whether its arguments end with this piece."""
         self.pieces.append(piece)
         return self.is_json and self.end.feed(piece)
 
@@ -270,11 +265,9 @@ class ObjectEnd:
 
     @property
     def is_inside(self) -> bool:
-        """An object has begun and not ended."""
         return self._depth > 0
 
     def feed(self, piece: str) -> bool:
-        """Whether the object ends in this piece. What follows its end is not looked at."""
         if self._is_over or not piece:
             return False
         at, end = 0, len(piece)

@@ -111,7 +111,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
 
     def _needs_sessions(self) -> Iterator[str]:
-        """What is set that a relay cannot do, by its name."""
         quotas = [tenant.quota for tenant in self.tenants]
         return (
             name

@@ -74,12 +74,10 @@ def is_live(path: str) -> bool:
 
 
 def is_live_unless_none(path: str) -> bool:
-    """Whether it is live, but for the change from none to some, or back."""
     return path in _NEVER_NONE
 
 
 def changes(before: Config, after: Config) -> tuple[Change, ...]:
-    """In the settings' order."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     found = []
     for key in dict.fromkeys((*old, *new)):
@@ -103,7 +101,6 @@ def changes(before: Config, after: Config) -> tuple[Change, ...]:
 
 
 def set_by_hand(config: Config) -> dict[str, str | None]:
-    """What is not as it is by default, as it may be shown."""
     return {
         key: _shown(leaf)
         for key, leaf in _leaves(config)

@@ -24,7 +24,6 @@ def fields_of(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 
 
 def holds_private_text(shape: inspect.Type, *, may_be_recorded: bool = False) -> bool:
-    """Of a field that is no struct, nor holds structs: those are looked into."""
     match shape:
         case inspect.Metadata():
             mark = (shape.extra or {}).get("recorded", may_be_recorded)

@@ -9,7 +9,6 @@ from gateway.cost.profile import Engine, Parts, Profile, ProfileError, decode_ha
 
 @cache
 def shipped_parts() -> Parts:
-    """The hardware and the models that come with the gateway."""
     hardware = [decode_hardware(content) for content in _read_all("hardware")]
     models = [decode_model(content) for content in _read_all("models")]
     return Parts(hardware={each.name: each for each in hardware}, models={each.name: each for each in models})

@@ -34,5 +34,4 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_believed(self) -> bool:
-        """Whether its word on class, deadline and future of its sessions counts."""
         return "scheduling" in self.trust

@@ -110,7 +110,6 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError(f"pool {self.name} needs a replica that decodes")
 
     def names(self) -> list[str]:
-        """The replicas' names, in their order."""
         return [each.name or f"{self.name}-{number}" for number, each in enumerate(self.replicas)]
 
 

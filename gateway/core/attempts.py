@@ -151,7 +151,6 @@ class Attempts:
         self._endings.over(live, answer, now=now)
 
     def leg_ended(self, event: ev.PrefillLegEnded, *, now: float) -> None:
-        """Its prompt was to be computed elsewhere first; it goes on, whatever became of that."""
         live = self._known(event.request)
         live.step(Step.HAND_OVER)
         outcome = "ready" if event.usage is not None else "failed"

@@ -60,7 +60,6 @@ class Bounding:
         return self.bounds is not None and self.bounds.counts_tokens(tenant)
 
     def give_back(self, reserved: Reserved | None) -> None:
-        """Nothing of it will be used."""
         if reserved is not None and self.bounds is not None:
             self.bounds.give_back(reserved)
             self._tell()
@@ -78,7 +77,6 @@ class Bounding:
         self._tell()
 
     def remember(self, spent: Sequence[Spent], *, now: float) -> None:
-        """What earlier processes knew."""
         if self.bounds is not None:
             self.bounds.restore(spent, now=now)
 
@@ -87,7 +85,6 @@ class Bounding:
             self.bounds.session_over(session)
 
     def agent_type(self, session: SessionId) -> str:
-        """As settings name it; empty if that is not known."""
         tally = self.bounds.sessions.get(session) if self.bounds is not None else None
         return f"{tally.agent:016x}" if tally is not None and tally.agent else ""
 
@@ -128,7 +125,6 @@ class Bounding:
         return session in self._stopped
 
     def of(self, session: SessionId, live: dict[RequestId, LiveRequest]) -> Iterator[LiveRequest]:
-        """The requests of a session."""
         return (each for each in list(live.values()) if each.session_id == session)
 
     def _is_stopped(self, live: LiveRequest, *, now: float) -> bool:

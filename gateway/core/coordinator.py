@@ -165,7 +165,6 @@ class Coordinator:
         return self._commands()
 
     def share(self) -> Share:
-        """What the other gateways must know; nothing changes."""
         return self._replicas.share()
 
     def recover(self, *, now: float) -> list[Command]:
@@ -328,11 +327,9 @@ class Coordinator:
         return refusals.unknown_model(live.facts.model) if live.pool is None and named is None else None
 
     def counts_tokens(self, tenant: TenantId) -> bool:
-        """Whether it has limits of tokens, or of what they cost."""
         return self.admission.counts_tokens(tenant) or self.bounding.counts_tokens(tenant)
 
     def _admit(self, live: LiveRequest, *, now: float) -> None:
-        """Submits, parks or refuses a request that is new, whose attempt failed, or whose replicas left."""
         if live.route is None:
             live.model = self.fleet.served_by_some(live.pool, live.facts.model)
         elif self.models.falls_back_at_once(live, now=now):

@@ -61,14 +61,12 @@ class Dispatcher:
         """Where a place became free since the gate looked last."""
 
     def with_room(self, candidates: Sequence[ReplicaLoad], *, now: float) -> list[ReplicaLoad]:
-        """Those of these replicas that may run one more turn."""
         open_to_more = self._fleet.open_to_more(candidates, now=now)
         return [load for load in open_to_more if self._admission.has_room(load)]
 
     # --- sending -------------------------------------------------------------------------------------
 
     def submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
-        """Sends it to one of these; or first its prompt elsewhere."""
         if self._legs.pools and self._legs.may_have_one(live):
             elsewhere = self._legs.choose(live, candidates, partial(self.with_room, now=now), now=now)
             if elsewhere is not None:
@@ -88,7 +86,6 @@ class Dispatcher:
         self.send(live, placement, now=now)
 
     def _asked(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
-        """What placement may have to know of it, for one of these."""
         if live.session is None:
             return NOTHING_KNOWN
         facts = live.facts

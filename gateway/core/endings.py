@@ -61,7 +61,6 @@ class Endings:
     # --- requests ------------------------------------------------------------------------------------
 
     def refuse(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
-        """For one that is on no replica, and not in the waiting room."""
         live.step(Step.REFUSE)
         self._stream.refused(live, refusal, now=now)
         self._out.append(
@@ -96,7 +95,6 @@ class Endings:
                 self._ahead.paused(live, answer.usage, *behind, now=now)
 
     def _learn(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
-        """Tells policies how a turn ended, whatever became of it."""
         if self._trickle:
             self._trickle.over(live.request)
         if live.session is None:
@@ -134,7 +132,6 @@ class Endings:
     # --- sessions ------------------------------------------------------------------------------------
 
     def tell(self, records: Iterable[rec.Record], *, now: float) -> None:
-        """Records of sessions go to the stream, and what policies act on, to them."""
         for record in records:
             if type(record) is rec.SessionEnded:
                 self._admission.session_over(record.session, now=now)

@@ -71,7 +71,6 @@ class Fleet:
         roles: Mapping[ReplicaId, Role],
         prices: Mapping[ReplicaId, float],
     ) -> None:
-        """As they are from now on. Replicas of a pool that is no more are to leave."""
         if not pools:
             raise ValueError("a fleet needs a pool")
         of_role = {role: frozenset(r for r, has in roles.items() if has is role) for role in Role}
@@ -107,7 +106,6 @@ class Fleet:
         return not was_up
 
     def joined(self, replica: ReplicaId, pool: PoolId) -> None:
-        """It is a member, and not known to be up: turns may wait for it as for one that went down."""
         state = self._replicas.get(replica)
         if state is None:
             self._add(ReplicaFacts(id=replica, pool=pool), is_up=False)
@@ -120,7 +118,6 @@ class Fleet:
         self._replicas[facts.id] = ReplicaState(facts=facts, is_up=is_up, is_draining=is_draining)
 
     def went_down(self, replica: ReplicaId, cause: str, *, now: float) -> bool:
-        """Whether this is news: the replica was up, or nobody had looked."""
         state = self._replicas.get(replica)
         if state is None:
             return False
@@ -130,7 +127,6 @@ class Fleet:
         return is_news
 
     def drained(self, replica: ReplicaId, *, is_draining: bool) -> bool:
-        """Whether this is news."""
         state = self._replicas.get(replica)
         if state is None:  # it has not come up yet
             (self._to_be_drained.add if is_draining else self._to_be_drained.discard)(replica)
@@ -141,7 +137,6 @@ class Fleet:
         return True
 
     def left(self, replica: ReplicaId) -> None:
-        """It is no member any more; it is down already."""
         self._to_be_drained.discard(replica)
         state = self._replicas.get(replica)
         if state is not None and not state.is_up:
@@ -242,12 +237,10 @@ class Fleet:
         ]
 
     def up(self, pool: PoolId) -> list[ReplicaId]:
-        """Those that may be given turns, as far as their role goes."""
         up = [state.facts.id for state in self if state.is_up and state.facts.pool == pool]
         return [each for each in up if each not in self._for_prompts] or up
 
     def without_slot(self, model: str | None, candidates: Sequence[ReplicaLoad]) -> frozenset[ReplicaId]:
-        """Where an adapter would wait for others to end."""
         return frozenset(
             load.replica
             for load in candidates
@@ -264,13 +257,11 @@ class Fleet:
         return model if model in self._served_by_some.get(pool, ()) else None
 
     def _look_at_models(self, pool: PoolId) -> None:
-        """What some replicas list, and others that list models do not."""
         lists = [s.facts.models for s in self._replicas.values() if s.facts.pool == pool and s.facts.models]
         listed = {model for each in lists for model in each}
         self._served_by_some[pool] = frozenset(m for m in listed if not all(m in each for each in lists))
 
     def absent(self, pool: PoolId, *, only: ReplicaId | None) -> list[ReplicaLoad]:
-        """Replicas of the pool that are known, up or not: for a request that may wait until one is."""
         return [
             ReplicaLoad(state.facts.id, state.running)
             for state in self._replicas.values()
@@ -278,7 +269,6 @@ class Fleet:
         ]
 
     def open_to_more(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Sequence[ReplicaLoad]:
-        """Those that may have one more turn, as far as their condition goes: all, where nobody is sound."""
         if self.health.all_up or len(candidates) < 2:
             return candidates
         sound = [c for c in candidates if self.health.state(c.replica) is BreakerState.UP]

@@ -84,7 +84,6 @@ class Forecasts:
         """Live turns to learn from."""
 
     def believe(self, profiles: Mapping[ReplicaId, Profile]) -> None:
-        """Of replicas that come from now on."""
         self._profiles = dict(profiles)
 
     # --- what is expected --------------------------------------------------------------------------
@@ -101,7 +100,6 @@ class Forecasts:
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
 
     def is_experienced(self, replica: ReplicaId) -> bool:
-        """Whether enough was seen of it to hold it against what is expected."""
         return self._of(replica).estimator.observations >= EXPERIENCE
 
     def prefill_s(self, replica: ReplicaId, usage: Usage) -> float | None:
@@ -125,7 +123,6 @@ class Forecasts:
         return known.estimator.alone(prompt - found, found, output, decode_s=live.decode_s)
 
     def _known(self, replica: ReplicaId) -> _Replica | None:
-        """If enough is known of it."""
         known = self._replicas.get(replica)
         if known is None or known.is_known:
             return known
@@ -133,7 +130,6 @@ class Forecasts:
         return known if known.is_known else None
 
     def expected_tokens(self, live: LiveRequest) -> float:
-        """Of its prompt."""
         return self._of_model(live).expect(live.facts.body_bytes, self._before(live))
 
     def _counted(self, live: LiveRequest, answer: Answer) -> Answer:
@@ -186,7 +182,6 @@ class Forecasts:
         )
 
     def leg_sent(self, request: RequestId, replica: ReplicaId, work: TurnWork, *, now: float) -> Prediction:
-        """A prompt is computed there, for a turn that will be decoded elsewhere."""
         known = self._of(replica)
         prediction = known.estimator.predict(work, known.in_flight.load(now=now))
         known.in_flight.sent(request, prediction, now=now)
@@ -253,12 +248,10 @@ class Forecasts:
         return counted
 
     def replica_joined(self, replica: ReplicaId, pool: PoolId) -> None:
-        """Until something is known of it, it is expected to be as others of the pool are."""
         self._pools[replica] = pool
         self._peers.setdefault(pool, Peers())
 
     def replica_left(self, replica: ReplicaId) -> None:
-        """It is no member any more, and nothing runs there."""
         peers = self._peers.get(self._pools.pop(replica, None))
         known = self._replicas.pop(replica, None)
         if known is not None:
@@ -290,7 +283,6 @@ class Forecasts:
         return known
 
     def _before(self, live: LiveRequest) -> _Left | None:
-        """Of the turn whose prompt and answer this one begins with."""
         session = live.session
         if session is None:
             return None
@@ -340,7 +332,6 @@ def _learn(
 
 
 def _actual(expected: TurnWork, usage: Usage) -> TurnWork | None:
-    """As the backend counted; what it does not say about its cache is taken to be as expected."""
     prompt, cached = usage.prompt_tokens, usage.cached_tokens
     if prompt is None:
         return None

@@ -67,7 +67,6 @@ class Gate:
         """Of the last event that was looked at."""
 
     def ask(self, live: LiveRequest, *, now: float) -> Refusal | None:
-        """Submits or parks a request that is undecided; else says why it must be refused."""
         assert live.pool is not None
         self._now = now
         lane = live.lane
@@ -140,17 +139,14 @@ class Gate:
         self._stream.waited(live, wait, len(self.waiting_room), now=now)
 
     def deadline_s(self, live: LiveRequest) -> float:
-        """Until when it may wait, as it waits now."""
         most_s = self._config.max_held_s if live.facts.takes_keep_alives else self._config.max_wait_s
         longest_s = self._config.max_outage_s if live.waits_for is WaitReason.NO_REPLICA else most_s
         return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:
-        """Replicas that are up and may run what waits in this lane, with or without room."""
         return self._fleet.candidates(lane.pool, only=lane.home, without=lane.without, model=lane.model)
 
     def with_room(self, lane: Lane) -> list[ReplicaLoad]:
-        """Of these, those that have room, as of the last event that was looked at."""
         return self._dispatcher.with_room(self.candidates(lane), now=self._now)
 
     # --- who waited ------------------------------------------------------------------------------------
@@ -160,7 +156,6 @@ class Gate:
         self._dispatcher.pools_with_room[pool] = None
 
     def let_in(self, *, now: float) -> None:
-        """Submits every waiting turn that fits now: those whose session has a place, in order of arrival."""
         pools = self._dispatcher.pools_with_room
         if self.waiting_room.turns:
             self._now = now
@@ -191,7 +186,6 @@ class Gate:
         return False
 
     def _may_move(self, live: LiveRequest, candidates: Sequence[ReplicaLoad]) -> bool:
-        """Whether a turn may be sent now, or waits for its turn to be moved."""
         assert live.pool is not None
         if live.session is None or live.home is not None or len(candidates) < 1:
             return True
@@ -213,14 +207,12 @@ class Gate:
         live.waited_s += now - live.parked_s
 
     def withdraw(self, live: LiveRequest, *, now: float) -> None:
-        """It does not run in this pool after all."""
         if live.request in self.waiting_room:
             self.leave_waiting_room(live, now=now)
         self._trickle.over(live.request)
         self._admission.turn_over(live.request, None, now=now)
 
     def strand(self, pool: PoolId, *, now: float) -> list[LiveRequest]:
-        """Takes those out of the waiting room who would wait for nobody."""
         stranded = []
         for first in self.waiting_room.first_of_each_lane(pool):
             if not self.candidates(first.lane):

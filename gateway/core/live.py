@@ -104,18 +104,15 @@ class LiveRequest(msgspec.Struct, kw_only=True):
 
     @property
     def runs_on(self) -> str | None:
-        """The model, as its replicas know it."""
         return self.route.choice.target.model if self.route is not None else self.facts.model
 
     @property
     def lane(self) -> Lane:
-        """Where it may run. Requests that are refused at the door have none."""
         assert self.pool is not None
         without = frozenset(self.tried).union(self.without)
         return Lane(pool=self.pool, home=self.home, without=without, model=self.model)
 
     def applicant(self, prompt_tokens: float) -> Applicant:
-        """The request, as admission sees it; its prompt is expected to have so many tokens."""
         assert self.pool is not None
         facts, session = self.facts, self.session
         return Applicant(

@@ -52,7 +52,6 @@ class ModelChoices:
         self._admit = admit
 
     def route(self, live: LiveRequest, named: NamedModel) -> None:
-        """For a request that has arrived, and whose session is known if it has one."""
         session = self._session(live)
         known = session.runs_on.get(named.name) if session is not None else None
         if known is not None and not named.leads_to(known.target):
@@ -79,12 +78,10 @@ class ModelChoices:
         return self.falls_back(live, now=now)
 
     def spares(self, live: LiveRequest, refusal: Refusal, *, now: float) -> bool:
-        """Whether another model runs it, instead of its being refused; then it is decided."""
         why = _FALLS_BACK.get(refusal.reason)
         return why is not None and self.falls_back(live, why, is_refused=True, now=now)
 
     def deadline_came(self, live: LiveRequest, *, now: float) -> bool:
-        """Whether one that waits, and first of all should do so no longer, falls back, or may wait on."""
         why = Fallback.OUTAGE if live.waits_for is WaitReason.NO_REPLICA else Fallback.OVERLOAD
         deadline_s = self._gate.deadline_s(live)
         if self.falls_back(live, why, is_refused=deadline_s <= now, now=now):
@@ -152,7 +149,6 @@ class ModelChoices:
         return target.pool or self._fleet.pool_for(target.model)
 
     def _is_for_home(self, target: Target, live: LiveRequest) -> bool:
-        """Whether the replica that has what it builds on, if there is one, may be asked for this."""
         home = self._fleet.get(live.home) if live.home is not None else None
         if home is None:
             return True

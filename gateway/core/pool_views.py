@@ -73,7 +73,6 @@ def view_pools(admission: SessionAdmission) -> tuple[PoolView, ...]:
 
 
 def view_tenants(admission: SessionAdmission) -> tuple[TenantView, ...]:
-    """Those with most in the pools."""
     views = [each for name, pool in admission.pools.items() for each in _tenants(name, pool)]
     views.sort(key=lambda view: (-view.admitted, -view.waiting, view.id))
     return tuple(views[:MAX_TENANTS])

@@ -84,13 +84,11 @@ class PrefillLegs:
         return self._rates
 
     def at(self, replica: ReplicaId) -> int:
-        """Legs that have a place there."""
         return sum(leg.replica == replica for leg in self._under_way.values())
 
     # --- which turns -------------------------------------------------------------------------------
 
     def may_have_one(self, live: LiveRequest) -> bool:
-        """As far as what it asks for goes."""
         facts = live.facts
         return (
             live.pool in self.pools
@@ -151,7 +149,6 @@ class PrefillLegs:
     # --- legs --------------------------------------------------------------------------------------
 
     def begin(self, live: LiveRequest, elsewhere: Elsewhere, *, now: float) -> None:
-        """The caller moves the request along its life."""
         assert live.session is not None
         replica = elsewhere.replica
         prediction = self._forecasts.leg_sent(live.request, replica, elsewhere.work, now=now)
@@ -195,13 +192,11 @@ class PrefillLegs:
     # --- what it was worth -------------------------------------------------------------------------
 
     def placed(self, live: LiveRequest) -> None:
-        """Its session has a home; so what its leg left can be remembered."""
         if live.leg_left is not None and live.session is not None:
             self._placement.prefilled((live.session.session, live.session.thread), *live.leg_left)
             live.leg_left = None
 
     def went_on(self, live: LiveRequest, first_token_s: float) -> None:
-        """The turn is sent, and would have its first token so long after, were all of its prompt there."""
         if live.facts.stream:
             self._awaited[live.request] = first_token_s
 
@@ -212,7 +207,6 @@ class PrefillLegs:
             self._rates[live.pool].observe(live.handed_over, transfer_s, now=now)
 
     def left_replica(self, live: LiveRequest) -> None:
-        """That attempt has ended; another one is not told what was handed over."""
         self._awaited.pop(live.request, None)
         live.handed_over = 0.0
 

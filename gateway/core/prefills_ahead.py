@@ -112,11 +112,9 @@ class PrefillsAhead:
         self.next_agents = NextAgents(_STEPS)
 
     def __bool__(self) -> bool:
-        """Whether it wants to hear of turns."""
         return self.config.enabled
 
     def at(self, replica: ReplicaId) -> int:
-        """Prefills there."""
         return sum(ahead.pause.replica == replica for ahead in self._under_way.values())
 
     # --- conversations that pause ------------------------------------------------------------------
@@ -170,7 +168,6 @@ class PrefillsAhead:
                 self._give_up(each, now=now)
 
     def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
-        """There may be some, for those that wait for it."""
         for pause in tuple(self._wanted.get(replica, {}).values()):
             if not self._may_begin(replica) or self._placement.spare(replica) < pause.tokens:
                 return
@@ -182,7 +179,6 @@ class PrefillsAhead:
                 self._unwant(pause)
 
     def _may_begin(self, replica: ReplicaId) -> bool:
-        """It is there, nobody has to wait for a prefill, and there are not too many."""
         state = self._fleet.get(replica)
         if state is None or not state.is_up or state.is_draining or self._waiting_room.turns:
             return False
@@ -227,7 +223,6 @@ class PrefillsAhead:
         )
 
     def _make_way(self, replica: ReplicaId) -> None:
-        """A turn goes there, and the engine would let it share with them."""
         for ahead in self._under_way.values():
             if ahead.pause.replica == replica and not ahead.is_off:
                 self._stop(ahead)
@@ -237,7 +232,6 @@ class PrefillsAhead:
     # --- turns -------------------------------------------------------------------------------------
 
     def sent(self, live: LiveRequest, replica: ReplicaId) -> None:
-        """A turn is sent there: no prefill of its conversation is awaited, nor one that would hold it up."""
         if live.session is not None:
             self._goes_on(live)
         if not self._to_engines.displaces(replica):
@@ -278,7 +272,6 @@ class PrefillsAhead:
             self._give_up(pause, now=now)
 
     def _give_up(self, pause: Pause, *, now: float) -> None:
-        """Its next turn is not waited for any more."""
         self._unwant(pause)
         pause.gave_way = False
         if pause.ahead is not None:

@@ -26,18 +26,15 @@ class Publishing:
         return due
 
     def opened(self, turn: RequestId, tenant: TenantId, stated: ExplicitId | None) -> None:
-        """The turn opens a conversation of the session that its client states."""
         if stated is not None:
             name = evidence.of_stated(tenant, stated.schema, stated.session)
             self._due.append(Publish(request=turn, tenant=tenant, names=(name,)))
 
     def minted(self, live: LiveRequest, minted: int) -> None:
-        """Its answer minted an id, of this hash, that will come back."""
         name = evidence.of_minted(live.tenant, minted)
         self._due.append(Publish(request=live.request, tenant=live.tenant, given=(name,)))
 
     def ended(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
-        """By its answer it is found from now on, and by what its client states."""
         tenant, session, stated = live.tenant, turn.session, live.facts.explicit
         names: list[int] = []
         given: list[int] = []

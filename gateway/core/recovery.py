@@ -43,7 +43,6 @@ def rescue(
 
 
 def _let_through(live: LiveRequest, gate: Gate, dispatcher: Dispatcher, *, now: float) -> None:
-    """Whatever the policies say, if anybody may run it."""
     dispatcher.unbook(live)
     candidates = gate.candidates(live.lane)
     if candidates:

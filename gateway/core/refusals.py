@@ -26,7 +26,6 @@ def moves_kv() -> Refusal:
 
 
 def unread(coding: str, facts: RequestFacts) -> Refusal:
-    """Nobody knows whether it keeps to the limits of its key."""
     reason, message = RefusalReason.MALFORMED_HTTP, "The body could not be read."
     if coding:
         reason = RefusalReason.UNSUPPORTED_CODING
@@ -100,7 +99,6 @@ def unanswered_again() -> Refusal:
 
 
 def attempt_failed(event: AttemptFailed) -> Refusal:
-    """No other replica may be tried, or none is left."""
     if event.is_local:
         message = "The gateway cannot open connections at the moment; the request may be sent again."
         return Refusal(reason=RefusalReason.LOCAL_FAULT, message=message, retry_after_s=2)

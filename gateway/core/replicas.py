@@ -45,7 +45,6 @@ class Replicas:
         self._stream = stream
 
     def take_in(self, event: Event, *, now: float) -> list[LiveRequest]:
-        """Returns those that have to be decided anew, since where they were to run is gone."""
         match event:
             case ev.ReplicaJoined():
                 self._fleet.joined(event.replica, event.pool)
@@ -72,7 +71,6 @@ class Replicas:
         return []
 
     def share(self) -> Share:
-        """What other gateways must know of ours."""
         replicas = {each.facts.id: self._placement.share(each.facts.id, each.running) for each in self._fleet}
         pools = {pool: admission.share() for pool, admission in self._admission.pools.items()}
         return Share(replicas=replicas, pools=pools)
@@ -87,7 +85,6 @@ class Replicas:
             admission.share_with(others, now=now)
 
     def forget(self, *, now: float) -> None:
-        """Those that are no members any more, and on which nothing runs."""
         for replica in self._fleet.forgotten:
             self._stream.replica_changed(replica, "left", "is no member any more", now=now)
             self._placement.replica_left(replica)

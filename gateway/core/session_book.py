@@ -60,13 +60,11 @@ class SessionBook:
         return None
 
     def first_unknown_state(self, tenant: TenantId, facts: RequestFacts) -> str | None:
-        """An id that the request builds on and that this tenant was never seen to be given."""
         return next((each for each in facts.state_ids if self.residence.find(tenant, each) is None), None)
 
     def turn_arrived(
         self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
     ) -> tuple[SessionRef, list[rec.Record]]:
-        """Finds or starts the turn's session, and closes the tool calls whose results it brings."""
         session, ref = self.sessions.arrived(turn, tenant, facts, home.session if home else None, now=now)
         out: list[rec.Record] = []
         if session.turns == 1:
@@ -126,7 +124,6 @@ class SessionBook:
     def _recognised(
         self, ref: SessionRef, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
     ) -> list[rec.Record]:
-        """Code blocks that turn out to have been calls, by what this turn and others brought."""
         out: list[rec.Record] = []
         for late in self.predictor.recognised(ref, went_on, turn, facts, now=now):
             late_s = now - late.came_s
@@ -184,7 +181,6 @@ class SessionBook:
             self.publishing.minted(live, minted)
 
     def call_closed(self, live: LiveRequest, call: ToolCall, *, now: float) -> None:
-        """Its tool may start, while the turn's answer goes on."""
         if live.session is not None and self.sessions.get(live.session.session) is not None:
             self.tools.ready(live.session.session, live.request, call, asking=_asking(live), now=now)
 
@@ -196,7 +192,6 @@ class SessionBook:
             self.publishing.minted(live, minted)
 
     def adopt(self, trace: TurnTrace, *, now: float) -> list[rec.Record]:
-        """A session whose gateway is gone goes on here."""
         for key, replica in trace.states:
             self.residence.restore([(StateKey(key), replica)])
         session = self.sessions.adopt(trace, now=now)
@@ -250,7 +245,6 @@ class SessionBook:
     def hint_for(
         self, live: LiveRequest, replica: ReplicaId, service_class: str | None, *, now: float
     ) -> str | None:
-        """What to tell the engine there with this request."""
         assert live.session is not None
         if (left := self.predictor.hint_where_it_was(live.session, replica)) is not None:
             self.said.append(left)
@@ -290,7 +284,6 @@ class SessionBook:
         return self.sessions.next_expiry_s()
 
     def _paused(self, live: LiveRequest, pause: StepPrediction, *, now: float) -> list[rec.Record]:
-        """A step is over: tells what is expected, and the engine how long to hold what it left."""
         assert live.session is not None
         replica = live.tried[-1] if live.tried else None
         decision = self.predictor.retention(live.session.thread, pause, replica, self._believed(live))
@@ -336,7 +329,6 @@ class SessionBook:
         return [*out, self._tool_num(now=now)] if was_active else out
 
     def _ready_ms(self, live: LiveRequest, *, now: float) -> tuple[float, ...]:
-        """For how long the turn's calls have been ready, if its answer ended just now, and whole."""
         if live.state is not State.FINISHED:
             return ()
         calls = self.tools.open_calls(live.session.session) if live.session is not None else ()
@@ -352,7 +344,6 @@ def _asking(live: LiveRequest) -> Asking:
 
 
 def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:
-    """How far the client got with this answer."""
     if answer is None or answer.status >= 400:
         return Outcome.FAILED
     if answer.has_terminal and answer.is_good:

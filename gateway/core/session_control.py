@@ -87,7 +87,6 @@ class SessionControl:
         self._endings.free_place(session.id, now=now)
 
     def _adopt(self, trace: TurnTrace, *, now: float) -> None:
-        """A turn of another gateway's that is over: its session may go on here, where what it left is."""
         self._endings.tell(self._sessions.adopt(trace, now=now), now=now)
         if trace.replica is not None and self._fleet.get(trace.replica) is not None and not trace.is_side:
             session = SessionRef(

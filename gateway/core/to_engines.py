@@ -32,7 +32,6 @@ class ToEngines:
         self._order = EngineOrder()
 
     def with_request(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Told:
-        """Nothing, if the engine does not listen."""
         abilities = self._fleet.abilities(replica)
         if abilities.priority:
             said = self.class_of(live)
@@ -53,7 +52,6 @@ class ToEngines:
         return service_class.value if service_class is not None else None
 
     def runs(self, request: RequestId) -> None:
-        """It has its first token, or is over."""
         self._order.runs(request)
 
     def with_prefill(self, conversation: Conversation, replica: ReplicaId) -> str | None:
@@ -62,10 +60,8 @@ class ToEngines:
         return self._sessions.predictor.hint_with_prefill(*conversation, replica)
 
     def displaces(self, replica: ReplicaId) -> bool:
-        """Whether its engine runs whatever somebody waits for before a prefill that nobody waits for."""
         return self._fleet.abilities(replica).turnpike_hints
 
     def say_hints(self) -> None:
-        """Those that belong to no request."""
         self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self._sessions.said]
         self._sessions.said.clear()

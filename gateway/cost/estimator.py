@@ -147,17 +147,14 @@ class Estimator:
 
     @property
     def is_unseen(self) -> bool:
-        """Nothing is known of it: no profile, and no first token seen."""
         return not (self._has_profile or self._first_token.observations)
 
     @property
     def observations(self) -> int:
-        """First tokens seen."""
         return self._first_token.observations
 
     @property
     def expected_output_tokens(self) -> float:
-        """Of a turn of which nothing else is known; as the last prediction had it."""
         return self._usual_output
 
     @property
@@ -166,11 +163,9 @@ class Estimator:
 
     @property
     def pace(self) -> float:
-        """Of first tokens; as the last prediction had it."""
         return self._pace
 
     def formula(self) -> Formula:
-        """What turns take there, as observed so far; without the pace."""
         return self._formula or self._multiplied_out()
 
     def predict(self, work: TurnWork, load: Load) -> Prediction:
@@ -308,7 +303,6 @@ class Estimator:
         )
 
     def _decode_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
-        """For each token."""
         profile, model = self._profile, self._profile.model
         read_s = model.kv_bytes_per_token / profile.bytes_per_s
         return (
@@ -330,7 +324,6 @@ class Peers:
         self._is_chosen = True
 
     def seen(self, replica: Estimator) -> None:
-        """From now on something is known of it."""
         self._seen.append(replica)
         self._is_chosen = False
 
@@ -341,7 +334,6 @@ class Peers:
 
     @property
     def median(self) -> Estimator:
-        """By speed, as it was known when one came or left; the guess if nobody was seen."""
         if not self._is_chosen:
             by_speed = sorted(self._seen, key=lambda each: each.turn_s(*_USUAL_TURN))
             self._median = by_speed[(len(by_speed) - 1) // 2] if by_speed else self._nobody

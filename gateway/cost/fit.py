@@ -111,7 +111,6 @@ class DecayingFit:
         return True
 
     def _solve(self) -> None:
-        """Coordinate descent from where the last one ended, moved along with the belief as a whole."""
         scale, before = self._scale(), self._last_scale
         self._last_scale = scale
         theta = self.coefficients
@@ -127,7 +126,6 @@ class DecayingFit:
                 theta[i] = max(0.0, (rest + BELIEF * own * centre) / (own * (1 + BELIEF)))
 
     def _scale(self) -> float:
-        """How wrong the belief is as a whole: the one factor for it that fits best."""
         told = sum(b * t for b, t in zip(self._belief, self._targets, strict=True))
         believed = sum(
             b * sum(map(float.__mul__, row, self._belief))

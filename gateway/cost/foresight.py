@@ -10,12 +10,8 @@ from gateway.domain.ids import ReplicaId
 
 
 class Foresight(Protocol):
-    def completion_s(self, replica: ReplicaId, work: TurnWork, *, now: float) -> float:
-        """How long a turn would take that is sent there now, among those that are there."""
-        ...
+    def completion_s(self, replica: ReplicaId, work: TurnWork, *, now: float) -> float: ...
 
     def turn_s(
         self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: float
-    ) -> float:
-        """How long a turn would take that has the replica to itself."""
-        ...
+    ) -> float: ...

@@ -27,7 +27,6 @@ _ROWS: Final = 256
 
 class Formula:
     def __init__(self, profile: Profile, first_token: Sequence[float], token: Sequence[float]) -> None:
-        """Of the coefficients of both fits."""
         launch, products, tokens, attention, queued, under_way, shared, reading, queue_reading = first_token
         model = profile.model
         token_s = 2 * model.active_parameters / profile.flops_per_s
@@ -65,7 +64,6 @@ class Formula:
         """By rows that decode: what a step of theirs reads."""
 
     def alone_s(self, new: float, cached: float) -> float:
-        """Until the first token of a turn that shares the replica with nobody."""
         if new < 1.0:
             new = 1.0
         weights = self._weight_bytes(new) if self._experts else self._dense
@@ -80,7 +78,6 @@ class Formula:
         return seconds if seconds > LEAST_S else LEAST_S
 
     def more_s(self, new: float, load: "Load") -> float:
-        """What the others on the replica add to that."""
         queued = load.queued_tokens
         seconds = (
             self._queued * queued
@@ -97,7 +94,6 @@ class Formula:
         return seconds
 
     def token_s(self, context: float, load: "Load") -> float:
-        """Of each token after the first."""
         rows = load.decoding
         weights = self._of_rows(rows + 1) if self._experts else self._dense
         seconds = (
@@ -111,7 +107,6 @@ class Formula:
         return seconds if seconds > LEAST_S else LEAST_S
 
     def _weight_bytes(self, tokens: float) -> float:
-        """Of a mixture of experts; a dense model is read whole at every step."""
         return self._dense + self._experts * (1 - math.exp(self._log_untouched * tokens))
 
     def _of_rows(self, rows: int) -> float:

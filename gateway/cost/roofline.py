@@ -47,7 +47,6 @@ def context_product(new_tokens: float, cached_tokens: float) -> float:
 
 
 def weight_bytes_read(profile: Profile, tokens: float) -> float:
-    """By a step of so many tokens."""
     model = profile.model
     if model.experts == 0:
         return model.dense_weight_bytes
@@ -71,7 +70,6 @@ def step_s(profile: Profile, batch: Batch) -> float:
 
 
 def chunks(profile: Profile, new_tokens: int, cached_tokens: int = 0) -> Iterator[Batch]:
-    """The steps of a prefill that shares them with nobody."""
     for start in range(0, new_tokens, profile.chunk_tokens):
         size = min(profile.chunk_tokens, new_tokens - start)
         product = context_product(size, cached_tokens + start)
@@ -85,7 +83,6 @@ def prefill_s(profile: Profile, new_tokens: int, cached_tokens: int = 0) -> floa
 
 
 def decode_s(profile: Profile, context_tokens: int, output_tokens: int) -> float:
-    """Of that many tokens one after another, alone, on a context that grows with them."""
     if output_tokens <= 0:
         return 0.0
     # Linear in the context, so all steps cost what the middle one does.

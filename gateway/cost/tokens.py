@@ -56,7 +56,6 @@ class TokensPerByte:
         return TokenGuess(tokens, known + rest / self._factor, known + rest * self._factor)
 
     def expect(self, size_bytes: int, before: Counted | None = None) -> float:
-        """The guess itself, without what it may be off by."""
         known = before if before is not None and before.bytes <= size_bytes else _NOTHING
         return known.tokens + (size_bytes - known.bytes) * self.ratio
 

@@ -25,14 +25,12 @@ class TransferRate:
     """Of the engines of one pool."""
 
     def __init__(self, tokens_per_s: float) -> None:
-        """What is believed at first."""
         self._believed_s = 1.0 / tokens_per_s
         self._tokens = _BELIEVED_TOKENS
         self._seconds = _BELIEVED_TOKENS * self._believed_s
         self._seen_s = 0.0
 
     def transfer_s(self, tokens: float, *, now: float) -> float:
-        """What so many tokens are expected to take."""
         return tokens * self._token_s(now)
 
     def observe(self, tokens: float, seconds: float, *, now: float) -> None:

@@ -179,7 +179,6 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 def _whole_session(arguments: argparse.Namespace, session: str) -> dict[str, Any]:
-    """With all turns that are kept, which come some hundred at a time."""
     path = f"/turnpike/sessions/{urllib.parse.quote(session, safe='')}"
     page: dict[str, Any] = ask(arguments, path)
     part = page
@@ -193,7 +192,6 @@ def _whole_session(arguments: argparse.Namespace, session: str) -> dict[str, Any
 
 
 def explain_from_file(path: Path, request: RequestId) -> Explanation | None:
-    """From the stream's file, and the older ones beside it."""
     explainer = Explainer(request)
     decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
     for file in _newest_first(path):

@@ -165,7 +165,6 @@ def explanation_of(evidence: Evidence) -> Explanation | None:
 
 
 def held_when_it_waited(records: Iterable[rec.Record]) -> SessionHeld | None:
-    """Among a turn's records and those of its session: what kept that out when the turn began to wait."""
     began = {record.at_s for record in records if isinstance(record, rec.TurnWaited)}
     return next((each for each in records if isinstance(each, SessionHeld) and each.at_s in began), None)
 

@@ -49,13 +49,11 @@ class GraphView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_graphs(conversations: Conversations) -> list[GraphView]:
-    """Newest first; of types of which nothing was seen, nothing."""
     newest = [graph for graph in reversed(list(conversations.graphs)) if graph.steps][:_MAX_TYPES]
     return [_view(graph, conversations.returns) for graph in newest]
 
 
 def name_of(agent: AgentType) -> str:
-    """The same at all gateways."""
     return f"{hash_text(f'{agent.key:x} {agent.owner}') & 0xFFFFFFFF:08x}"
 
 

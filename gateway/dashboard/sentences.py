@@ -126,7 +126,6 @@ def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window:
 
 
 def why_held(held: SessionHeld) -> str:
-    """What kept its session out, in figures, and what lets it in."""
     if (counts := _COUNTS.get(held.reason.value)) is None:
         return f"Its session waits, and {held.ahead} before it."
     who = "whoever is next" if held.is_behind else "it"
@@ -161,7 +160,6 @@ def why_refused(refused: rec.Refused) -> str:
 
 
 def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
-    """What came of it all since the gateway began, as a snapshot tells it; nothing if there is nothing."""
     if outcome is None:
         return
     if outcome["sessions"]:

@@ -48,7 +48,6 @@ class TurnLog:
         }
 
     def catch_up(self, limit: int) -> bool:
-        """Takes in at most so many records; whether there is none left."""
         self.number = max(self.number, self._ring.first - 1)
         records = self._ring.behind(self.number, limit)
         folds = self._folds
@@ -60,7 +59,6 @@ class TurnLog:
         return self.number >= self._ring.last
 
     def of(self, session: SessionId) -> Sequence[TurnView]:
-        """Its last turns, oldest first."""
         return tuple(self._sessions.get(session, ()))
 
     def updates(self, pool: PoolId) -> Sequence[WindowUpdated]:

@@ -61,7 +61,6 @@ class Views:
 
     @property
     def is_looked_at(self) -> bool:
-        """Somebody asked lately."""
         return self._clock() - self._asked_s < _LATELY_S
 
     async def snapshot(self) -> bytes:
@@ -74,7 +73,6 @@ class Views:
             return self._made
 
     def gauges(self) -> bytes:
-        """What a snapshot says beside sessions and updates: costs little."""
         self._asked_s = self._clock()
         gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
         told = {name: getattr(gauges, name) for name in _TOLD}
@@ -87,7 +85,6 @@ class Views:
         return self._encoder.encode({**about, **told, "pools": gauges.pools})
 
     async def explain(self, turn: RequestId) -> Explanation | None:
-        """As far as the ring has it."""
         running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
         explainer = Explainer(turn, running)
         async for some in self._newest_first():
@@ -154,7 +151,6 @@ _TOLD: Final = ("session_count", "running", "waiting", "active_tools", "waiting_
 
 
 def _session_row(view: Any) -> dict[str, Any]:
-    """As the history has sessions."""
     return {
         "session": view.id,
         "tenant": view.tenant,

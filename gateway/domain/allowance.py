@@ -22,7 +22,6 @@ class Allowance:
             self._refilled_s = now
 
     def take(self, amount: float = 1.0, *, now: float) -> bool:
-        """Whether there was so much to take."""
         self.refill(now=now)
         if self.left < amount:
             return False

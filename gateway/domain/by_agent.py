@@ -43,7 +43,6 @@ class ByAgent(Generic[V]):
         return len(self._types)
 
     def of(self, agent: AgentKey) -> tuple[V, V]:
-        """What is known of the type, and of all types of its owner. It counts as seen."""
         owner, agent_type = agent
         known = self._types.get(owner, agent_type)
         if known is None:

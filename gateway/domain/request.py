@@ -93,7 +93,6 @@ class Words:
         return 0
 
     def prompt(self) -> "Words":
-        """What was asked, and nothing else: it may be kept for longer than the conversation."""
         return self
 
     @property
@@ -185,17 +184,14 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[int, ...]:
-        """Marks of what was said last, after the newest assistant block: for others to be recognised by."""
         return self.words.asked
 
     @property
     def new_probes(self) -> frozenset[int]:
-        """Every mark that the texts after the newest assistant block could carry."""
         return self.words.new_probes
 
     @property
     def old_probes(self) -> frozenset[int]:
-        """The same of the texts before: a history that somebody wrote earlier."""
         return self.words.old_probes
 
 
@@ -253,12 +249,10 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_turn(self) -> bool:
-        """It is of a session, which is to be found."""
         return self.work in _OF_SESSIONS and not self.is_relayed
 
     @property
     def takes_keep_alives(self) -> bool:
-        """Its client reads an event stream, so it can be told something before its answer begins."""
         return self.stream and self.work is Work.GENERATE and self.protocol is not Protocol.OTHER
 
 
@@ -309,7 +303,6 @@ class Utterance:
 
     @property
     def said(self) -> tuple[int, ...]:
-        """Marks of its text."""
         return ()
 
     @property
@@ -323,7 +316,6 @@ class Utterance:
 
     @property
     def handed_sizes(self) -> tuple[int, ...]:
-        """How many characters each of these texts has."""
         return ()
 
     def __eq__(self, other: object) -> bool:
@@ -345,7 +337,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     output_tokens: int | None = None
 
     def share_found(self, expected: float) -> float | None:
-        """Of the tokens that should have been cached; nearly all are all, since blocks have sizes."""
         if self.cached_tokens is None or expected < 1:
             return None
         share = self.cached_tokens / expected

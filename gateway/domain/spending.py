@@ -21,7 +21,6 @@ class Amounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Amounts(self.turns - other.turns, self.tokens - other.tokens, self.cost - other.cost)
 
     def most(self, other: "Amounts") -> "Amounts":
-        """Of each the greater."""
         return Amounts(
             max(self.turns, other.turns), max(self.tokens, other.tokens), max(self.cost, other.cost)
         )

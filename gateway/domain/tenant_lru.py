@@ -44,7 +44,6 @@ class _Held(Generic[K, V]):
         """Its newest mark in the heap; all others of it are outdated."""
 
     def mark(self) -> tuple[int, int, int]:
-        """The smallest is to lose something first."""
         self.marked = (-self.weight, next(iter(self.entries.values())).seen, self.number)
         return self.marked
 
@@ -63,13 +62,11 @@ class TenantLru(Generic[T, K, V]):
         return sum(len(held.entries) for held in self._held.values())
 
     def items(self) -> Iterator[tuple[T, K, V]]:
-        """Tenant by tenant, of each the longest unseen first."""
         for tenant, held in self._held.items():
             for key, entry in held.entries.items():
                 yield tenant, key, entry.value
 
     def get(self, tenant: T, key: K) -> V | None:
-        """It counts as seen."""
         held = self._held.get(tenant)
         if held is None or (entry := held.entries.get(key)) is None:
             return None
@@ -79,7 +76,6 @@ class TenantLru(Generic[T, K, V]):
         return entry.value
 
     def put(self, tenant: T, key: K, value: V, weight: int = 1) -> list[tuple[T, K, V]]:
-        """Adds or replaces it. What was dropped for it: perhaps itself."""
         self.pop(tenant, key)
         self._seen += 1
         held = self._held.get(tenant)

@@ -88,7 +88,6 @@ class FleetHealth:
 
     @property
     def all_up(self) -> bool:
-        """Every replica may have what it can take."""
         return not self._not_up
 
     def state(self, replica: ReplicaId) -> BreakerState:
@@ -111,7 +110,6 @@ class FleetHealth:
     # --- notifications -----------------------------------------------------------------------------
 
     def came_up(self, replica: ReplicaId, pool: PoolId, *, now: float) -> None:
-        """It answers health checks. One that is new to a pool that serves already starts slowly, too."""
         began_s = self._began_s.setdefault(pool, now)
         breaker = self._breakers.get(replica)
         if breaker is None:
@@ -182,7 +180,6 @@ class FleetHealth:
     def _compare(
         self, request: RequestId, replica: ReplicaId, awaited: _Awaited | None, *, now: float
     ) -> None:
-        """A turn's first token came there: does a newcomer beside it answer nothing?"""
         pool, began = self._breakers[replica].pool, self.newcomers.ended(request, replica)
         self.newcomers.alive(replica, now=now)
         if awaited is not None:
@@ -251,7 +248,6 @@ class FleetHealth:
         self._came(request, awaited, now=now)
 
     def pass_time(self, *, now: float) -> None:
-        """Takes note of what is overdue, whose rest is over and who is warm."""
         while self._overdue and self._overdue[0][0] <= now:
             overdue_s, request = heapq.heappop(self._overdue)
             awaited = self._awaited.get(request)
@@ -275,7 +271,6 @@ class FleetHealth:
         self._set_due()
 
     def stalled(self, lost_s: float) -> None:
-        """The gateway stood still for so long: nothing is late for that."""
         for awaited in self._awaited.values():
             awaited.sent_s += lost_s
             awaited.overdue_s += lost_s
@@ -284,7 +279,6 @@ class FleetHealth:
         self._set_due()
 
     def _computed(self, awaited: _Awaited) -> None:
-        """Its prompt is, or nobody waits for that any more."""
         breaker = self._breakers.get(awaited.replica)
         if breaker is not None:
             breaker.ahead_s = max(0.0, breaker.ahead_s - awaited.worst_s)
@@ -293,14 +287,12 @@ class FleetHealth:
     # --- verdicts ----------------------------------------------------------------------------------
 
     def _came(self, request: RequestId, awaited: _Awaited, *, now: float) -> None:
-        """What was awaited of a turn; if it was late, that may have been counted already."""
         if not awaited.is_late:
             took = self._took(awaited, is_over=True, now=now)
             if not awaited.is_overdue:
                 self._judge(request, awaited, took, is_slow=now > awaited.overdue_s, now=now)
 
     def _took(self, awaited: _Awaited, *, is_over: bool, now: float) -> float:
-        """How late it is; of one that is awaited still, so far."""
         took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
         if (breaker := self._breakers.get(awaited.replica)) is not None:
             others = self._others(awaited.replica, breaker.pool)
@@ -334,14 +326,12 @@ class FleetHealth:
             self._step(replica, BreakerEvent.PASSED, "is slow by nature", now=now)
 
     def _others(self, replica: ReplicaId, pool: PoolId) -> Iterator[ReplicaId]:
-        """That serve."""
         serving = (BreakerState.UP, BreakerState.WARMING)
         for name, each in self._breakers.items():
             if each.pool == pool and name != replica and each.state in serving:
                 yield name
 
     def _eject(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
-        """Unless it is out, or too many would be."""
         if BreakerEvent.TRIPPED not in TRANSITIONS[breaker.state]:
             return False
         peers = [each for each in self._breakers.values() if each.pool == breaker.pool]

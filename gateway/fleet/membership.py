@@ -83,7 +83,6 @@ class Membership:
         return Changes(tuple(joined), tuple(left))
 
     def of_list(self, pool: PoolId, origin: str) -> list[Member]:
-        """Those that stand in this list, and in none that counts more."""
         return [each for each in self._members.values() if each.origin == origin and each.pool == pool]
 
     def heartbeat(

@@ -48,7 +48,6 @@ class Newcomers:
         self._awaited.setdefault(replica, {})[request] = _Awaited(now, max(work_s, _SHORT_S))
 
     def ended(self, request: RequestId, replica: ReplicaId) -> tuple[float, float] | None:
-        """Nobody awaits it any more: when it was sent, and what the prompts took that were before it, too."""
         turns = self._awaited.get(replica, {})
         if (turn := turns.pop(request, None)) is None:
             return None

@@ -63,7 +63,6 @@ class OutlierDetection:
 
     @property
     def is_empty(self) -> bool:
-        """No replica is an outlier, or seems one."""
         return not self._late
 
     @property
@@ -78,11 +77,9 @@ class OutlierDetection:
         return max(often, default=1.0)
 
     def seems_slower(self, replica: ReplicaId) -> float:
-        """The same, however seldom they are late."""
         return self.slower(replica, at_least=0.0)
 
     def usual(self, phase: Phase, replicas: Iterable[ReplicaId]) -> float:
-        """How late turns lately were on them, in the middle; nothing if there are none."""
         found = sorted(self._of(replica, phase).lateness for replica in replicas)
         return found[len(found) // 2] if found else 0.0
 
@@ -96,7 +93,6 @@ class OutlierDetection:
         is_over: bool,
         now: float,
     ) -> bool:
-        """Whether this phase of a turn there counts as late; of one that is not over, so far."""
         usual = self.usual(phase, others) if lateness >= _LATE else 0.0
         is_late = usual > 0 and lateness >= _MUCH_LATER * usual
         seen = self._of(replica, phase)

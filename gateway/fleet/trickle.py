@@ -32,11 +32,9 @@ class Trickle:
         self._pools: dict[RequestId, PoolId] = {}
 
     def __bool__(self) -> bool:
-        """Somebody waits, or moves."""
         return bool(self._pools)
 
     def may_move(self, request: RequestId, pool: PoolId, body_bytes: int, replicas: int) -> bool:
-        """Whether a turn that lost its replica may go now; it moves then, and waits otherwise."""
         if body_bytes <= self._config.small_bytes:
             return True
         moving = self._moving.setdefault(pool, set())
@@ -51,7 +49,6 @@ class Trickle:
         return True
 
     def next_to_move(self, pool: PoolId, replicas: int) -> RequestId | None:
-        """Somebody who waited and moves now."""
         waiting, moving = self._waiting.get(pool), self._moving.setdefault(pool, set())
         if not waiting or len(moving) >= replicas * self._config.moving_at_once:
             return None
@@ -60,11 +57,9 @@ class Trickle:
         return request
 
     def pools(self) -> list[PoolId]:
-        """Where somebody waits."""
         return [pool for pool, waiting in self._waiting.items() if waiting]
 
     def over(self, request: RequestId) -> None:
-        """It has its first token, or ended, or will be asked for again."""
         pool = self._pools.pop(request, None)
         if pool is not None:
             self._moving[pool].discard(request)

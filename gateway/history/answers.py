@@ -123,7 +123,6 @@ class Answers:
         }
 
     def look(self, _: str | None, query: Mapping[str, str]) -> dict[str, Any]:
-        """Sessions and figures; percentiles are of a sample of the turns that ended then."""
         look, wanted = Look.of(query), ""
         values: list[Any] = []
         for name, value in (("tenant", look.tenant), ("model", look.model)):
@@ -160,7 +159,6 @@ class Answers:
 
 
 def _records(text: str) -> list[rec.Record]:
-    """Oldest first."""
     found = []
     for line in text.split("\n"):
         with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError):

@@ -36,7 +36,6 @@ _decode: Final = msgspec.json.Decoder(Record).decode
 
 
 def _statements() -> dict[str, list[str]]:
-    """By the type of record."""
     found = {}
     for part in (_SQL / "merge.sql").read_text().split("\n-- on ")[1:]:
         head, _, body = part.partition("\n")
@@ -83,7 +82,6 @@ class Store:
         path.chmod(0o600)
 
     def position(self, gateway: str) -> str:
-        """Where to go on; empty for the beginning."""
         row = self._db.execute("SELECT position FROM gateways WHERE gateway = ?", (gateway,)).fetchone()
         return row[0] if row is not None else ""
 
@@ -129,7 +127,6 @@ class Store:
         os.close(self._lock)
 
     def _prepare(self) -> bool:
-        """Whether the file is ours; an empty one becomes so."""
         if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             self._db.execute("PRAGMA journal_mode = WAL")

@@ -24,11 +24,9 @@ class AnswerWatch:
 
     @property
     def is_blind(self) -> bool:
-        """Messages may pass without being seen."""
         return self._body is None and (self._events is None or self._events.is_stopped)
 
     def feed(self, chunk: bytes, *, is_last: bool) -> list[Message]:
-        """The messages that are complete with this."""
         if self._events is not None:
             blocks = self._events.feed(chunk)
             return [message for block in blocks if (message := self._read(block)) is not None]

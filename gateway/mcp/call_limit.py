@@ -67,7 +67,6 @@ class CallLimit:
         return following
 
     def overdue(self, *, before_s: float) -> Iterator[Place]:
-        """Those that have waited since before that."""
         for queue in (self._reactive, self._proactive):
             for place in queue:
                 if place.since_s >= before_s:

@@ -80,11 +80,9 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def has_result(self) -> bool:
-        """It is known when the tool ended, and how."""
         return self.outcome in _TELLING
 
     def span(self) -> ToolSpan | None:
-        """What is to be told of it, if anything."""
         asked = self.asked
         if asked is None or not self.has_result:
             return None

@@ -90,7 +90,6 @@ class EarlyCalls:
         self._of_tenant[early.mcp.tenant] += 1
 
     def claim(self, mcp: McpSession, tool: str, key: bytes, call_id: str | None = None) -> EarlyCall | None:
-        """The first that was made of these, or the one for this call; it is nobody else's then."""
         alike = self._by.get((mcp, tool, key))
         if not alike:
             return None
@@ -109,7 +108,6 @@ class EarlyCalls:
         return True
 
     def turn_over(self, turn: TurnId, *, now: float) -> list[EarlyCall]:
-        """The answer that asks for these has ended."""
         self._harmless.pop(turn, None)
         calls = list(self._of_turn.get(turn, ()))
         for early in calls:

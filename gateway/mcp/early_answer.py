@@ -82,7 +82,6 @@ class EarlyAnswer:
         """Of what was given back, and of what is not whole yet."""
 
     def feed(self, chunk: bytes, *, is_last: bool) -> list[bytes]:
-        """Messages that are whole: events, or the only one."""
         self.held_bytes += len(chunk)
         if self.is_stream:
             return self._splitter.feed(chunk)
@@ -91,7 +90,6 @@ class EarlyAnswer:
 
     @property
     def is_stopped(self) -> bool:
-        """An event was too large to be read."""
         return self._splitter.is_stopped
 
     def for_client(self, message: bytes, request_id: RequestId | None, token: Raw | None) -> bytes:

@@ -37,7 +37,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def may_call(self) -> bool:
-        """It asks for a tool, or it cannot be told."""
         return self.kind is Kind.UNREAD or (self.kind is Kind.REQUEST and self.method == TOOLS_CALL)
 
     @property

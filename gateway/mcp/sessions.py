@@ -96,7 +96,6 @@ class _Tool(msgspec.Struct):
 
     @property
     def only_reads(self) -> bool:
-        """It says so, says nothing to the contrary, and is called as tools are."""
         hints, execution = self.annotations, self.execution
         is_plain = execution is None or execution.task_support != "required"
         return hints is not None and hints.read_only and not hints.destructive and is_plain
@@ -134,7 +133,6 @@ class McpSessions:
             self._unlink(found)
 
     def used_by(self, mcp: McpSession, agent: SessionId, prefix: str) -> None:
-        """A call in it is this agent's."""
         mcp.agents[agent] = prefix
         mcp.agents.move_to_end(agent)
         if len(mcp.agents) > _MAX_AGENTS:
@@ -146,7 +144,6 @@ class McpSessions:
         servers[mcp.server] = mcp
 
     def of_agent(self, tenant: TenantId, agent: SessionId) -> list[McpSession]:
-        """The MCP sessions that this agent uses, one of each server."""
         servers = self._of_agents.get(tenant, agent)
         return list(servers.values()) if servers is not None else []
 

@@ -27,7 +27,6 @@ class _Recent(msgspec.Struct, eq=False, weakref=True):
     sizes: deque[FinalSize] = msgspec.field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def mean(self, guess: float) -> float:
-        """In which a guess counts as one session."""
         return (guess + sum([size.tokens for size in self.sizes])) / (1 + len(self.sizes))
 
 
@@ -36,12 +35,10 @@ class FinalSizes:
         self._recent = ByAgent(_Recent, _TYPES)
 
     def expected(self, agent: AgentKey) -> float:
-        """Tokens."""
         own, overall = self._recent.known(agent)
         return own.mean(overall.mean(_FIRST_GUESS))
 
     def add(self, agent: AgentKey) -> FinalSize:
-        """Of one session more, whose tokens the caller sets."""
         size = FinalSize()
         own, overall = self._recent.of(agent)
         overall.sizes.append(size)

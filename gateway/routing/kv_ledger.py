@@ -145,7 +145,6 @@ class KvLedger:
         return self._sums.get(replica, _NOTHING)
 
     def sums(self, replica: ReplicaId) -> Sums:
-        """Those of all gateways' sessions."""
         own = self._sums.get(replica, _NOTHING)
         others = self._elsewhere.get(replica)
         if others is None:
@@ -153,7 +152,6 @@ class KvLedger:
         return Sums(own.sessions + others.sessions, own.held + others.held, own.wanted + others.wanted)
 
     def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
-        """What the other gateways said last of their sessions there."""
         self._elsewhere.pop(replica, None)
         if said:
             self._elsewhere[replica] = Sums(
@@ -168,7 +166,6 @@ class KvLedger:
         return known.home if known is not None else self.of_first(session.session)
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        """Whether it has a home that is none of these."""
         home = self.home(session)
         return home is not None and home not in [load.replica for load in candidates]
 
@@ -181,19 +178,16 @@ class KvLedger:
         return known.first if known is not None else None
 
     def agent(self, session: SessionId) -> AgentKey:
-        """Of its first conversation."""
         known = self._sessions.get(session)
         return known.agent if known is not None else UNKNOWN_AGENT
 
     def conversations(self, session: SessionId) -> list[Conversation]:
-        """Those that are remembered, the first one first."""
         known = self._sessions.get(session)
         if known is None:
             return []
         return [known.first, *((session, thread) for thread in known.others or ())]
 
     def counted(self, session: SessionId) -> tuple[ReplicaId | None, float]:
-        """Where it counts as living, if anywhere, and the tokens that it wants in the end."""
         known = self._sessions.get(session)
         if known is None:
             return None, 0.0
@@ -202,7 +196,6 @@ class KvLedger:
     # --- what is held where ----------------------------------------------------------------------------
 
     def held(self, conversation: Conversation, replica: ReplicaId) -> float:
-        """Tokens of it that a turn of it would find there."""
         known, entry = self._replicas.get(replica), self._conversations.get(conversation)
         copy = entry.copies.get(replica) if entry is not None else None
         if known is None or copy is None:
@@ -212,7 +205,6 @@ class KvLedger:
         return copy.tokens * max(entry.found) if entry is not None and known.holds(copy) else 0.0
 
     def context(self, conversation: Conversation) -> float:
-        """Tokens that it had last, wherever they are."""
         entry = self._conversations.get(conversation)
         return max([copy.tokens for copy in entry.copies.values()], default=0.0) if entry is not None else 0.0
 
@@ -222,12 +214,10 @@ class KvLedger:
         return known.fits if known is not None else float("inf")
 
     def horizon(self, replica: ReplicaId) -> float:
-        """Tokens that are written there until what was used the longest time ago is gone."""
         known = self._replicas.get(replica)
         return known.horizon if known is not None else _UNKNOWN_HORIZON
 
     def grows_to(self, agent: AgentKey) -> float:
-        """Tokens that its sessions hold in the end, as expected."""
         return self._final_sizes.expected(agent)
 
     # --- what happens to sessions ----------------------------------------------------------------------
@@ -240,7 +230,6 @@ class KvLedger:
         agent: AgentKey = UNKNOWN_AGENT,
         now: float,
     ) -> None:
-        """A turn was placed. A side request does not say whether its session works."""
         is_known = session.session in self._sessions
         self._move((session.session, session.thread), replica, agent)
         if session.edge is not Edge.SERVES or not is_known:
@@ -264,7 +253,6 @@ class KvLedger:
             self._count(known, 1)
 
     def pass_time(self, *, now: float) -> None:
-        """Those that were silent for too long are not expected any more."""
         for silent, most_s in ((self._working, TOOLS_RUN_S), (self._idle, IDLE_S)):
             while silent:
                 session, since_s = next(iter(silent.items()))
@@ -284,7 +272,6 @@ class KvLedger:
             self._forget(conversation)
 
     def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
-        """A turn of it was answered there, or its prompt was computed ahead of it."""
         prompt, found, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens or 0
         if prompt is None:
             return
@@ -307,14 +294,12 @@ class KvLedger:
     # --- what happens to replicas ----------------------------------------------------------------------
 
     def replica_lost(self, replica: ReplicaId) -> None:
-        """Nothing that it held is there any more."""
         known = self._replicas.get(replica)
         if known is not None:
             known.life = next(self._lives)
             known.told = {} if known.told is not None else None
 
     def replica_left(self, replica: ReplicaId) -> None:
-        """It is no member any more."""
         self._replicas.pop(replica, None)
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:

@@ -91,7 +91,6 @@ class NamedModel:
         return list(dict.fromkeys(each.draw(session) for each in (self, *self.fallbacks)))
 
     def all_targets(self) -> list[Target]:
-        """Whatever anybody draws, or falls back to."""
         return [target for each in (self, *self.fallbacks) for target in each.targets]
 
     def leads_to(self, target: Target) -> bool:
@@ -99,7 +98,6 @@ class NamedModel:
 
 
 def named_models(configs: Sequence[ModelConfig]) -> Mapping[str, NamedModel]:
-    """By name. A fallback that is no name of the table is a model."""
     table = {config.name: NamedModel(config) for config in configs}
     for config in configs:
         table[config.name].fallbacks = tuple(

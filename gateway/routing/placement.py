@@ -52,20 +52,16 @@ class PlacementPolicy:
     def likely(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, tokens: float
     ) -> tuple[ReplicaLoad, float]:
-        """Where a turn with so large a prompt would run, and how much is there; nothing is settled."""
         return min(candidates, key=lambda load: load.running), 0.0
 
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
-        """Tokens of a turn's prompt that it would find there."""
         return 0.0
 
     @property
     def sessions_at(self) -> Mapping[ReplicaId, int]:
-        """How many sessions live on each replica, as far as the policy keeps count."""
         return {}
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        """Whether it lived on a replica that is none of these, so that its prompt is computed anew."""
         return False
 
     def turn_over(
@@ -87,7 +83,6 @@ class PlacementPolicy:
         """What is known of its next prompt, or this one's for another replica, was computed there."""
 
     def spare(self, replica: ReplicaId) -> float:
-        """Tokens that may be written there before anything is lost that a session needs again."""
         return 0.0
 
     def session_ended(self, session: SessionId) -> None:

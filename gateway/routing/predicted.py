@@ -154,7 +154,6 @@ class PredictedPlacement(PlacementPolicy):
     def _less_full(
         self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> list[ReplicaLoad]:
-        """Those that would be clearly less full with it than its home is: else as much is lost as before."""
         wants = max(self.ledger.counted(session.session)[1], asked.tokens())
         most = _LESS_FULL * self.ledger.sums(home).wanted / self._room(home)
         return [
@@ -207,7 +206,6 @@ class PredictedPlacement(PlacementPolicy):
     def _turn_s(
         self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked
     ) -> tuple[float, float]:
-        """How long this turn lasts, and what it costs those that run there."""
         own = self._held(session, load.replica, tokens, asked.agent)
         held = min(max(own, asked.handed_over), tokens)
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
@@ -216,7 +214,6 @@ class PredictedPlacement(PlacementPolicy):
         return completion_s * load.slower, HOLDS_UP * prefill_s * load.running
 
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
-        """A fork is taken to find there what its parent left."""
         return self._held(session, replica, 0.0, UNKNOWN_AGENT)
 
     def _held(self, session: SessionRef, replica: ReplicaId, tokens: float, agent: AgentKey) -> float:
@@ -226,7 +223,6 @@ class PredictedPlacement(PlacementPolicy):
         return self.ledger.held(self._begins_with(session, tokens, agent), replica)
 
     def _begins_with(self, session: SessionRef, tokens: float, agent: AgentKey) -> Conversation:
-        """The conversation whose state a turn builds on: its own, or that which it forked from."""
         own = (session.session, session.thread)
         first = self.ledger.first(session.session)
         if first is None or first == own or self.ledger.context(own):
@@ -248,7 +244,6 @@ class PredictedPlacement(PlacementPolicy):
         return self._foresight.turn_s(replica, int(new_tokens), int(cached_tokens), output_tokens)
 
     def _room(self, replica: ReplicaId) -> float:
-        """Tokens, for the sessions that live there as they will be."""
         return _ROOM * self.ledger.fits(replica)
 
     def _fullness(self, load: ReplicaLoad) -> float:
@@ -327,7 +322,6 @@ def _best_of_these(
 def _because(
     costs: Sequence[_Cost], best: ReplicaId, reason: PlacementReason, *, home: ReplicaId | None = None
 ) -> PlacementReason:
-    """Why it is the best: by its price, if without that another one were."""
     if any(cost.unpriced_s < cost.seconds for cost in costs):
         if _best_of_these(costs, _UNPRICED, home=home) != best:
             return PlacementReason.CHEAPER

@@ -62,12 +62,10 @@ class StateResidence:
             self.on_learned(key, home.replica)
 
     def restore(self, homes: Iterable[tuple[StateKey, ReplicaId]]) -> None:
-        """What an earlier process learned, oldest first. Its sessions are forgotten."""
         for key, replica in homes:
             self._put(key, Residence(replica, None))
 
     def homes(self) -> list[tuple[StateKey, ReplicaId]]:
-        """All that is remembered, the least recently used first."""
         return [(key, home.replica) for key, home in self._homes.items()]
 
     def _put(self, key: StateKey, home: Residence) -> None:

@@ -124,7 +124,6 @@ class Gateway:
     def _open_brain(
         self, coordinator: Coordinator, environ: Mapping[str, str], local_faults: LocalFaults
     ) -> tuple[Observation, Driver]:
-        """What moves the coordinator, and who reads its records."""
         observation = Observation(
             self._config,
             coordinator,
@@ -296,7 +295,6 @@ class Gateway:
         self._config = config
 
     def _forget_visitors(self) -> None:
-        """Whoever is known by a connection is asked for anew."""
         self.listener.forget_visitors()
         if self._peers is not None:
             self._peers.listener.forget_visitors()

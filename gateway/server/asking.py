@@ -104,7 +104,6 @@ class Asking:
         return ticket
 
     def trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
-        """For whoever is asked on behalf of this turn."""
         return self._traces.header(ticket.request, session) if self._traces is not None else None
 
     def priority(self, request: HttpRequest, replica: Replica, decision: Dispatch) -> int | None:
@@ -141,7 +140,6 @@ class Asking:
     def keep(
         self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts
     ) -> Kept | None:
-        """It is being answered. What comes back is where what the answer says is to be kept."""
         if self.prefills is None or decision.session is None:
             return None
         return self.prefills.keep(
@@ -166,12 +164,10 @@ class Asking:
         return contents.hold(ticket.request, facts.protocol, request.body, said)
 
     def not_found(self, replica: Replica, model: str | None) -> None:
-        """It does not know a model that it listed: it may have unloaded an adapter."""
         state = self.driver.coordinator.fleet.get(replica.id)
         if state is not None and model in state.facts.adapters:
             self._health.check_now(replica.id)
 
 
 def _other_model(decision: Dispatch, facts: RequestFacts) -> str | None:
-    """What to ask the replica for, if that is not what the client asks for."""
     return decision.model if decision.model != facts.model else None

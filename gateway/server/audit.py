@@ -40,7 +40,6 @@ class Audit:
 
     @web.middleware
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Around whatever checks who may, so that what was refused is recorded too."""
         if request.method in READS or request.path == TRACES_PATH or request.path.startswith(_HOSTS):
             return await handler(request)
         status = 500
@@ -58,7 +57,6 @@ class Audit:
 
 
 def acted(request: web.Request) -> tuple[str, str]:
-    """Who, and what."""
     who = f"key {key_hash(request)[:_HASH_SHOWN]}" if has_key(request) else "no key"
     return who, f"{request.method} {request.path}"
 

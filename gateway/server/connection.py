@@ -69,7 +69,6 @@ class ClientConnection(ResponseWriter):
 
     @property
     def is_paused(self) -> bool:
-        """The client does not read what was written to it."""
         return self._paused_since is not None
 
     # --- from the transport ----------------------------------------------------------------------
@@ -192,7 +191,6 @@ class ClientConnection(ResponseWriter):
                 self._run = run
 
     def _serve_soon(self) -> None:
-        """Others are served first. Meanwhile the client is not read."""
         if self._is_reading:
             self._is_reading = False
             self.transport.pause_reading()
@@ -237,7 +235,6 @@ class ClientConnection(ResponseWriter):
         self._run.cancel()
 
     def let_go_of_body(self) -> None:
-        """The current request cannot be sent again: its body need not be held any more."""
         request = self._current
         if request is not None and request.body:
             self._listener.budget.give_back(request.head.visitor.tenant.id, len(request.body))
@@ -261,7 +258,6 @@ class ClientConnection(ResponseWriter):
         return refusal
 
     def _read_on(self) -> None:
-        """No whole request is left: refuses, or reads on, or asks for a body that the client holds back."""
         if self._parser.refusal is not None:
             self._refuse_and_linger(self._parser.refusal)
             return
@@ -283,7 +279,6 @@ class ClientConnection(ResponseWriter):
             self.transport.write_eof()
 
     def close(self) -> None:
-        """What was written is sent, and then the connection ends."""
         if self.state not in _ENDING:
             self._since = self._listener.now()
             self.state = State.CLOSING
@@ -296,7 +291,6 @@ class ClientConnection(ResponseWriter):
         return self.state is State.IDLE and not self._parser.is_mid_request
 
     def forget_visitor(self) -> None:
-        """The door is asked again, also for a head that it knows."""
         self._parser.forget_head()
         if self.state is State.SWITCHED and self._current is not None:
             head = self._current.head
@@ -305,7 +299,6 @@ class ClientConnection(ResponseWriter):
                 self.abort()
 
     def drain(self) -> None:
-        """No further request is taken; an idle connection closes now."""
         if self.is_idle:
             self.close()
 

@@ -123,7 +123,6 @@ class ControlPlane:
         return web.FileResponse(page)
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        """The process is alive."""
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, _: web.Request) -> web.Response:

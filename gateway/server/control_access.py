@@ -43,7 +43,6 @@ class ControlAccess:
         self.follow(write_hashes, read_hashes, hosts)
 
     def follow(self, write_hashes: Iterable[str], read_hashes: Iterable[str], hosts: Iterable[str]) -> None:
-        """As it was given them at first."""
         self._hosts = frozenset(hosts)
         self._write = frozenset(write_hashes)
         self._read = frozenset(read_hashes) | self._write
@@ -101,7 +100,6 @@ def has_key(request: web.Request) -> bool:
 
 
 def key_hash(request: web.Request) -> str:
-    """Of the key that a request carries, or of none."""
     return hash_key(_key_of(request.headers.get("Authorization", "")))
 
 

@@ -69,7 +69,6 @@ class DirectTalk:
         return self._announcements.put(self._origin.encode(), _encode(told))
 
     def hear_of(self, origin: str, announced: bytes) -> None:
-        """What was heard before is no news."""
         body = self._announcements.take(origin.encode(), announced)
         if body is None or origin == self._origin:
             return
@@ -86,7 +85,6 @@ class DirectTalk:
         return {name: told for name, told in self._fresh() if self._proven.get(name) == told.url}
 
     def unproven(self) -> dict[str, str]:
-        """Where to ask those of whom nothing counts yet."""
         return {name: told.url for name, told in self._fresh() if self._proven.get(name) != told.url}
 
     def _fresh(self) -> list[tuple[str, Told]]:
@@ -94,7 +92,6 @@ class DirectTalk:
         return [(name, told) for name, (at_s, told) in self._heard.items() if now - at_s < LASTS_S]
 
     def answer(self, body: bytes, announced: bytes) -> bytes:
-        """To what another one says directly."""
         try:
             message = _MESSAGE.decode(body)
         except msgspec.MsgspecError:  # another version of us

@@ -55,7 +55,6 @@ class Door:
         self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
 
     def protocol_of(self, path: str) -> Protocol:
-        """In whose shape a request for this path is refused."""
         return self._endpoint("POST", path).protocol
 
     def _endpoint(self, method: str, path: str) -> Endpoint:

@@ -36,7 +36,6 @@ class Drains:
         self._found_going: set[ReplicaId] = set()
 
     def say(self, replica: ReplicaId, *, is_draining: bool) -> None:
-        """An operator did."""
         before = self._said.get(replica)
         self._take(replica, Drain(before.number + 1 if before is not None else 1, is_draining))
 
@@ -51,7 +50,6 @@ class Drains:
         return missing
 
     def found(self, replica: ReplicaId, *, is_going: bool) -> None:
-        """Where it was found says so."""
         if is_going != (replica in self._found_going):
             (self._found_going.add if is_going else self._found_going.discard)(replica)
             self._send_for(replica, "as where it was found said")
@@ -63,7 +61,6 @@ class Drains:
             self._take(replica, heard)
 
     def left(self, replica: ReplicaId) -> None:
-        """The store is to forget it; where it is still a member, that is put right."""
         self._found_going.discard(replica)
         if self._said.pop(replica, None) is not None:
             self._gone.add(replica)

@@ -171,7 +171,6 @@ class Driver:
             self._timer.cancel()
 
     async def in_slices(self, work: Generator[None, None, T]) -> T:
-        """The result of work that yields now and then; whatever else waits is served before it goes on."""
         while True:
             try:
                 next(work)
@@ -241,12 +240,10 @@ class Ticket:
         return decided
 
     def decided(self) -> Dispatch | Refuse | PrefillLeg | None:
-        """The same, if the brain has decided already."""
         decided, self._decided = self._decided, None
         return decided
 
     def decide(self, command: Dispatch | Refuse | PrefillLeg) -> None:
-        """Called by the driver."""
         self._decided = command
         if isinstance(command, Refuse):
             self.is_over = True
@@ -260,7 +257,6 @@ class Ticket:
             self._waits.fail(error)
 
     def cancel(self, refusal: Refusal) -> None:
-        """The brain wants it to end."""
         live = self._driver.coordinator.live.get(self.request)
         if not self.is_over and self.on_cancel is not None and live is not None:
             self.on_cancel(live.facts.protocol, refusal)

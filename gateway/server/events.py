@@ -100,7 +100,6 @@ class Events:
                 await response.write(self.frames.read(reader))
 
     async def _tick(self) -> None:
-        """As long as somebody reads."""
         while self._readers and not self._is_closed:
             await asyncio.sleep(TICK_S)
             self.frames.begin_tick(self._readers)

@@ -42,7 +42,6 @@ class TrustedProxies:
         return named.pop() if len(named) == 1 else peer
 
     def _first(self, hops: list[str], peer: str) -> str:
-        """The nearest that is no trusted proxy's, or the farthest of all."""
         client = peer
         for hop in hops:
             address = _address(hop)
@@ -64,7 +63,6 @@ class TrustedProxies:
 
 
 def _hops(headers: RawHeaders) -> Iterator[list[str]]:
-    """As each of the two headers that is there names them, the nearest first."""
     for wanted in (b"x-forwarded-for", b"forwarded"):
         listed = b",".join(value for name, value in headers if name.lower() == wanted)
         if listed:

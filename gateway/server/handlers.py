@@ -96,7 +96,6 @@ class Handlers:
         self.follow(server)
 
     def follow(self, server: ServerConfig) -> None:
-        """For requests that come from now on."""
         self._with_receipts = server.has_receipts
         self._holding = server.holding
 
@@ -344,7 +343,6 @@ class Handlers:
             timer.cancel()
 
     async def _relay(self, relay: Relay, replica: Replica) -> bool:
-        """To its end. Whether the replica's connection is fit for reuse."""
         self._relays[relay] = replica
         try:
             return await relay.run()
@@ -353,7 +351,6 @@ class Handlers:
 
 
 def _uncompressed(request: HttpRequest) -> HttpRequest:
-    """The same, for an answer that can follow a head that says nothing of a content coding."""
     fields = [field for field in request.head.headers if field[0].lower() != b"accept-encoding"]
     fields.append((b"Accept-Encoding", b"identity"))
     head = msgspec.structs.replace(request.head, headers=fields, passed_on={})

@@ -66,7 +66,6 @@ class Handover:
                 self._hand_over(take_lines, lines, len(fresh))
 
     def _hand_over(self, take: Callable[..., Any], *what: Any) -> None:
-        """What one reader raises, the others do not feel."""
         try:
             take(*what)
         except Exception:  # noqa: BLE001 - a bug of ours costs one reader these records

@@ -52,11 +52,9 @@ class Held:
         self._timer = self._loop.call_later(config.quiet_s, self._speak)
 
     def end(self) -> None:
-        """The answer begins, or nobody waits for it any more."""
         self._timer.cancel()
 
     def fail(self, status: int, body: bytes) -> None:
-        """What would have been a status ends the stream."""
         self._client.write([error_event(self._protocol, status, body)], is_last=True)
 
     def writer(self, head: ResponseHead) -> Write:
@@ -110,7 +108,6 @@ class Held:
 
 
 def _plain(body: bytes, coding: str) -> bytes:
-    """As much of it as can be inflated within the bound, or what hinders."""
     plain = b""
     if coding in INFLATABLE:
         with contextlib.suppress(InflationError):

@@ -120,7 +120,6 @@ class JwtTokens:
         return self._config.is_url
 
     def set_keys(self, keys: Keys) -> None:
-        """These alone count from now on, also for tokens that were verified."""
         self._told_s = self._clock()
         if keys.keys() != self._keys.keys() or any(keys[kid][1] != self._keys[kid][1] for kid in keys):
             self._keys = keys
@@ -172,7 +171,6 @@ class JwtTokens:
     # --- keys at a URL -----------------------------------------------------------------------------
 
     async def keep_keys(self) -> None:
-        """Endless, for the caller to run as a task; only for a URL."""
         while True:
             await self.fetch()
             await asyncio.sleep(_SOONEST_S)
@@ -184,7 +182,6 @@ class JwtTokens:
                 continue
 
     async def fetch(self) -> None:
-        """Keys that are known stay if there is no answer."""
         try:
             session = open_session(_FETCH_S)
             try:

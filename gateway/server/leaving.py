@@ -64,7 +64,6 @@ class Leaving:
         self._begun.set()
 
     async def wait(self, tasks: TaskGroup) -> None:
-        """Until it has been told to leave, and has left or was told not to wait for that."""
         await self._begun.wait()
         leaving = tasks.spawn(self._leave())
         told = tasks.spawn(_wait(self._over))
@@ -80,7 +79,6 @@ class Leaving:
         await self.drain()
 
     async def retire(self) -> None:
-        """Says that it is not ready, and still serves whoever comes, until load balancers have noticed."""
         self.is_retiring = True
         if self._picker is not None:
             self._picker.retire()
@@ -91,7 +89,6 @@ class Leaving:
                 await self._hurry.wait()
 
     async def drain(self) -> None:
-        """Stops taking requests and waits for the running ones, as long as the settings say."""
         self.is_retiring = True
         if self._peers is not None:
             await self._peers.leave()

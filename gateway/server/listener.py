@@ -68,7 +68,6 @@ class Listener:
 
     @property
     def connection_count(self) -> int:
-        """Those that only begin included."""
         handshakes = len(self._tls) if self._tls is not None else 0
         return len(self._connections) + len(self._refused) + len(self._prefaces) + handshakes
 
@@ -104,18 +103,15 @@ class Listener:
         return Preface(self._proxies, connect, self._prefaces, self._takes_preface)
 
     def _takes_preface(self) -> bool:
-        """Beyond the bound a few, so that they can be told."""
         return self._room > 0 or len(self._prefaces) < _MAX_REFUSED
 
     def follow(self, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
-        """For connections that come from now on; the room for bodies, for all."""
         self.limits = limits
         self.budget.max_bytes = max_buffered_bytes(limits)
         if self._tls is not None and tls is not None:
             self._tls.follow(tls, handshake_s=limits.head_timeout_s)
 
     def leave(self) -> None:
-        """Takes no new connections; those there are have one more request each, or the one that runs."""
         self.is_draining = True
         for server in self._servers:
             server.close()
@@ -123,7 +119,6 @@ class Listener:
             self._tls.stop()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Takes no new work, lets running requests end. Whether all of them did within the time."""
         self.leave()
         if self._tls is not None:
             self._tls.close()
@@ -132,14 +127,12 @@ class Listener:
         return await self.emptied(timeout_s)
 
     async def emptied(self, timeout_s: float) -> bool:
-        """Waits until no connection is left, at most so long. Whether none is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_empty.wait()
         return not self._connections
 
     def close(self) -> None:
-        """Cuts off whatever is left."""
         self.leave()
         if self._tls is not None:
             self._tls.close()
@@ -149,7 +142,6 @@ class Listener:
             preface.abort()
 
     def forget_visitors(self) -> None:
-        """Who comes on a connection that is open is looked at anew."""
         for connection in tuple(self._connections):
             connection.forget_visitor()
 
@@ -166,7 +158,6 @@ class Listener:
 
     @property
     def may_linger(self) -> bool:
-        """There is room for the last one that was refused, until it has read why."""
         return len(self._refused) <= _MAX_REFUSED
 
     def disconnected(self, connection: ClientConnection) -> None:
@@ -176,7 +167,6 @@ class Listener:
             self._is_empty.set()
 
     async def watch(self) -> None:
-        """Looks after the connections' timeouts; endless, for the caller to run as a task."""
         while True:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = self.now()

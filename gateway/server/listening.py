@@ -35,7 +35,6 @@ async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, t
 
 
 def listening_on(config: Config, port: int, control_port: int, is_picker: bool = False) -> str:
-    """For the log: where the gateway can be reached."""
     if is_picker:
         host, _ = split_listen(config.picker.listen)
         return f"picking for Envoy on {host}:{port}, control on port {control_port}"

@@ -43,7 +43,6 @@ class NotAdmitted(Exception):  # noqa: N818 - an outcome
 
 class McpCalls:
     def __init__(self, driver: Driver, counts: McpCounts, config: Config) -> None:
-        """Asks the driver for the calls of all turns."""
         self._driver = driver
         self._counts = counts
         age_s = config.admission.classes.age_s
@@ -70,7 +69,6 @@ class McpCalls:
 
     @property
     def running(self) -> int:
-        """Calls whose clients wait."""
         return len(self._running) - len(self._suspended)
 
     # --- what models ask for ---------------------------------------------------------------------
@@ -148,7 +146,6 @@ class McpCalls:
             raise NotAdmitted(None if call.outcome is Outcome.CANCELLED else _waited_too_long())
 
     def _is_proactive(self, call: Call) -> bool:
-        """Nobody waits for its session, as far as is known."""
         asked = call.asked
         if asked is not None and asked.pool is not None:
             known = self._driver.coordinator.admission.class_of(asked.session, asked.pool)
@@ -167,13 +164,11 @@ class McpCalls:
                 self._driver.call_soon(self._waits[each][1].come)
 
     def sent(self, call: Call) -> None:
-        """It goes to the server."""
         call.began_s = self._driver.clock()
         call.was_sent = True
         self._counts.running[call.server] += 1
 
     def over(self, call: Call, outcome: Outcome, *, result_bytes: int = 0) -> None:
-        """The first word counts."""
         if call.outcome is not None:
             return
         call.outcome, call.result_bytes, call.ended_s = outcome, result_bytes, self._driver.clock()
@@ -208,7 +203,6 @@ class McpCalls:
         return call
 
     def claimed(self, call: Call, asked: Asked) -> None:
-        """An early call is what its agent asks for."""
         self._asked.drop(asked)
         self._counts.joined[call.server] += 1
         call.asked = asked
@@ -218,7 +212,6 @@ class McpCalls:
     # --- what passes -----------------------------------------------------------------------------
 
     def cancelled(self, server: str, tenant: TenantId, mcp_session: str, request_id: RequestId) -> None:
-        """A client wants no answer to this any more."""
         call = self._running.get((server, tenant, mcp_session, request_id))
         if call is not None:
             self.over(call, Outcome.CANCELLED)
@@ -251,7 +244,6 @@ class McpCalls:
             self.over(call, outcome_of(message), result_bytes=len(message.result))
 
     def stream_ended(self, call: Call, watch: AnswerWatch, *, status: int, is_whole: bool) -> None:
-        """Of a call, whether its result was there or not."""
         if call.outcome is not None:
             return
         place = _place_of(call)
@@ -267,7 +259,6 @@ class McpCalls:
             self.over(call, Outcome.LOST)
 
     def is_suspended(self, call: Call) -> bool:
-        """Its stream broke off, and its client may come back for the rest."""
         place = _place_of(call)
         return place is not None and place in self._suspended and self._running[place] is call
 

@@ -127,7 +127,6 @@ class McpEarly:
             self._under_way[early].cancel()
 
     def _drop(self, early: EarlyCall, outcome: EarlyOutcome) -> None:
-        """Nobody will get it: a server that works on it is told so."""
         if not self._early.drop(early, is_waste=outcome is EarlyOutcome.UNCLAIMED):
             return
         run, runner = self._runs.pop(early), self._under_way.get(early)
@@ -153,7 +152,6 @@ class McpEarly:
     async def answers(
         self, client: ClientConnection, head: RequestHead, mcp: McpSession, message: Message, use: ToolUse
     ) -> bool:
-        """Whether an early call answered this one; else nothing has happened."""
         key = arguments_key(use.arguments)
         can_be, token = progress_token(use)
         if key is None or not can_be or use.has_more:
@@ -182,7 +180,6 @@ class McpEarly:
         return True
 
     def cancelled(self, mcp: McpSession, body: bytes, request_id: RequestId) -> bytes:
-        """A client's cancellation, as the server is to get it."""
         run = self._claimed.get((mcp.server, mcp.tenant, mcp.id, request_id))
         if run is None:
             return body
@@ -193,7 +190,6 @@ class McpEarly:
             return body
 
     def called(self, mcp: McpSession, head: RequestHead, use: ToolUse) -> None:
-        """A client calls a tool: early calls in its session begin as this one does."""
         server = self._servers[mcp.server]
         if not server.config.early_tools:
             return

@@ -162,7 +162,6 @@ class EarlyRun:
         return self.fate
 
     def _deliver(self) -> None:
-        """What has come, to the client that waits for it, if there is one."""
         claimant, answer = self._claimant, self._answer
         if claimant is None:
             return

@@ -63,7 +63,6 @@ class Passage:
         return not self.listens and not self._client.is_paused and not self.upstream.done.has_come
 
     async def run(self) -> bool:
-        """Whether the server's connection is fit for reuse."""
         client, upstream = self._client, self.upstream
         client.follow(upstream)
         try:
@@ -89,7 +88,6 @@ class Passage:
             _log.exception("an MCP server's answer was not understood")
 
     def end(self) -> None:
-        """The stream ends here, as servers may end it; the client will open another one."""
         self._is_ended = True
         self.upstream.give_up_on_rest()
 
@@ -139,7 +137,6 @@ class McpProxy:
             self._early.sweep(now)
 
     def drain(self) -> None:
-        """Ends the streams that clients only listen to: they would never end."""
         for passage in tuple(self._passages):
             if passage.listens:
                 passage.end()
@@ -152,12 +149,10 @@ class McpProxy:
 
     @property
     def passing(self) -> int:
-        """Answers that are on their way."""
         return len(self._passages)
 
     @property
     def early_calls(self) -> int:
-        """Made, and not claimed."""
         return self._early.unclaimed if self._early is not None else 0
 
     async def _guarded(self, client: ClientConnection, request: HttpRequest) -> None:
@@ -209,7 +204,6 @@ class McpProxy:
     async def _is_answered_early(
         self, client: ClientConnection, head: RequestHead, mcp_session: str, message: Message
     ) -> bool:
-        """Whether the gateway made this call already, and the client has its answer."""
         server, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
         assert self._early is not None and server is not None
         mcp = self.calls.sessions.get(server, tenant, mcp_session)

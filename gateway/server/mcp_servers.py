@@ -53,7 +53,6 @@ class McpServer:
         )
 
     def target(self, head: RequestHead) -> bytes:
-        """What to ask it for: its own path, with the client's query."""
         _, mark, query = head.target.partition(b"?")
         return self.path + mark + query
 
@@ -79,7 +78,6 @@ def open_servers(
 
 
 def refusal_for(error: UpstreamError) -> Refusal:
-    """What its client is told."""
     if isinstance(error, LocalFault):
         message = "The gateway cannot open connections at the moment; the request may be sent again."
         return Refusal(reason=RefusalReason.LOCAL_FAULT, message=message, retry_after_s=2)

@@ -98,7 +98,6 @@ class Members:
         tasks.supervise("registrations", self._look_after)
 
     def follow(self, config: Config, references: References) -> None:
-        """The settings name these replicas from now on; what they say of those that stay is taken over."""
         self._config, self._references = config, references
         changes = self._membership.settings_say(_members(config))
         for member in changes.left:

@@ -34,7 +34,6 @@ def memory_limit(places: Iterable[Path] = _LIMITS) -> int | None:
 
 
 def max_buffered_bytes(limits: HttpLimits, *, processes: int = 1) -> int:
-    """What bodies may hold in one of so many processes."""
     if limits.max_buffered_bytes is not None:
         return limits.max_buffered_bytes
     limit = memory_limit()

@@ -14,7 +14,6 @@ class Milestones:
         self._told_states = 0
 
     def tell(self) -> None:
-        """Those that are new since the last time."""
         observer = self._observer
         if not self._saw_first_token and observer.has_first_token:
             self._saw_first_token = True

@@ -129,7 +129,6 @@ class Observation:
         """There after `control`."""
 
     def _exports(self, environ: Mapping[str, str]) -> Iterator[Callable[[list[Record]], None]]:
-        """What goes to a collector."""
         otel, most = self._config.otel, self._config.sessions.max_sessions
         if otel.endpoint is not None:
             self.traces = TraceContexts(otel.sample, max_sessions=most)
@@ -153,7 +152,6 @@ class Observation:
         return getattr(counter, name) if counter is not None else 0
 
     def loops(self) -> list[tuple[str, Work]]:
-        """Endless, with their names, for the caller to run as tasks."""
         loops: list[tuple[str, Work]] = [("loop lag", self._watch_the_loop)]
         if self._export is not None:
             self._export.open()
@@ -231,7 +229,6 @@ class Observation:
 
 
 def hosts_of(server: ServerConfig) -> tuple[str, ...]:
-    """The names by which the control plane is asked for."""
     return (*server.control_hosts, split_listen(server.control)[0].lower())
 
 

@@ -91,7 +91,6 @@ class Outbound:
         return [b"%s%s\r\n" % (start, told), *body]
 
     def priority(self, request: HttpRequest, replica: Replica, abilities: Abilities, ours: int) -> int | None:
-        """What to say of it to an engine that orders requests, if anything."""
         if not abilities.priority or replica.refuses_priority:
             return None
         if request.head.visitor.tenant.is_believed and _states_priority(request):

@@ -56,7 +56,6 @@ class PeerLinks:
         """Of gateways that are gone, or elsewhere by now; their last answers are under way."""
 
     def connect(self, origin: str, url: str) -> bool:
-        """Whether there can be a connection; it is made when it is needed."""
         known = self._links.get(origin)
         if known is not None and known.address.url == url:
             return True
@@ -89,7 +88,6 @@ class PeerLinks:
         )
 
     def keep(self, origins: Collection[str]) -> None:
-        """All others are gone: what waits for them is decided here, and answers that come may end."""
         for origin in [each for each in self._links if each not in origins]:
             self._leave(origin)
 
@@ -118,7 +116,6 @@ class PeerLinks:
         link: Replica | None,
         inherits: bool,
     ) -> bool:
-        """Whether the client was answered; if not, nothing of the request had any effect."""
         if link is None:
             client.respond(HTTPStatus.MISDIRECTED_REQUEST, BACK, b"")
             return True

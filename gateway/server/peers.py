@@ -172,7 +172,6 @@ class Peers:
             await self.tell()
 
     def door(self, door: Door) -> PeerDoor:
-        """For what peers pass on, in place of the door for clients."""
         return PeerDoor(door, self._passing, self._origin)
 
     def passed_header(self, to: str, client: str) -> bytes:
@@ -180,18 +179,15 @@ class Peers:
         return self._passing.header(to, client)
 
     def pickers(self) -> dict[str, str]:
-        """Where the others take streams that are passed on; empty for those that are no pickers."""
         return {origin: each.picks_at for origin, each in self._others.items()}
 
     def follow(self, config: Config) -> None:
-        """Of the settings, what may change while it runs."""
         self.directory.with_quotas = _with_quotas(config)
         self.listener.follow(config.server.limits, None)
 
     # --- who lives -------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Endless, for the caller to run as a task."""
         while True:
             await self.tell()
             await asyncio.sleep(_PERIOD_S)
@@ -223,7 +219,6 @@ class Peers:
         return tuple([name for _, name in self._twins])
 
     async def tell(self) -> None:
-        """Says how this gateway is, and learns how the others are."""
         self._doubt_if_stopped()
         self._tried_s = now = self._now()
         try:
@@ -290,13 +285,11 @@ class Peers:
                 await self._store.exchange(name, value, ttl_s)
 
     async def _tell_directly(self) -> None:
-        """While the store is away."""
         urls = {origin: each.url for origin, each in self._others.items()} | self._direct.unproven()
         if await self._direct.tell(urls, self._says()):
             self._take_in(self._direct.lately_heard())
 
     async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
-        """What comes in at the listener of the peers."""
         if request.head.visitor.path == PATH:
             client.respond(HTTPStatus.OK, b"", self._direct.answer(request.body, self._says()))
         else:
@@ -318,7 +311,6 @@ class Peers:
         return self.directory.withheld
 
     async def leave(self) -> None:
-        """The others stop passing requests on to this gateway, and go on with its sessions."""
         if not self.is_leaving:
             self.is_leaving = True
             self._doubt()
@@ -340,7 +332,6 @@ class Peers:
             await self._store.aclose()
 
     def has(self, visitor: Visitor, facts: RequestFacts) -> bool:
-        """Whether the request is for this gateway to decide, as far as that is known without asking."""
         self._doubt_if_stopped()
         return self.directory.is_here(visitor.tenant.id, facts)
 
@@ -379,7 +370,6 @@ class Peers:
         return HERE.adopted
 
     async def left_for_us(self, visitor: Visitor, facts: RequestFacts) -> tuple[TurnTrace, ...]:
-        """What there is to go on with, for what can be decided here alone; nothing of a peer's session."""
         place = await self._in_task(self.directory.find(visitor.tenant.id, visitor.client, facts))
         return self._counted(place.adopted)
 

@@ -38,7 +38,6 @@ class Reading:
 
     @classmethod
     def of(cls, config: Config, driver: Driver, unread: Counter[str] | None) -> "Reading":
-        """Reads what these settings need."""
         if any(each.counts_repeats for each in config.bounds):
             TRANSCRIPTS.tells_steps = True
         is_salted = config.hints.cache_salt_secret is not None
@@ -74,7 +73,6 @@ class Reading:
         return facts if facts.is_readable else self._unknown(facts, request)
 
     def _unknown(self, facts: RequestFacts, request: HttpRequest) -> RequestFacts:
-        """Counted; a turn that states no id is one of its connection, else of its client."""
         if self._unread is not None:
             self._unread["oversized" if facts.is_oversized else "malformed"] += 1
         if facts.explicit is not None or not facts.is_turn or facts.state_ids:

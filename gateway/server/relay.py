@@ -54,7 +54,6 @@ class Relay:
         return not self._client.is_paused and not self.upstream.done.has_come
 
     async def run(self) -> bool:
-        """Passes the response on to its end. Whether the replica's connection is fit for reuse."""
         client, upstream = self._client, self.upstream
         self._ticket.response_started(self._head.status)
         self._ticket.seen = self._told_answer
@@ -80,7 +79,6 @@ class Relay:
         return True
 
     def give_up(self) -> None:
-        """The replica has been silent for too long."""
         self.upstream.give_up_on_rest()
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
@@ -95,7 +93,6 @@ class Relay:
             self._tell()
 
     def _lacks_its_end(self) -> bool:
-        """Certainly: it could be read, the model had begun, and nothing says that it is done."""
         observer = self._observer
         has_begun = observer.is_stream and observer.has_first_token
         return has_begun and answer_of(observer, self._head, is_over=True).failure == "truncated"
@@ -105,13 +102,11 @@ class Relay:
             self._milestones.tell()
 
     def _pass_on(self, chunk: bytes, part: bytes) -> None:
-        """A chunk is for the client what it is for us."""
         self._client.write_chunk(chunk)
         if self._observer.feed(part):
             self._tell()
 
     def _told_answer(self, *, is_over: bool = False) -> Answer:
-        """What has been seen so far, and told to the brain."""
         answer = answer_of(self._observer, self._head, is_over=is_over)
         self._tell()
         return answer

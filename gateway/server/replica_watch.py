@@ -60,7 +60,6 @@ class ReplicaWatch:
         self._watchers: dict[ReplicaId, tuple[asyncio.Task[None], ...]] = {}
 
     def open(self, tasks: TaskGroup) -> None:
-        """Begins to look for members, and to watch them."""
         self._tasks = tasks
         self.health.open()
         self._engines.open()

@@ -93,7 +93,6 @@ _ABSOLUTE: Final = re.compile(rb"https?://[A-Za-z0-9._~:%\[\]-]+(|[/?].*)", re.I
 
 
 def asks_for_websocket(headers: RawHeaders) -> bool:
-    """Of a head that was checked."""
     return any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
 
 
@@ -119,7 +118,6 @@ def no_room() -> Refusal:
 def take_room(
     budget: BufferBudget, limits: HttpLimits, head: RequestHead, more: int, *, whole: int
 ) -> Refusal | None:
-    """For so much more of a body, which is so large then; or why not."""
     if whole > limits.max_body_bytes:
         return too_large(limits).refusal
     return None if budget.take(head.visitor.tenant.id, more) else no_room()

@@ -103,7 +103,6 @@ class RequestParser:
 
     @property
     def is_between(self) -> bool:
-        """Nothing of a request has come that was not handed out."""
         return not (self._unread or self.is_in_head or self.is_in_body)
 
     @property
@@ -112,7 +111,6 @@ class RequestParser:
         return bool(self._unread or self._requests)
 
     def hold(self, data: bytes) -> None:
-        """Takes what arrived, and does not read it yet."""
         if self._unread:
             data = self._unread[self._at :] + data
         self._unread, self._at = data, 0
@@ -158,7 +156,6 @@ class RequestParser:
         return True
 
     def _collect(self, head: RequestHead, data: bytes | memoryview) -> None:
-        """Some of the body behind a head that is known, or all of it."""
         try:
             if data:
                 self.on_body(bytes(data))
@@ -169,13 +166,11 @@ class RequestParser:
             self._add(head)
 
     def _add(self, head: RequestHead) -> None:
-        """A request is whole."""
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._reset()  # what the body holds of the budget is the request's now
         self._requests.append(HttpRequest(head, bytes(body), self._bodies))  # which `bytes` are already
 
     def _cut(self) -> bytes | memoryview:
-        """What to read next: up to the end of the head, of the body, or a little of a body in chunks."""
         data, start = self._unread, self._at
         if not self.is_in_body:
             end = data.find(b"\r\n\r\n", start) + 4
@@ -217,17 +212,14 @@ class RequestParser:
             self.refuse(headers_too_large(self._limits).refusal)
 
     def _hold_back(self, data: bytes) -> None:
-        """What follows a request for another protocol is no HTTP."""
         self._unread, self._at = data + self._unread[self._at :], 0
         self._parser = httptools.HttpRequestParser(self)
 
     def take_unread(self) -> bytes:
-        """What stands behind the last request, for whoever speaks another protocol from there on."""
         data, self._unread, self._at = self._unread[self._at :], b"", 0
         return data
 
     def refuse(self, refusal: Refusal) -> None:
-        """Gives up the unfinished request."""
         self.refusal, self.refused_target, self.refused_headers = refusal, self._target, self._headers
         if self._followed is not None:
             self.refused_method, self.refused_headers = self._followed.method, self._followed.headers
@@ -237,7 +229,6 @@ class RequestParser:
         self._reset()
 
     def close(self) -> None:
-        """Gives back what unfinished and untaken requests hold. Nothing may be read afterwards."""
         self._give_back_body()
         for request in self._requests:
             self._budget.give_back(request.head.visitor.tenant.id, len(request.body))
@@ -248,7 +239,6 @@ class RequestParser:
         del self._parser, self._judge
 
     def _give_back_body(self) -> None:
-        """Of the unfinished request."""
         if self._body_bytes:
             self._budget.give_back(self._visitor.tenant.id, self._body_bytes)
 

@@ -61,7 +61,6 @@ class ResponseWriter(asyncio.Protocol):
 
     @property
     def is_answering(self) -> bool:
-        """The response to the current request was begun; it may be complete."""
         return self.state is not State.SERVING
 
     def leave_serving(self, state: State) -> bool:
@@ -93,7 +92,6 @@ class ResponseWriter(asyncio.Protocol):
         self._held_head = lines + b"\r\n"
 
     def flush_head(self) -> None:
-        """Sends the head now, if no body has come to go with it."""
         head, self._held_head = self._held_head, b""
         if head and self.state not in _GONE:
             self.transport.write(head)
@@ -126,7 +124,6 @@ class ResponseWriter(asyncio.Protocol):
         return self._framing is _CHUNKED
 
     def write_chunk(self, chunk: bytes) -> None:
-        """Sends one chunk of the body that is framed already, behind the head."""
         if self.state is not _ANSWERING or self._held_head:
             self.write([chunk[chunk.index(b"\n") + 1 : -2]])
         else:
@@ -188,7 +185,6 @@ _FOR_PAGES: Final = b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-He
 def refusal_parts(
     protocol: Protocol, refusal: Refusal, lines: bytes = b"", *, request_id: str | int | None = None
 ) -> tuple[int, bytes, bytes]:
-    """Status, header lines and body of a refusal."""
     if refusal.retry_after_s is not None:
         lines += b"Retry-After: %d\r\n" % refusal.retry_after_s
     if is_final(refusal.reason):  # what OpenAI's and Anthropic's SDKs obey before any status

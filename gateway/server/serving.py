@@ -53,7 +53,6 @@ class Serving:
         """For every request on every connection."""
 
     def follow(self, config: Config) -> None:
-        """For what comes from now on."""
         self.handlers.follow(config.server)
         self.tunnels.config = config
 

@@ -117,7 +117,6 @@ class SettingsPlane:
 
 
 async def reload_on_signal(reload: Callable[[], Awaitable[tuple[Change, ...]]], record: Record) -> None:
-    """Tells the log, and the record, what came of it."""
     outcome = 200
     try:
         changed = await reload()

@@ -202,7 +202,6 @@ class SpentFile:
             _log.exception("what tenants used last was not written")
 
     def _write(self, number: int, lines: list[bytes]) -> None:
-        """On a thread, which goes on where who waited for it is cancelled."""
         with self._lock:
             if number > self._ended:
                 write_anew(self._path, lines)

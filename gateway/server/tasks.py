@@ -62,12 +62,10 @@ class TaskGroup:
         return self.spawn(self._keep_running(name, work, f"{name} of {of}" if of else name))
 
     def failing(self) -> list[str]:
-        """The loops that have failed and did not run for long enough since."""
         now = asyncio.get_running_loop().time()
         return sorted(name for name, failure in self._failures.items() if now < failure.well_at)
 
     def cancel_soon(self) -> None:
-        """They end when the event loop goes on."""
         for task in self._tasks:
             task.cancel()
 

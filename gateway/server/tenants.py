@@ -51,7 +51,6 @@ class Tenants:
         self._salt = salt or secrets.token_bytes(16)
 
     def follow(self, configs: tuple[TenantConfig, ...]) -> None:
-        """These are let in from now on. Whoever is known by connection must be asked for anew."""
         by_hash, by_name = dict[str, Tenant](), dict[str, Tenant]()
         for config in configs:
             controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
@@ -75,7 +74,6 @@ class Tenants:
         return found.pop() if len(found) == 1 else None
 
     def by_hash(self, key_hash: str) -> Tenant | None:
-        """Whose key it is; nobody's if none is required."""
         return self._by_hash.get(key_hash)
 
     def _whose(self, key: str) -> Tenant | None:

@@ -38,7 +38,6 @@ class TlsAcceptor:
         self._handshakes = TaskGroup()
 
     def __len__(self) -> int:
-        """How many handshakes are under way."""
         return len(self._handshakes)
 
     @property
@@ -47,25 +46,21 @@ class TlsAcceptor:
         return port
 
     def follow(self, tls: ssl.SSLContext, *, handshake_s: float) -> None:
-        """For handshakes that begin from now on."""
         self._tls = tls
         self._handshake_s = handshake_s
 
     def open(self, sockets: Iterable[socket.socket]) -> None:
-        """Takes the connections of these, which listen and do not block, and owns them."""
         for listening in sockets:
             self._sockets.append(listening)
             self._loop.add_reader(listening, self._accept, listening)
 
     def stop(self) -> None:
-        """Accepts nothing more. Who is in its handshake may end it."""
         for listening in self._sockets:
             self._loop.remove_reader(listening)
             listening.close()
         self._sockets.clear()
 
     def close(self) -> None:
-        """Accepts nothing more, and gives up on the handshakes that are under way."""
         self.stop()
         self._handshakes.cancel_soon()
 

@@ -126,7 +126,6 @@ class ToolSpans:
         return found
 
     async def _tell(self, found: list[Found], tenant: TenantId | None) -> Counter[str]:
-        """Why spans were rejected, those that their sender should know of."""
         faults = Counter(each.fault for each in found if each.fault)
         spans = [each.span for each in found if each.span is not None]
         faults[_TOO_MANY] += max(0, len(spans) - _MAX_SPANS)

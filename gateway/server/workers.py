@@ -121,7 +121,6 @@ class Workers:
                     await self._ending.wait()
 
     async def _run_one(self, number: int) -> int:
-        """From its start to its end; its exit status."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # not the working directory's `gateway`, if there is one
@@ -166,7 +165,6 @@ class Workers:
 
 
 def join_parent(leave: Callable[[signal.Signals], None]) -> None:
-    """In a worker that serves: lets its parent know, and leaves when that is gone."""
     loop = asyncio.get_running_loop()
 
     def parent_is_gone() -> None:
@@ -178,7 +176,6 @@ def join_parent(leave: Callable[[signal.Signals], None]) -> None:
 
 
 def of_worker(config: Config, number: int, count: int) -> Config:
-    """The settings of one worker of so many: the shared port, other ports and files of its own."""
     room = max_buffered_bytes(config.server.limits, processes=count)
     replace, server, shared = msgspec.structs.replace, config.server, config.shared
     own = {

@@ -26,7 +26,6 @@ class Allowances:
         """The one that was taken from longest ago first."""
 
     def take(self, tenant: TenantId, byte_seconds: float) -> bool:
-        """Whether there was so much."""
         allowance = self._left.pop(tenant, None)
         if allowance is None:
             allowance = Allowance(per_s=self._per_s, burst=self._limit)

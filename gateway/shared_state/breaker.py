@@ -18,7 +18,6 @@ class Breaker:
         self._failed_at = float("-inf")
 
     def worked(self) -> None:
-        """A call did. While the breaker is open, that is one from before."""
         if self.is_closed:
             self._failures = 0
             self.wait_s = FIRST_WAIT_S

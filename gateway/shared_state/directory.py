@@ -103,7 +103,6 @@ class Directory:
         """The others may have taken this gateway for gone, and its sessions over: it asks for these, too."""
 
     def is_here(self, tenant: TenantId, facts: RequestFacts) -> bool:
-        """Whether that is known without asking anybody."""
         if facts.work not in (Work.GENERATE, Work.TUNNEL) and not facts.state_ids and not facts.stores:
             return True
         return not self.is_in_doubt and self._knows(tenant, facts)
@@ -152,7 +151,6 @@ class Directory:
             return ()
 
     async def _look_up(self, names: Sequence[int]) -> list[tuple[str, bytes]]:
-        """Who published each piece of evidence, and of which turn it is; the strongest first."""
         values = await self._store.find([name_key(name) for name in names])
         found, twins = [], []
         for name, value in zip(names, values, strict=True):
@@ -166,7 +164,6 @@ class Directory:
         return found
 
     def _replaced(self, entry: Entry, there: bytes) -> None:
-        """Of a name that had led elsewhere before."""
         if entry.value is None or not entry.value.startswith(self._owner):
             return
         if not there.startswith(self._owner):  # another's, or marked
@@ -174,7 +171,6 @@ class Directory:
             self._found_twins([int.from_bytes(entry.key[len(_NAME) :], "big")])
 
     async def _traces(self, tenant: TenantId, facts: RequestFacts, turns: Sequence[bytes]) -> list[TurnTrace]:
-        """What was published of these turns, the first of which names the session; oldest first."""
         keys = [_turn_key(tenant, turn) for turn in dict.fromkeys(turns)]
         values = await self._store.find(keys[:_MAX_ADOPTED])
         traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
@@ -210,7 +206,6 @@ class Directory:
         return Place(home)
 
     def stopped(self, session: SessionId, for_s: float) -> None:
-        """An operator stopped a session of ours: whoever takes it over is to know."""
         self._store.publish([Entry(_stop_key(session), b"%f" % for_s, for_s)])
 
     def publish(self, command: Publish) -> None:

@@ -113,7 +113,6 @@ class SealedStore:
         return await self._store.add(self.name(key), more, least, ttl_s)
 
     def name(self, key: bytes) -> bytes:
-        """Under which the store has it."""
         return blake2s(key, key=self._key, digest_size=SEAL_BYTES).digest()
 
     def _sealed(self, entry: Entry) -> _Sealed:

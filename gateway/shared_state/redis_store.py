@@ -170,7 +170,6 @@ class RedisStore(RemoteStore):
                 raise RefusedError(str(error)) from error
 
     async def _do_all(self, commands: Sequence[_Command]) -> list[Any]:
-        """In one round trip, to each node; an error response is the result of its command."""
         async with self._free:
             pipeline: Any
             if self._cluster is not None:

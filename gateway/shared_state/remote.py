@@ -295,7 +295,6 @@ class RemoteStore(ABC):
         return [entry for _, _, entry in taken], total
 
     def _aged(self, taken: Iterable[tuple[float, int, Entry]], now: float) -> Iterator[Entry]:
-        """With less TTL by what they waited; without those that lapsed meanwhile."""
         for since, _, entry in taken:
             left_s = entry.ttl_s - (now - since)
             if entry.value is None:

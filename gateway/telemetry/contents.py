@@ -64,7 +64,6 @@ class Contents:
         return content
 
     def forget(self, turn: RequestId) -> None:
-        """It has no span."""
         content = self._held.pop(turn, None)
         if content is not None:
             self.let_go(content)

@@ -129,7 +129,6 @@ class Counts:
             yield histogram(name, what, {(each,): spread for each, spread in spreads.items()}, ["replica"])
 
     def flush(self) -> None:
-        """Counts what came since the last time."""
         fresh, self._fresh = self._fresh, []
         for take in self._beside:
             take(fresh)
@@ -215,7 +214,6 @@ class Counts:
 
 
 def _outcome(record: rec.GpuEnd) -> str:
-    """An answer that is none counts as such, whatever its status is."""
     if record.outcome != "finished" or (record.status or 0) < 400:
         return record.failure if record.outcome == "finished" and record.failure else record.outcome
     return "error" if (record.status or 0) >= 500 else "rejected"

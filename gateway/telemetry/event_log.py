@@ -61,7 +61,6 @@ def decode_event(line: bytes) -> Event:
 
 
 def as_told(recorded: Event, event: Event) -> Event:
-    """What the log has, for the brain that runs: to it agent types go by their own names."""
     if isinstance(recorded, RequestArrived) and isinstance(event, RequestArrived):
         facts = _with_agent(recorded.facts, event.facts.transcript.agent_type)
         return replace(recorded, facts=facts, reserved=event.reserved)

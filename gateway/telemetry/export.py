@@ -76,7 +76,6 @@ class TraceExport:
 
     @property
     def left_out(self) -> int:
-        """Turns that were not traced, because more spans would be made than may be."""
         return self._spans.left_out
 
     @property
@@ -95,7 +94,6 @@ class TraceExport:
         self._collector.open()
 
     async def run(self) -> None:
-        """Endless, for the caller to run as a task."""
         while True:
             pause_s = _SEND_PERIOD_S
             while self.waiting:
@@ -105,7 +103,6 @@ class TraceExport:
             await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
-        """Sends what there is, if that is quick. The loops must have ended."""
         self._take(self._spans.end_all())
         if not self._collector.is_open:
             return
@@ -132,7 +129,6 @@ class TraceExport:
             self._contents.let_go(content)
 
     async def _send(self) -> bool:
-        """One batch; whether the collector took it, or will never take it."""
         await self._fill()
         batch = self._batch
         verdict = await self._collector.post(encode_request(batch, self._resource, version=__version__))
@@ -159,7 +155,6 @@ class TraceExport:
 
 
 async def _in_slices(work: Generator[None, None, T]) -> T:
-    """Its result; whatever else waits is served in between."""
     while True:
         try:
             next(work)
@@ -170,7 +165,6 @@ async def _in_slices(work: Generator[None, None, T]) -> T:
 
 
 async def _written(contents: Contents, content: Content) -> bytes:
-    """What a turn says, as attributes of its span."""
     found, left_out, is_cut = await _in_slices(contents.writing(content))
     told: Attributes = (
         ("turnpike.content.truncated", is_cut or None),

@@ -47,7 +47,6 @@ _session: Final = msgspec.json.Decoder(_OfSession)
 
 
 def type_of(line: bytes) -> bytes:
-    """Of a record, which begins with it."""
     return line[_TYPE : line.index(b'"', _TYPE)]
 
 
@@ -85,7 +84,6 @@ class Frames:
         return Reader(position=after, wanted=wanted, is_resuming=True)
 
     def read(self, reader: Reader) -> bytes:
-        """What it gets in this tick; empty if there is nothing, or no time for it."""
         ring = self.ring
         told = b""
         if reader.position > ring.last:  # of another life of the gateway

@@ -47,11 +47,9 @@ class StreamFile:
 
     @property
     def dropped(self) -> int:
-        """Records that are not in the file, for want of room in memory or on the disk."""
         return self._crowded_out + self._unwritable
 
     def extend(self, lines: bytes, count: int) -> None:
-        """So many records, each as a line."""
         if self._taken - self._written + count <= self._max_pending:
             self._taken += count
             self._pending.append((lines, count))
@@ -59,7 +57,6 @@ class StreamFile:
             self._crowded_out += count
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Writes what is pending, within the time, and closes the file."""
         self._is_closing.set()
         self._thread.join(timeout_s)
 
@@ -84,7 +81,6 @@ class StreamFile:
             self._written += count
 
     def _write(self, lines: bytes) -> None:
-        """All of it or nothing."""
         if self._size >= self._max_bytes:
             self._rotate()
         rest = memoryview(lines)

@@ -20,7 +20,6 @@ class LabelSlots(Generic[L]):
         self._used_s: OrderedDict[L, float] = OrderedDict()
 
     def take(self, labels: L, *, now: float) -> bool:
-        """Whether something is to be counted under these labels."""
         if labels not in self._used_s and len(self._used_s) >= self._most:
             oldest, used_s = next(iter(self._used_s.items()))
             if now - used_s < IDLE_S:

@@ -55,7 +55,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_changes(records: Iterable[Record]) -> None:
-    """Of replicas, as the stream tells them."""
     for record in records:
         if type(record) is ReplicaChanged:
             level = logging.WARNING if record.state in _GRAVE else logging.INFO

@@ -93,7 +93,6 @@ class Room:
         self.is_cut = False
 
     def has_another(self) -> bool:
-        """Whether there is room for one more part or message; if so, that is taken."""
         if self.left < _PART_BYTES:
             self.is_cut = True
             return False
@@ -101,7 +100,6 @@ class Room:
         return True
 
     def text(self, said: str) -> str:
-        """As much of it as there is room for."""
         most = self.left // 2 - len(_MARK.encode())
         kept, size = _clean(said[: max(0, most)]), 0
         is_whole = len(kept) == len(said)
@@ -115,7 +113,6 @@ class Room:
         return kept
 
     def value(self, said: Any) -> Any:
-        """Any JSON, or the beginning of its text."""
         if isinstance(said, str):
             return self.text(said)
         encoded = bytes(said) if isinstance(said, Raw) else msgspec.json.encode(said)
@@ -173,7 +170,6 @@ def describing(
 
 
 def _output(parts: Sequence[Part], finish_reason: str, room: Room) -> bytes:
-    """What an answer said, as one message."""
     written: list[Any] = []
     reason = room.text(_REASONS.get(finish_reason, finish_reason)) if room.has_another() else ""
     for part in parts:
@@ -197,7 +193,6 @@ def _items(protocol: Protocol, fields: RequestBody, body: bytes) -> Sequence[Raw
 
 
 def _instructions(system: Raw, instructions: Raw, room: Room) -> bytes:
-    """What stands before the conversation, and not in it."""
     texts = [text for each in (system, instructions) if (text := read_said(read_as(_ANY, each)))]
     written = [_text(text, room) for text in texts if room.has_another()]
     return msgspec.json.encode(written) if written else b""
@@ -236,7 +231,6 @@ def _written(role: str, parts: list[Any], name: str | None = None) -> bytes:
 
 
 def _understood(item: dict[str, Any], room: Room) -> tuple[str, list[Any]]:
-    """The role, and the parts, of an item of any protocol."""
     kind, role = item.get("type"), item.get("role")
     if isinstance(kind, str) and kind != "message" and role is None:
         of, part = _typed(kind, item, room)
@@ -261,7 +255,6 @@ def _understood(item: dict[str, Any], room: Room) -> tuple[str, list[Any]]:
 
 
 def _asked(call: Any, room: Room) -> dict[str, Any]:
-    """A call in a message of a chat completion."""
     call = call if isinstance(call, dict) else {}
     function = call.get("function") or call.get("custom")
     function = function if isinstance(function, dict) else {}
@@ -270,7 +263,6 @@ def _asked(call: Any, room: Room) -> dict[str, Any]:
 
 
 def _typed(kind: str, item: dict[str, Any], room: Room) -> tuple[str, Any]:
-    """An item of the Responses protocol that is no message."""
     if kind == "reasoning":
         thought = "\n".join(filter(None, (read_said(item.get(field)) for field in ("summary", "content"))))
         return "assistant", _text(thought, room, "reasoning")
@@ -314,7 +306,6 @@ def _media(modality: str, part: dict[str, Any], room: Room) -> dict[str, Any]:
 
 
 def _other(kind: str, room: Room) -> dict[str, Any]:
-    """What is not known here, by its kind alone; none that the conventions give a shape."""
     return {"type": "unknown" if kind in _SHAPED else room.text(kind)}
 
 
@@ -341,5 +332,4 @@ def _result(call_id: Any, content: Any, room: Room) -> dict[str, Any]:
 
 
 def _clean(said: str) -> str:
-    """Without what is no character, half a surrogate pair: JSON can spell it, and nobody takes it."""
     return said.encode(errors="replace").decode()

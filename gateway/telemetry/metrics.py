@@ -66,7 +66,6 @@ class Metrics(Collector):
         PlatformCollector(registry=self._registry)
 
     def render(self) -> bytes:
-        """The Prometheus text format."""
         text = generate_latest(self._registry)
         return text + self._outcome.text().encode() if self._outcome is not None else text
 

@@ -187,7 +187,6 @@ class Objective:
         )
 
     def text(self) -> str:
-        """The histograms, in Prometheus' format: they have too many lines for its client."""
         return "".join(
             each.text()
             for each in (
@@ -197,7 +196,6 @@ class Objective:
         )
 
     def families(self) -> Iterator[Metric]:
-        """The rest."""
         yield counter(
             "slo_sessions", "Sessions that ended, by whether in time", [*LABELS, "met"], self.sessions
         )

@@ -80,7 +80,6 @@ def attributes_field(field: int, attributes: Attributes) -> bytes:
 
 @lru_cache(maxsize=4096, typed=True)
 def _attribute(field: int, key: str, value: Value) -> bytes:
-    """Most are the same again and again: models, replicas, small numbers."""
     return block(field, _known_text(1, key) + block(2, _value(value)))
 
 

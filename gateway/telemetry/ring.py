@@ -49,7 +49,6 @@ class Ring:
         return max(oldest.last - oldest.number + 1, self.last - self.size + 1)
 
     def extend(self, lines: bytes, count: int) -> None:
-        """So many records, each as a line of JSON."""
         self.last += count
         self._blocks.append(_Block(self.last, count, lines))
         self._bytes += len(lines)
@@ -59,7 +58,6 @@ class Ring:
             self._bytes -= len(self._blocks.popleft().lines)
 
     def lines_behind(self, number: int, limit: int) -> list[bytes]:
-        """At most so many records whose numbers follow this one; the oldest that are kept, if it is older."""
         number = max(number, self.first - 1)
         found: list[bytes] = []
         for block in self._blocks:
@@ -68,11 +66,9 @@ class Ring:
         return found[:limit]
 
     def behind(self, number: int, limit: int) -> list[Record]:
-        """The same as records."""
         return [_decoder.decode(line) for line in self.lines_behind(number, limit)]
 
     def newest_first(self) -> Iterator[Record]:
-        """Those that are kept now, whatever comes meanwhile."""
         left = self.last - self.first + 1
         for block in reversed(tuple(self._blocks)):
             newest = block.lines.splitlines()[::-1][:left]

@@ -125,7 +125,6 @@ class Spans:
         return self._flush()
 
     def end_all(self) -> list[Span]:
-        """The gateway ends: so does everything that is open, with what was last seen of it."""
         for turn in list(self._turns.values()):
             self._finish(turn.arrived.turn, self._seen_s(turn), "shutdown")
         for name in list(self._sessions):
@@ -145,7 +144,6 @@ class Spans:
     # --- sessions ------------------------------------------------------------------------------------
 
     def _session_started(self, record: rec.SessionStarted) -> None:
-        """Its first turn follows, and says which trace it is in."""
         empty = Trace(b"", b"", False, b"", "")
         self._open(record.session, _Session(empty, record, record.at_s, record.at_s, has_root=False))
 
@@ -336,7 +334,6 @@ class Spans:
 
 
 def _first_chunk_s(turn: _Turn) -> float | None:
-    """From its arrival."""
     first_s = turn.attempts[-1].first_token_s if turn.attempts else None
     return first_s - turn.arrived.at_s if first_s is not None else None
 

@@ -76,7 +76,6 @@ class Histogram:
         self._prefixes.pop(values, None)
 
     def text(self) -> str:
-        """In Prometheus' format."""
         lines = [self._head]
         for values, spread in self._spreads.items():
             *buckets, count, total = self._prefixes[values]

@@ -36,7 +36,6 @@ class Trace(NamedTuple):
 
 
 def span_id(name: str) -> bytes:
-    """Of a turn, or of what else has a name of its own."""
     return xxh3_64_digest(name.encode())
 
 
@@ -50,7 +49,6 @@ class TraceContexts:
         self._turns: OrderedDict[RequestId, tuple[str, Context]] = OrderedDict()
 
     def arrived(self, turn: RequestId, traceparent: str) -> None:
-        """What its client said."""
         if not traceparent or (context := read_traceparent(traceparent)) is None:
             return
         self._turns[turn] = (traceparent, context)

@@ -176,7 +176,6 @@ def _most_adapters(labels: str) -> int | None:
 
 
 def _whole(sums: dict[str, float], *names: str) -> int | None:
-    """Of one metric, and of those that add to it where they are there."""
     if names[0] not in sums:
         return None
     return int(sum(sums.get(name, 0.0) for name in names))

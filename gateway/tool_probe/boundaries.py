@@ -57,7 +57,6 @@ class ToolBoundaries:
     def ready(
         self, session: SessionId, turn: RequestId, call: ToolCall, *, asking: Asking = NOBODY, now: float
     ) -> None:
-        """A call's arguments are complete, and its response goes on."""
         ready = self._ready.setdefault(session, {})
         if call.id in ready or call.id in self._open.get(session, {}):
             return
@@ -76,7 +75,6 @@ class ToolBoundaries:
         asking: Asking = NOBODY,
         now: float,
     ) -> tuple[str, ...]:
-        """A response ended with these calls. Returns the names of those that are newly open."""
         ready = self._no_longer_ready(session, turn) if self._ready else {}
         if not calls and not ready:
             return ()
@@ -103,7 +101,6 @@ class ToolBoundaries:
         return tuple(names)
 
     def _no_longer_ready(self, session: SessionId, turn: RequestId) -> dict[str, OpenCall]:
-        """The turn's calls that were ready, by id."""
         of_session = self._ready.get(session, {})
         found = {call_id: call for call_id, call in of_session.items() if call.turn == turn}
         for call_id in found:
@@ -121,7 +118,6 @@ class ToolBoundaries:
         asking: Asking = NOBODY,
         now: float,
     ) -> None:
-        """A response ended whose text asks for these tools."""
         calls = [ToolCall(f"{turn}#{number}", name) for number, name in enumerate(names)]
         self.opened(session, turn, calls, asking=asking, now=now)
 
@@ -150,7 +146,6 @@ class ToolBoundaries:
         return ClosedCalls(tuple([c.name for c in closed]), now - first_s, tuple(closed))
 
     def forget(self, session: SessionId) -> None:
-        """The session ended, or moved on without answering its calls."""
         for calls in (self._open.pop(session, {}), self._ready.pop(session, {})):
             for call in calls.values():
                 self.traced.forget(call)

@@ -42,7 +42,6 @@ class OpenCall(msgspec.Struct, eq=False):
 
     @property
     def is_in_text(self) -> bool:
-        """Its answer asks for it in its text, and the id is ours."""
         return self.id.startswith(f"{self.turn}#")
 
 
@@ -80,11 +79,9 @@ class Phase(msgspec.Struct, eq=False):
 
     @property
     def is_told(self) -> bool:
-        """A span of one of its calls came."""
         return any(call.took_s is not None for call in self.calls)
 
     def run_of(self, call: OpenCall) -> ToolRun:
-        """What a call's own span teaches."""
         assert call.took_s is not None
         run, count = self.run, len(self.calls)
         return ToolRun(

@@ -99,7 +99,6 @@ class Durations:
         observation_bytes: int = 0,
         has_failed: bool = False,
     ) -> None:
-        """Calls by these names, side by side, were answered after so long with so much."""
         if not names:
             return
         name = self.slowest(agent, names)
@@ -109,7 +108,6 @@ class Durations:
             known.add(duration_s, size, has_failed=has_failed)
 
     def of(self, agent: int, name: str) -> Tool:
-        """The best that is known of it."""
         for key in ((agent, name[:_NAME]), (ANY_AGENT, name[:_NAME])):
             known = self._tools.get(self._owner, key)
             if known is not None and known.durations.weight >= _ENOUGH:
@@ -117,7 +115,6 @@ class Durations:
         return self._all
 
     def slowest(self, agent: int, names: Sequence[str]) -> str:
-        """The one of them that is expected to take longest."""
         if len(names) == 1 or len(set(names)) == 1:
             return names[0]
         return max(names, key=lambda name: self.of(agent, name).lately_s)

@@ -65,7 +65,6 @@ class HostMeter:
 
 
 def runnable(stat: str) -> int | None:
-    """Processes that run or wait for a core."""
     found = re.search(r"^procs_running (\d+)", stat, re.MULTILINE)
     return int(found[1]) if found else None
 
@@ -87,7 +86,6 @@ def waiting_share(pressure: str) -> float:
 
 
 def _used(before: Sample, after: Sample) -> float | None:
-    """Cores, in the mean."""
     first, last = (re.search(r"^usage_usec (\d+)", each.cpu_stat, re.MULTILINE) for each in (before, after))
     passed_s = after.at_s - before.at_s
     if first is None or last is None or passed_s <= 0:

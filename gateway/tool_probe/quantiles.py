@@ -72,17 +72,14 @@ class LogQuantiles:
 
     @property
     def weight(self) -> float:
-        """How many observations it stands for."""
         return self._weight / self._gain
 
     @property
     def mu(self) -> float:
-        """Mean of the logarithms; of the least value, before the first observation."""
         return self._sum / self._weight if self._weight else self._log_low
 
     @property
     def sigma(self) -> float:
-        """Deviation of the logarithms; a wide guess of it while little is known."""
         if not self._weight:
             return _PRIOR_SIGMA
         weight = self.weight

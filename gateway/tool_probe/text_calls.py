@@ -66,7 +66,6 @@ class TextCalls:
         return len(self._runs_code)
 
     def names(self, agent: int, facts: RequestFacts, answer: Answer) -> tuple[str, ...]:
-        """Of the tools that the answer's text asks for."""
         if facts.tool_count or answer.tool_calls:
             return ()
         manner = answer.utterance.manner
@@ -88,13 +87,11 @@ class TextCalls:
         return True
 
     def doubted(self, turn: RequestId, block: Block) -> None:
-        """This turn's answer is a code block, of a type that is not known to run code."""
         self._open[turn] = block
         if len(self._open) > _MAX_OPEN:
             self._open.popitem(last=False)
 
     def came(self, went_on: RequestId, turn: RequestId, new: NewItems, *, now: float) -> list[LateCalls]:
-        """A conversation went on from one turn with another one. What is known by now to have been calls."""
         block = self._open.pop(went_on, None)
         if block is None:
             return []

@@ -90,7 +90,6 @@ class TracedCalls:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[OpenCall]:
-        """The calls that a span may still explain."""
         return (call for _, call, _ in self._calls.items())
 
     # --- what is seen in the traffic ---------------------------------------------------------------
@@ -104,7 +103,6 @@ class TracedCalls:
             self._unindex(dropped)
 
     def closed(self, calls: tuple[OpenCall, ...], run: ToolRun, *, now: float) -> list[ToolRun]:
-        """The results of these calls came. What is to be learned now, of these and of earlier ones."""
         if not self.is_on:
             return [run]
         runs = self._overdue(now=now)
@@ -227,6 +225,5 @@ def _are_of_several(calls: list[OpenCall]) -> bool:
 
 
 def _longest_s(call: OpenCall, *, now: float) -> float:
-    """How long it can have taken."""
     over_s = call.phase.closed_s if call.phase is not None else now
     return (over_s - call.asking.arrived_s) * _SLACK + _SLACK_S

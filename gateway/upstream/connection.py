@@ -139,7 +139,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.done.fail(AnswerCut("the replica stopped sending"))
 
     def take_whole(self) -> list[bytes] | None:
-        """The body, if all of it came with the head; for whom no sink is needed."""
         return self._read if self._is_whole else None
 
     def put_back(self, body: bytes) -> None:
@@ -160,7 +159,6 @@ class UpstreamConnection(asyncio.Protocol):
         return self.state is State.SWITCHED
 
     def take_rest(self) -> bytes:
-        """What came behind that head."""
         rest = b"".join((*self._read, self._rest))
         self._read.clear()
         self._rest = b""
@@ -179,7 +177,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        """A slice of what was read before, if there is any, else from the transport."""
         if not self._rest:
             self._let_in(True)
         elif self._slice is None:
@@ -328,7 +325,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._tell_broken(what)
 
     def _tell_broken(self, what: str) -> None:
-        """Whoever waits, if anybody does."""
         if self.head is None:
             self.head_came.fail(AnswerMissing(f"the replica {what}"))
             return

@@ -57,7 +57,6 @@ class Discovery:
         return [Address.of_backend(url).url for url in urls]
 
     def _resolve(self) -> list[str]:
-        """Every address of the name; in Kubernetes, that is of a headless service."""
         assert self._config.dns is not None
         scheme, name, port = self._config.address()
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)

@@ -86,7 +86,6 @@ class EngineWatch:
             await self._session.close()
 
     async def watch(self, replica: Replica) -> None:
-        """Asks it for as long as it is a member."""
         while self._replicas.get(replica.id) is replica:
             pause_s = self._config.engine_period_s
             if replica.id in self._engines:

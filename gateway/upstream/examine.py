@@ -86,7 +86,6 @@ async def examine(
 
 
 async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFacts | None, str]:
-    """As a health check of the gateway finds it, at the first attempt; or why it is down."""
     found: asyncio.Future[tuple[ReplicaFacts | None, str]] = asyncio.get_running_loop().create_future()
 
     def tell(facts: ReplicaFacts | None, why: str = "") -> None:

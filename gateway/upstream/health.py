@@ -82,7 +82,6 @@ class HealthChecks:
             await self._session.close()
 
     def check_now(self, replica: ReplicaId) -> None:
-        """A request to it has just failed."""
         if (wake := self._wake.get(replica)) is not None:
             wake.set()
 
@@ -98,7 +97,6 @@ class HealthChecks:
         return {"object": "list", "data": list(self._cards().values())}
 
     def card_of(self, model: str) -> dict[str, Any] | None:
-        """Of a name of the operator's."""
         return self._cards().get(model) if model in self._named else None
 
     def _cards(self) -> dict[str, dict[str, Any]]:
@@ -110,7 +108,6 @@ class HealthChecks:
         return cards | {model["id"]: model for listing in found for model in listing}
 
     async def watch(self, replica: Replica) -> None:
-        """Checks it for as long as it is a member."""
         wake = self._wake[replica.id] = asyncio.Event()
         while self._replicas.get(replica.id) is replica:
             await self._check(replica)
@@ -124,7 +121,6 @@ class HealthChecks:
                 wake.clear()
 
     def left(self, replica: ReplicaId) -> None:
-        """It is no member any more, nor watched; who comes under its name is somebody else."""
         for known in (self._facts, self._models, self._failures):
             known.pop(replica, None)
         self._wake.pop(replica, None)
@@ -242,7 +238,6 @@ def vllm_abilities(version: str) -> Abilities:
 
 
 def _describe(error: BaseException) -> str:
-    """Without addresses: it is told in records."""
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, aiohttp.ClientConnectorError):

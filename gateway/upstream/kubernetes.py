@@ -103,7 +103,6 @@ class KubernetesDiscovery:
                 await self._pause(error.retry_after_s if isinstance(error, ApiError) else 0.0)
 
     async def _open(self) -> aiohttp.ClientSession:
-        """For each attempt: certificates are renewed while we run."""
         tls = await asyncio.to_thread(self._trusted) if self._config.api.startswith("https:") else True
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls, limit=2),
@@ -117,7 +116,6 @@ class KubernetesDiscovery:
         return ssl.create_default_context(cafile=self._config.ca_file)
 
     async def _list(self, session: aiohttp.ClientSession) -> str:
-        """The resource version at which it was so."""
         found: list[EndpointSlice] = []
         query, version = "", ""
         while True:
@@ -155,7 +153,6 @@ class KubernetesDiscovery:
             raise ApiError("a watch ended at once")
 
     def _take(self, event: WatchEvent) -> str:
-        """The resource version that it tells."""
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
             raise _error(status.code, status.message)
@@ -239,7 +236,6 @@ def _error(status: int, message: str, *, retry_after_s: float = 0.0) -> ApiError
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines that are not empty. What follows the last one is the beginning of what did not come."""
     kept = bytearray()
     async for some in content.iter_any():
         kept += some

@@ -87,7 +87,6 @@ class KvIndex:
         self.next = number + 1
 
     def restart(self) -> None:
-        """The engine begins anew, and with it the numbers."""
         self._clear()
         self.next = 0
 

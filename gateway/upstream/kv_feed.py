@@ -107,7 +107,6 @@ class KvFeed:
         self._has_changed = True
 
     async def _replay(self, context: Any, endpoint: str) -> None:
-        """Applies what the engine still has, from the next batch on."""
         replay = context.socket(SocketType.DEALER)
         replay.setsockopt(SocketOption.RCVHWM, self._config.backlog)
         replay.connect(endpoint)

@@ -49,7 +49,6 @@ class LocalFaults:
         self._spells.clear()
 
     def lasting(self, *, now: float) -> list[str]:
-        """The kinds that last."""
         return sorted(
             kind
             for kind, (first, last) in self._spells.items()

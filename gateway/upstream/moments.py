@@ -48,7 +48,6 @@ class Moment:
 
 
 async def in_task(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that awaits moments, for one that runs as a task."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     async def tell() -> None:

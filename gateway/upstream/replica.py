@@ -149,7 +149,6 @@ class Replica:
         )
 
     def follow(self, config: UpstreamConfig, *, api_key: str | None) -> None:
-        """As it was given them at first; for whatever begins from now on."""
         self._config = config
         self.api_key = api_key
 
@@ -254,7 +253,6 @@ class Replica:
         return None
 
     async def _connect(self) -> UpstreamConnection:
-        """In a task of its own: the waiting coroutine is none, and a timeout needs one."""
         connecting = asyncio.get_running_loop().create_task(self._open())
         try:
             fresh = await connecting
@@ -344,7 +342,6 @@ def _shown(url: str) -> str:
 
 
 def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:
-    """Whoever asked for this connection is gone."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().abort()
 

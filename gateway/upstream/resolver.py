@@ -42,7 +42,6 @@ class Resolver:
         return self._known
 
     async def others(self, failed: tuple[str, ...]) -> tuple[str, ...]:
-        """After connections to these have failed: those that DNS names now, beside them."""
         if self._is_name and asyncio.get_running_loop().time() - self._asked_at > _FRESH_S:
             with contextlib.suppress(OSError):
                 await _result_of(self._look())

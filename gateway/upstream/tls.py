@@ -28,7 +28,6 @@ class PeerTls(NamedTuple):
 
     @classmethod
     def of(cls, config: SharedConfig) -> "PeerTls":
-        """Blocks; raises OSError."""
         if config.peer_tls_certificate is None:
             return cls()
         server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=config.peer_tls_ca)

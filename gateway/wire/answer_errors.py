@@ -14,7 +14,6 @@ _WORDS: Final = (
 
 
 def error_status(error: object) -> int:
-    """By its number; else by its name; else it is the server's."""
     if not isinstance(error, dict):
         return UNKNOWN
     for field in _FIELDS:

@@ -93,7 +93,6 @@ class Oversized(ValueError):  # noqa: N818 - what the body is
 
 
 def structure_of(data: bytes, start: int = 0, end: int | None = None) -> int:
-    """How many values there are at most."""
     return data.count(b",", start, end) + data.count(b"[", start, end) + data.count(b"{", start, end)
 
 
@@ -130,7 +129,6 @@ def decode_body(body: bytes, *, is_responses: bool) -> RequestBody:
 
 
 def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, RequestBody]:
-    """The same in slices."""
     yield from measuring(body)
     return _decode(body, is_responses=is_responses)
 
@@ -168,7 +166,6 @@ def _most_items(fields: RequestBody) -> int:
 
 
 def items_of(fields: RequestBody) -> Sequence[Raw]:
-    """The items of a conversation; none where it is a bare text."""
     if not isinstance(fields, ResponsesBody):
         return fields.messages or ()
     return () if isinstance(fields.input, str) else fields.input or ()

@@ -172,14 +172,12 @@ class ChatReader:
             _keep_call(key, call, call_id, sighting.said)
 
     def _close_calls(self, choice: int, sighting: Sighting) -> None:
-        """Those of this choice without arguments, or with such as are no object."""
         for place, (call_id, _) in self._open_calls.items():
             if place[0] == choice:
                 sighting.close_call((place, call_id))
 
 
 def _piece_of(data: bytes) -> Piece | None:
-    """Of an answer's first choice, or of any choice's call."""
     completion = _COMPLETION.decode(data)
     choices = completion.choices or []
     if completion.usage is not None or completion.error not in _NOTHING or len(choices) != 1:
@@ -214,7 +212,6 @@ def _arguments_in(choice: int, calls: list[_Call]) -> Piece | None:
 
 
 def _keep(choice: _Choice, said: Said | None) -> None:
-    """What a choice says beside its calls."""
     message = choice.delta or choice.message
     if said is None or choice.index:
         return
@@ -243,7 +240,6 @@ def _keep_call(place: object, call: _Call, call_id: str | None, said: Said) -> N
 
 
 def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
-    """A call that is whole."""
     function = call.function or call.custom
     if function is not None:
         key = call.id or call.index
@@ -264,7 +260,6 @@ def _read_arguments(call: object, function: _Function, sighting: Sighting) -> No
 
 
 def read_said(content: object) -> str | None:
-    """The text of a message: text, or a list of parts."""
     if type(content) is str:
         return content
     if not isinstance(content, list):

@@ -56,18 +56,15 @@ def read_header_claims(service_class: str | None, deadline: str | None) -> Claim
 
 
 def with_malformed(claims: Claims | None, what: str) -> Claims:
-    """The same, and something else that could not be read."""
     known = claims or Claims()
     return msgspec.structs.replace(known, malformed=(*known.malformed, what))
 
 
 def has_claims(body: RequestBody) -> bool:
-    """Whether the body has a field that may claim something."""
     return not (body.service_tier is body.vllm_xargs is body.agent_hint is ABSENT)
 
 
 def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
-    """What the headers claim, and what the body adds to it."""
     known = claims or Claims()
     tier = None
     malformed = [*known.malformed]

@@ -39,7 +39,6 @@ _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\xed[\xa0-\xbf][\x8
 
 
 def is_utf8(body: bytes) -> bool:
-    """Whether it can be spliced into as it is: no byte order mark, nothing wider."""
     return json.detect_encoding(body) == "utf-8"
 
 
@@ -133,7 +132,6 @@ def _stops(copy: bytearray, skip: "re.Pattern[bytes]", *marks: bytes) -> Iterato
 
 
 def _end(pattern: "re.Pattern[bytes]", copy: bytearray, at: int, *marks: bytes) -> int:
-    """Of what the pattern passes over, a piece at most; all is passed over that has none of the marks."""
     piece_end = min(at + _PIECE_BYTES, len(copy))
     if marks and all(copy.find(mark, at, piece_end) < 0 for mark in marks):
         return piece_end

@@ -186,7 +186,6 @@ def _first(values: Mapping[str, str], places: tuple[str, ...]) -> str | None:
 
 
 def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, str]:
-    """Everything that was sent, by the names that the table uses."""
     values = dict(headers)
     if "x-codex-turn-metadata" in values:
         _add_fields(values, "x-codex-turn-metadata", values["x-codex-turn-metadata"])

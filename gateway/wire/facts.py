@@ -239,7 +239,6 @@ def unread_facts(
 def _placing_facts(
     endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes
 ) -> RequestFacts:
-    """What says where a request may go."""
     is_background = is_true(fields.background)
     stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
@@ -263,7 +262,6 @@ def _with_session_facts(
     items: Sequence[Raw],
     said: tuple[Transcript, Echoes],
 ) -> RequestFacts:
-    """Also what says of which session it is, and what of that."""
     transcript, echoes = said
     is_bare_text = isinstance(fields, ResponsesBody) and isinstance(fields.input, str)
     return msgspec.structs.replace(
@@ -323,7 +321,6 @@ def _state_ids(
 
 
 def _references(items: Sequence[Raw]) -> list[str]:
-    """The ids of items that stand for stored ones, newest first."""
     ids: list[str] = []
     for raw in reversed(items):
         if len(memoryview(raw)) > _MAX_REFERENCE_BYTES or _REFERENCE_TYPE not in bytes(raw):

@@ -15,7 +15,6 @@ def read_form_field(content_type: str, body: bytes, name: str) -> str | None:
 
 
 def find_form_field(content_type: str, body: bytes, name: str) -> tuple[int, int] | None:
-    """Where the first part of that name begins and ends, with the line end behind it."""
     match = _BOUNDARY.search(content_type)
     if match is None:
         return None

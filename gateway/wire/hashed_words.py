@@ -116,7 +116,6 @@ def hash_words(value: Any) -> Any:
 
 
 def hash_all_words(value: Any) -> Any:
-    """The same, for a recording that has them."""
     if isinstance(value, Words):
         texts = [
             TextHashes(len(text), frozenset(_keyed(probe([text]))), frozenset(_keyed(lone_phrases(text))))

@@ -69,7 +69,6 @@ def text_hash(text: str) -> int:
 
 
 def digest_all(pieces: Iterable[bytes | Raw]) -> list[int]:
-    """Of each piece."""
     hashes = inner_digests(pieces)
     return hashes if _key[0] is None else list(map(keyed, hashes))
 

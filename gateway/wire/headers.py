@@ -13,7 +13,6 @@ def get_header(headers: RawHeaders, lower_name: bytes) -> str | None:
 
 
 def select_headers(headers: RawHeaders, lower_names: frozenset[bytes]) -> dict[str, str]:
-    """Those fields whose lower-case name is wanted, in one pass; the first of each name wins."""
     selected: dict[str, str] = {}
     for name, value in headers:
         lower_name = name.lower()

@@ -86,7 +86,6 @@ class Inflater:
 
 
 def _inflate(stream: "_Stream | zstd.ZstdDecompressor", chunk: bytes) -> tuple[bytes, bytes, bool]:
-    """A piece, what is left of the chunk, and whether there may be more without another one."""
     try:
         piece = stream.decompress(chunk, _PIECE_BYTES)
     except (zlib.error, zstd.ZstdError) as error:
@@ -100,7 +99,6 @@ def _inflate(stream: "_Stream | zstd.ZstdDecompressor", chunk: bytes) -> tuple[b
 
 
 def inflated_limit_bytes(deflated_bytes: int) -> int:
-    """What a body of a client may inflate to."""
     return min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * deflated_bytes))
 
 

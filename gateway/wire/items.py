@@ -125,7 +125,6 @@ def is_large(raw: Raw) -> bool:
 
 
 def _outline(raw: Raw) -> Item:
-    """An item too large to be read, such as an image: its kind, and its content as it came."""
     outline = read_as(_OUTLINE, raw)
     if outline is None:
         return _NO_ITEM
@@ -141,7 +140,6 @@ def _known_ids(ids: list[Any]) -> tuple[str, ...]:
 
 
 def user_item(text: str) -> Item:
-    """The item that a bare text stands for."""
     return _item(USER, [text], [], [])
 
 
@@ -167,7 +165,6 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
 
 
 def _looks(said: str) -> tuple[int, ...]:
-    """Blanks differ between two tellings of the same."""
     head, tail = " ".join(said[: 4 * _LOOK].split()), " ".join(said[-4 * _LOOK :].split())
     return (hash_text(head[:_LOOK]), hash_text(tail[-_LOOK:])) if head and tail else ()
 
@@ -222,7 +219,6 @@ def read_texts(raw: Raw | bytes) -> list[str]:
 
 
 def understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
-    """Kind, texts, the calls and results as plain values, and their ids."""
     if type(item) is not dict:  # `isinstance` costs a call, and what was decoded is of no other type
         return NOTHING, [], [], []
     kind = item.get("type")
@@ -260,7 +256,6 @@ def _understand_typed(kind: str, item: dict[str, Any]) -> tuple[int, list[str], 
 
 
 def _read_calls(said: Any, calls: list[Any], ids: list[Any]) -> None:
-    """Those that a message of the model's makes."""
     for call in said if type(said) is list else ():
         if type(call) is dict:
             function = call.get("function") or call.get("custom") or {}
@@ -311,7 +306,6 @@ def canonical_arguments(arguments: Any) -> Any:
 
 
 def argument_texts(arguments: Any, depth: int = _MAX_DEPTH) -> Iterator[str]:
-    """Every text in the arguments of a call."""
     if isinstance(arguments, str):
         yield arguments
     elif depth and isinstance(arguments, dict | list):

@@ -63,7 +63,6 @@ def _event(protocol: Protocol, status: int, error: dict[str, object]) -> bytes:
 
 
 def _error_in(body: bytes) -> dict[str, object] | None:
-    """As the protocols have it, or as older servers do: without a layer around it."""
     try:
         told = msgspec.json.decode(body)
     except UNREADABLE:

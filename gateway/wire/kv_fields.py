@@ -61,12 +61,10 @@ def _has_field(body: RequestBody, plain: bytes) -> bool:
 
 
 def _is_ambiguous(name: str, plain: bytes) -> bool:
-    """Whether a body that has a field of this name may have another one."""
     return plain.count(_QUOTED[name]) != 1 or _is_escaped(plain)
 
 
 def may_have_kv_fields(data: bytes) -> Generator[None, None, bool]:
-    """In slices, of a body that nobody reads here: whether an engine might find one in it."""
     for start in range(0, len(data), _PIECE_BYTES):
         if _may_name(data[start : start + _PIECE_BYTES + _OVERLAP_BYTES]):
             return True

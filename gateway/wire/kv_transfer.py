@@ -41,7 +41,6 @@ class Connector:
     computed the prompt (vLLM's `remote_prefill_cached_tokens`)."""
 
     def prefill_fields(self) -> Mapping[str, Raw]:
-        """For the body of the prefill leg, beside those that ask for one token."""
         return {}
 
     def decode_fields(self, answer: bytes) -> dict[str, Raw] | None:

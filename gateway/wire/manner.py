@@ -47,7 +47,6 @@ _VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")
 
 
 def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
-    """Of an answer's text, and of the arguments of its native calls."""
     if not spoken and not arguments:
         return NO_MANNER
     lead, close, asks = _hash([_word(spoken).lower()]), _close(spoken), "?" in spoken[-_END:]
@@ -86,7 +85,6 @@ def _tagged(spoken: str) -> tuple[list[str], list[str]] | None:
 
 
 def _actions(spoken: str) -> tuple[list[str], list[str]] | None:
-    """The first one counts: what stands behind it, a model has made up."""
     if _INPUT not in spoken:
         return None
     for line in _ACTION.finditer(spoken):

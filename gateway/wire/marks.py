@@ -94,14 +94,12 @@ def _phrases(text: str) -> list[int]:
 
 
 def lone_phrases(text: str) -> frozenset[int]:
-    """The marks of whatever phrase stands alone on a line, or behind a label there."""
     return frozenset(
         _mark(words) for line in text.splitlines() for words in _lines_of(line) if len(words) <= WINDOW
     )
 
 
 def _lines_of(line: str) -> list[list[bytes]]:
-    """The words of a line without tags and list numbers; and those behind its label."""
     if "<" in line:
         line = _TAG.sub(" ", line)
     if len(line) > _MAX_LINE_CHARS:
@@ -120,7 +118,6 @@ def _mark(words: list[bytes]) -> int:
 
 
 def _spread(plain: bytes) -> tuple[int, ...]:
-    """Evenly spread windows, found without looking at what is between them."""
     last = plain[-_WINDOW_BYTES:].split()[1:][-WINDOW:]
     windows = [plain[:_WINDOW_BYTES].split()[:-1][:WINDOW]]
     for at in range(1, MAX_MARKS - 1):
@@ -130,7 +127,6 @@ def _spread(plain: bytes) -> tuple[int, ...]:
 
 
 def _plain(text: str) -> bytes:
-    """The words of a text, with nothing but blanks between them."""
     if text.isascii():
         return text.encode().translate(_WORDS_AND_BLANKS)
     return " ".join(_WORD.findall(text)).encode("utf-8", "replace")

@@ -35,7 +35,6 @@ def with_model(body: bytes, model: str) -> bytes:
 
 
 def with_model_in_form(content_type: str, body: bytes, model: str) -> bytes:
-    """The same of a multipart form."""
     span = find_form_field(content_type, body, "model")
     if span is None:
         return body

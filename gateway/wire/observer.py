@@ -158,7 +158,6 @@ class _Observer:
         self._sighting.said = said
 
     def _begin(self) -> None:
-        """Nothing was seen, after all."""
         said = self._sighting.said
         self._sighting = Sighting()
         if said is not None:

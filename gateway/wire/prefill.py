@@ -32,7 +32,6 @@ _CLIENTS_TOOLS: Final = frozenset(("function", "custom", "namespace"))
 
 
 def may_have_leg(protocol: Protocol) -> bool:
-    """Whether a request that is about to be sent may have its prompt computed by another one before."""
     return protocol in (Protocol.CHAT, Protocol.COMPLETIONS, Protocol.MESSAGES, Protocol.RESPONSES)
 
 
@@ -46,7 +45,6 @@ def needs_more_than_its_prompt(fields: Mapping[str, Raw], protocol: Protocol) ->
 
 
 def for_one_token(fields: Mapping[str, Raw], protocol: Protocol = Protocol.CHAT) -> dict[str, Raw]:
-    """The fields of a body, of a request for its prompt."""
     kept = {name: value for name, value in fields.items() if name not in _NOT_FOR_ONE_TOKEN}
     if protocol is Protocol.RESPONSES:
         return {**kept, "max_output_tokens": _ONE, "stream": _FALSE, "store": _FALSE, "background": _FALSE}

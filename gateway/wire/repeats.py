@@ -45,7 +45,6 @@ def read_step(answer: Iterable[Raw], news: Iterable[Raw]) -> tuple[int, int]:
 
 
 def _read(raw: Raw) -> tuple[int, list[str], list[Any]]:
-    """Kind, texts, and calls or results without their ids."""
     if is_large(raw):
         return TOOL, [], [digest(raw)]
     try:
@@ -65,7 +64,6 @@ def _digest(values: list[Any]) -> int:
 
 
 def _asked(text: str) -> str:
-    """Of a text that calls tools, what it calls; else all of it."""
     blocks = text.split(_FENCE)[1::2]
     if blocks:
         return _FENCE.join(blocks)

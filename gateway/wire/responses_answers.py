@@ -114,7 +114,6 @@ class ResponsesReader:
         self.learn = self._pieces.learn
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
-        """What is said comes again, whole, in a later event; so do arguments, but a call may start before."""
         if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
             return False
         pieces = self._pieces
@@ -182,7 +181,6 @@ def _is_one(event: bytes) -> bool:
 
 
 def _piece_of(data: bytes) -> Piece | None:
-    """Of a call's arguments, in an event that is numbered, as vLLM writes it."""
     if not data.endswith(_CALL_ENDS):
         return None
     piece = _PIECE.decode(data)
@@ -226,7 +224,6 @@ def _read_item(item: _Item, sighting: Sighting) -> None:
 
 
 def _keep(place: int, item: _Item, said: Said) -> None:
-    """Of an item that is whole."""
     kind = item.type or ""
     if kind == "message":
         said.add(place, Kind.TEXT, read_said(item.content))

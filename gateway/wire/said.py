@@ -46,7 +46,6 @@ class Said:
         self.begin()
 
     def begin(self) -> None:
-        """Nothing was said yet, after all: the answer is read anew."""
         self._parts: dict[object, Part] = {}
         self.size = 0
         """Bytes."""
@@ -65,7 +64,6 @@ class Said:
         field: str = "",
         signature: str | None = None,
     ) -> None:
-        """A piece of the part at this place, whatever the protocol tells parts apart by."""
         if self.is_full:
             return
         part = self._parts.get(place)
@@ -83,23 +81,19 @@ class Said:
         self.is_full = self.size + len(part.signature) > self.max_bytes
 
     def _beginning(self, encoded: bytes) -> bytes:
-        """As many whole characters as there is room for."""
         end = self.max_bytes - self.size
         while end and encoded[end] & 0xC0 == 0x80:
             end -= 1
         return encoded[:end]
 
     def give_up(self) -> None:
-        """It says something that is not known here."""
         self.is_known = False
 
     @property
     def parts(self) -> list[Part]:
-        """In order; those that say nothing are left out."""
         return [part for part in self._parts.values() if part.kind is Kind.CALL or part.data]
 
     @property
     def is_whole(self) -> bool:
-        """It says something, and all of it is known; every call has an id and a name."""
         parts = self.parts if self.is_known and not self.is_full else []
         return bool(parts) and all(part.id and part.name for part in parts if part.kind is Kind.CALL)

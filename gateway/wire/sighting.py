@@ -62,7 +62,6 @@ class Sighting:
         self._bytes_left = MAX_SAID_BYTES
 
     def fail(self, error: object, finish_reason: str = ERROR_FINISH) -> None:
-        """It reports an error, and nothing more is expected of it: many clients leave then."""
         self.finish_reason, self.has_terminal = finish_reason, True
         self.error_status = error_status(error)
 
@@ -99,7 +98,6 @@ class Sighting:
                     self._scan(key)
 
     def add_names(self, response_id: object, model: object) -> None:
-        """What the answer calls itself and its model, if it says; the first time counts."""
         if self.response_id is None and isinstance(response_id, str) and is_well_formed_id(response_id):
             self.response_id = response_id
         if self.model is None and isinstance(model, str) and model:
@@ -113,7 +111,6 @@ class Sighting:
             self.state_ids.append(state_id)
 
     def add_text(self, text: str | None) -> None:
-        """A piece of what the response says to its reader."""
         if text:
             piece = text.encode("utf-8", "surrogatepass")
             self._bytes_left -= len(piece)
@@ -140,7 +137,6 @@ class Sighting:
         return b"}" in encoded and self._scan(call)
 
     def set_arguments(self, call: object, whole: str) -> None:
-        """The arguments of a call, which may have come in pieces before."""
         known = self._arguments.get(call)
         if known is not None:
             self._bytes_left += len(known)
@@ -150,7 +146,6 @@ class Sighting:
         self.add_arguments(call, whole)
 
     def _scan(self, key: object) -> bool:
-        """Looks for the end in what came since the last time."""
         opened = self._open_calls.get(key)
         if opened is None or opened.end is None or not opened.end.feed(self._unseen(key, opened)):
             return False
@@ -164,7 +159,6 @@ class Sighting:
         return unseen
 
     def close_call(self, key: object) -> None:
-        """Nothing more comes of this call's arguments. An object that has not ended is not complete."""
         opened = self._open_calls.get(key)
         if opened is None:
             return
@@ -187,7 +181,6 @@ class Sighting:
         return bool(self._said or self._arguments)
 
     def merge_usage(self, prompt: int | None, cached: int | None, output: int | None) -> None:
-        """Later counts replace earlier ones, number by number: streams repeat them as they grow."""
         old = self.usage
         self.usage = Usage(
             prompt_tokens=old.prompt_tokens if prompt is None else prompt,
@@ -211,7 +204,6 @@ class Sighting:
         )
 
     def _forget_said(self) -> None:
-        """It is too much, and so is all that follows."""
         self._said.clear()
         self._arguments.clear()
         self._open_calls.clear()

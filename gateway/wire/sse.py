@@ -24,7 +24,6 @@ class EventSplitter:
 
     @property
     def is_between_events(self) -> bool:
-        """Nothing is pending, and what comes next is the start of an event."""
         return not (self._pending or self._ends_in_cr or self.is_stopped)
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -54,7 +53,6 @@ class EventSplitter:
         return self._within_limit(complete)
 
     def finish(self) -> list[bytes]:
-        """What is left when the stream ends: an event without its empty line, or a piece of one."""
         block = bytes(self._pending)
         self._pending.clear()
         return [] if self.is_stopped or not block else [block]

@@ -60,7 +60,6 @@ class TextGap:
             return None
 
     def with_text(self, text: str) -> bytes:
-        """An event with this text, which needs no escapes."""
         return b"%s%s%s" % (self._before, text.encode(), self._after)
 
 
@@ -125,7 +124,6 @@ class Pieces:
             return
 
     def _is_right(self, gap: TextGap, piece: Piece) -> bool:
-        """Whether whatever stands there is the piece: another text is tried out."""
         other = "" if piece.text else "?"
         return self._piece_of(_data_of(gap.with_text(other))) == piece._replace(text=other)
 
@@ -135,7 +133,6 @@ def _data_of(event: bytes) -> bytes:
 
 
 def _around(event: bytes, start: bytes) -> TextGap | None:
-    """The first text of the field that begins so."""
     at = end = event.find(start) + len(start)
     if at < len(start):
         return None

@@ -18,7 +18,6 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 
 
 def read_tool_times(value: str) -> tuple[tuple[ToolSpan, ...], bool]:
-    """What it says, and whether all of it could be read."""
     if not value:
         return (), True
     told = [_read(each) for each in value.split(",", _MAX_CALLS)]

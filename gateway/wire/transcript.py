@@ -84,7 +84,6 @@ class TranscriptReader:
     def reading(
         self, fields: RequestBody, items: Sequence[Raw]
     ) -> Generator[None, None, tuple[Transcript, Echoes]]:
-        """The same in slices."""
         raws = items.hashes if isinstance(items, Items) else digest_all(items)
         agent, agent_type = self._agent(fields, items, raws)
         if isinstance(fields, ResponsesBody) and isinstance(fields.input, str):
@@ -110,7 +109,6 @@ class TranscriptReader:
         return transcript, echoes
 
     def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint, news: range) -> Echoes:
-        """Of the items behind the model's newest, and of those from its newest calls on."""
         newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
         before = min(found.called, news.start - 1)
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
@@ -184,7 +182,6 @@ class TranscriptReader:
         return found
 
     def _item(self, raws: Sequence[int], items: Sequence[Raw], at: int) -> Item:
-        """By its hash, if that is known."""
         key = raws[at]
         item = self._items.newer.get(key) or self._items.get(key)
         if item is None:
@@ -193,7 +190,6 @@ class TranscriptReader:
         return item
 
     def _agent(self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]) -> tuple[int, int]:
-        """The agent, and its type."""
         stated = (
             digest(fields.system) if fields.system is not ABSENT else 0,
             digest(fields.instructions) if fields.instructions is not ABSENT else 0,

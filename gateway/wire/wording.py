@@ -55,7 +55,6 @@ class Marked:
         self.probes: Memory[tuple[frozenset[int], frozenset[int]]] = Memory(_MAX_REMEMBERED)
 
     def read_asked(self, key: int, raw: Raw | bytes) -> tuple[int, ...]:
-        """The marks of an item's last text; what stands before it is preamble more often than not."""
         known = self.asked.get(key)
         if known is None:
             texts = read_texts(raw)
@@ -263,7 +262,6 @@ def share_of(texts_chars: Sequence[int], size: int, *, is_set_off: bool) -> floa
 
 
 def find_ids(texts: Sequence[str]) -> tuple[int, ...]:
-    """What looks like a call's id: a history that is told as a text may name the calls in it."""
     words = [word for text in texts for word in reversed(_ID.findall(text[-MAX_CHARS:]))]
     found = [word for word in words if len(word) <= _MAX_ID_CHARS and not word.isalpha()]
     return tuple(map(hash_text, dict.fromkeys(found[:_MAX_IDS])))

@@ -35,10 +35,8 @@ class AgentType(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> int:
-        """Among the types of its owner; the same in every process."""
         return hash((self.kind, self.client, self.is_child))
 
     @property
     def family(self) -> tuple[TenantId, int, bool]:
-        """All of the owner's types of the same client software."""
         return self.owner, self.client, self.is_child

@@ -158,7 +158,6 @@ def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
 
 
 def _was_told(turn: Turn, traces: Traces, facts: RequestFacts) -> bool:
-    """Whether the conversation holds an answer of this turn's session that nobody else was given."""
     agent, blocks = facts.transcript.agent, iter(facts.transcript.blocks)
     for block in blocks:
         if (block.tail or agent) == turn.tail and (turn.told_secrets or block.text == turn.text):
@@ -205,7 +204,6 @@ def _by_minted_id(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within
 
 
 def _by_conversation(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within) -> Link | None:
-    """The longest known conversation in front of one of the request's answers."""
     script = facts.transcript
     for at, block in enumerate(script.blocks):
         is_newest = at < script.newest_run
@@ -221,7 +219,6 @@ def _by_conversation(traces: Traces, facts: RequestFacts, ids: _Ids, within: Wit
 
 
 def _agrees(turn: Turn, block: AssistantBlock, ids: _Ids, *, is_newest: bool) -> bool:
-    """Whether this is what the turn was answered."""
     if turn.text != block.text or (turn.calls > 0) != block.has_calls:
         return False
     if block.has_calls and is_newest:
@@ -245,7 +242,6 @@ def _loosely(known: Sequence[Turn]) -> Link | None:
 
 
 def _by_echo(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:
-    """Our newest answer alone: the conversation before it was cut off or rewritten."""
     if not facts.transcript.blocks:
         return None
     known = holders(traces.texts, facts.transcript.blocks[0].text)
@@ -271,7 +267,6 @@ def _without_answer(traces: Traces, facts: RequestFacts, within: Within, *, now:
 
 
 def _may_reject(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
-    """An agent whose program reads calls from its texts asks again, or brings what one returned."""
     return (
         turn.outcome is Outcome.ANSWERED
         and facts.tool_count == 0
@@ -294,7 +289,6 @@ def _among_twins(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within)
 
 
 def _oldest(turns: Sequence[Turn], source: SessionSource) -> Link | None:
-    """The oldest that nobody continued, for of equals the first to answer is the first to go on."""
     if not turns:
         return None
     free = [turn for turn in turns if turn.next is None]
@@ -306,5 +300,4 @@ def _oldest(turns: Sequence[Turn], source: SessionSource) -> Link | None:
 
 
 def _sessions(turns: Sequence[Turn]) -> set[int]:
-    """Those that may be parts of one run are one."""
     return {id(turn.session.run) for turn in turns}

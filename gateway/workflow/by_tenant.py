@@ -35,7 +35,6 @@ class ByTenant:
             del self._sessions[session.tenant]
 
     def longest_unseen(self) -> Session:
-        """Of the tenant that has most; of several such tenants, of the one that has so many for longest."""
         tenant = next(iter(self._with[self._most]))
         return next(iter(self._sessions[tenant].values()))
 

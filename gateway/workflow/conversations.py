@@ -243,7 +243,6 @@ class Conversations:
         return known
 
     def _remember(self, ref: SessionRef) -> None:
-        """Adds a conversation to its session's; of too many the first is forgotten."""
         threads = self._sessions.setdefault(ref.session, [])
         threads.append(ref.thread)
         if len(threads) > MAX_OF_SESSION:
@@ -252,7 +251,6 @@ class Conversations:
                 self._learn_end(oldest)
 
     def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Conversation) -> Conversation:
-        """Another conversation goes by the same thread, which nothing of this one leads to."""
         self._learn_end(before)
         known = self._start(ref, facts, before.agent.owner)
         known.look_s = before.look_s
@@ -276,7 +274,6 @@ class Conversations:
             known.looks = looks
 
     def _leave_silent(self, *, now: float) -> None:
-        """Takes leave of those that are silent for too long, or too many; of some at a time."""
         due = self._due
         for _ in range(_MOST_AT_ONCE):
             if not due or due[0][0] > now:

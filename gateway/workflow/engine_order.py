@@ -47,7 +47,6 @@ class EngineOrder:
         return BEHIND
 
     def runs(self, request: RequestId) -> None:
-        """It has its first token, or is over."""
         replica = self._replica.pop(request, None)
         if replica is not None:
             waiting = self._behind[replica]

@@ -22,7 +22,6 @@ _STATED, _MINTED, _ECHO, _FAILED = "s", "m", "e", "f"
 
 
 def of_request(tenant: TenantId, facts: RequestFacts) -> list[int]:
-    """What an earlier turn of its session may have left, the strongest first."""
     return list(islice(_of_request(tenant, facts), MAX_NAMES))
 
 
@@ -46,13 +45,11 @@ def _of_request(tenant: TenantId, facts: RequestFacts) -> Iterator[int]:
 
 
 def minted_ids(facts: RequestFacts) -> Iterator[int]:
-    """Hashes of the ids that it brings back and that nobody else was given, newest first."""
     yield from map(hash_text, facts.state_ids)
     yield from map(hash_text, filterfalse(is_counter_like, facts.echoed_ids))
 
 
 def ends_with_text(facts: RequestFacts) -> bool:
-    """The newest answer that comes back called no tool: ids that come back are of an older one."""
     newest = facts.transcript.blocks[:1]
     return bool(newest) and not newest[0].has_calls and newest[0].text != 0
 
@@ -71,5 +68,4 @@ def of_answer(tenant: TenantId, tail: int, text: int) -> int:
 
 
 def of_failed(tenant: TenantId, body: int) -> int:
-    """Of a request that got no answer, and may come again."""
     return digest(f"{_FAILED}{body:x} {tenant}".encode())

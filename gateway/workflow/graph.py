@@ -66,7 +66,6 @@ class Graph:
         return likeliest, counts[likeliest] / (1.0 + sum(after.values()) - after.get(END, 0.0))
 
     def edges(self) -> list[tuple[int, int, float, float]]:
-        """From, to, probability and count."""
         return [
             (start, to, count / total, count)
             for start, after in self._after.items()
@@ -99,7 +98,6 @@ class Graphs:
         return len(self._graphs)
 
     def __iter__(self) -> Iterator[Graph]:
-        """Tenant by tenant, of each the longest unseen first."""
         return (graph for _, _, graph in self._graphs.items())
 
     def of(self, agent: AgentType) -> Graph:

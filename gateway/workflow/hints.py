@@ -24,7 +24,6 @@ _GONE: Final = RetentionDecision(reuse=0.0, retain_s=0.0, returns_in_s=None)
 
 
 def signed(hint: str, key: str) -> str:
-    """As it goes with a request to the engine that told this key."""
     return sign(hint, key)
 
 
@@ -57,15 +56,12 @@ class Hints:
         return self._write(ref.session, ref.thread, decision)
 
     def with_prefill(self, session: SessionId, thread: ThreadId, decision: RetentionDecision) -> str | None:
-        """Of a prompt that is computed ahead: nobody waits for its answer."""
         return self._write(session, thread, decision, service_class="proactive")
 
     def where_it_was(self, ref: SessionRef) -> str | None:
-        """It goes on elsewhere: what it left there is of no use any more."""
         return self._write(ref.session, ref.thread, _GONE)
 
     def at_end(self, session: SessionId) -> str | None:
-        """The session is over."""
         if not HAS_CONTRACT:
             return None
         self._number += 1

@@ -56,7 +56,6 @@ class Hits:
         return sum(mark in found for mark in marks) / len(marks) if is_most(found, marks) else 0.0
 
     def is_asked(self) -> bool:
-        """The whole prompt: of prompts that a template makes, the larger part is the same."""
         return has_all(self.new, self.turn.asked)
 
     def is_history(self) -> bool:
@@ -65,7 +64,6 @@ class Hits:
 
 
 def search(traces: Traces, facts: RequestFacts, within: Within) -> list[Hits]:
-    """The turns that share words with the request."""
     script = facts.transcript
     traces.read_words()
     found: dict[int, Hits] = {}

@@ -101,7 +101,6 @@ def _source(stated: ExplicitId) -> SessionSource:
 
 
 def _introduce(book: Book, key: ExplicitKey, stated: ExplicitId) -> Identity:
-    """An id seen for the first time: a run of its own, or a sub-agent of the run that it names."""
     source = _source(stated)
     found = Identity(source=source, confidence=CONFIDENCE[source], key=key, name=stated.thread)
     if stated.parent is not None and stated.parent != stated.session:
@@ -115,7 +114,6 @@ def _introduce(book: Book, key: ExplicitKey, stated: ExplicitId) -> Identity:
 def _stated(
     traces: Traces, facts: RequestFacts, stated: ExplicitId, key: ExplicitKey, session: Session, *, now: float
 ) -> Identity:
-    """A turn of a run that is known by its id; content says where in the run."""
     is_alias = session.explicit_keys[0] != key
     name = stated.thread or (stated.session if is_alias else None)
     thread = session.main if name is None or name == session.main.name else session.named.get(name)
@@ -146,7 +144,6 @@ def _stated(
 
 
 def _in_named_thread(found: Identity, thread: Thread | None, session: Session) -> Identity:
-    """The client says which conversation it is; content may only say what came before."""
     is_elsewhere = found.thread is not thread
     found.session, found.thread = session, thread
     if thread is None:

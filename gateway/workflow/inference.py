@@ -107,13 +107,11 @@ def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) ->
 
 
 def _confidence(link: Link) -> float:
-    """Where another session would have fitted as well, it is a choice; without proof it is a guess."""
     most = 1.0 if link.is_proof else CHOICE if link.is_choice else GUESS
     return min(CONFIDENCE[link.source], most)
 
 
 def _edge_after(link: Link, facts: RequestFacts) -> Edge:
-    """What it means that this request goes on from that turn."""
     parent = link.turn
     if parent.offers_tools and facts.tool_count == 0:
         return Edge.SERVES

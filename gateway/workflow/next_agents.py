@@ -46,7 +46,6 @@ class NextAgents:
         return len(self._steps)
 
     def learn(self, owner: TenantId, agent_type: int, tools: ToolSet, followed_by: int) -> None:
-        """Behind a step of such a conversation, which called these tools, that agent spoke."""
         known = self._steps.get(owner, (agent_type, tools))
         if known is None:
             known = _Followed()

@@ -47,7 +47,6 @@ class Predictor:
         self._kv_used.pop(replica, None)
 
     def owner_of(self, tenant: TenantId) -> TenantId:
-        """Whose what its sessions teach is."""
         return NOBODYS if self._is_shared else tenant
 
     def arrived(self, ref: SessionRef, facts: RequestFacts, tenant: TenantId = NOBODYS, *, now: float) -> int:
@@ -81,7 +80,6 @@ class Predictor:
     def doubted(
         self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
     ) -> None:
-        """This answer asks for no tools, as far as is known."""
         thread = self.conversations.thread(ref.thread)
         manner = answer.utterance.manner
         if thread is not None and manner.is_code and not facts.tool_count:
@@ -91,7 +89,6 @@ class Predictor:
     def recognised(
         self, ref: SessionRef, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
     ) -> list[LateCalls]:
-        """Calls that turn out to have been some, now that this turn has brought what it did."""
         thread = self.conversations.thread(ref.thread)
         if thread is None:
             return []
@@ -108,7 +105,6 @@ class Predictor:
         return found
 
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
-        """Whom to tell so, and what."""
         self.conversations.session_over(session)
         replica = self._told.pop(session, None)
         hint = self._hints.at_end(session) if replica is not None else None
@@ -154,7 +150,6 @@ class Predictor:
         )
 
     def hint_where_it_was(self, ref: SessionRef, replica: ReplicaId) -> tuple[ReplicaId, str] | None:
-        """Whom else to tell something, and what, now that its next turn goes to this replica."""
         before = self._told.get(ref.session)
         if before is None or before == replica or ref.edge is not Edge.CONTINUES:
             return None
@@ -162,7 +157,6 @@ class Predictor:
         return (before, hint) if hint is not None else None
 
     def hint_with_prefill(self, session: SessionId, thread: ThreadId, replica: ReplicaId) -> str | None:
-        """What is known of its next prompt is computed there."""
         known = self.conversations.thread(thread)
         if known is None:
             return None

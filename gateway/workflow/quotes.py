@@ -78,13 +78,11 @@ def _may_spawn(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
 
 
 def _is_same_kind(session: Session, facts: RequestFacts) -> bool:
-    """It opens as that session did: what it quotes is the boilerplate of both."""
     is_same_agent = facts.transcript.agent == session.main.agent
     return is_same_agent and is_most(facts.transcript.new_probes, session.opened)
 
 
 def _likeliest(found: list[Hits]) -> list[Turn]:
-    """The turns of the sessions of whose history most was found; side requests only repeat it."""
     marks: dict[int, set[int]] = {}
     for hits in found:
         if not hits.turn.is_side:

@@ -134,7 +134,6 @@ class Retention:
         return self._as_stated(decision, stated)
 
     def _gaps(self, thread: Conversation, pause: StepPrediction) -> LogQuantiles | None:
-        """Of the step; of its tools, where the step is new; else of such steps."""
         if pause.tools and not pause.returns.is_own:
             durations, agent = thread.learned.durations, thread.agent.key
             known = durations.of(agent, durations.slowest(agent, pause.tools))

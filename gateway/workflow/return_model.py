@@ -82,7 +82,6 @@ class _Counts:
         self.ends = max(0.0, self.ends - 1.0)
 
     def share(self, broader: float) -> float:
-        """The mean of the Beta distribution that these counts make of what is known of the broader class."""
         return (self.returns + _STRENGTH * broader) / (self.returns + self.ends + _STRENGTH)
 
 
@@ -125,7 +124,6 @@ class _Type(_Class):
         """Of both, the longest unseen first."""
 
     def seen(self, step: Step) -> tuple[_Counts, ...]:
-        """What is kept of this step: from its own to the broadest class."""
         asks = bool(step.tools)
         return (
             _newest(self.by_step, step, _Counts, _MAX_STEPS),
@@ -180,14 +178,12 @@ class ReturnModel:
         known.count(steps=1)
 
     def ended(self, agent: AgentType, step: Step) -> None:
-        """It did not, as far as can be told."""
         known = self._type(agent)
         for seen in known.seen(step):
             seen.ended()
         known.count(steps=1)
 
     def was_no_end(self, agent: AgentType, step: Step) -> None:
-        """One that counted as ended has come back."""
         known = self._type(agent)
         for seen in known.seen(step):
             seen.was_no_end()
@@ -198,7 +194,6 @@ class ReturnModel:
         self._type(agent).count(tasks=by)
 
     def behind(self, agent: AgentType, step: Step) -> Returns:
-        """What is expected of a conversation behind this step."""
         known = self._type(agent)
         asks = bool(step.tools)
         counts, own = known.by_step.get(step), known.by_tools.get(step.tools)
@@ -212,7 +207,6 @@ class ReturnModel:
         return Returns(share, gaps, is_own=False)
 
     def ahead(self, agent: AgentType) -> float:
-        """Probability that a conversation goes on after its next step, whatever that is."""
         known = self._type(agent)
         for seen in (known, known.family):
             counts = seen.by_kind.values()
@@ -227,14 +221,12 @@ class ReturnModel:
         return own.gaps if own is not None and own.gaps.weight else None
 
     def is_known(self, agent: AgentType) -> bool:
-        """Enough was seen of the type, or of its family."""
         known, config = self._type(agent), self._config
         return any(
             seen.tasks >= config.min_tasks or seen.steps >= config.min_steps for seen in (known, known.family)
         )
 
     def _type(self, agent: AgentType) -> _Type:
-        """Kept from being forgotten soon."""
         key = agent.key
         known = self._types.get(agent.owner, key)
         if known is None:

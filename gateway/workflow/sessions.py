@@ -260,7 +260,6 @@ class Sessions(Shelf):
         return session if known is None else None
 
     def _place(self, turn: Turn, found: Identity, facts: RequestFacts) -> None:
-        """Books what this turn means for the ones before it."""
         thread, parent = turn.thread, found.parent
         turn.is_side = found.edge is Edge.SERVES
         turn.is_opening = parent is None or found.edge in (Edge.SPAWNED, Edge.QUOTES, Edge.SERVES)
@@ -282,7 +281,6 @@ class Sessions(Shelf):
             thread.agent = facts.transcript.agent
 
     def _age(self, session: Session, traces: Traces) -> None:
-        """A turn came; older ones are forgotten, first what they said."""
         quotable = session.log[-1].thread.quotable
         quotable.append(session.log[-1])
         if len(quotable) > _QUOTABLE_TURNS:

@@ -66,7 +66,6 @@ class Shelf:
         return known
 
     def twins_found(self, names: Iterable[int]) -> None:
-        """What other gateways gave to sessions of theirs, too, proves nothing."""
         for name in names:
             self._twins.put(name, True)
 
@@ -74,7 +73,6 @@ class Shelf:
         return self._traces.get(tenant)
 
     def newest_first(self, tenant: TenantId | None = None) -> Iterator[Session]:
-        """By when they were last seen; of all tenants, or of one."""
         return (
             self._by_tenant.newest_first(tenant) if tenant is not None else reversed(self._sessions.values())
         )
@@ -156,7 +154,6 @@ class Shelf:
         return session
 
     def restore(self, trace: TurnTrace, *, now: float) -> Session:
-        """A session that another gateway had."""
         session = Session(
             id=trace.session,
             tenant=trace.tenant,
@@ -177,7 +174,6 @@ class Shelf:
         return session
 
     def thread_of(self, session: Session, trace: TurnTrace) -> Thread:
-        """The thread of a turn that another gateway had."""
         known = {turn.thread.id: turn.thread for turn in session.log}.get(trace.thread)
         if known is not None:
             return known
@@ -201,7 +197,6 @@ class Shelf:
                 del self._by_explicit[forgotten]
 
     def branch(self, session: Session, facts: RequestFacts, found: Identity) -> Thread:
-        """A new thread of the session."""
         session.thread_count += 1
         thread = Thread(
             id=ThreadId(f"{session.id}.{session.thread_count}"),

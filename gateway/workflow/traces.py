@@ -126,7 +126,6 @@ class Traces:
             self.add_minted(turn, minted)
 
     def has_twin(self, turn: Turn) -> bool:
-        """Whether another session's turn left the same evidence."""
         session = turn.session
         for minted in turn.minted:
             for other in holders(self.minted, minted):
@@ -146,13 +145,11 @@ class Traces:
         return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
 
     def is_twin_by_id(self, turn: Turn) -> bool:
-        """Whether another gateway gave an id of its answer, too."""
         return len(self._twins) > 0 and any(
             self._twins.get(evidence.of_minted(turn.session.tenant, minted)) for minted in turn.minted
         )
 
     def is_twin_by_answer(self, tenant: TenantId, tail: int, text: int) -> bool:
-        """Whether another gateway gave this answer in the same conversation, too."""
         return len(self._twins) > 0 and bool(self._twins.get(evidence.of_answer(tenant, tail, text)))
 
     def add_minted(self, turn: Turn, minted: int) -> None:
@@ -178,20 +175,16 @@ class Traces:
             self._unread.probes -= len(self.titles.pop(at)[1])
 
     def add_fruitless(self, body: int) -> None:
-        """A conversation that opened with this quoted nobody."""
         self._fruitless.put(body, (self._fruitless.get(body) or 0) + 1)
 
     def is_worn(self, body: int) -> bool:
-        """Whether a body opened so many conversations in vain that one more is like the others."""
         return (self._fruitless.get(body) or 0) >= WORN
 
     def read_words(self) -> None:
-        """From now on all marks are there."""
         while self._waiting:
             self._read_oldest()
 
     def remove_marks(self, turn: Turn) -> None:
-        """The turn can no longer be recognised by a quote; forgets what it said, too."""
         known = self._waiting.pop(id(turn), None)
         if known is not None:
             self._unread.size -= known.size
@@ -222,7 +215,6 @@ class Traces:
     def _keep(
         self, turn: Turn, size: int, *, words: Words | None = None, utterance: Utterance | None = None
     ) -> None:
-        """Until somebody searches; or not, if that were too much."""
         if not 0 < size <= MAX_KEPT:
             self._read(turn, words, utterance)
             return
@@ -260,7 +252,6 @@ class Traces:
 
 
 def holders(index: Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
-    """The turns that left this trace, oldest first."""
     found = index.get(key)
     if found is None:
         return ()

@@ -91,7 +91,6 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def successor(self) -> "Turn | None":
-        """The turn that continues it, or the newest attempt at that."""
         turn = self.next
         while turn is not None and turn.retried_by is not None:
             turn = turn.retried_by
@@ -99,7 +98,6 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_continued(self) -> bool:
-        """Somebody went on from it, for certain."""
         after = self.successor
         return after is not None and not after.is_guessed and not after.has_failed
 
@@ -109,7 +107,6 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_silent(self) -> bool:
-        """It was answered with nothing at all."""
         return self.outcome is Outcome.ANSWERED and not self.text and not self.calls
 
     @property
@@ -179,11 +176,9 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def run(self) -> "Session":
-        """The same one for all that may be parts of one run."""
         return self.whole or self
 
     def run_turns(self) -> list[Turn]:
-        """Those of the whole run, in order of arrival."""
         run = self.run
         if not run.parts:
             return run.log
@@ -192,7 +187,6 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def run_count(self) -> int:
-        """How many turns the whole run had, or more than one."""
         return self.turns + (self.whole is not None or bool(self.parts))
 
     def may_be_part_of(self, other: "Session") -> None:
@@ -225,12 +219,10 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def call_ids(self) -> int:
-        """How many minted ids are remembered."""
         return sum(len(turn.minted) for turn in self.log)
 
 
 def read_turn(request: RequestId, facts: RequestFacts, thread: Thread, *, now: float) -> Turn:
-    """A turn that has just arrived."""
     script = facts.transcript
     before = thread.tip
     return Turn(

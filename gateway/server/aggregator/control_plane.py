@@ -71,7 +71,6 @@ ROUTES: Final = (
 
 
 def _written(view: Any) -> bytes:
-    """As JSON; a number as a key, as histograms have them, becomes text."""
     return orjson.dumps(view, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -103,7 +102,6 @@ class AggregatedControl:
         return app
 
     def close(self) -> None:
-        """Ends the streams of events."""
         self._events.close()
 
     # --- how requests are answered -----------------------------------------------------------------
@@ -153,7 +151,6 @@ class AggregatedControl:
         return web.json_response({"status": "ok"})
 
     async def _get_readiness(self, request: web.Request) -> web.StreamResponse:
-        """As long as one gateway is ready."""
         answers = await asyncio.gather(
             *(each.ask("GET", request.path_qs, request.headers, timeout_s=1.0) for each in self._gateways)
         )
@@ -165,7 +162,6 @@ class AggregatedControl:
         return web.json_response({"ready": is_ready, "failing": failing}, status=200 if is_ready else 503)
 
     async def _ask_all(self, request: web.Request) -> list[tuple[ControlClient, Answer]]:
-        """Of those that answered."""
         async with self._bodies:
             body = await _body(request)
             answers = await asyncio.gather(
@@ -180,7 +176,6 @@ class AggregatedControl:
 
 
 def _refusal(answers: list[tuple[ControlClient, Answer]]) -> web.Response | None:
-    """What is answered instead, if one of them refused, or none is there."""
     if not answers:
         return _none_answers()
     refused = [answer for _, answer in answers if answer.status != 200]

@@ -43,7 +43,6 @@ class Positions:
         return ".".join(f"{gateway}-{number}" for gateway, number in sorted(self.of.items()))
 
     def renumbered(self, gateway: int, blocks: bytes) -> bytes:
-        """Records of one gateway, each with its id in the merged stream."""
 
         def merged_id(line: re.Match[bytes]) -> bytes:
             self.of[gateway] = int(line[1])
@@ -96,7 +95,6 @@ class _Reader:
         return self._response
 
     async def _begin(self, gateways: Sequence[ControlClient]) -> web.StreamResponse | None:
-        """An answer of one gateway's, if it is none that a reader is to have."""
         for gateway in gateways:
             with contextlib.suppress(*UNREACHABLE):
                 async with self._open(gateway) as response:
@@ -113,7 +111,6 @@ class _Reader:
         return web.json_response({"error": "no gateway answers"}, status=503)
 
     def _open(self, gateway: ControlClient) -> contextlib.AbstractAsyncContextManager[ClientResponse]:
-        """Behind its position; where it has none, from the oldest record that is kept, or the next."""
         query = {name: value for name, value in self._request.query.items() if name != "after"}
         headers = {
             name: value for name, value in self._request.headers.items() if name.lower() != "last-event-id"

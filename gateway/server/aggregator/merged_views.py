@@ -39,7 +39,6 @@ def merge_snapshots(views: Sequence[View], *, began_s: float, seq: str) -> View:
 
 
 def merge_graphs(answers: Iterable[Sequence[View]]) -> list[View]:
-    """Each type as the gateway learned it that saw most of it: steps are numbered by each on its own."""
     best: dict[str, View] = {}
     for graphs in answers:
         for graph in graphs:
@@ -49,7 +48,6 @@ def merge_graphs(answers: Iterable[Sequence[View]]) -> list[View]:
 
 
 def _sessions(views: Sequence[View]) -> list[View]:
-    """A session that several know is told as who saw it last knows it."""
     best: dict[str, View] = {}
     for view in views:
         for session in view["sessions"]:
@@ -64,7 +62,6 @@ def _newest(rows: list[View], count: int, *, by: str) -> list[View]:
 
 
 def _rows(rows: Iterable[View], key: Callable[[View], Any]) -> list[View]:
-    """One of each key, in the order in which they came."""
     groups: dict[Any, list[View]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)

@@ -25,11 +25,9 @@ class Fetch:
         self._counts_fetched = counts_fetched
 
     def has_failed(self, upstream: UpstreamConnection) -> bool:
-        """Whether it may be for what was to be fetched that the engine failed."""
         return upstream.head is not None and upstream.head.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     def answered(self, answer: Answer) -> Answer:
-        """As the brain is to see it."""
         if self._counts_fetched:
             return answer
         return msgspec.structs.replace(
@@ -52,7 +50,6 @@ class HandedOver:
 
 
 def connectors_of(config: Config) -> dict[PoolId, Connector]:
-    """Of the pools whose replicas hand over KV caches."""
     return {
         PoolId(pool.name): CONNECTORS[pool.transfer] for pool in config.pools if pool.transfer is not None
     }

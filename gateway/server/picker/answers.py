@@ -57,7 +57,6 @@ def sent_on(of: str, change: Change, endpoint: bytes, *, body: bytes | None = No
 
 
 def pieces(of: str, body: bytes, *, is_last: bool) -> Sequence[Any]:
-    """A body, or a part of one, passed back."""
     begins = range(0, max(1, len(body)), _PIECE)
     made = [ProcessingResponse() for _ in begins]
     for begin, each in zip(begins, made, strict=True):
@@ -89,7 +88,6 @@ def following(head: RequestHead, lines: bytes, replica: Replica) -> Change:
 
 
 def fields(lines: bytes) -> RawHeaders:
-    """Of lines that we wrote."""
     found = []
     for line in lines.split(b"\r\n"):
         name, colon, value = line.partition(b": ")

@@ -64,7 +64,6 @@ FULL_DUPLEX: Final = 4
 
 
 def _classes() -> dict[str, Any]:
-    """By name."""
     field = descriptor_pb2.FieldDescriptorProto
     plain = {kind: getattr(field, f"TYPE_{kind.upper()}") for kind in ("string", "bytes", "bool", "int32")}
     file = descriptor_pb2.FileDescriptorProto(name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3")

@@ -98,11 +98,9 @@ class PickerServer:
             await server.start()
 
     def retire(self) -> None:
-        """Health checks fail from now on; streams are served."""
         self._is_serving = False
 
     async def stop(self, grace_s: float) -> None:
-        """No more streams; those that run may end within the time."""
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         await self._is_empty.wait()
         if self._links is not None:

@@ -250,7 +250,6 @@ class Stream:
         return await self._sent_to(of, request, facts, decision, replica)
 
     async def _pass_on(self, of: str, request: HttpRequest, link: Replica | None, inherits: bool) -> bool:
-        """To the picker that has the session, or back to the one that this stream comes from."""
         peers = self._picking.asking.peers
         assert self._links is not None and peers is not None
         if link is None:
@@ -298,7 +297,6 @@ class Stream:
     async def _sent_to(
         self, of: str, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
     ) -> Sequence[Any]:
-        """What Envoy is to send is what the proxy would."""
         asking, head = self._picking.asking, self._head
         assert self._ticket is not None and head is not None
         priority = asking.priority(request, replica, decision)

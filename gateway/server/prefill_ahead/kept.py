@@ -56,7 +56,6 @@ class KeptRequests:
     def replace(
         self, turn: RequestId, session: SessionRef, request: HttpRequest, facts: RequestFacts
     ) -> tuple[Kept, Kept | None]:
-        """The conversation's newest request, and the one before, which is let go of."""
         conversation = (session.session, session.thread)
         before = self.drop(conversation)
         visitor, transcript = request.head.visitor, facts.transcript
@@ -119,5 +118,4 @@ class Heads:
 
 
 def _size(request: HttpRequest) -> int:
-    """Bytes; heads are shared within a connection, and counted all the same."""
     return len(request.body) + sum(len(name) + len(value) for name, value in request.head.headers)

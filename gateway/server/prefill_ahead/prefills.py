@@ -156,7 +156,6 @@ class Prefills:
             self._under_way[command.turn].cancel()
 
     async def _compute(self, command: Prefill, found: list[Usage]) -> None:
-        """Finds nothing if it was refused, or broke off, or nobody said how long it was."""
         kept = self.kept.get(command.session, command.thread)
         replica = self._replicas.get(command.replica)
         if kept is None or kept.turn != command.turn or replica is None:

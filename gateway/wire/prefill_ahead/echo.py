@@ -68,7 +68,6 @@ _PLAIN_MESSAGES: Final = EchoManner(thought=Thought.BLOCK)
 
 
 def plain_manner(protocol: Protocol) -> EchoManner:
-    """Of a client of which nothing is known."""
     return _PLAIN_MESSAGES if protocol is Protocol.MESSAGES else _PLAIN
 
 
@@ -128,7 +127,6 @@ def read_manner(
 
 
 def says_same(protocol: Protocol, one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two messages are the same to an engine, however they are written."""
     return _meant(protocol, one) == _meant(protocol, other)
 
 
@@ -180,7 +178,6 @@ def _thought_of(protocol: Protocol, echoed: dict[str, Any], thoughts: list[str])
 
 
 def _arguments_of(calls: list[Part], theirs: Any, known: EchoManner) -> Arguments:
-    """The first way, from the known one on, that makes what they wrote."""
     functions = [each.get("function") for each in _listed(theirs)]
     written = [each.get("arguments") if isinstance(each, dict) else None for each in functions]
     ways: list[Arguments] = [known.arguments, *Arguments]
@@ -199,7 +196,6 @@ def _listed(value: Any) -> list[dict[str, Any]]:
 
 
 def _meant(protocol: Protocol, message: dict[str, Any]) -> list[Any]:
-    """What of it gets into the prompt. Arguments stand there in their order."""
     content = message.get("content")
     found: list[Any] = [message.get("role"), message.get("tool_call_id")]
     if isinstance(content, list):

@@ -44,7 +44,6 @@ class Echoing:
         return plain_manner(client.protocol) if known is None else known.manner
 
     def is_worth_it(self, client: Client) -> bool:
-        """Also of a client of which nothing is known."""
         known = self._clients.get(client)
         return known is None or known.right >= known.wrong
 
@@ -55,7 +54,6 @@ class Echoing:
         self._count(known, was_right=found.was_right)
 
     def refused(self, client: Client) -> None:
-        """An engine would not compute what was foreseen."""
         self._count(self._of(client), was_right=False)
 
     def _of(self, client: Client) -> _Known:

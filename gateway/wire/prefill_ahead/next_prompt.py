@@ -138,7 +138,6 @@ def _part(body: bytes) -> _Parted | None:
 
 
 def _not_yet(protocol: Protocol, said: Said, manner: EchoManner) -> list[dict[str, Any]]:
-    """What stands for results that are not there."""
     calls = [part for part in said.parts if part.kind is Kind.CALL]
     if not calls or manner.are_calls_text:
         return [{"role": "user", "content": _NOT_YET}]
@@ -149,7 +148,6 @@ def _not_yet(protocol: Protocol, said: Said, manner: EchoManner) -> list[dict[st
 
 
 def _say_same(protocol: Protocol, before: Sequence[Raw], now: Sequence[Raw]) -> bool:
-    """Whether the later conversation begins with the earlier one."""
     differing = 0
     for one, other in zip(before, now, strict=False):
         if memoryview(one) == memoryview(other):
