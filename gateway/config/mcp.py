@@ -28,13 +28,6 @@ class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Tool calls that wait for that; more are refused."""
     max_wait_s: Annotated[float, Meta(gt=0)] = 240.0
     """How long one may wait before it is refused. Most agents give up sooner."""
-    early_tools: tuple[Annotated[str, PRIVATE], ...] = ()
-    """Tools that may be called before the agent does, as soon as the model's answer has said what it wants
-    (docs/design/mcp.md): those of these alone that the server declares read-only."""
-    early_keep_s: Annotated[float, Meta(gt=0)] = 30.0
-    """How long behind that answer's end such a call may wait for the agent's own."""
-    early_result_bytes: Annotated[int, Meta(ge=1)] = 1 << 20
-    """Of the result of such a call, held until then."""
     silence_s: Annotated[float, Meta(gt=0)] = 1800.0
     """How long it may send nothing while a client waits for its answer. A stream that a client only listens
     to may be silent for ever."""

@@ -35,15 +35,10 @@ class CallLimit:
     def waiting(self) -> int:
         return len(self._reactive) + len(self._proactive)
 
-    @property
-    def has_room(self) -> bool:
-        """A call that came now would run at once."""
-        return self.running < self._most
-
     def enter(self, *, is_proactive: bool, now: float) -> Place | None:
         """None if too many wait."""
         place = Place(is_proactive, now)
-        if self.has_room:
+        if self.running < self._most:
             self._run(place)
         elif self.waiting >= self._most_waiting:
             return None

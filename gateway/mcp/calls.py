@@ -21,7 +21,7 @@ from gateway.domain.tool_span import ToolSpan
 from gateway.domain.words import Word
 from gateway.mcp.call_limit import Place
 from gateway.mcp.messages import Message, RequestId
-from gateway.mcp.tools import prefix_of
+from gateway.mcp.tools import is_shown_as
 from gateway.wire.body import UNREADABLE
 
 _MAX_ASKED: Final = 16_384
@@ -157,7 +157,7 @@ class AskedCalls:
         for asked in tuple(self._by.get((tenant, key), ())):
             if not self._is_open(asked):
                 self.drop(asked)
-            elif prefix_of(asked.name, tool) is not None:
+            elif is_shown_as(asked.name, tool):
                 fits.append(asked)
         fits = [asked for asked in fits if asked.id == call_id] or fits
         fits = [asked for asked in fits if asked.session in known] or fits

@@ -46,15 +46,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 TOOLS_CALL: Final = "tools/call"
-TOOLS_LIST: Final = "tools/list"
-INITIALIZE: Final = "initialize"
-TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 CANCELLED: Final = "notifications/cancelled"
 _REPEATABLE: Final = frozenset(
     (
         "ping",
         "server/discover",
-        TOOLS_LIST,
+        "tools/list",
         "prompts/list",
         "prompts/get",
         "resources/list",

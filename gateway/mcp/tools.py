@@ -26,13 +26,8 @@ class ToolUse(msgspec.Struct, frozen=True, gc=False):
     name: str
     arguments: bytes
     """As they stand there."""
-    meta: bytes = b""
-    has_more: bool = False
-    """It says more than that, such as that it is to run as a task."""
     call_id: str | None = None
     """Of the call in the model's answer, where the agent says so."""
-    call_id_field: str = ""
-    """In which field of `meta` it says so."""
 
 
 class _Params(msgspec.Struct):
@@ -41,42 +36,32 @@ class _Params(msgspec.Struct):
     meta: Raw = msgspec.field(name="_meta", default=Raw())
 
 
-_PARAMS: Final = msgspec.json.Decoder(_Params)
-_KEYS: Final = msgspec.json.Decoder(dict[str, Raw])
-_KNOWN: Final = frozenset(("name", "arguments", "_meta"))
-CALL_ID_FIELDS: Final = ("claudecode/toolUseId", "callId")
-"""Claude Code's; Codex's."""
-
-
 class _Meta(msgspec.Struct):
-    of_claude_code: str | None = msgspec.field(name=CALL_ID_FIELDS[0], default=None)
-    of_codex: str | None = msgspec.field(name=CALL_ID_FIELDS[1], default=None)
+    of_claude_code: str | None = msgspec.field(name="claudecode/toolUseId", default=None)
+    of_codex: str | None = msgspec.field(name="callId", default=None)
 
 
+_PARAMS: Final = msgspec.json.Decoder(_Params)
 _META: Final = msgspec.json.Decoder(_Meta)
 
 
 def read_tool_use(params: bytes) -> ToolUse | None:
     """None if it is none."""
     try:
-        read, keys = _PARAMS.decode(params), _KEYS.decode(params)
+        read = _PARAMS.decode(params)
     except UNREADABLE:
         return None
-    has_more = not _KNOWN.issuperset(keys)
-    meta = bytes(read.meta)
-    return ToolUse(read.name, bytes(read.arguments), meta, has_more, *_call_id(meta))
+    return ToolUse(read.name, bytes(read.arguments), _call_id(bytes(read.meta)))
 
 
-def _call_id(meta: bytes) -> tuple[str | None, str]:
-    if meta:
-        try:
-            said = _META.decode(meta)
-        except UNREADABLE:
-            return None, ""
-        for value, field in zip((said.of_claude_code, said.of_codex), CALL_ID_FIELDS, strict=True):
-            if value is not None:
-                return value, field
-    return None, ""
+def _call_id(meta: bytes) -> str | None:
+    if not meta:
+        return None
+    try:
+        said = _META.decode(meta)
+    except UNREADABLE:
+        return None
+    return said.of_claude_code if said.of_claude_code is not None else said.of_codex
 
 
 def arguments_key(arguments: bytes) -> bytes | None:
@@ -107,14 +92,11 @@ def _canonical(value: Any, depth: int) -> Any:
     return value
 
 
-def prefix_of(shown: str, tool: str) -> str | None:
-    """What stands before the tool's own name in the one that its agent shows to the model; None if that is
-    another tool's."""
+def is_shown_as(shown: str, tool: str) -> bool:
+    """Whether an agent may show this tool to its model under that name."""
     shown, tool = _allowed(shown), _allowed(tool)
-    if not tool or not shown.endswith(tool):
-        return None
-    prefix = shown[: len(shown) - len(tool)]
-    return prefix if not prefix or prefix[-1] in "_-" else None
+    prefix = shown.removesuffix(tool)
+    return bool(tool) and (not prefix or (prefix != shown and prefix[-1] in "_-"))
 
 
 def _allowed(name: str) -> str:

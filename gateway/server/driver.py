@@ -74,14 +74,9 @@ class Driver:
         """To be set before the first request, if there are other gateways."""
         self.on_spend: Callable[[Spend], None] | None = None
         """To be set before the first request, if there are other gateways, and tenants have bounds."""
-        self.on_call: Callable[[RequestId, ToolCall, bytes, int], None] | None = None
-        """To be set before the first request, by who wants each tool call of a turn, with its arguments as
-        they came, when they are complete, and how many other calls its answer began before it. Not told of
-        calls with more than `MAX_ARGUMENTS_BYTES` of them. It must not
-        raise."""
-        self.on_turn_over: Callable[[RequestId, bool], None] | None = None
-        """To be set before the first request, by who wants to know when the answer of a turn of which it was
-        told a call has ended, and whether its client got all of it."""
+        self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
+        """To be set before the first request. Gets each tool call of a turn whose arguments are complete, and
+        these as they came, unless they are more than `MAX_ARGUMENTS_BYTES`. It must not raise."""
         self._late_s = float("inf")
         """If it is later than this, the event loop stood still."""
         self.tickets: dict[RequestId, Ticket] = {}
@@ -289,8 +284,8 @@ class Ticket:
         """`hand_over` is worth its argument."""
         return self._driver.on_call is not None
 
-    def hand_over(self, call: ToolCall, arguments: bytes | None, before: int) -> None:
-        """The arguments of a call are complete: tells who asked for that. `before`: how many began sooner."""
+    def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:
+        """The arguments of a call are complete: tells who asked for that."""
         live, on_call = self._driver.coordinator.live.get(self.request), self._driver.on_call
         if (
             on_call is not None
@@ -299,7 +294,7 @@ class Ticket:
             and arguments is not None
             and len(arguments) <= MAX_ARGUMENTS_BYTES
         ):
-            on_call(self.request, call, arguments, before)
+            on_call(self.request, call, arguments)
 
     def state_minted(self, state_id: str) -> None:
         self._driver.send(ev.StateMinted(self.request, state_id))
@@ -309,8 +304,6 @@ class Ticket:
         if self.fetch is not None:
             answer = self.fetch.answered(answer)
         self._driver.send(ev.AnsweredAtOnce(self.request, answer, has_first_token))
-        if self._driver.on_turn_over is not None:
-            self._driver.on_turn_over(self.request, answer.has_terminal and answer.is_good)
 
     def finished(self, answer: Answer) -> None:
         self.has_failed = answer.is_fault
@@ -324,8 +317,3 @@ class Ticket:
     def _end(self, event: ev.ResponseFinished | ev.ResponseCut | ev.ClientLeft) -> None:
         self.is_over = True
         self._driver.send(event)
-        if self._driver.on_turn_over is not None:
-            answer = event.answer
-            is_finished = type(event) is ev.ResponseFinished
-            is_whole = is_finished and answer is not None and answer.has_terminal and answer.is_good
-            self._driver.on_turn_over(self.request, is_whole)

@@ -5,7 +5,6 @@ What a call took is told as agents' own spans are (`gateway/tool_probe/traced.py
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final
 
 from gateway.admission.classes import ServiceClass
@@ -18,8 +17,8 @@ from gateway.domain.request import ToolCall
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.call_limit import CallLimit, Place
 from gateway.mcp.calls import Asked, AskedCalls, Call, Outcome, outcome_of
-from gateway.mcp.messages import TOOLS_CHANGED, TOOLS_LIST, Kind, Message, RequestId
-from gateway.mcp.sessions import McpSession, McpSessions
+from gateway.mcp.messages import Kind, Message, RequestId
+from gateway.mcp.sessions import McpSessions
 from gateway.mcp.tools import arguments_key, read_tool_use
 from gateway.server.driver import Driver
 from gateway.telemetry.mcp_counts import McpCounts
@@ -62,9 +61,6 @@ class McpCalls:
         self._suspended: OrderedDict[_Place, float] = OrderedDict()
         """Those of the running ones whose stream broke off, and when."""
         self.sessions = McpSessions()
-        self.on_asked: Callable[[Asked, bytes, int], None] | None = None
-        """To be set by who calls tools early: told of the calls that streamed answers ask for, with their
-        arguments, and how many other calls their answer began before."""
         driver.on_call = self._was_asked_for
 
     @property
@@ -73,13 +69,13 @@ class McpCalls:
 
     # --- what models ask for ---------------------------------------------------------------------
 
-    def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes, before: int) -> None:
+    def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
         try:
-            self._ask(turn, call, arguments, before)
+            self._ask(turn, call, arguments)
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a call, not the answer
             _log.exception("a call that a model asks for was not understood")
 
-    def _ask(self, turn: TurnId, call: ToolCall, arguments: bytes, before: int) -> None:
+    def _ask(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
         live = self._driver.coordinator.live[turn]
         key = None if call.is_at_engine else arguments_key(arguments)
         if key is None or live.session is None:
@@ -87,8 +83,6 @@ class McpCalls:
         asked = Asked(live.tenant, live.session.session, turn, call.id, call.name, key)
         asked.pool = live.pool
         self._asked.add(asked)
-        if self.on_asked is not None and live.facts.stream:
-            self.on_asked(asked, arguments, before)
 
     def _is_open(self, asked: Asked) -> bool:
         tools = self._driver.coordinator.sessions.tools
@@ -110,16 +104,12 @@ class McpCalls:
         return call
 
     def _join(self, call: Call, key: bytes, call_id: str | None) -> None:
-        mcp = self.sessions.get(call.server, call.tenant, call.mcp_session)
-        known = mcp.agents if mcp is not None else ()
+        session = (call.server, call.tenant, call.mcp_session)
+        known = self.sessions.agents_of(*session)
         call.asked = asked = self._asked.join(call.tenant, call.tool, key, known, call_id=call_id)
-        if asked is None:
-            return
-        self._counts.joined[call.server] += 1
-        mcp = self.sessions.known(call.server, call.tenant, call.mcp_session)
-        if mcp is not None:
-            prefix = asked.name[: len(asked.name) - len(call.tool)]
-            self.sessions.used_by(mcp, asked.session, prefix)
+        if asked is not None:
+            self._counts.joined[call.server] += 1
+            self.sessions.used_by(*session, asked.session)
 
     async def admitted(self, call: Call) -> None:
         """Waits until it may be sent. Raises `NotAdmitted` if it may not; it is over then."""
@@ -189,26 +179,6 @@ class McpCalls:
         if span is not None:
             self._driver.send(ev.ToolsTold((span,), call.tenant))
 
-    # --- what the gateway calls itself -----------------------------------------------------------
-
-    def early(self, asked: Asked, mcp: McpSession, tool: str, request_id: str) -> Call | None:
-        """A call that the gateway makes for a model's; None if the server has as many as it may."""
-        call = Call(mcp.server, mcp.tenant, mcp.id, request_id, self._driver.clock(), tool, asked.key)
-        limit = self._limits.get(mcp.server)
-        if limit is not None:
-            if not limit.has_room:
-                return None
-            call.place = limit.enter(is_proactive=False, now=call.began_s)
-        self.sent(call)
-        return call
-
-    def claimed(self, call: Call, asked: Asked) -> None:
-        self._asked.drop(asked)
-        self._counts.joined[call.server] += 1
-        call.asked = asked
-        if call.outcome is not None:
-            self._tell(call)
-
     # --- what passes -----------------------------------------------------------------------------
 
     def cancelled(self, server: str, tenant: TenantId, mcp_session: str, request_id: RequestId) -> None:
@@ -227,14 +197,6 @@ class McpCalls:
     ) -> None:
         """A server says something; `asked`: what its client said to open this stream, and `call`, if that is
         one."""
-        if asked.method == TOOLS_LIST and message.kind is Kind.ANSWER and message.id == asked.id:
-            if (mcp := self.sessions.known(server, tenant, mcp_session)) is not None:
-                mcp.listed(asked.params, message.result)
-            return
-        if message.method == TOOLS_CHANGED:
-            if (mcp := self.sessions.get(server, tenant, mcp_session)) is not None:
-                mcp.tools.clear()
-            return
         if message.kind is not Kind.ANSWER or message.id is None:
             return
         if call is None or call.request_id != message.id:

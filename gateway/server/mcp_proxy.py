@@ -12,15 +12,12 @@ from typing import Any, Final
 
 from gateway.core import refusals
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import TenantId
 from gateway.domain.request import Protocol
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.calls import Call, Outcome
 from gateway.mcp.messages import UNREAD, Kind, Message, cancelled_answer, cancelled_request, read_message
-from gateway.mcp.tools import read_tool_use
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.mcp_calls import McpCalls, NotAdmitted
-from gateway.server.mcp_early import McpEarly
 from gateway.server.mcp_servers import McpServer, refusal_for
 from gateway.server.outbound import head_lines
 from gateway.server.relay import framing_of
@@ -100,13 +97,11 @@ class McpProxy:
         servers: Mapping[str, McpServer],
         others: Handler,
         calls: McpCalls,
-        early: McpEarly | None,
         *,
         dropped: frozenset[bytes],
     ) -> None:
-        """`early`: None if no call is ever made early; `dropped`: header fields that no server gets."""
+        """`dropped`: header fields that no server gets."""
         self.calls = calls
-        self._early = early
         self.servers = servers
         self._others = others
         self._dropped = dropped
@@ -133,8 +128,6 @@ class McpProxy:
         for server in self.servers.values():
             server.link.sweep(now=now)
         self.calls.sweep()
-        if self._early is not None:
-            self._early.sweep(now)
 
     def drain(self) -> None:
         for passage in tuple(self._passages):
@@ -142,18 +135,12 @@ class McpProxy:
                 passage.end()
 
     def close(self) -> None:
-        if self._early is not None:
-            self._early.close()
         for server in self.servers.values():
             server.link.close()
 
     @property
     def passing(self) -> int:
         return len(self._passages)
-
-    @property
-    def early_calls(self) -> int:
-        return self._early.unclaimed if self._early is not None else 0
 
     async def _guarded(self, client: ClientConnection, request: HttpRequest) -> None:
         try:
@@ -171,23 +158,18 @@ class McpProxy:
         assert name is not None
         server = self.servers[name]
         mcp_session = get_header(head.headers, b"mcp-session-id") or ""
-        message, body = _NOTHING, request.body
-        if body:
-            message = read_message(body) if not head.facts.coding else UNREAD
+        message = _NOTHING
+        if request.body:
+            message = read_message(request.body) if not head.facts.coding else UNREAD
         call: Call | None = None
         if message.may_call:
-            if self._early is not None and await self._is_answered_early(client, head, mcp_session, message):
-                return
             call = calls.came(name, tenant, mcp_session, message)
         elif (cancelled := cancelled_request(message)) is not None:
             calls.cancelled(name, tenant, mcp_session, cancelled)
-            mcp = calls.sessions.get(name, tenant, mcp_session)
-            if self._early is not None and mcp is not None:
-                body = self._early.cancelled(mcp, body, cancelled)
         try:
             if call is not None:
                 await calls.admitted(call)
-            upstream = await self._exchange(server, request, body, message, call)
+            upstream = await self._exchange(server, request, message, call)
             if isinstance(upstream, Refusal):
                 client.refuse(Protocol.MCP, upstream, request_id=message.id)
             else:
@@ -201,27 +183,15 @@ class McpProxy:
             if call is not None and not calls.is_suspended(call):
                 calls.over(call, Outcome.LOST)
 
-    async def _is_answered_early(
-        self, client: ClientConnection, head: RequestHead, mcp_session: str, message: Message
-    ) -> bool:
-        server, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
-        assert self._early is not None and server is not None
-        mcp = self.calls.sessions.get(server, tenant, mcp_session)
-        use = read_tool_use(message.params) if mcp is not None and message.kind is Kind.REQUEST else None
-        if mcp is None or use is None or head.method != "POST":
-            return False
-        self._early.called(mcp, head, use)
-        return await self._early.answers(client, head, mcp, message, use)
-
     async def _exchange(
-        self, server: McpServer, request: HttpRequest, body: bytes, message: Message, call: Call | None
+        self, server: McpServer, request: HttpRequest, message: Message, call: Call | None
     ) -> UpstreamConnection | Refusal:
         head = request.head
         if call is not None:
             self.calls.sent(call)
         try:
             return await server.link.exchange(
-                self._chunks(server, request.head, body),
+                self._chunks(server, request.head, request.body),
                 is_head_request=head.method == "HEAD",
                 may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
             )
@@ -251,19 +221,12 @@ class McpProxy:
             heard = partial(self.calls.heard, server.name, tenant, mcp_session, asked=message, call=call)
             passage = Passage(client, upstream, watch, heard, listens=request_head.method == "GET")
             if head.status == HTTPStatus.NOT_FOUND or request_head.method == "DELETE":
-                self._session_over(server, tenant, mcp_session)
+                self.calls.sessions.forget(server.name, tenant, mcp_session)
             is_whole = await self._pass(passage, server)
         finally:
             server.link.release(upstream, reuse=is_whole)
             if call is not None:
                 self.calls.stream_ended(call, watch, status=head.status, is_whole=is_whole)
-
-    def _session_over(self, server: McpServer, tenant: TenantId, mcp_session: str) -> None:
-        mcp = self.calls.sessions.get(server.name, tenant, mcp_session)
-        if mcp is not None:
-            if self._early is not None:
-                self._early.session_over(mcp)
-            self.calls.sessions.forget(server.name, tenant, mcp_session)
 
     async def _pass(self, passage: Passage, server: McpServer) -> bool:
         self._passages[passage] = server

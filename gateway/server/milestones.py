@@ -26,8 +26,7 @@ class Milestones:
             if observer.is_stream:
                 self._ticket.tool_call_closed(call)
             if self._ticket.is_asked_for_calls:
-                before = observer.tool_calls.index(call)
-                self._ticket.hand_over(call, observer.arguments_of(self._told_closed), before)
+                self._ticket.hand_over(call, observer.arguments_of(self._told_closed))
             self._told_closed += 1
         while self._told_states < len(observer.state_ids):
             self._ticket.state_minted(observer.state_ids[self._told_states])

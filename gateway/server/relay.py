@@ -133,7 +133,7 @@ def pass_whole(
     answer = answer_of(observer, head, is_over=True)
     if ticket.is_asked_for_calls and head.status < 400:
         for number, call in enumerate(observer.closed_calls):
-            ticket.hand_over(call, observer.arguments_of(number), observer.tool_calls.index(call))
+            ticket.hand_over(call, observer.arguments_of(number))
     ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
 
 

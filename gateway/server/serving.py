@@ -8,7 +8,6 @@ from gateway.server.connection import Handler
 from gateway.server.disaggregation.prefill_legs import PrefillLegs
 from gateway.server.handlers import Handlers
 from gateway.server.mcp_calls import McpCalls
-from gateway.server.mcp_early import McpEarly
 from gateway.server.mcp_proxy import McpProxy
 from gateway.server.mcp_servers import McpServer
 from gateway.server.replica_watch import ReplicaWatch
@@ -45,10 +44,7 @@ class Serving:
             counts = metrics.mcp = McpCounts()
             dropped = CREDENTIAL_HEADERS if asking.are_keys_required else frozenset()
             calls = McpCalls(driver, counts, config)
-            early: McpEarly | None = None
-            if any(each.early_tools for each in config.mcp):
-                early = McpEarly(driver, calls, tool_servers, counts, dropped=dropped)
-            self.mcp = McpProxy(tool_servers, self.handlers, calls, early, dropped=dropped)
+            self.mcp = McpProxy(tool_servers, self.handlers, calls, dropped=dropped)
         self.handler: Handler = self.mcp or self.handlers
         """For every request on every connection."""
 

@@ -18,8 +18,6 @@ class McpCounts:
         self.waiting: Counter[str] = Counter()
         """By server: those that may not be sent to it yet."""
         self.waits: dict[str, Spread] = defaultdict(Spread)
-        self.early: Counter[tuple[str, str]] = Counter()
-        """Calls that the gateway made before their agent did, by server and outcome."""
         self.joined: Counter[str] = Counter()
         self.durations: dict[str, Spread] = defaultdict(Spread)
         """From its being sent to its result, of calls that have one."""
@@ -27,12 +25,6 @@ class McpCounts:
     def families(self) -> Iterator[Metric]:
         yield counter(
             "mcp_calls", "Tool calls through the gateway that are over", ["server", "outcome"], self.calls
-        )
-        yield counter(
-            "mcp_early",
-            "Tool calls made before their agent did, by what became of them",
-            ["server", "outcome"],
-            self.early,
         )
         yield counter(
             "mcp_calls_joined",

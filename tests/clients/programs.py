@@ -22,18 +22,10 @@ FRAMEWORKS_KIT = Kit(
         "langchain==1.4.7",
         "langgraph==1.2.22",
         "langchain-openai==1.7.3",
-        "pydantic-ai-slim[openai,mcp]==2.62.0",
+        "pydantic-ai-slim[openai]==2.62.0",
         "openai==3.54.0",
-        # Its MCP SDK is the one before version 2, for all of them then.
-        "langchain-mcp-adapters==0.3.2",
-        "mcp==1.30.0",
     ),
 )
-OPENAI_AGENTS_KIT = Kit(
-    directory=AGENTS_DIR / "openai-agents",
-    python=("openai-agents==0.24.0", "openai==3.54.0", "mcp==2.3.0"),
-)
-"""With the MCP SDK that comes with it if nothing else is installed."""
 MCP_KIT = Kit(directory=AGENTS_DIR / "mcp", python=("mcp==2.3.0",))
 MCP_NODE_KIT = Kit(directory=AGENTS_DIR / "mcp-node", npm=("@modelcontextprotocol/sdk@1.32.2",))
 APPS = Path(__file__).parent / "apps"
@@ -141,31 +133,3 @@ FRAMEWORKS = tuple(
     for name in ("openai-agents", "langgraph", "pydantic-ai")
     for protocol, streams in (("chat", False), ("chat", True), ("responses", True))
 )
-
-
-def _with_mcp(name: str, *options: str, kit: Kit = FRAMEWORKS_KIT) -> Agent:
-    def argv(launch: Launch) -> list[str | Path]:
-        app = APPS / f"mcp_with_{name.replace('-', '_')}.py"
-        url = f"{launch.base_url}/mcp/tools"
-        return [kit.venv / "bin/python", app, *options, launch.model, url, launch.prompt]
-
-    return Agent(
-        name="-".join((name, *options)),
-        protocol="",
-        has_identity=False,
-        argv=argv,
-        env=_openai_env,
-    )
-
-
-ONE_MCP_SESSION = (
-    _with_mcp("openai-agents", "chat"),
-    _with_mcp("openai-agents", "responses"),
-    _with_mcp("langgraph", "one"),
-    _with_mcp("pydantic-ai", "chat"),
-    _with_mcp("pydantic-ai", "responses"),
-)
-"""Told the URL of the MCP server `tools`, too."""
-MCP_SESSION_EACH_CALL = _with_mcp("langgraph", "many")
-NEWEST_MCP = _with_mcp("openai-agents", "chat", kit=OPENAI_AGENTS_KIT)
-"""It asks the server for the newest revision first."""

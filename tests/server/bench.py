@@ -431,7 +431,6 @@ class Bench:
             "busy upstream connections": sum(r.busy_count for r in replicas.values()),
             "MCP answers": mcp.passing if mcp is not None else 0,
             "MCP calls": mcp.calls.running if mcp is not None else 0,
-            "early calls": mcp.early_calls if mcp is not None else 0,
             "buffered bytes": gateway.listener.budget.used,
             "streams of Envoy": gateway._picker.stream_count if gateway._picker is not None else 0,
             "client connections": gateway.listener.connection_count,

@@ -63,12 +63,6 @@ def settings(server: Backend, **more: Any) -> list[dict[str, Any]]:
     return [{"name": "tools", "url": f"{server.url}/mcp", **more}]
 
 
-def early_calls(bench: Bench) -> int:
-    """Made, and not claimed."""
-    assert bench.gateway.serving.mcp is not None
-    return bench.gateway.serving.mcp.early_calls
-
-
 def passing(bench: Bench) -> int:
     assert bench.gateway.serving.mcp is not None
     return bench.gateway.serving.mcp.passing

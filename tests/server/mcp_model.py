@@ -1,12 +1,9 @@
 """A model behind a replica's address that asks real agents for calls of an MCP server's tools.
 
-First for one call, then for several at once, and it ends. Behind the calls its answer goes on for a while, in
-words, before it is over.
+First for one call, then for several at once, and it ends.
 """
 
-import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -21,17 +18,11 @@ Calls = list[dict[str, Any]]
 class ScriptedModel:
     """`steps`: what each answer asks of the tool whose name ends so; behind the last one it says `done`."""
 
-    def __init__(
-        self, tool: str, steps: list[Calls], *, goes_on_s: float = 0.0, now: Callable[[], float]
-    ) -> None:
+    def __init__(self, tool: str, steps: list[Calls]) -> None:
         self._tool = tool
         self._steps = steps
-        self._goes_on_s = goes_on_s
-        self._now = now
-        self.ended_s: list[float] = []
-        """When each of its answers with calls ended."""
-        self.came_s: list[float] = []
-        """When each request with results came."""
+        self.brought = 0
+        """Requests with results."""
         self.results: list[str] = []
         """What agents brought, as JSON."""
 
@@ -45,18 +36,16 @@ class ScriptedModel:
             await self._messages(exchange, asked)
         elif path.endswith(b"/responses"):
             await self._responses(exchange, asked)
-        elif path.endswith(b"/chat/completions"):
-            await self._chat(exchange, asked)
         else:
             await exchange.send(answer(b"{}"))
 
     def _step(self, results: list[Any], tools: list[str]) -> tuple[str | None, Calls]:
         """The tool's name and its calls; none if there is nothing to ask."""
         if results:
-            self.came_s.append(self._now())
+            self.brought += 1
             self.results += [json.dumps(each) for each in results]
         found = [name for name in tools if name.endswith(self._tool)]
-        step = len(self.came_s)
+        step = self.brought
         return (found[0], self._steps[step]) if found and step < len(self._steps) else (None, [])
 
     # --- Anthropic's messages --------------------------------------------------------------------
@@ -92,7 +81,7 @@ class ScriptedModel:
             },
             {"type": "message_stop"},
         ]
-        await self._stream(exchange, events, last, {"type": "ping"}, has_calls=bool(calls))
+        await self._stream(exchange, events + last)
 
     # --- OpenAI's responses ----------------------------------------------------------------------
 
@@ -123,7 +112,7 @@ class ScriptedModel:
             )
         usage = {"input_tokens": 5, "output_tokens": 5, "total_tokens": 10}
         response = {
-            "id": f"resp_{len(self.came_s)}",
+            "id": f"resp_{self.brought}",
             "object": "response",
             "status": "in_progress",
             "output": [],
@@ -144,48 +133,12 @@ class ScriptedModel:
                 events += [opened, delta]
             events.append({"type": "response.output_item.done", "output_index": index, "item": item})
         whole = response | {"status": "completed", "output": output, "usage": usage}
-        last: list[dict[str, Any]] = [{"type": "response.completed", "response": whole}]
-        await self._stream(
-            exchange,
-            events,
-            last,
-            {"type": "response.in_progress", "response": response},
-            has_calls=bool(calls),
-        )
+        await self._stream(exchange, [*events, {"type": "response.completed", "response": whole}])
 
-    # --- OpenAI's chat completions ---------------------------------------------------------------
-
-    async def _chat(self, exchange: Exchange, asked: dict[str, Any]) -> None:
-        tools = [tool["function"]["name"] for tool in asked.get("tools") or ()]
-        name, calls = self._step(_trailing(asked["messages"], "role", "tool"), tools)
-        events = [_delta({"role": "assistant", "content": None if calls else "done"})]
-        for index, arguments in enumerate(calls):
-            function = {"name": name, "arguments": json.dumps(arguments)}
-            call = {"index": index, "id": f"call_{uuid4().hex}", "type": "function"}
-            events.append(_delta({"tool_calls": [{**call, "function": function}]}))
-        last = [_delta({}, "tool_calls" if calls else "stop"), {}]
-        await self._stream(exchange, events, last, _delta({"content": " hm"}), has_calls=bool(calls))
-
-    async def _stream(
-        self,
-        exchange: Exchange,
-        events: list[dict[str, Any]],
-        last: list[dict[str, Any]],
-        meanwhile: dict[str, Any],
-        *,
-        has_calls: bool,
-    ) -> None:
+    async def _stream(self, exchange: Exchange, events: list[dict[str, Any]]) -> None:
         await exchange.send(_STREAM)
         for each in events:
             await exchange.send(_event(each))
-        until_s = self._now() + (self._goes_on_s if has_calls else 0.0)
-        while self._now() < until_s:
-            await asyncio.sleep(min(0.05, max(0.0, until_s - self._now())))
-            await exchange.send(_event(meanwhile))
-        for each in last:
-            await exchange.send(_event(each))
-        if has_calls:
-            self.ended_s.append(self._now())
         await exchange.send(chunk(b""))
 
 
@@ -220,12 +173,5 @@ def _block(index: int, block: dict[str, Any], delta: dict[str, Any]) -> list[dic
     ]
 
 
-def _delta(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"id": "c_1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-
-
 def _event(data: dict[str, Any]) -> bytes:
-    """Empty: that a stream of chat completions is over."""
-    name = b"event: %s\n" % data["type"].encode() if "type" in data else b""
-    return chunk(b"%sdata: %s\n\n" % (name, json.dumps(data).encode() if data else b"[DONE]"))
+    return chunk(b"event: %s\ndata: %s\n\n" % (data["type"].encode(), json.dumps(data).encode()))
