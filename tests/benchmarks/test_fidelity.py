@@ -73,11 +73,3 @@ def test_only_arms_that_differ_live_are_ranked(lived, played, ranked, wrong):
     judge_ranks(one, other, verdict, print)
     assert verdict.figures["pairs_ranked"].value == ranked
     assert verdict.figures["pairs_ranked_otherwise"].value == wrong
-
-
-def turn(prompt_tokens: int, arrival_s: float, first_token_s: float) -> TurnOutcome:
-    return TurnOutcome(
-        session="a", thread=0, turn=0, tenant="", replica=ReplicaId(""), arrival_s=arrival_s, waited_s=0.5,
-        began_s=0.0, first_token_s=first_token_s, end_s=first_token_s, prompt_tokens=prompt_tokens,
-        cached_tokens=0, output_tokens=1, preemptions=0, refusals=0,
-    )  # fmt: skip

@@ -6,6 +6,7 @@ import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from lab.engine.simulated_host import HostMemory
+from tests.engine_ext.test_scheduler import balanced, prompt
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.retention import Thread
 
@@ -15,10 +16,6 @@ SIZE, BLOCKS = 64, 101
 TURN = 3_000
 """Tokens: 47 blocks, and 0.06 s to copy them."""
 HOST = HostMemory(blocks=1_000, bytes_per_s=5e9)
-
-
-def prompt(seed: int, tokens: int) -> list[int]:
-    return [(seed * 7_919 + place * 31) % 15_000 for place in range(tokens)]
 
 
 def build(**options: Any) -> SimulatedEngine:
@@ -48,13 +45,6 @@ def come_back(engine: SimulatedEngine, history: list[int]) -> str:
 def counts(engine: SimulatedEngine) -> dict[str, int]:
     found: dict[str, int] = engine.biases.counters()["host_tier"]
     return found
-
-
-def balanced(engine: SimulatedEngine) -> None:
-    free, used, retained = engine.account()
-    told = engine.biases.snapshot()["blocks"]
-    whole = {"total": engine.total_blocks, "free": free, "used": used, "retained": retained}
-    assert told == {**whole, "host": HOST.blocks}
 
 
 class TestLeaving:

@@ -8,16 +8,6 @@ from benchmarks.verdict import Verdict
 from tools.vllm_tests.__main__ import Outcome, judge
 
 
-def archive(at: Path, *names: str) -> Path:
-    path = at / "source.tar.gz"
-    with tarfile.open(path, "w:gz") as file:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = 1
-            file.addfile(member, io.BytesIO(b"x"))
-    return path
-
-
 def test_a_test_counts_against_us_if_it_passes_at_the_engine_alone():
     def outcomes(**passed: bool) -> dict[str, Outcome]:
         return {name: Outcome(test=name, passed=each, why=f"why {name}") for name, each in passed.items()}

@@ -21,13 +21,9 @@ from lab.simulator.run import simulate, stock_config
 from lab.workload.trace.format import Session, Thread, Turn
 from tests.lab.simulator.engine_log import Log, make_turn
 from tests.lab.simulator.test_run import OPTIONS
-from tests.lab.simulator.worlds import LITTLE, Recorder, load_little, sessions
+from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE, Recorder, load_little, sessions
 
-pytestmark = [  # of importing vLLM
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]
+pytestmark = IMPORTS_VLLM
 
 BLOCK = 16
 RATE = 1e6

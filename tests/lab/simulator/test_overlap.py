@@ -20,9 +20,9 @@ from lab.simulator.run import POOL, simulate
 from lab.workload.trace.agents import AgentKind, ToolKind, session_of
 from lab.workload.trace.format import Session, Thread, Tool, Turn
 from lab.workload.trace.spread import Spread
-from tests.lab.simulator.worlds import Recorder, load_little
+from tests.lab.simulator.worlds import IMPORTS_VLLM, Recorder, load_little
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+pytestmark = IMPORTS_VLLM
 BLOCK = 16
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="little", kv_blocks=3000),), noise=0.05)
 KIND = AgentKind(

@@ -17,13 +17,9 @@ from lab.simulator.engine.options import EngineOptions
 from lab.simulator.errors import SimulatorError
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from tests.lab.simulator.test_run import OPTIONS, fleet, play
-from tests.lab.simulator.worlds import Recorder, load_little, sessions
+from tests.lab.simulator.worlds import IMPORTS_VLLM, Recorder, load_little, sessions
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]
+pytestmark = IMPORTS_VLLM
 
 PLUGGED = replace(OPTIONS, plugin={})
 

@@ -13,9 +13,9 @@ from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.run import POOL, simulate, stock_config
 from lab.simulator.several import SeveralGateways
-from tests.lab.simulator.worlds import Recorder, load_little, sessions
+from tests.lab.simulator.worlds import IMPORTS_VLLM, Recorder, load_little, sessions
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of importing vLLM
+pytestmark = IMPORTS_VLLM
 
 OPTIONS = EngineOptions(block_size=16, max_model_len=8192)
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="little", count=2, kv_blocks=600),))

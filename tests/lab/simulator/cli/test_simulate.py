@@ -12,15 +12,11 @@ from gateway.__main__ import main
 from lab.workload.trace.files import write_workload
 from lab.workload.trace.format import Header
 from tests.lab.simulator.baselines.turns import chat
+from tests.lab.simulator.worlds import IMPORTS_VLLM
 from tests.project.layout import ROOT
 
 CLOCK = ROOT / "tests/lab/simulator/baselines/clock.toml"
-_SLOW = [
-    pytest.mark.slow,
-    pytest.mark.engine,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]  # of importing vLLM
+_SLOW = [pytest.mark.engine, *IMPORTS_VLLM]
 
 
 @pytest.fixture
