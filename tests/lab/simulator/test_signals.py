@@ -50,7 +50,8 @@ def test_under_pressure_engines_tell_of_it():
         brain.heard = heard
         return brain
 
-    totals, _ = play(sessions(12, every_s=0.3, seed=2), fleet(1, blocks=330), make_brain=make_brain)
+    world = sessions(12, every_s=0.3, seed=2)
+    totals, _ = play(world, fleet(1, blocks=330), make_brain=make_brain, sample_every_s=None)
     times = [at for at, _ in heard]
     assert times[:3] == [0.0, PERIOD_S, 2 * PERIOD_S]
     assert totals.end_s - PERIOD_S <= times[-1] <= totals.end_s
@@ -82,4 +83,5 @@ def test_a_simulation_in_which_nothing_more_happens_says_so():
             return [] if isinstance(event, ev.RequestArrived) else super().handle(event, now=now)
 
     with pytest.raises(ConservationError, match="nothing more happens"):
-        play(sessions(2, every_s=1, seed=1), fleet(1), make_brain=lambda _: a_brain(Deaf))
+        world = sessions(2, every_s=1, seed=1)
+        play(world, fleet(1), make_brain=lambda _: a_brain(Deaf), sample_every_s=None)

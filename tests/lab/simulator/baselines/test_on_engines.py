@@ -15,8 +15,8 @@ from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.run import simulate
 from lab.workload.trace.format import ServiceClass, Session
-from tests.lab.simulator.baselines.turns import chat
 from tests.lab.simulator.worlds import IMPORTS_VLLM, Recorder
+from tests.lab.workload.trace.made import session as chat
 
 pytestmark = [pytest.mark.engine, *IMPORTS_VLLM]
 

@@ -11,8 +11,8 @@ import pytest
 from gateway.__main__ import main
 from lab.workload.trace.files import write_workload
 from lab.workload.trace.format import Header
-from tests.lab.simulator.baselines.turns import chat
 from tests.lab.simulator.worlds import IMPORTS_VLLM
+from tests.lab.workload.trace.made import session as chat
 from tests.project.layout import ROOT
 
 CLOCK = ROOT / "tests/lab/simulator/baselines/clock.toml"
