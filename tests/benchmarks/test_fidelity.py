@@ -7,9 +7,7 @@ from benchmarks.fidelity.costs import Asked, Costs, fitted
 from benchmarks.live import Completions
 from benchmarks.verdict import Verdict
 from gateway.cost.roofline import Batch, context_product, step_s
-from gateway.domain.ids import ReplicaId
 from lab.engine.step_log import Row, Step
-from lab.simulator.results import TurnOutcome
 
 COSTS = Costs(
     step_s=0.01,

@@ -1,6 +1,5 @@
 """The page and the documentation say what the terminal says."""
 
-import re
 
 from tools import reasons
 

@@ -2,7 +2,7 @@
 
 import json
 
-from demo.identity import strip_body, strip_headers
+from demo.identity import strip_body
 
 
 def test_a_body_without_identity_keeps_its_very_bytes():

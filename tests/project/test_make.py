@@ -1,9 +1,8 @@
 """`make`, `.ci/run` and the scripts: what they would run, without running it."""
 
-import os
 import shlex
 
-from tests.project.layout import PYPROJECT, ROOT, run
+from tests.project.layout import PYPROJECT, run
 from tools import run_tests
 
 NESTED = {"MAKEFLAGS": "", "MAKELEVEL": "", "MFLAGS": "", "pytest_args": ""}

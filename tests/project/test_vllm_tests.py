@@ -1,8 +1,4 @@
-"""What is taken from vLLM's source archive, and what is made of its tests' outcomes."""
-
-import io
-import tarfile
-from pathlib import Path
+"""What is made of the outcomes of vLLM's tests."""
 
 from benchmarks.verdict import Verdict
 from tools.vllm_tests.__main__ import Outcome, judge
