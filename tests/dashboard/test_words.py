@@ -1,6 +1,5 @@
 """The page and the documentation say what the terminal says."""
 
-
 from tools import reasons
 
 

@@ -84,7 +84,9 @@ def test_the_next_turn_says_what_was_answered_and_brings_the_result():
         app.router.add_post("/v1/chat/completions", answer)
         said = Talk([{"role": "user", "content": "go"}], [], ["a file"])
         async with TestServer(app) as listening, aiohttp.ClientSession() as client:
-            agents = ChatAgents(client, f"http://127.0.0.1:{listening.port}", "m", {"s": said}, headers=NAMED_BY)
+            agents = ChatAgents(
+                client, f"http://127.0.0.1:{listening.port}", "m", {"s": said}, headers=NAMED_BY
+            )
             question = Question(session="s", prompt=[], output_tokens=1, is_final=False)
             with pytest.raises(TurnedAwayError):
                 await agents.ask(question)
