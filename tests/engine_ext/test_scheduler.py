@@ -212,16 +212,6 @@ class TestWhatIsAskedForEachRequest:
         assert counters(engine)["releases"] == {"running": 1}
         assert all(len(each.tokens) in (2, 44 * SIZE) for each in engine.done.values())
 
-    def test_a_hold_ends_in_time_while_others_decode(self, make: Make) -> None:
-        engine = make(depth=1)
-        engine.submit(prompt(1, 100), max_tokens=2, hint=Hint(session="paused", seq=1, retain_s=1.0))
-        engine.run()
-        ended = engine.now
-        engine.submit(prompt(2, 100), max_tokens=600, hint=Hint(session="s", seq=1))
-        while engine.account()[2]:
-            engine.step()
-        assert engine.now - ended == pytest.approx(1.0, abs=0.02)
-
 
 class TestHints:
     def test_malformed_ones_are_counted_and_the_request_runs(self, make: Make) -> None:
@@ -322,14 +312,6 @@ class TestRetention:
         engine.submit(prompt(3, 200), hint=Hint(session="c", seq=1, is_final=True, prefetch_in_s=3.0))
         engine.run()
         assert counters(engine)["holds"] == {"held": 2}
-
-    def test_a_running_request_takes_what_it_needs_at_once(self, make: Make) -> None:
-        engine, _, _ = self.warm(make)
-        name = engine.submit(prompt(9, 900), max_tokens=500)
-        engine.run(until=5.0)
-        assert engine.done[name].finished is not None
-        assert counters(engine)["releases"] == {"running": 1}
-        assert counters(engine)["preemptions"] == {}
 
     @pytest.mark.parametrize("policy", ["fcfs", "priority"])
     def test_a_waiting_one_takes_after_a_second(self, make: Make, policy: str) -> None:

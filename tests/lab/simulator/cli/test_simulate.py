@@ -30,16 +30,7 @@ def world(tmp_path: Path) -> list[str]:
     return ["simulate", "--workload", str(tmp_path / "w.jsonl"), "--fleet", str(tmp_path / "fleet.toml")]
 
 
-ASKED = [
-    "--policy",
-    "affinity,session-cap:n=1/2,plas",
-    "--load",
-    "400,900",
-    "--seeds",
-    "2",
-    "--sessions",
-    "10",
-]
+ASKED = "--policy affinity,session-cap:n=1/2,plas --load 400,900 --seeds 2 --sessions 10".split()
 
 
 def _in_a_process(arguments: list[str], hash_seed: str) -> subprocess.CompletedProcess[str]:
