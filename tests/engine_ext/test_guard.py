@@ -39,7 +39,6 @@ def raises_at_call(number: int, original: Callable[..., Any]) -> Callable[..., A
             raise InjectedError
         return original(*args, **kwargs)
 
-    broken.is_reached = lambda: calls >= number  # type: ignore[attr-defined]
     return broken
 
 

@@ -82,6 +82,6 @@ def test_a_simulation_in_which_nothing_more_happens_says_so():
         def handle(self, event: ev.Event, *, now: float):
             return [] if isinstance(event, ev.RequestArrived) else super().handle(event, now=now)
 
+    world = sessions(2, every_s=1, seed=1)
     with pytest.raises(ConservationError, match="nothing more happens"):
-        world = sessions(2, every_s=1, seed=1)
         play(world, fleet(1), make_brain=lambda _: a_brain(Deaf), sample_every_s=None)
