@@ -4,7 +4,7 @@ import gc
 import hashlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,7 +53,7 @@ def narrow(spec: FleetSpec, *, running: int, **core: Any) -> Coordinator:
     return assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
 
 
-def play(world: list[Session], spec: FleetSpec, **settings: Any) -> tuple[Totals, Recorder]:
+def play(world: Iterable[Session], spec: FleetSpec, **settings: Any) -> tuple[Totals, Recorder]:
     recorder = Recorder()
     defaults: dict[str, Any] = {"options": OPTIONS, "load_profile": load_little, "sample_every_s": 2.0}
     return simulate(world, spec, sink=recorder, **(defaults | settings)), recorder
