@@ -12,7 +12,8 @@ NPU, IGPU = ReplicaId("r0"), ReplicaId("r1")
 
 
 def told(command: object) -> dict[str, object]:
-    assert isinstance(command, Dispatch)
+    """The engine that decodes."""
+    assert isinstance(command, Dispatch) and command.placement.replica == IGPU
     assert command.hint is not None
     hint: dict[str, object] = json.loads(command.hint)
     return hint
@@ -24,9 +25,7 @@ def test_background_prompts_are_computed_apart_and_reactive_ones_where_they_are_
     assert isinstance(leg, PrefillLeg)
     assert leg.replica == NPU
     (reactive,) = router.handle(asked("r", 1_000, final=True), now=1.0)
-    assert reactive.placement.replica == IGPU
     assert told(reactive)["class"] == "reactive"
     (background,) = router.handle(ev.PrefillLegEnded(RequestId("b"), None), now=3.0)
-    assert background.placement.replica == IGPU
     assert told(background)["class"] == "proactive"
     assert told(background)["age_s"] == 3.0
