@@ -7,9 +7,7 @@ from benchmarks.fidelity.costs import Asked, Costs, fitted
 from benchmarks.live import Completions
 from benchmarks.verdict import Verdict
 from gateway.cost.roofline import Batch, context_product, step_s
-from gateway.domain.ids import ReplicaId
 from lab.engine.step_log import Row, Step
-from lab.simulator.results import TurnOutcome
 
 COSTS = Costs(
     step_s=0.01,
@@ -73,11 +71,3 @@ def test_only_arms_that_differ_live_are_ranked(lived, played, ranked, wrong):
     judge_ranks(one, other, verdict, print)
     assert verdict.figures["pairs_ranked"].value == ranked
     assert verdict.figures["pairs_ranked_otherwise"].value == wrong
-
-
-def turn(prompt_tokens: int, arrival_s: float, first_token_s: float) -> TurnOutcome:
-    return TurnOutcome(
-        session="a", thread=0, turn=0, tenant="", replica=ReplicaId(""), arrival_s=arrival_s, waited_s=0.5,
-        began_s=0.0, first_token_s=first_token_s, end_s=first_token_s, prompt_tokens=prompt_tokens,
-        cached_tokens=0, output_tokens=1, preemptions=0, refusals=0,
-    )  # fmt: skip

@@ -46,7 +46,6 @@ class FakeControl:
         """Where streams were asked to begin."""
         self.is_down = False
         self._streams: set[asyncio.Task[Any]] = set()
-        self._more = asyncio.Event()
 
     def publish(self, records: Iterable[Record | dict[str, object]]) -> None:
         """A dict is sent as it is, hostile or not."""
@@ -71,10 +70,6 @@ class FakeControl:
         """Every stream that is open breaks."""
         for task in self._streams:
             task.cancel()
-
-    @property
-    def stream_count(self) -> int:
-        return len(self._streams)
 
     @asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator["FakeControl"]:

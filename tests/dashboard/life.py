@@ -3,11 +3,14 @@
 import time
 from typing import Any
 
+import msgspec
+
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
-from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.decision import Edge, RefusalReason, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import Protocol, Usage
+from gateway.domain.request import Usage
+from tests.history import lives
 
 REPLICA = ReplicaId("default-0")
 TENANT = TenantId("team-a")
@@ -16,54 +19,19 @@ TENANT = TenantId("team-a")
 def session_started(
     session: str, *, at_s: float, schema: str = "codex", parent: str | None = None
 ) -> rec.Record:
-    return rec.SessionStarted(
-        at_s=at_s,
-        session=SessionId(session),
-        tenant=TENANT,
-        source=SessionSource.NEW,
-        confidence=1.0,
-        schema=schema,
-        parent=SessionId(parent) if parent else None,
-    )
+    (begun,) = lives.begun(session, at_s, tenant=TENANT, parent=parent)
+    return msgspec.structs.replace(begun, schema=schema)
 
 
 def arrived(
     session: str, turn: str, *, at_s: float, thread: str = "1", edge: Edge = Edge.OPENS
 ) -> rec.Record:
-    return rec.TurnArrived(
-        at_s=at_s,
-        turn=RequestId(turn),
-        session=SessionId(session),
-        tenant=TENANT,
-        protocol=Protocol.CHAT,
-        model="m",
-        source=SessionSource.NEW,
-        confidence=1.0,
-        body_bytes=4000,
-        message_count=2,
-        tool_count=1,
-        thread=ThreadId(f"{session}.{thread}"),
-        edge=edge,
-    )
+    came = lives.arrival(turn, session, at_s, tenant=TENANT)
+    return msgspec.structs.replace(came, thread=ThreadId(f"{session}.{thread}"), edge=edge)
 
 
-def sent(session: str, turn: str, *, at_s: float, waited_ms: float = 0.0) -> list[rec.Record]:
-    told: dict[str, Any] = {"turn": RequestId(turn), "session": SessionId(session), "replica": REPLICA}
-    expected = rec.Expected(
-        prompt_tokens=1000,
-        cached_tokens=750,
-        output_tokens=100,
-        first_token_ms=300.0,
-        first_token_p10_ms=200.0,
-        first_token_p90_ms=500.0,
-        completion_ms=2000.0,
-        completion_p10_ms=1000.0,
-        completion_p90_ms=4000.0,
-    )
-    return [
-        rec.Routed(at_s=at_s, reason=PlacementReason.SESSION_LIVES_THERE, waited_ms=waited_ms, **told),
-        rec.GpuSubmit(at_s=at_s, prompt_bytes=4000, attempt=1, expected=expected, **told),
-    ]
+def sent(session: str, turn: str, *, at_s: float) -> list[rec.Record]:
+    return lives.sent(turn, session, at_s, replica=REPLICA)
 
 
 def first_token(session: str, turn: str, *, at_s: float) -> rec.Record:
@@ -80,7 +48,7 @@ def ended(session: str, turn: str, *, at_s: float, outcome: str = "finished") ->
         replica=REPLICA,
         outcome=outcome,
         status=200,
-        usage=Usage(prompt_tokens=1000, cached_tokens=750, output_tokens=80),
+        usage=Usage(prompt_tokens=100, cached_tokens=75, output_tokens=8),
         finish_reason="tool_calls",
         duration_ms=1800.0,
     )

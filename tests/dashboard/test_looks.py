@@ -42,33 +42,23 @@ async def test_nothing_overflows_and_text_has_contrast(
         assert await page.run(CONTRAST) == [], view
 
 
-async def test_text_on_the_canvas_has_contrast(page: Page, control: FakeControl):
-    """Which cannot be looked up in the page: the pairs that `paint.js` and `window.js` write with."""
-    pairs = (
-        ("on-decode", "decode"),
-        ("on-tool", "panel"),
-        ("dim", "panel"),
-        ("bad", "panel"),
-        ("ink", "panel"),
-    )
-    for theme in ("light", "dark"):
-        await page.prefer(color_scheme=theme)
-        await opened(page, control)
-        for text, ground in pairs:
-            value = "getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim()"
-            colours = f"['{text}', '{ground}'].map(n => {value})"
-            assert contrast(*await page.run(colours)) >= 4.5, (theme, text, ground)
+PAINTED = """
+for (const pair of ['on-decode decode', 'on-tool panel', 'dim panel', 'bad panel', 'ink panel']) {
+  const [text, ground] = pair.split(' ').map((name) => `var(--${name})`);
+  const e = document.body.appendChild(document.createElement('p'));
+  e.textContent = pair;
+  Object.assign(e.style, { color: text, background: ground });
+}
+"""
+"""What `paint.js` and `window.js` write with on a canvas, where it cannot be looked up."""
 
 
-def contrast(*colours: str) -> float:
-    def luminance(colour: str) -> float:
-        digits = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
-        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-        r, g, b = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    low, high = sorted(map(luminance, colours))
-    return (high + 0.05) / (low + 0.05)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_text_on_the_canvas_has_contrast(page: Page, control: FakeControl, theme: str):
+    await page.prefer(color_scheme=theme)
+    await opened(page, control)
+    await page.run(PAINTED)
+    assert await page.run(CONTRAST) == []
 
 
 async def test_everything_has_a_name_and_a_role(page: Page, control: FakeControl):

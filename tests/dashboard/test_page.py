@@ -105,10 +105,10 @@ async def test_a_turns_decision_opens_by_keyboard(page: Page, control: FakeContr
     )
     assert "r-1" in text
     assert "Sent to default-0" in text
-    assert "its session's earlier turns ran there" in text
+    assert "it has no home yet, and least went on there" in text
     assert "default-1" in text
-    assert "first token\t0.30 s (0.20 s – 0.50 s)\t0.50 s" in text
-    assert "750 (75 %)\t750 (75 %)" in text
+    assert "first token\t60 ms (40 ms – 60 ms)\t0.50 s" in text
+    assert "40 (40 %)\t75 (75 %)" in text
     assert await page.run("document.activeElement.id") == "detail-title"
     assert await page.run("document.activeElement.matches(':focus-visible')")
     await page.press("Escape")

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from demo.hop import Hop
 
@@ -41,14 +42,8 @@ class Upstream:
     async def serving(self):
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        try:
-            yield f"http://{host}:{port}"
-        finally:
-            await runner.cleanup()
+        async with TestServer(app) as listening:
+            yield f"http://127.0.0.1:{listening.port}"
 
 
 @pytest.fixture

@@ -37,19 +37,6 @@ def test_the_least_likely_to_be_used_goes_first_from_its_leaf(evictor: Evictor[C
     assert len(evictor) == 0 and not evictor.is_claimed(Cell(1, "h1"))
 
 
-def test_among_equals_the_oldest(evictor: Evictor[Cell]) -> None:
-    evictor.claim("new", cells(1), reuse=0.5, now=400.0)
-    evictor.claim("old", cells(2), reuse=0.5, now=0.0)
-    assert names(evictor.victims(2)) == [2, 1]
-
-
-def test_what_several_claim_outlives_each(evictor: Evictor[Cell]) -> None:
-    shared = cells(1, 2)
-    evictor.claim("a", [*shared, *cells(3)], reuse=0.0, now=0.0)
-    evictor.claim("b", [*shared, *cells(4)], reuse=0.9, now=0.0)
-    assert names(evictor.victims(9)) == [3, 4, 2, 1]
-
-
 def test_a_block_in_use_is_never_named_and_its_thread_sleeps_until_woken(evictor: Evictor[Cell]) -> None:
     used = cells(1, 2)
     evictor.claim("a", used, reuse=0.0, now=0.0)
@@ -62,16 +49,6 @@ def test_a_block_in_use_is_never_named_and_its_thread_sleeps_until_woken(evictor
     assert names(evictor.victims(1)) == [2]
 
 
-def test_sleepers_are_looked_at_again_before_giving_up(evictor: Evictor[Cell]) -> None:
-    used = cells(1)
-    used[0].ref_cnt = 1
-    evictor.claim("a", used, reuse=0.0, now=0.0)
-    assert evictor.victims(1) == []
-    assert evictor.victims(1) == []
-    used[0].ref_cnt = 0
-    assert names(evictor.victims(1)) == [1]
-
-
 def test_sleepers_are_kept_while_others_suffice(evictor: Evictor[Cell]) -> None:
     used = cells(1)
     used[0].ref_cnt = 1
@@ -81,15 +58,6 @@ def test_sleepers_are_kept_while_others_suffice(evictor: Evictor[Cell]) -> None:
     assert names(evictor.victims(1)) == [2]
     used[0].ref_cnt = 0
     assert names(evictor.victims(1)) == [1]
-
-
-def test_what_a_newer_turn_does_not_share_keeps_its_place(evictor: Evictor[Cell]) -> None:
-    first = cells(1, 2, 3)
-    evictor.claim("a", first, reuse=0.5, now=0.0)
-    evictor.claim("b", cells(5), reuse=0.5, now=1.0)
-    evictor.claim("a", [first[0], *cells(4)], reuse=0.5, now=2.0)
-    assert names(evictor.victims(9)) == [3, 2, 5, 4, 1]
-    assert (len(evictor), evictor._entries) == (0, 0)
 
 
 def test_who_is_away_for_longer_goes_first_up_to_a_bound(evictor: Evictor[Cell]) -> None:
@@ -169,13 +137,6 @@ def test_what_turns_out_to_be_over_counts_for_no_turnover(evictor: Evictor[Cell]
     assert names(evictor.victims(1)) == [1] and evictor._turnovers == 0.0
 
 
-def test_to_overwrite_all_that_is_claimed_is_a_turnover(evictor: Evictor[Cell]) -> None:
-    for first in (0, 100):
-        evictor.claim("a", cells(*range(first, first + 100)), reuse=0.5, now=0.0)
-        assert len(evictor.victims(30)) == 30 and len(evictor.victims(999)) == 70
-    assert evictor._turnovers == pytest.approx(2 * (0.3 + 1.0))
-
-
 TOUCHES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 6)), max_size=60)
 
 
@@ -206,14 +167,6 @@ def test_what_was_overwritten_meanwhile_is_passed_over(evictor: Evictor[Cell]) -
     evictor.claim("b", [], reuse=0.5, now=0.0)
     assert evictor.victims(2) == []
     assert evictor._entries == 0
-
-
-def test_expectations_change(evictor: Evictor[Cell]) -> None:
-    evictor.claim("a", cells(1), reuse=1.0, now=0.0)
-    evictor.claim("b", cells(2), reuse=0.9, now=0.0)
-    evictor.expect("a", 0.0, now=0.0)
-    evictor.expect("nobody", 0.0, now=0.0)
-    assert names(evictor.victims(1)) == [1]
 
 
 def test_forgetting(evictor: Evictor[Cell]) -> None:

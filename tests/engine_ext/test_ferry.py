@@ -6,6 +6,7 @@ import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from lab.engine.simulated_host import HostMemory
+from tests.engine_ext.test_scheduler import balanced, prompt
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.retention import Thread
 
@@ -15,10 +16,6 @@ SIZE, BLOCKS = 64, 101
 TURN = 3_000
 """Tokens: 47 blocks, and 0.06 s to copy them."""
 HOST = HostMemory(blocks=1_000, bytes_per_s=5e9)
-
-
-def prompt(seed: int, tokens: int) -> list[int]:
-    return [(seed * 7_919 + place * 31) % 15_000 for place in range(tokens)]
 
 
 def build(**options: Any) -> SimulatedEngine:
@@ -39,6 +36,14 @@ def strangers(engine: SimulatedEngine, number: int, seed: int = 100) -> None:
         engine.submit(prompt(seed + each, TURN), hint=Hint(session=f"s{seed + each}", seq=1, is_final=True))
 
 
+def sent_away(**options: Any) -> tuple[SimulatedEngine, list[int]]:
+    """It pauses for 20 s, and a crowd needs its blocks."""
+    engine = build(**options)
+    history = pause(engine, prefetch_in_s=20.0)
+    strangers(engine, 12)
+    return engine, history
+
+
 def come_back(engine: SimulatedEngine, history: list[int]) -> str:
     name = engine.submit(history + prompt(9, 60), hint=Hint(session="a", seq=2))
     engine.run()
@@ -48,13 +53,6 @@ def come_back(engine: SimulatedEngine, history: list[int]) -> str:
 def counts(engine: SimulatedEngine) -> dict[str, int]:
     found: dict[str, int] = engine.biases.counters()["host_tier"]
     return found
-
-
-def balanced(engine: SimulatedEngine) -> None:
-    free, used, retained = engine.account()
-    told = engine.biases.snapshot()["blocks"]
-    whole = {"total": engine.total_blocks, "free": free, "used": used, "retained": retained}
-    assert told == {**whole, "host": HOST.blocks}
 
 
 class TestLeaving:
@@ -84,9 +82,7 @@ class TestLeaving:
         assert engine.account()[2] == 47 and counts(engine) == {}
 
     def test_somebody_who_waits_sends_away_a_long_gap_at_once(self) -> None:
-        engine = build()
-        pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, _ = sent_away()
         engine.run(until=engine.now + 0.9)  # less than retention.wait_s
         assert counts(engine)["gave_way"] == 1
         assert engine.biases.counters()["releases"] == {"demoted": 1}
@@ -116,9 +112,7 @@ class TestLeaving:
 
 class TestCalls:
     def test_it_is_back_before_it_returns(self) -> None:
-        engine = build()
-        history = pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, history = sent_away()
         engine.rest_until(20.1)
         told = counts(engine)
         assert (told["gave_way"], told["called"], told["brought_back"]) == (1, 1, 1)
@@ -132,18 +126,14 @@ class TestCalls:
         assert engine.biases.snapshot()["state"] == "awake"
 
     def test_without_calls_the_turn_waits_for_its_copy(self) -> None:
-        engine = build(turnpike={"host_tier": {"max_calls": 0}})
-        history = pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, history = sent_away(turnpike={"host_tier": {"max_calls": 0}})
         engine.rest_until(20.1)
         back = engine.done[come_back(engine, history)]
         assert back.cached_tokens == 47 * SIZE and back.ttft_s > 0.05
         assert "called" not in counts(engine) and counts(engine)["back_away"] == 1
 
     def test_who_returns_while_being_called_waits_for_that_copy_alone(self) -> None:
-        engine = build()
-        history = pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, history = sent_away()
         engine.rest_until(19.0)
         name = engine.submit(history + prompt(9, 60), hint=Hint(session="a", seq=2))
         assert engine.copies is not None
@@ -166,9 +156,7 @@ class TestCalls:
         assert counts(engine)["no_room"] == 1 and "called" not in counts(engine)
 
     def test_while_somebody_waits_for_a_place_nobody_is_called(self) -> None:
-        engine = build(max_num_seqs=2)
-        pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, _ = sent_away(max_num_seqs=2)
         engine.rest_until(19.8)
         for seed in (70, 71, 72):  # small: there is memory enough
             engine.submit(prompt(seed, SIZE), max_tokens=100)
@@ -177,9 +165,7 @@ class TestCalls:
         assert not {"called", "refused"} & counts(engine).keys()
 
     def test_without_blocks_to_spare_nobody_is_called(self) -> None:
-        engine = build()
-        pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, _ = sent_away()
         engine.rest_until(19.7)
         engine.submit(prompt(70, 60 * SIZE), max_tokens=200)
         engine.rest_until(20.09)
@@ -187,16 +173,12 @@ class TestCalls:
         assert not {"called", "refused"} & counts(engine).keys()
 
     def test_what_the_host_has_lost_is_not_called(self) -> None:
-        engine = build(host=HostMemory(blocks=100, bytes_per_s=5e9))
-        pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, _ = sent_away(host=HostMemory(blocks=100, bytes_per_s=5e9))
         engine.rest_until(20.1)
         assert counts(engine)["not_on_host"] == 1 and "called" not in counts(engine)
 
     def test_a_reset_while_it_is_on_its_way_leaves_nothing(self) -> None:
-        engine = build()
-        pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, _ = sent_away()
         engine.rest_until(19.98)
         assert engine.biases.snapshot()["host_tier"]["called"] == 1
         luggage = engine.biases.keeper.ferry.tier.get(Thread("a", "")).luggage
@@ -207,9 +189,7 @@ class TestCalls:
         assert "brought_back" not in counts(engine)
 
     def test_a_bias_that_fails_leaves_nothing_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = build()
-        pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, _ = sent_away()
         engine.rest_until(19.98)
 
         def broken(*_: Any, **__: Any) -> None:
@@ -222,9 +202,7 @@ class TestCalls:
         assert engine.account() == (engine.total_blocks, 0, 0)
 
     def test_a_finished_session_is_not_called(self) -> None:
-        engine = build()
-        pause(engine, prefetch_in_s=20.0)
-        strangers(engine, 12)
+        engine, _ = sent_away()
         engine.run(until=5.0)
         engine.hint(Hint(session="a", seq=2, is_finished=True))
         engine.rest_until(25.0)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from lab.engine.simulated_host import HostMemory
+from tests.engine_ext.test_scheduler import balanced, prompt
 from tests.examples import examples
 from turnpike_vllm.hints import Hint, ServiceClass
 
@@ -51,28 +52,14 @@ STORMS = st.lists(
 )
 
 
-def balanced(engine: SimulatedEngine) -> None:
-    free, used, retained = engine.account()
-    assert free + used + retained == engine.total_blocks
-    told = engine.biases.snapshot()["blocks"]
-    free, used, retained = engine.account()  # what was told let go of what had expired
-    size = {} if engine.copies is None else {"host": engine.copies.memory.blocks}
-    assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained} | size
-
-
-def prompt(family: int, tokens: int) -> list[int]:
-    """Of one family, each is a prefix of the longer ones: sessions share what they begin with."""
-    return [(family * 7_919 + place * 31) % 15_000 for place in range(tokens)]
-
-
 def play(engine: SimulatedEngine, storm: list[tuple[str, Any]]) -> None:
     names: list[str] = []
     for kind, what in storm:
         if kind == "hint":
             engine.hint(what)
         elif kind == "submit":
-            family, tokens, answer, hint = what
-            names.append(engine.submit(prompt(family, tokens), max_tokens=answer, hint=hint))
+            seed, tokens, answer, hint = what  # sessions of one seed share what they begin with
+            names.append(engine.submit(prompt(seed, tokens), max_tokens=answer, hint=hint))
         elif kind == "abort" and names:
             engine.abort(names[what % len(names)])
         elif kind == "reset":
@@ -123,34 +110,3 @@ def test_the_books_balance_and_everybody_runs(
     assert engine.biases.snapshot()["blocks"]["free"] == engine.total_blocks
     balanced(engine)
     assert engine.scheduler.reset_prefix_cache()
-
-
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_an_endless_runner_and_a_full_house_do_not_keep_a_newcomer_out(policy: str) -> None:
-    """One runs without end, 60 % is retained, the newcomer needs half of everything."""
-    engine = SimulatedEngine(
-        SimulatedOptions(
-            blocks=201,
-            block_size=SIZE,
-            max_batched_tokens=512,
-            policy=policy,
-            # The runner alone is served all the time: that is no pressure.
-            turnpike={"retention": {"wait_s": 1.0}},
-        )
-    )
-    for number in range(6):
-        engine.submit(
-            prompt(number, 20 * SIZE - 20),
-            max_tokens=20,
-            hint=Hint(session=f"s{number}", seq=1, retain_s=300.0),
-        )
-        engine.run()
-    assert engine.account()[2] >= 0.57 * engine.total_blocks
-    runner = engine.submit(prompt(50, 160), max_tokens=900, hint=Hint(session="runner", seq=1))
-    engine.run(until=engine.now + 0.1)
-    newcomer = engine.submit(prompt(60, 1_590), max_tokens=4)
-    engine.run(until=engine.now + 1.2)
-    assert engine.done[newcomer].first_token is not None
-    assert engine.done[runner].finished is None
-    assert engine.biases.counters()["releases"].keys() == {"waited"}
-    balanced(engine)

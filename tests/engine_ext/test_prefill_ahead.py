@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
+from tests.engine_ext.test_scheduler import prompt
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.retention import Thread
 
@@ -15,10 +16,6 @@ SIZE = 64
 KNOWN = 6_000
 """Tokens of the next prompt that are known."""
 WAITS = ServiceClass.REACTIVE
-
-
-def prompt(seed: int, tokens: int) -> list[int]:
-    return [(seed * 7_919 + place * 31) % 15_000 for place in range(tokens)]
 
 
 def build(blocks: int = 400) -> SimulatedEngine:

@@ -116,14 +116,6 @@ def test_what_no_gateway_signed_is_not_followed_and_harms_nobody(client: Client,
     assert told["counters"]["hints"]["unsigned"] == before + 1 and "forged" not in told["sessions"]
 
 
-@pytest.mark.parametrize("path", ["/turnpike/key", "/turnpike/kv", "/turnpike/hints"])
-def test_the_server_s_key_is_wanted(client: Client, path: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        client.open(path, {} if path.endswith("hints") else None, key="wrong")
-    assert caught.value.code == 401
-    caught.value.close()
-
-
 def test_a_pause_is_held_told_and_ended(client: Client) -> None:
     client.complete("first " + LONG, client.hint("pause", retain_s=600.0))
     told = client.kv()

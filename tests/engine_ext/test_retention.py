@@ -23,15 +23,6 @@ def put(holds: Retention[int], thread: Thread, blocks: int, *, ttl: float = 5.0,
     assert holds.hold(thread, range(blocks), ttl_s=ttl, reuse=reuse, now=0.0) == []
 
 
-def test_a_hold_ends_at_its_deadline_and_not_before() -> None:
-    holds = book()
-    put(holds, A, 10)
-    assert holds.next_deadline() == 5.0
-    assert holds.expire(now=4.99) == []
-    assert ended(holds.expire(now=5.0)) == [("a", "expired")]
-    assert holds.next_deadline() is None and holds.held_blocks == 0
-
-
 def test_a_newer_turn_supersedes() -> None:
     holds = book()
     put(holds, A, 10)
@@ -91,16 +82,6 @@ def test_a_thread_s_own_state_is_taken_last() -> None:
     put(holds, B, 10, reuse=0.9)
     assert ended(holds.take_cheapest(Reason.WAITED, keep=A, now=1.0)) == [("b", "waited")]
     assert ended(holds.take_cheapest(Reason.ALONE, keep=A, now=1.0)) == [("a", "alone")]
-
-
-def test_who_may_take() -> None:
-    holds = book(wait_s=1.0)
-    assert holds.may_take(is_running=True, is_alone=False, waited_s=0.0) is None  # there is nothing to take
-    put(holds, A, 1)
-    assert holds.may_take(is_running=True, is_alone=False, waited_s=0.0) is Reason.RUNNING
-    assert holds.may_take(is_running=False, is_alone=True, waited_s=0.0) is Reason.ALONE
-    assert holds.may_take(is_running=False, is_alone=False, waited_s=0.99) is None
-    assert holds.may_take(is_running=False, is_alone=False, waited_s=1.0) is Reason.WAITED
 
 
 @pytest.mark.parametrize(("used", "ttl"), [(50, 4.0), (70, 4.0), (80, 3.0), (90, 2.0), (99, 2.0)])

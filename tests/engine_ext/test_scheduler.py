@@ -32,11 +32,12 @@ def prompt(seed: int, tokens: int) -> list[int]:
 
 def balanced(engine: SimulatedEngine) -> None:
     """What the pool's own records say, and what we tell of them."""
-    free, used, retained = engine.account()
-    assert free + used + retained == engine.total_blocks
+    assert sum(engine.account()) == engine.total_blocks
     if engine.biases is not None:
         told = engine.biases.snapshot()["blocks"]
-        assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained}
+        free, used, retained = engine.account()  # what was told let go of what had expired
+        size = {} if engine.copies is None else {"host": engine.copies.memory.blocks}
+        assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained} | size
 
 
 def counters(engine: SimulatedEngine) -> Any:
@@ -85,18 +86,6 @@ class TestPassing:
     def test_slow_steps_are_looked_at_every_second(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = self.settled(make, step_time=lambda load: 0.26)
         assert self.looked_at(engine, 4 * LOOK_EVERY, monkeypatch) >= LOOK_EVERY
-
-    def test_the_update_is_vllm_s_own_but_in_steps_that_are_measured(self, make: Make) -> None:
-        engine = self.settled(make)
-        scheduler, biases = engine.scheduler, engine.biases
-        ours = 0
-        for _ in range(4 * LOOK_EVERY):
-            own = type(scheduler).update_from_output
-            is_own = getattr(scheduler.update_from_output, "__func__", None) is own
-            assert is_own != bool(biases.timed)
-            ours += not is_own
-            engine.step()
-        assert 0 < ours < LOOK_EVERY
 
     @pytest.mark.parametrize(
         ("part", "name"), [("keeper", "observe"), ("keeper", "next_deadline"), ("pace", "observe")]
@@ -188,26 +177,6 @@ class TestAsleep:
         assert all(each.finished is not None for each in engine.done.values())
         balanced(engine)
 
-    def test_a_bias_that_fails_gets_out_of_the_way(
-        self, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        engine = make()
-        engine.submit(prompt(1, 64), hint=Hint(session="s", seq=1, retain_s=60))
-        engine.run()
-        assert engine.account()[2] > 0
-
-        def broken(*_: Any, **__: Any) -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(engine.biases.conductor, "before_step", broken)
-        for seed in range(30):
-            engine.submit(prompt(seed, 200), hint=Hint(session=f"s{seed}", seq=1))
-        engine.run()
-        assert all(each.finished is not None for each in engine.done.values())
-        assert engine.biases.snapshot()["state"] == "inert"
-        assert engine.account() == (engine.total_blocks, 0, 0)
-        assert len([each for each in caplog.records if each.name == "vllm.turnpike"]) == 1
-
 
 class TestWhatIsAskedForEachRequest:
     """While everybody decodes, nothing is; whoever could be cut, refused or left out is asked about."""
@@ -242,16 +211,6 @@ class TestWhatIsAskedForEachRequest:
         assert counters(engine)["preemptions"] == {}
         assert counters(engine)["releases"] == {"running": 1}
         assert all(len(each.tokens) in (2, 44 * SIZE) for each in engine.done.values())
-
-    def test_a_hold_ends_in_time_while_others_decode(self, make: Make) -> None:
-        engine = make(depth=1)
-        engine.submit(prompt(1, 100), max_tokens=2, hint=Hint(session="paused", seq=1, retain_s=1.0))
-        engine.run()
-        ended = engine.now
-        engine.submit(prompt(2, 100), max_tokens=600, hint=Hint(session="s", seq=1))
-        while engine.account()[2]:
-            engine.step()
-        assert engine.now - ended == pytest.approx(1.0, abs=0.02)
 
 
 class TestHints:
@@ -354,16 +313,9 @@ class TestRetention:
         engine.run()
         assert counters(engine)["holds"] == {"held": 2}
 
-    def test_a_running_request_takes_what_it_needs_at_once(self, make: Make) -> None:
-        engine, _, _ = self.warm(make)
-        name = engine.submit(prompt(9, 900), max_tokens=500)
-        engine.run(until=5.0)
-        assert engine.done[name].finished is not None
-        assert counters(engine)["releases"] == {"running": 1}
-        assert counters(engine)["preemptions"] == {}
-
-    def test_a_waiting_one_takes_after_a_second(self, make: Make) -> None:
-        engine, _, _ = self.warm(make)
+    @pytest.mark.parametrize("policy", ["fcfs", "priority"])
+    def test_a_waiting_one_takes_after_a_second(self, make: Make, policy: str) -> None:
+        engine, _, _ = self.warm(make, policy=policy)
         runner = engine.submit(prompt(8, 160), max_tokens=600)
         engine.run(until=engine.now + 0.1)
         newcomer = engine.submit(prompt(9, 1_000), max_tokens=4)
@@ -504,19 +456,6 @@ class TestOrder:
             engine.submit(prompt(number, 100), max_tokens=40, hint=Hint(session=f"n{number}", seq=1))
             engine.run(until=engine.now + 0.1)
         assert engine.done[poor].ttft_s < 32.0
-
-    def test_under_vllm_s_priority_policy(self, make: Make) -> None:
-        engine = make(policy="priority", max_num_seqs=2)
-        for number in range(10):
-            engine.submit(
-                prompt(number, 300),
-                max_tokens=60,
-                priority=number % 3,
-                hint=Hint(session=f"s{number}", seq=1),
-            )
-        engine.run()
-        assert all(each.finished is not None for each in engine.done.values())
-        balanced(engine)
 
 
 class TestClasses:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions, StepLoad
+from tests.engine_ext.test_scheduler import prompt
 from turnpike_vllm.hints import Hint, ServiceClass
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -23,10 +24,6 @@ def engine(**turnpike: Any) -> SimulatedEngine:
         blocks=2_001, max_batched_tokens=256, step_time=takes_s, depth=1, turnpike=turnpike
     )
     return SimulatedEngine(options)
-
-
-def prompt(seed: int, tokens: int) -> list[int]:
-    return [(seed * 7_919 + place * 31) % 15_000 for place in range(tokens)]
 
 
 def reactive(made: SimulatedEngine, seed: int, answer: int = ANSWER) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from gateway.config import Config
+from gateway.config.load import load_config
 from tests.prerequisites import require_command
 from tests.project.layout import ROOT, run
 
@@ -74,6 +76,14 @@ def helm_template(*sets: str, namespace: str = "turnpike", chart: Path = FOLDER,
 def the(objects: list[Object], kind: str, name: str) -> Object:
     (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
     return found
+
+
+def loaded(objects: list[Object], path: Path, text: str | None = None) -> Config:
+    """What the gateway's container makes of its settings, or of this text."""
+    path.write_text(the(objects, "ConfigMap", "turnpike")["data"]["turnpike.toml"] if text is None else text)
+    env = containers(objects)["turnpike-gateway"]["env"]
+    given = {each["name"]: each.get("value", "a-secret").replace("$(POD_IP)", "10.0.0.9") for each in env}
+    return load_config(str(path), given, {})
 
 
 def pods(objects: list[Object]) -> dict[str, Object]:

@@ -35,15 +35,19 @@ def expressions() -> list[str]:
     return [*panels, *(rule["expr"] for group in RULES["groups"] for rule in group["rules"])]
 
 
+def rendered(*pools: PoolView) -> bytes:
+    now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1, pools=pools)
+    counted = {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}
+    return Metrics(lambda: now, counted, outcome=OUTCOME).render()
+
+
 def exported() -> dict[str, set[str]]:
     """Name → its samples' names, of everything that the gateway exports."""
     pool = PoolView(
         id=PoolId("p"), window=1.0, kv_budget=1.0, admitted=1, waiting=1, demand=1.0, held=1.0,
         gpu_pressure=1.0, cpu_pressure=1.0,
     )  # fmt: skip
-    now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1, pools=(pool,))
-    metrics = Metrics(lambda: now, {name: (name, lambda: 0) for name in COUNTED_ELSEWHERE}, outcome=OUTCOME)
-    text = metrics.render().decode()
+    text = rendered(pool).decode()
     suffixes = {
         "counter": ("",),
         "gauge": ("",),
@@ -96,8 +100,6 @@ def test_promtool_finds_nothing_wrong(tmp_path):
 
 @pytest.mark.slow  # not slow, but `make check` does without promtool
 def test_promtool_likes_what_is_exported():
-    now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1)
-    counted = {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}
-    text = Metrics(lambda: now, counted, outcome=OUTCOME).render()
-    done = subprocess.run([require_command("promtool"), "check", "metrics"], input=text, capture_output=True)
+    promtool = require_command("promtool")
+    done = subprocess.run([promtool, "check", "metrics"], input=rendered(), capture_output=True)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

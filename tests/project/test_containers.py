@@ -78,13 +78,6 @@ def test_the_gateway_waits_for_healthy_engines(services):
     assert services["gateway"]["depends_on"] == {name: {"condition": "service_healthy"} for name in engines}
 
 
-def test_each_service_is_watched_and_restarted(services):
-    for service in services.values():
-        assert service["restart"] == "unless-stopped"
-        assert service["healthcheck"]["test"][0] == "CMD"
-        assert service["stop_grace_period"]
-
-
 def test_engines_have_a_gpu_each_and_publish_nothing(services):
     gpus = []
     for name in ("engine-a", "engine-b"):

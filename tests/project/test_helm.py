@@ -3,13 +3,10 @@
 import json
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 import yaml
 
-from gateway.config import Config
-from gateway.config.load import load_config
 from gateway.config.server import split_listen
 from gateway.server.picker.checking import check_picker
 from tests.prerequisites import require_command
@@ -24,6 +21,7 @@ from tests.project.manifests import (
     by_kubectl,
     containers,
     helm_template,
+    loaded,
     pods,
     the,
 )
@@ -64,16 +62,6 @@ def refused(*sets: str, settings: str = "") -> str:
     done = helm_template(*sets, settings=settings)
     assert done.returncode != 0, sets
     return str(done.stderr)
-
-
-def loaded(objects: list[Object], path: Path) -> Config:
-    """The settings that the gateway's container comes to."""
-    path.write_text(the(objects, "ConfigMap", "turnpike")["data"]["turnpike.toml"])
-    env = containers(objects)["turnpike-gateway"]["env"]
-    given = {each["name"]: each.get("value", "a-secret") for each in env}
-    return load_config(
-        str(path), {name: text.replace("$(POD_IP)", "10.0.0.9") for name, text in given.items()}, {}
-    )
 
 
 KEYS = f"""

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gateway.config.server import ServerConfig, split_listen
-from tests.project import shipped
+from tests.project import manifests, shipped
 from tests.project.layout import BIN, ROOT, run
 from tests.project.manifests import COMPONENTS, FOLDER, TOML, Object, by_kubectl, containers, pods, read, the
 from tests.project.test_alerts import exported
@@ -39,14 +39,8 @@ def optional() -> list[Object]:
 
 
 def settings(tmp_path: Path) -> Any:
-    from gateway.config.load import load_config
-
-    path = tmp_path / "turnpike.toml"
-    path.write_text(shipped.with_keys(TOML))
-    gateway = containers(list(read(FOLDER)))["turnpike-gateway"]
-    environment = {each["name"]: each.get("value", "a-secret") for each in gateway["env"]}
-    environment = {name: text.replace("$(POD_IP)", "10.0.0.9") for name, text in environment.items()}
-    return load_config(str(path), environment, {})
+    objects = list(read(FOLDER))
+    return manifests.loaded(objects, tmp_path / "turnpike.toml", shipped.with_keys(TOML))
 
 
 # --- whole ----------------------------------------------------------------------------------------

@@ -1,21 +1,7 @@
-"""What is taken from vLLM's source archive, and what is made of its tests' outcomes."""
-
-import io
-import tarfile
-from pathlib import Path
+"""What is made of the outcomes of vLLM's tests."""
 
 from benchmarks.verdict import Verdict
 from tools.vllm_tests.__main__ import Outcome, judge
-
-
-def archive(at: Path, *names: str) -> Path:
-    path = at / "source.tar.gz"
-    with tarfile.open(path, "w:gz") as file:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = 1
-            file.addfile(member, io.BytesIO(b"x"))
-    return path
 
 
 def test_a_test_counts_against_us_if_it_passes_at_the_engine_alone():

@@ -5,6 +5,7 @@ step context do, with the buffers that vLLM itself uses on a CPU.
 """
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,14 @@ class Host:
 
 
 class CharacterTokenizer:
-    eos_token_id = END
+    eos_token_id: int | None = END
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
         return [ord(character) for character in text]
 
-    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        assert not skip_special_tokens, "the chat marks are special tokens"
         return "".join(map(chr, ids))
 
 

@@ -26,18 +26,6 @@ def constrained(*renderings: list[int]) -> Playback:
     return Playback(renderings, VOCABULARY, constrained=True)
 
 
-def test_the_reply_then_the_end_for_ever() -> None:
-    playback = Playback([[5, 6, 7]], VOCABULARY)
-    assert [playback.token_at(n) for n in range(6)] == [5, 6, 7, END, END, END]
-
-
-def test_the_grammar_picks_the_rendering() -> None:
-    playback = constrained([5, 6], [7, 8], [9])
-    assert playback.constrained_token_at(0, but(5)) == 7
-    assert playback.constrained_token_at(1, anything) == 8
-    assert playback.constrained_token_at(2, anything) == END
-
-
 def test_a_later_rendering_must_keep_what_is_said() -> None:
     playback = constrained([5, 6], [7, 8], [5, 9])
     assert playback.constrained_token_at(0, anything) == 5

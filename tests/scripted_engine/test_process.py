@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripted_engine.process import EngineOptions, EngineStartError, ScriptedEngine, scripted_fleet
+from tests.scripted_engine.test_guardian import lives
 
 SCRIPTS = {"scripts": {"hi": {"turns": [{"text": "Hello."}]}}}
 HEALTHY = """
@@ -42,14 +43,6 @@ def child_and_script(engine: ScriptedEngine) -> tuple[int, Path]:
     with urllib.request.urlopen(f"{engine.url}/health") as answer:
         child, path = answer.read().decode().split(" ", 1)
     return int(child), Path(path)
-
-
-def lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_an_engine_plays_scripts_and_leaves_nothing(model: Path) -> None:

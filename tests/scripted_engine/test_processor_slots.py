@@ -104,13 +104,6 @@ class TestBothRunners:
         assert loader._load_v2_logitsprocs([name]) == [cls]
         assert vllm_host.v1._load_custom_logitsprocs([name]) == [cls]
 
-    def test_under_the_first_runner_it_is_a_batch(self, configured: Host) -> None:
-        reply = configured.processor.ScriptedReply(SimpleNamespace(), configured.torch.device("cpu"), False)
-        assert not reply.is_argmax_invariant()
-        added: Any = [(0, configured.params(), ids("[[script:hi]]"), [])]
-        reply.update_state(configured.v1.BatchUpdate(batch_size=1, removed=(), added=added, moved=()))
-        assert sure_of(reply.apply(configured.logits(1)), 0) == "H"
-
     def test_under_the_second_runner_it_is_slots(self, configured: Host) -> None:
         slots = Slots(configured)
         slots.side = reply = configured.processor.ScriptedReply(SimpleNamespace(), slots.requests)

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,20 +11,7 @@ import pytest
 
 from scripted_engine.playback import Playback
 from scripted_engine.voice import ScriptFile, Voice
-
-END = 3
-
-
-class CharacterTokenizer:
-    eos_token_id: int | None = END
-
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        assert not add_special_tokens
-        return [ord(character) for character in text]
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        assert not skip_special_tokens, "the chat marks are special tokens"
-        return "".join(map(chr, ids))
+from tests.scripted_engine.host import END, CharacterTokenizer, ids
 
 
 def params(*, grammar: bool = False, end: int | None = None) -> Any:
@@ -49,10 +35,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def voice(path: Path) -> Voice:
     return Voice(ScriptFile(path), CharacterTokenizer())
-
-
-def ids(text: str) -> list[int]:
-    return [ord(character) for character in text]
 
 
 def spoken(playback: Playback | None, length: int) -> list[int]:

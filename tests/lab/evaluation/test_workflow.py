@@ -20,6 +20,19 @@ from tests.given_ids import given
 PLAN = ("read", "edit", "test", "")
 
 
+def exchange(name: str, now: float, messages: list[Any], answer: dict[str, Any], **more: Any) -> Exchange:
+    return Exchange(
+        t=now,
+        t_end=now + 1.0,
+        method="POST",
+        path="/v1/chat/completions",
+        body={"model": "m", "messages": list(messages), **more},
+        response=answer,
+        finish="tool_calls" if "tool_calls" in answer else "stop",
+        truth=Truth(client="test", session=name),
+    )
+
+
 def recorded(sessions: int, plan: tuple[str, ...] = PLAN, *, tool_s: float = 2.0) -> list[Exchange]:
     """Sessions one after the other, each of which follows the plan."""
     found, now = [], 0.0
@@ -31,23 +44,8 @@ def recorded(sessions: int, plan: tuple[str, ...] = PLAN, *, tool_s: float = 2.0
             if tool:
                 call = {"id": given(f"{name}.{step}"), "type": "function"}
                 answer["tool_calls"] = [{**call, "function": {"name": tool, "arguments": "{}"}}]
-            body = {
-                "model": "m",
-                "messages": list(messages),
-                "tools": [tool_named(each) for each in PLAN[:3]],
-            }
-            found.append(
-                Exchange(
-                    t=now,
-                    t_end=now + 1.0,
-                    method="POST",
-                    path="/v1/chat/completions",
-                    body=body,
-                    response=answer,
-                    finish="tool_calls" if tool else "stop",
-                    truth=Truth(client="test", session=name),
-                )
-            )
+            offered = [tool_named(each) for each in PLAN[:3]]
+            found.append(exchange(name, now, messages, answer, tools=offered))
             messages += [answer]
             if tool:
                 messages += [{"role": "tool", "tool_call_id": given(f"{name}.{step}"), "content": "ok"}]
@@ -82,18 +80,7 @@ def in_text(name: str, steps: int, at_s: float) -> list[Exchange]:
             "role": "assistant",
             "content": f"Step {step} of {name}: I look at everything that is there.\n```bash\nls {step}\n```",
         }
-        found.append(
-            Exchange(
-                t=now,
-                t_end=now + 1.0,
-                method="POST",
-                path="/v1/chat/completions",
-                body={"model": "m", "messages": list(messages)},
-                response=answer,
-                finish="stop",
-                truth=Truth(client="test", session=name),
-            )
-        )
+        found.append(exchange(name, now, messages, answer))
         output = f"<returncode>0</returncode> {name} listed what is in {step}: and that was all"
         messages += [answer, {"role": "user", "content": output}]
         now += 4.0

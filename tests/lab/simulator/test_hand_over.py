@@ -17,17 +17,13 @@ from lab.simulator.engine.turn import EngineTurn, KvSource
 from lab.simulator.fleet import Change, FleetSpec, ReplicaGroup
 from lab.simulator.kernel import Kernel
 from lab.simulator.network import Network
-from lab.simulator.run import simulate, stock_config
+from lab.simulator.run import stock_config
 from lab.workload.trace.format import Session, Thread, Turn
 from tests.lab.simulator.engine_log import Log, make_turn
-from tests.lab.simulator.test_run import OPTIONS
-from tests.lab.simulator.worlds import LITTLE, Recorder, load_little, sessions
+from tests.lab.simulator.test_run import play
+from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE, sessions
 
-pytestmark = [  # of importing vLLM
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]
+pytestmark = IMPORTS_VLLM
 
 BLOCK = 16
 RATE = 1e6
@@ -138,16 +134,8 @@ def by_length(spec: FleetSpec) -> Coordinator:
 def test_nothing_is_lost_when_prompts_are_computed_elsewhere(seed: int, lost_s: float | None):
     """Blocks are few, so turns are preempted, and a replica that computes prompts may be lost meanwhile."""
     changes = (Change(at_s=lost_s, lost="sim-0"),) if lost_s is not None else ()
-    heard = Recorder()
-    totals = simulate(
-        sessions(40, every_s=0.3, seed=seed),
-        of_roles("prefill", "decode", "both", changes=changes),
-        by_length,
-        options=OPTIONS,
-        sink=heard,
-        load_profile=load_little,
-        seed=seed,
-    )
+    world, spec = sessions(40, every_s=0.3, seed=seed), of_roles("prefill", "decode", "both", changes=changes)
+    totals, heard = play(world, spec, make_brain=by_length, seed=seed)
     assert totals.sessions == 40 and not totals.failed_sessions and len(heard.turns) == totals.turns
     legs = [record.outcome for record in heard.records if isinstance(record, rec.PrefillLegEnded)]
     assert len(legs) == totals.prefill_legs > 0 and totals.carried_bytes > 0
@@ -156,15 +144,8 @@ def test_nothing_is_lost_when_prompts_are_computed_elsewhere(seed: int, lost_s: 
 
 def test_a_leg_whose_replica_is_lost_is_told_to_the_brain_and_the_turn_goes_on():
     thread = Thread(turns=(Turn(input_tokens=1500, output_tokens=5),))
-    heard = Recorder()
-    totals = simulate(
-        [Session(id="s", threads=(thread,))],
-        of_roles("prefill", "decode", changes=(Change(at_s=1.0, lost="sim-0"),)),
-        by_length,
-        options=OPTIONS,
-        sink=heard,
-        load_profile=load_little,
-    )
+    spec = of_roles("prefill", "decode", changes=(Change(at_s=1.0, lost="sim-0"),))
+    totals, heard = play([Session(id="s", threads=(thread,))], spec, make_brain=by_length)
     [leg] = [record for record in heard.records if isinstance(record, rec.PrefillLegEnded)]
     assert (leg.replica, leg.outcome) == ("sim-0", "failed") and not totals.carried_bytes
     [turn] = heard.turns

@@ -12,18 +12,18 @@ from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.domain.records import PrefilledAhead
 from gateway.domain.session_ids import numbered_ids
-from lab.simulator.baselines.spec import parse_policies
+from lab.simulator.baselines.spec import PolicySpec
 from lab.simulator.driver import ClientConfig
 from lab.simulator.engine.options import EngineOptions, SchedulingPolicy
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
-from lab.simulator.run import POOL, simulate
+from lab.simulator.run import POOL
 from lab.workload.trace.agents import AgentKind, ToolKind, session_of
 from lab.workload.trace.format import Session, Thread, Tool, Turn
 from lab.workload.trace.spread import Spread
-from tests.lab.simulator.worlds import Recorder, load_little
+from tests.lab.simulator.test_run import OPTIONS, play
+from tests.lab.simulator.worlds import IMPORTS_VLLM, Recorder
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
-BLOCK = 16
+pytestmark = IMPORTS_VLLM
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="little", kv_blocks=3000),), noise=0.05)
 KIND = AgentKind(
     name="reader",
@@ -62,20 +62,16 @@ def brain(spec: FleetSpec) -> Coordinator:
 @pytest.mark.parametrize(
     "options",
     [
-        EngineOptions(block_size=BLOCK, max_model_len=8192),
-        EngineOptions(block_size=BLOCK, max_model_len=8192, scheduling_policy=SchedulingPolicy.PRIORITY),
-        EngineOptions(block_size=BLOCK, max_model_len=8192, plugin={}),
+        OPTIONS,
+        msgspec.structs.replace(OPTIONS, scheduling_policy=SchedulingPolicy.PRIORITY),
+        msgspec.structs.replace(OPTIONS, plugin={}),
     ],
     ids=["stock", "priority", "plugin"],
 )
 @pytest.mark.parametrize("early", [False, True])
 def test_what_went_ahead_is_found_and_nothing_is_lost(options: EngineOptions, early: bool):
-    heard = Recorder()
-    world = orchestrated(40, every_s=15.0, seed=1)
-    client = ClientConfig(dispatches_early=early)
-    totals = simulate(
-        world, FLEET, brain, options=options, client=client, load_profile=load_little, sink=heard
-    )
+    world, client = orchestrated(40, every_s=15.0, seed=1), ClientConfig(dispatches_early=early)
+    totals, heard = play(world, FLEET, make_brain=brain, options=options, client=client)
     assert totals.sessions == 40 and not totals.failed_sessions
     ahead = [record for record in heard.records if isinstance(record, PrefilledAhead)]
     outcomes = Counter(record.outcome for record in ahead)
@@ -86,15 +82,9 @@ def test_what_went_ahead_is_found_and_nothing_is_lost(options: EngineOptions, ea
 
 
 def played(policy: str, world: list[Session]) -> Recorder:
-    heard = Recorder()
-    plan = (
-        parse_policies(policy)[0]
-        .variants[0]
-        .plan(
-            FleetSpec(replicas=(ReplicaGroup(profile="qwen3-14b@a100-80", kv_blocks=3000),)),
-            EngineOptions(block_size=BLOCK, max_model_len=8192),
-        )
-    )
+    fleet = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-14b@a100-80", kv_blocks=3000),))
+    (variant,) = PolicySpec.parse(policy).variants
+    plan = variant.plan(fleet, OPTIONS)
 
     def told():
         for session in world:
@@ -102,16 +92,8 @@ def played(policy: str, world: list[Session]) -> Recorder:
                 plan.foresee(session)
             yield session
 
-    simulate(
-        told(),
-        plan.fleet,
-        plan.make_brain,
-        options=plan.options,
-        client=ClientConfig(dispatches_early=plan.dispatches_early),
-        load_profile=load_little,
-        sink=heard,
-    )
-    return heard
+    client = ClientConfig(dispatches_early=plan.dispatches_early)
+    return play(told(), plan.fleet, make_brain=plan.make_brain, options=plan.options, client=client)[1]
 
 
 def first_tokens_s(heard: Recorder) -> float:
@@ -125,13 +107,13 @@ def test_both_mechanisms_shorten_the_way_to_the_final_answer_each_and_together()
     assert both_s < dispatch_s < plain_s and both_s < split_s < plain_s
 
 
+def with_tools(*tools: Tool) -> list[Session]:
+    first = Turn(input_tokens=100, output_tokens=200, tools=tools)
+    return [Session(id="s", threads=(Thread(turns=(first, Turn(input_tokens=320, output_tokens=5))),))]
+
+
 def test_a_tool_starts_when_its_call_is_complete():
-    tools = (Tool(name="a", duration_s=30.0, called_at=0.25), Tool(name="b", duration_s=1.0))
-    turns = (
-        Turn(input_tokens=100, output_tokens=200, tools=tools),
-        Turn(input_tokens=320, output_tokens=5),
-    )
-    world = [Session(id="s", threads=(Thread(turns=turns),))]
+    world = with_tools(Tool(name="a", duration_s=30.0, called_at=0.25), Tool(name="b", duration_s=1.0))
     first, second = played("affinity+dispatch", world).turns
     step_s = (first.end_s - first.first_token_s) / 199
     assert second.arrival_s == pytest.approx(first.first_token_s + 49 * step_s + 30.0, abs=2 * step_s)
@@ -140,10 +122,6 @@ def test_a_tool_starts_when_its_call_is_complete():
 
 
 def test_an_answer_is_waited_for_though_its_tools_are_over():
-    tools = (Tool(name="a", duration_s=0.1, called_at=0.1),)
-    turns = (
-        Turn(input_tokens=100, output_tokens=200, tools=tools),
-        Turn(input_tokens=320, output_tokens=5),
-    )
-    first, second = played("affinity+dispatch", [Session(id="s", threads=(Thread(turns=turns),))]).turns
+    world = with_tools(Tool(name="a", duration_s=0.1, called_at=0.1))
+    first, second = played("affinity+dispatch", world).turns
     assert second.arrival_s == first.end_s

@@ -6,24 +6,17 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.admission.session_admission import SessionAdmission
-from gateway.assembly import assemble
-from gateway.core.coordinator import Coordinator
-from gateway.domain.session_ids import numbered_ids
 from lab.simulator import run
-from lab.simulator.baselines.plugin import PLUGIN
 from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions
 from lab.simulator.errors import SimulatorError
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
+from tests.lab.simulator.test_host_tier import fixed
 from tests.lab.simulator.test_run import OPTIONS, fleet, play
-from tests.lab.simulator.worlds import Recorder, load_little, sessions
+from tests.lab.simulator.worlds import IMPORTS_VLLM, sessions
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]
+pytestmark = IMPORTS_VLLM
 
 PLUGGED = replace(OPTIONS, plugin={})
 
@@ -56,13 +49,6 @@ def test_hints_reach_engines_and_are_followed(engines):
     assert engines[0].plugin is not None and engines[0].plugin.retained_blocks() == 0
 
 
-def without_admission(spec: FleetSpec) -> Coordinator:
-    """Who enters when weighs more than what engines hold, so nobody waits here."""
-    config = run.stock_config(spec)
-    admission = replace(config.admission, shadow=True)
-    return assemble(replace(config, admission=admission), session_ids=numbered_ids())
-
-
 def test_state_that_is_held_is_found_again(monkeypatch):
     """Over several draws: one of them may be an exception. Engines are told no class, because a class changes
     the order of turns, and with it how much of their state is found."""
@@ -72,15 +58,9 @@ def test_state_that_is_held_is_found_again(monkeypatch):
     def cached(options: EngineOptions) -> int:
         tokens = 0
         for seed in range(1, 5):
-            seen, world = Recorder(), sessions(30, every_s=0.5, seed=seed)
-            run.simulate(
-                world,
-                fleet(1, blocks=300),
-                without_admission,
-                options=options,
-                load_profile=load_little,
-                sink=seen,
-            )
+            # Who enters when weighs more than what engines hold, so nobody waits here.
+            world, settings = sessions(30, every_s=0.5, seed=seed), {"make_brain": fixed, "options": options}
+            _, seen = play(world, fleet(1, blocks=300), **settings)
             tokens += sum(turn.cached_tokens for turn in seen.turns)
         return tokens
 
@@ -103,9 +83,6 @@ def test_a_bias_can_be_left_out_by_name():
     (spec,) = parse_policies("turnpike+plugin:retention=0:classes=0")
     plan = spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))
     assert plan.options.plugin == {"retention": False, "classes": False}
-    assert {knob.name for knob in PLUGIN.knobs} == {
-        *("coordinator", "opportunist", "retention", "eviction", "classes", "connectors")
-    }
     assert EngineOptions().plugin is None
 
 

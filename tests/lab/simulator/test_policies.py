@@ -15,13 +15,9 @@ from lab.simulator.engine.turn import EngineTurn
 from lab.simulator.kernel import Kernel
 from tests.lab.simulator.engine_log import Log, make_turn
 from tests.lab.simulator.test_run import OPTIONS, fleet, play
-from tests.lab.simulator.worlds import LITTLE, sessions
+from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE, sessions
 
-pytestmark = [  # of importing vLLM
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]
+pytestmark = IMPORTS_VLLM
 
 BLOCK = 16
 

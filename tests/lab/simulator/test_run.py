@@ -4,7 +4,7 @@ import gc
 import hashlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,14 +27,10 @@ from lab.simulator.results import ReplicaSample, Totals
 from lab.simulator.run import POOL, simulate
 from lab.workload.trace.content import TurnContent
 from lab.workload.trace.format import Session, Thread, Turn
-from tests.lab.simulator.worlds import LITTLE, Recorder, load_little, sessions
+from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE, Recorder, load_little, sessions
 from tests.project.layout import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]  # of importing vLLM
+pytestmark = IMPORTS_VLLM
 
 OPTIONS = EngineOptions(block_size=16, max_model_len=8192)
 
@@ -57,7 +53,7 @@ def narrow(spec: FleetSpec, *, running: int, **core: Any) -> Coordinator:
     return assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
 
 
-def play(world: list[Session], spec: FleetSpec, **settings: Any) -> tuple[Totals, Recorder]:
+def play(world: Iterable[Session], spec: FleetSpec, **settings: Any) -> tuple[Totals, Recorder]:
     recorder = Recorder()
     defaults: dict[str, Any] = {"options": OPTIONS, "load_profile": load_little, "sample_every_s": 2.0}
     return simulate(world, spec, sink=recorder, **(defaults | settings)), recorder
@@ -101,17 +97,6 @@ def test_looking_changes_nothing():
     assert msgspec.structs.replace(looked, scheduled_steps=0, busy_s=0) == msgspec.structs.replace(
         unseen, scheduled_steps=0, busy_s=0
     )
-
-
-def test_stretches_change_nothing():
-    world = sessions(40, every_s=0.5, seed=5)
-    stretched, one = play(world, fleet(blocks=300), sample_every_s=None)
-    single = msgspec.structs.replace(OPTIONS, takes_stretches=False)
-    stepped, two = play(world, fleet(blocks=300), sample_every_s=None, options=single)
-    assert one.turns == two.turns
-    assert one.sessions == two.sessions
-    assert stretched.scheduled_steps < stepped.scheduled_steps == stepped.steps == stretched.steps
-    assert stretched.preemptions == stepped.preemptions
 
 
 class Census(Recorder):

@@ -9,15 +9,14 @@ from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import PoolId
 from gateway.domain.records import SessionStarted
 from gateway.domain.session_ids import numbered_ids
-from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
-from lab.simulator.run import POOL, simulate, stock_config
+from lab.simulator.run import POOL, stock_config
 from lab.simulator.several import SeveralGateways
-from tests.lab.simulator.worlds import Recorder, load_little, sessions
+from tests.lab.simulator.test_run import play
+from tests.lab.simulator.worlds import IMPORTS_VLLM, sessions
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of importing vLLM
+pytestmark = IMPORTS_VLLM
 
-OPTIONS = EngineOptions(block_size=16, max_model_len=8192)
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="little", count=2, kv_blocks=600),))
 
 
@@ -34,16 +33,7 @@ def gateways(count: int, made: list[Coordinator], *, period_s: float = 0.1) -> S
 def test_all_sessions_are_served_and_nothing_is_left(count: int):
     made: list[Coordinator] = []
     crowd = sessions(40, every_s=0.2, seed=count)
-    record = Recorder()
-    totals = simulate(
-        crowd,
-        FLEET,
-        lambda _: gateways(count, made),
-        seed=1,
-        sink=record,
-        load_profile=load_little,
-        options=OPTIONS,
-    )
+    totals, record = play(crowd, FLEET, make_brain=lambda _: gateways(count, made), seed=1)
     assert totals.sessions == 40 and totals.failed_sessions == 0
     assert not any(brain.live for brain in made)
     started = [each.session for each in record.records if isinstance(each, SessionStarted)]
@@ -68,9 +58,7 @@ def test_the_parts_of_a_pool_add_up_to_one():
         several.__class__ = Watched
         return several
 
-    simulate(
-        sessions(60, every_s=0.05, seed=3), FLEET, brain, seed=1, load_profile=load_little, options=OPTIONS
-    )
+    play(sessions(60, every_s=0.05, seed=3), FLEET, make_brain=brain, seed=1)
     late = seen[len(seen) // 4 :]
     assert max(map(sum, late)) < 1.1, "parts are told within a period"
     assert min(map(sum, late)) > 0.9

@@ -14,10 +14,20 @@ from gateway.domain.session_ids import numbered_ids
 from lab.simulator.errors import ConservationError
 from lab.simulator.fleet import FleetSpec
 from lab.simulator.kernel import Kernel
-from lab.simulator.run import POOL, simulate
+from lab.simulator.run import POOL
 from lab.simulator.signals import PERIOD_S, Reports
-from tests.lab.simulator.test_run import OPTIONS, fleet
-from tests.lab.simulator.worlds import load_little, sessions
+from tests.lab.simulator.test_run import fleet, play
+from tests.lab.simulator.worlds import IMPORTS_VLLM, sessions
+
+pytestmark = IMPORTS_VLLM
+
+
+def a_brain(kind: type[Coordinator], **admission: object) -> Coordinator:
+    replicas = [{"url": "http://sim", "name": "little-0"}]
+    settings = {"pools": [{"name": POOL, "replicas": replicas}], "admission": admission}
+    brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
+    brain.__class__ = kind
+    return brain
 
 
 class Listening(Coordinator):
@@ -31,31 +41,17 @@ class Listening(Coordinator):
         return super().handle(event, now=now)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.timeout(600)
 def test_under_pressure_engines_tell_of_it():
     heard: list[tuple[float, EngineSignals]] = []
 
     def make_brain(_: FleetSpec) -> Coordinator:
-        replicas = [{"url": "http://sim", "name": "little-0"}]
-        settings = {
-            "pools": [{"name": POOL, "replicas": replicas}],
-            "admission": {"shadow": True, "max_running_per_replica": 64},
-        }
-        brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
-        brain.__class__ = Listening
+        brain = a_brain(Listening, shadow=True, max_running_per_replica=64)
         assert isinstance(brain, Listening)
         brain.heard = heard
         return brain
 
-    totals = simulate(
-        sessions(12, every_s=0.3, seed=2),
-        fleet(1, blocks=330),
-        make_brain,
-        options=OPTIONS,
-        load_profile=load_little,
-    )
+    world = sessions(12, every_s=0.3, seed=2)
+    totals, _ = play(world, fleet(1, blocks=330), make_brain=make_brain, sample_every_s=None)
     times = [at for at, _ in heard]
     assert times[:3] == [0.0, PERIOD_S, 2 * PERIOD_S]
     assert totals.end_s - PERIOD_S <= times[-1] <= totals.end_s
@@ -81,21 +77,11 @@ def test_reports_alone_keep_no_simulation_going():
     assert kernel.now == 3 * PERIOD_S
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.timeout(600)
 def test_a_simulation_in_which_nothing_more_happens_says_so():
     class Deaf(Coordinator):
         def handle(self, event: ev.Event, *, now: float):
             return [] if isinstance(event, ev.RequestArrived) else super().handle(event, now=now)
 
-    def make_brain(_: FleetSpec) -> Coordinator:
-        settings = {"pools": [{"name": POOL, "replicas": [{"url": "http://sim", "name": "little-0"}]}]}
-        brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
-        brain.__class__ = Deaf
-        return brain
-
+    world = sessions(2, every_s=1, seed=1)
     with pytest.raises(ConservationError, match="nothing more happens"):
-        simulate(
-            sessions(2, every_s=1, seed=1), fleet(1), make_brain, options=OPTIONS, load_profile=load_little
-        )
+        play(world, fleet(1), make_brain=lambda _: a_brain(Deaf), sample_every_s=None)

@@ -12,13 +12,9 @@ from lab.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPo
 from lab.simulator.kernel import Kernel
 from tests.examples import examples
 from tests.lab.simulator.engine_log import Log, make_turn
-from tests.lab.simulator.worlds import LITTLE
+from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]  # of importing vLLM
+pytestmark = IMPORTS_VLLM
 
 BLOCK = 16
 

@@ -3,12 +3,16 @@
 import random
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from gateway.cost.profile import Hardware, Model, Profile
 from gateway.domain.records import Record
 from lab.simulator.results import ReplicaSample, SessionOutcome, TurnOutcome
 from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
+
+IMPORTS_VLLM = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+"""What importing it asks for: it is slow and loud."""
 
 _HARDWARE = Hardware(
     name="slow",

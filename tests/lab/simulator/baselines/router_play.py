@@ -8,6 +8,17 @@ from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, U
 from lab.simulator.baselines.router import Router
 
 
+def asked(name, tokens=100, *, final=False, is_background=False):
+    facts = RequestFacts(
+        protocol=Protocol.CHAT,
+        work=Work.GENERATE,
+        body_bytes=4 * tokens,
+        explicit=ExplicitId(schema="x", session=name.split("/")[0], thread="0", final=final),
+        is_background=is_background,
+    )
+    return ev.RequestArrived(RequestId(name), TenantId("t"), facts)
+
+
 class Play:
     """Drives a router; a turn is named `session/turn`."""
 
@@ -19,14 +30,8 @@ class Play:
             facts = ReplicaFacts(id=ReplicaId(f"r{number}"), pool=PoolId("sim"))
             assert self.router.handle(ev.ReplicaCameUp(facts), now=0.0) == []
 
-    def asks(self, name, tokens=100, *, final=False, now=0.0):
-        facts = RequestFacts(
-            protocol=Protocol.CHAT,
-            work=Work.GENERATE,
-            body_bytes=4 * tokens,
-            explicit=ExplicitId(schema="x", session=name.split("/")[0], thread="0", final=final),
-        )
-        return self.hears(ev.RequestArrived(RequestId(name), TenantId("t"), facts), now)
+    def asks(self, name, tokens=100, *, final=False, is_background=False, now=0.0):
+        return self.hears(asked(name, tokens, final=final, is_background=is_background), now)
 
     def ends(self, name, prompt=100, output=10, now=0.0, tool_calls=()):
         usage = Usage(prompt_tokens=prompt, output_tokens=output)

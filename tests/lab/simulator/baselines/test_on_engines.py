@@ -15,15 +15,10 @@ from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.run import simulate
 from lab.workload.trace.format import ServiceClass, Session
-from tests.lab.simulator.baselines.turns import chat
-from tests.lab.simulator.worlds import Recorder
+from tests.lab.simulator.worlds import IMPORTS_VLLM, Recorder
+from tests.lab.workload.trace.made import session as chat
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.engine,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]  # of importing vLLM
+pytestmark = [pytest.mark.engine, *IMPORTS_VLLM]
 
 PROFILE = str(Path(__file__).parent / "clock.toml")
 

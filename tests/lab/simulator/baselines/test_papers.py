@@ -8,7 +8,8 @@ from lab.simulator.baselines.router import Member, ReplicaBook
 from lab.simulator.baselines.saga import Routing
 from lab.simulator.baselines.sutradhara import Sutradhara
 from tests.lab.simulator.baselines.router_play import Play
-from tests.lab.simulator.baselines.turns import chat, engine_turn
+from tests.lab.simulator.baselines.turns import engine_turn
+from tests.lab.workload.trace.made import session as chat
 
 
 def report(used: float, preemptions: int = 0) -> ev.EngineReported:

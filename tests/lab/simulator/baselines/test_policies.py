@@ -8,8 +8,9 @@ from lab.simulator.baselines.continuum import (
 )
 from lab.simulator.baselines.infercept import InferCept
 from lab.simulator.baselines.plas import Plas
-from tests.lab.simulator.baselines.turns import chat, engine_turn
+from tests.lab.simulator.baselines.turns import engine_turn
 from tests.lab.simulator.worlds import LITTLE
+from tests.lab.workload.trace.made import session as chat
 
 
 def _end(policy, turn, *, began_s, end_s):

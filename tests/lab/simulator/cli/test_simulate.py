@@ -11,16 +11,12 @@ import pytest
 from gateway.__main__ import main
 from lab.workload.trace.files import write_workload
 from lab.workload.trace.format import Header
-from tests.lab.simulator.baselines.turns import chat
+from tests.lab.simulator.worlds import IMPORTS_VLLM
+from tests.lab.workload.trace.made import session as chat
 from tests.project.layout import ROOT
 
 CLOCK = ROOT / "tests/lab/simulator/baselines/clock.toml"
-_SLOW = [
-    pytest.mark.slow,
-    pytest.mark.engine,
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]  # of importing vLLM
+_SLOW = [pytest.mark.engine, *IMPORTS_VLLM]
 
 
 @pytest.fixture
@@ -34,16 +30,7 @@ def world(tmp_path: Path) -> list[str]:
     return ["simulate", "--workload", str(tmp_path / "w.jsonl"), "--fleet", str(tmp_path / "fleet.toml")]
 
 
-ASKED = [
-    "--policy",
-    "affinity,session-cap:n=1/2,plas",
-    "--load",
-    "400,900",
-    "--seeds",
-    "2",
-    "--sessions",
-    "10",
-]
+ASKED = "--policy affinity,session-cap:n=1/2,plas --load 400,900 --seeds 2 --sessions 10".split()
 
 
 def _in_a_process(arguments: list[str], hash_seed: str) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 
 from lab.simulator.experiment.draw import Arrivals, draw, fitting
-from tests.lab.simulator.baselines.turns import chat
+from tests.lab.workload.trace.made import session as chat
 
 WORKLOAD = [chat(f"s{n}", 10 * (n + 1), arrival_s=float(n * n)) for n in range(10)]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 
 class Server:
@@ -40,12 +41,5 @@ class Server:
 async def running(server: Server) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/v1/completions", server.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    assert runner.addresses
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with TestServer(app) as listening:
+        yield f"http://127.0.0.1:{listening.port}"

@@ -6,6 +6,7 @@ import json
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from lab.simulator.live.chat_agents import NAMED_BY, ChatAgents, Talk, Turned, scripts, talk
 from lab.simulator.live.endpoint import Question, TurnedAwayError
@@ -81,14 +82,11 @@ def test_the_next_turn_says_what_was_answered_and_brings_the_result():
     async def run() -> ChatAgents:
         app = web.Application()
         app.router.add_post("/v1/chat/completions", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
         said = Talk([{"role": "user", "content": "go"}], [], ["a file"])
-        async with aiohttp.ClientSession() as client:
-            agents = ChatAgents(client, f"http://127.0.0.1:{port}", "m", {"s": said}, headers=NAMED_BY)
+        async with TestServer(app) as listening, aiohttp.ClientSession() as client:
+            agents = ChatAgents(
+                client, f"http://127.0.0.1:{listening.port}", "m", {"s": said}, headers=NAMED_BY
+            )
             question = Question(session="s", prompt=[], output_tokens=1, is_final=False)
             with pytest.raises(TurnedAwayError):
                 await agents.ask(question)
@@ -96,7 +94,6 @@ def test_the_next_turn_says_what_was_answered_and_brings_the_result():
             assert (reply.cached_tokens, reply.output_tokens, reply.queued_s) == (64, 9, 0.25)
             with pytest.raises(IndexError):  # the talk has one result only
                 await agents.ask(question)
-        await runner.cleanup()
         return agents
 
     agents = asyncio.run(run())

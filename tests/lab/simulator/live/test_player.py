@@ -10,22 +10,11 @@ from gateway.__main__ import main
 from lab.simulator.driver import ClientConfig
 from lab.simulator.live.endpoint import Endpoint, TurnedAwayError
 from lab.simulator.live.player import play
-from lab.simulator.results import Ignore, SessionOutcome, TurnOutcome
+from lab.simulator.results import Ignore
 from lab.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 from tests import virtual_time
 from tests.lab.simulator.live.server import Server, running
-
-
-class Kept(Ignore):
-    def __init__(self) -> None:
-        self.turns: list[TurnOutcome] = []
-        self.sessions: list[SessionOutcome] = []
-
-    def turn_done(self, outcome: TurnOutcome) -> None:
-        self.turns.append(outcome)
-
-    def session_done(self, outcome: SessionOutcome) -> None:
-        self.sessions.append(outcome)
+from tests.lab.simulator.worlds import Recorder
 
 
 def one(**fields) -> Session:
@@ -34,8 +23,8 @@ def one(**fields) -> Session:
     return Session(**{"id": "one", "threads": (Thread(turns=(first, second)),), **fields})
 
 
-async def played(server: Server, *sessions: Session, retries: int = 10) -> Kept:
-    kept = Kept()
+async def played(server: Server, *sessions: Session, retries: int = 10) -> Recorder:
+    kept = Recorder()
     async with running(server) as url, aiohttp.ClientSession() as client:
         await play(sessions, Endpoint(client, url, "m"), kept, client=ClientConfig(max_retries=retries))
     return kept

@@ -28,8 +28,10 @@ def chain(*prompts: int, output: int = 10, tool_s: float = 1.0) -> tuple[Turn, .
     return tuple(turns)
 
 
-def session(id_: str = "s", *prompts: int, **more: Any) -> Session:
-    return Session(id=id_, threads=(Thread(turns=chain(*(prompts or (100, 120)))),), **more)
+def session(id_: str = "s", *prompts: int, output: int = 10, tool_s: float = 1.0, **more: Any) -> Session:
+    """One conversation."""
+    turns = chain(*(prompts or (100, 120)), output=output, tool_s=tool_s)
+    return Session(id=id_, threads=(Thread(turns=turns),), **more)
 
 
 def lines(*records: Any, name: str = "corpus") -> Member:

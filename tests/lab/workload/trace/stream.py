@@ -1,12 +1,13 @@
 """An information stream written by hand: records as the gateway writes them, a line each."""
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.domain import records as rec
-from gateway.domain.decision import Edge, SessionSource
-from gateway.domain.ids import ReplicaId
-from gateway.domain.request import Protocol, Usage
+from gateway.domain.decision import Edge
+from gateway.domain.request import Usage
 from lab.workload.records import Member
+from tests.history.lives import arrival, ended
 
 
 class Tape:
@@ -14,41 +15,14 @@ class Tape:
         self.records = []
 
     def arrive(self, at, turn, edge=Edge.OPENS, parent=None, *, thread="s.1", session="s", tenant="t"):
-        self.records.append(
-            rec.TurnArrived(
-                at_s=at,
-                turn=turn,
-                session=session,
-                tenant=tenant,
-                protocol=next(iter(Protocol)),
-                model=None,
-                source=SessionSource.NEW,
-                confidence=0.5,
-                body_bytes=1,
-                message_count=1,
-                tool_count=0,
-                thread=thread,
-                edge=edge,
-                parent=parent,
-            )
-        )
+        came = arrival(turn, session, at, tenant=tenant)
+        self.records.append(replace(came, thread=thread, edge=edge, parent=parent))
         return self
 
     def end(self, at, turn, prompt=None, output=None, cached=None, *, session="s", outcome="finished"):
         usage = Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=cached)
-        self.records.append(
-            rec.GpuEnd(
-                at_s=at,
-                turn=turn,
-                session=session,
-                replica=ReplicaId("r"),
-                outcome=outcome,
-                status=200,
-                usage=usage,
-                finish_reason=None,
-                duration_ms=1.0,
-            )
-        )
+        _, answered, _ = ended(turn, session, at, outcome=outcome)
+        self.records.append(replace(answered, usage=usage))
         return self
 
     def turn(
