@@ -157,6 +157,29 @@ def sends(data: bytes, *, then: str = "") -> Script:
     return script
 
 
+def pauses(first: bytes, goes_on: asyncio.Event, rest: bytes) -> Script:
+    """A script that sends the first part at once, and the rest when it may."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(first)
+        await goes_on.wait()
+        await exchange.send(rest)
+
+    return script
+
+
+def hangs(left: asyncio.Event, first: bytes = b"") -> Script:
+    """A script that sends this and tells when the gateway has left."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(first)
+        await exchange.until_left()
+        left.set()
+        exchange.close()
+
+    return script
+
+
 class Backend:
     """A replica on a real socket. Health checks are answered; every other request runs `script`."""
 
@@ -397,6 +420,19 @@ class Bench:
         )
         client = Client(reader, writer)
         self._clients.append(client)
+        return client
+
+    async def send(self, request: bytes) -> Client:
+        """On a connection of its own, without waiting for the answer."""
+        client = await self.connect()
+        client.send(request)
+        return client
+
+    async def arrive(self, request: bytes) -> Client:
+        """As `send`, once a backend has it."""
+        before = sum(len(backend.seen) for backend in self.backends)
+        client = await self.send(request)
+        await eventually(lambda: sum(len(backend.seen) for backend in self.backends) > before)
         return client
 
     async def ask(self, data: bytes) -> Message:

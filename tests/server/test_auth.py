@@ -209,8 +209,7 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
     answers = [await bench.ask(post(path=path, headers=key)) for path in paths for key in keys]
     for script in (sends(b"garbage"), sends(STREAM_HEAD + chunk(DELTA), then="reset"), Exchange.until_left):
         bench.backend.script = script
-        client = await bench.connect()
-        client.send(post(headers=bearer(ALICE)))
+        client = await bench.send(post(headers=bearer(ALICE)))
         answers.append(await client.receive())
 
     async def explodes(*_args: object) -> None:
@@ -233,8 +232,7 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
 async def test_nothing_is_held_for_a_client_without_a_key(start):
     """It is turned away on its head: the body of which it has sent a part is thrown away."""
     bench = await start(tenants=TENANTS, limits={"linger_s": 0.2})
-    client = await bench.connect()
-    client.send(post(b"x" * 50_000)[:-10_000])
+    client = await bench.send(post(b"x" * 50_000)[:-10_000])
     assert (await client.receive()).status == 401
     assert bench.gateway.listener.budget.used == 0
     assert not bench.backend.seen
@@ -243,7 +241,6 @@ async def test_nothing_is_held_for_a_client_without_a_key(start):
 
 async def test_a_refused_head_request_gets_no_body(start):
     bench = await start(tenants=TENANTS, limits={"linger_s": 0.1})
-    client = await bench.connect()
-    client.send(b"HEAD / HTTP/1.1\r\nHost: gw\r\n\r\n")
+    client = await bench.send(b"HEAD / HTTP/1.1\r\nHost: gw\r\n\r\n")
     received, _ = await client.rest()
     assert received.startswith(b"HTTP/1.1 401 ") and received.endswith(b"\r\n\r\n")

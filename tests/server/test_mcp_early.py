@@ -239,8 +239,7 @@ async def test_a_result_that_comes_later_is_passed_on_as_it_comes(start, streams
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
-        client = await it.bench.connect()
-        client.send(it.agent.tell(call("read", 77, n=1)))
+        client = await it.bench.send(it.agent.tell(call("read", 77, n=1)))
         if streams:  # what the server asks comes before its result
             assert b"elicitation/create" in await client.reader.readuntil(b'"their-id"}')
         await asyncio.sleep(0.05)
@@ -470,8 +469,7 @@ async def test_a_failure_of_a_claimed_call_is_its_client_s_and_it_is_not_made_ag
         it = await staged(start, tools, server)
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
-        client = await it.bench.connect()
-        client.send(it.agent.tell(call("read", 77, n=1)))
+        client = await it.bench.send(it.agent.tell(call("read", 77, n=1)))
         await asyncio.sleep(0.1)
         await server.close()
         if streams:
@@ -504,8 +502,7 @@ async def test_a_client_that_cancels_or_leaves_ends_the_call_that_it_was_given(s
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
         clients = []
         for number in (1, 2):
-            client = await it.bench.connect()
-            client.send(it.agent.tell(call("read", f"own-{number}", n=number)))
+            client = await it.bench.send(it.agent.tell(call("read", f"own-{number}", n=number)))
             await client.reader.readuntil(b"their-id")
             clients.append(client)
         await it.bench.ask(it.agent.tell(rpc("notifications/cancelled", None, requestId="own-1", reason="x")))
@@ -535,8 +532,7 @@ async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         await model.ends()
         before = len(timed(it.bench))
-        client = await it.bench.connect()
-        client.send(it.agent.tell(call("read", 77, n=1)))
+        client = await it.bench.send(it.agent.tell(call("read", 77, n=1)))
         await client.reader.readuntil(b'"done"')
         client.close()
         await eventually(lambda: len(timed(it.bench)) == before + 1)

@@ -12,7 +12,7 @@ import pytest
 from gateway.server.listener import Listener
 from gateway.server.tenants import hash_key
 from gateway.upstream.health import HealthChecks
-from tests.server.bench import Backend, answer, eventually, get, post, sends
+from tests.server.bench import Backend, answer, eventually, get, pauses, post, sends
 
 A, B = "tp-team-a", "tp-team-b"
 RELOAD, DIFF = b"/turnpike/settings/reload", b"/turnpike/settings/diff"
@@ -81,13 +81,8 @@ async def test_sessions_are_kept(start):
 async def test_replicas_come_and_go_while_a_request_runs(start):
     bench = await start(replicas=2)
     may_end = asyncio.Event()
-
-    async def slowly(exchange):
-        await may_end.wait()
-        await exchange.send(answer())
-
     for backend in bench.backends:
-        backend.script = slowly
+        backend.script = pauses(b"", may_end, answer())
     late = Backend()
     await late.open()
     bench.backends.append(late)

@@ -137,8 +137,7 @@ async def test_tls_on_both_sides(start, tls, tls_upstream):
     client.send(post())
     cut = await client.receive()
     assert cut.status == 200 and not cut.is_whole
-    plain = await bench.connect()
-    plain.send(post())
+    plain = await bench.send(post())
     data, _ = await plain.rest()
     assert not data.startswith(b"HTTP/1.1 200")
 

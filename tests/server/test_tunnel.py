@@ -88,8 +88,7 @@ async def test_nothing_leaves_before_the_replica_has_switched_and_nothing_is_los
         await exchange.until_left()
 
     bench.backend.script = script
-    client = await bench.connect()
-    client.send(handshake() + b"behind the ")
+    client = await bench.send(handshake() + b"behind the ")
     client.send(b"handshake")
     await asyncio.sleep(0.1)
     may_switch.set()
@@ -382,8 +381,7 @@ async def test_it_takes_a_place_on_its_replica(start):
     bench = await start(admission={"max_running_per_replica": 1})
     bench.backend.script = agrees()
     client = await open_tunnel(bench)
-    waits = await bench.connect()
-    waits.send(handshake())
+    waits = await bench.send(handshake())
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     assert len(bench.backend.seen) == 1
     client.close()
