@@ -17,16 +17,11 @@ from tests.server.bench import (
     post,
     sends,
 )
-from tests.server.test_smuggling import BAD, LENGTH, SECOND, posted
 
 TENANTS = [
     {"name": "alice", "key_hashes": [hash_key("key-a")]},
     {"name": "bob", "key_hashes": [hash_key("key-b")]},
 ]
-
-
-def bodies(bench):
-    return [request.body for request in bench.backend.seen]
 
 
 async def test_a_key_is_judged_whenever_it_changes(start):
@@ -50,18 +45,6 @@ async def test_connections_know_nothing_of_each_other(start):
     with_key = post(headers=b"Authorization: Bearer key-a\r\n")
     assert (await first.ask(with_key)).status == (await first.ask(with_key)).status == 200
     assert (await second.ask(post())).status == 401
-
-
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-async def test_nothing_is_smuggled_behind_a_known_head(start, bad):
-    bench = await start(limits={"linger_s": 0.1})
-    client = await bench.connect()
-    good = posted(LENGTH)
-    assert (await client.ask(good)).status == (await client.ask(good)).status == 200
-    response = await client.ask(bad + SECOND)
-    assert response.status == 400 and response.get(b"connection") == b"close"
-    assert await client.rest() == (b"", "eof")
-    assert bodies(bench) == [b"hello", b"hello"]
 
 
 async def apart(client, request, pieces=2):
