@@ -36,12 +36,12 @@ CALLED = {"claimed": 1.0}
 class Tools:
     """The MCP server: two tools that read and some that may not."""
 
-    def __init__(self, *, streams: bool = False) -> None:
+    def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         """Params of the calls, with the id as `id`."""
         self.cancelled: list[Any] = []
         self.heads: list[Message] = []
-        self.streams = streams
+        self.streams = False
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.reply: bytes | None = None
@@ -103,6 +103,11 @@ class Tools:
 
     def counts(self) -> Counter[str]:
         return Counter(f"{each['name']} {json.dumps(each['arguments'])}" for each in self.calls)
+
+
+@pytest.fixture
+def tools() -> Tools:
+    return Tools()
 
 
 class Model:
@@ -213,8 +218,7 @@ def messages(response: Message) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line]
 
 
-async def test_a_call_begins_while_the_answer_goes_on_and_its_agent_gets_the_result(start):
-    tools = Tools()
+async def test_a_call_begins_while_the_answer_goes_on_and_its_agent_gets_the_result(start, tools):
     async with scene(start, tools) as it:
         model = await it.asks(c1f7a9x3='mcp__t__read {"n":  1.0}')
         assert tools.counts() == {'read {"n": 1.0}': 1}, "before the answer's end"
@@ -233,8 +237,8 @@ async def test_a_call_begins_while_the_answer_goes_on_and_its_agent_gets_the_res
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])
-async def test_a_result_that_comes_later_is_passed_on_as_it_comes(start, streams):
-    tools = Tools(streams=streams)
+async def test_a_result_that_comes_later_is_passed_on_as_it_comes(start, tools, streams):
+    tools.streams = streams
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -254,8 +258,8 @@ async def test_a_result_that_comes_later_is_passed_on_as_it_comes(start, streams
         assert (await client.ask(it.agent.tell(rpc("tools/list", 5)))).status == 200
 
 
-async def test_progress_goes_to_the_token_of_who_asked(start):
-    tools = Tools(streams=True)
+async def test_progress_goes_to_the_token_of_who_asked(start, tools):
+    tools.streams = True
     async with tool_server(tools.script) as server:
         bench = await start(mcp=settings(server, early_tools=EARLY))
         it = await Scene(bench, tools).begin(meta={"progressToken": 3, "claudecode/toolUseId": "x"})
@@ -276,8 +280,7 @@ async def test_progress_goes_to_the_token_of_who_asked(start):
         assert len(tools.calls) == 2
 
 
-async def test_equal_calls_are_made_as_often_as_they_are_asked_for(start):
-    tools = Tools()
+async def test_equal_calls_are_made_as_often_as_they_are_asked_for(start, tools):
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = await it.asks(**{f"c{n}f7a9x3": 'mcp__t__read {"n": 1}' for n in range(1, 4)})
@@ -303,8 +306,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize("asked", NEVER.values(), ids=NEVER.keys())
-async def test_what_is_never_called_early(start, asked):
-    tools = Tools()
+async def test_what_is_never_called_early(start, tools, asked):
     async with scene(start, tools) as it:
         model = await it.asks(c1f7a9x3=asked)
         assert not tools.calls
@@ -312,8 +314,7 @@ async def test_what_is_never_called_early(start, asked):
         assert not tools.calls and await it.outcomes() == {}
 
 
-async def test_what_the_operator_does_not_name_is_not_called_early(start):
-    tools = Tools()
+async def test_what_the_operator_does_not_name_is_not_called_early(start, tools):
     async with tool_server(tools.script) as server:
         bench = await start(mcp=settings(server, early_tools=["seek"]))
         it = await Scene(bench, tools).begin()
@@ -322,9 +323,8 @@ async def test_what_the_operator_does_not_name_is_not_called_early(start):
         await model.ends()
 
 
-async def test_behind_a_call_that_may_write_nothing_is_called_early(start):
+async def test_behind_a_call_that_may_write_nothing_is_called_early(start, tools):
     """The agent runs its calls in their order: this one may be to read what that one wrote."""
-    tools = Tools()
     async with scene(start, tools, early_keep_s=0.2) as it:
         for number, first in enumerate(
             ('bash {"x": 1}', 'mcp__t__write {"n": 1}', f'write {{"t": "{"x" * 70_000}"}}')
@@ -342,8 +342,7 @@ async def test_behind_a_call_that_may_write_nothing_is_called_early(start):
         await model.ends()
 
 
-async def test_nothing_is_called_before_the_mcp_session_is_known_to_be_the_agent_s(start):
-    tools = Tools()
+async def test_nothing_is_called_before_the_mcp_session_is_known_to_be_the_agent_s(start, tools):
     async with scene(start, tools) as it:
         stranger = Scene(it.bench, tools, prompt="another agent", mcp_session="s2")
         await stranger.bench.ask(stranger.agent.tell(rpc("tools/list", 0)))
@@ -359,8 +358,7 @@ async def test_nothing_is_called_before_the_mcp_session_is_known_to_be_the_agent
         assert len(tools.calls) == 2
 
 
-async def test_hints_hold_until_the_server_says_that_its_tools_changed(start):
-    tools = Tools()
+async def test_hints_hold_until_the_server_says_that_its_tools_changed(start, tools):
 
     async def script(exchange: Exchange) -> None:
         if exchange.request.first_line.startswith(b"GET"):
@@ -384,8 +382,7 @@ async def test_hints_hold_until_the_server_says_that_its_tools_changed(start):
 
 
 @pytest.mark.parametrize("how", ["its backend dies", "its client leaves"])
-async def test_if_the_answer_breaks_off_the_call_is_cancelled(start, how):
-    tools = Tools()
+async def test_if_the_answer_breaks_off_the_call_is_cancelled(start, tools, how):
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -404,8 +401,7 @@ async def test_if_the_answer_breaks_off_the_call_is_cancelled(start, how):
         )
 
 
-async def test_what_nobody_wants_is_dropped_and_after_some_times_not_done_again(start):
-    tools = Tools()
+async def test_what_nobody_wants_is_dropped_and_after_some_times_not_done_again(start, tools):
     async with scene(start, tools, early_keep_s=0.1) as it:
         for number in range(5):
             model = await it.asks(**{f"c{number}f7a9x3": f'mcp__t__read {{"n": {number}}}'})
@@ -420,8 +416,7 @@ async def test_what_nobody_wants_is_dropped_and_after_some_times_not_done_again(
         await model.ends()
 
 
-async def test_one_that_still_runs_when_nobody_wants_it_is_cancelled(start):
-    tools = Tools()
+async def test_one_that_still_runs_when_nobody_wants_it_is_cancelled(start, tools):
     async with scene(start, tools, early_keep_s=0.1) as it:
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -431,8 +426,7 @@ async def test_one_that_still_runs_when_nobody_wants_it_is_cancelled(start):
         assert found == {'server="tools"': 0.0}
 
 
-async def test_too_large_a_result_is_not_held(start):
-    tools = Tools()
+async def test_too_large_a_result_is_not_held(start, tools):
     async with scene(start, tools, early_result_bytes=1000) as it:
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": "%s"}' % ("x" * 2000))
         await eventually(lambda: not early_calls(it.bench))
@@ -450,8 +444,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("reply", "calls"), FAILURES.values(), ids=FAILURES.keys())
-async def test_a_failure_that_nobody_saw_is_nobody_s(start, reply, calls):
-    tools = Tools()
+async def test_a_failure_that_nobody_saw_is_nobody_s(start, tools, reply, calls):
     async with scene(start, tools) as it:
         tools.reply = reply
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -463,8 +456,8 @@ async def test_a_failure_that_nobody_saw_is_nobody_s(start, reply, calls):
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["json", "events"])
-async def test_a_failure_of_a_claimed_call_is_its_client_s_and_it_is_not_made_again(start, streams):
-    tools = Tools(streams=streams)
+async def test_a_failure_of_a_claimed_call_is_its_client_s_and_it_is_not_made_again(start, tools, streams):
+    tools.streams = streams
     async with tool_server(tools.script) as server:
         it = await staged(start, tools, server)
         tools.may_answer.clear()
@@ -481,8 +474,7 @@ async def test_a_failure_of_a_claimed_call_is_its_client_s_and_it_is_not_made_ag
         await model.ends()
 
 
-async def test_a_server_that_refuses_a_claimed_call_gets_the_client_s_own(start):
-    tools = Tools()
+async def test_a_server_that_refuses_a_claimed_call_gets_the_client_s_own(start, tools):
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         tools.reply = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
@@ -495,8 +487,8 @@ async def test_a_server_that_refuses_a_claimed_call_gets_the_client_s_own(start)
         await model.ends()
 
 
-async def test_a_client_that_cancels_or_leaves_ends_the_call_that_it_was_given(start):
-    tools = Tools(streams=True)
+async def test_a_client_that_cancels_or_leaves_ends_the_call_that_it_was_given(start, tools):
+    tools.streams = True
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
@@ -515,9 +507,8 @@ async def test_a_client_that_cancels_or_leaves_ends_the_call_that_it_was_given(s
         await model.ends()
 
 
-async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
+async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start, tools):
     """Some close a stream when they have what they came for."""
-    tools = Tools()
 
     async def script(exchange: Exchange) -> None:
         if b"tools/call" in exchange.request.body and b'"turnpike-' in exchange.request.body:
@@ -544,8 +535,7 @@ async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
     [{"meta": {"x": 1}}, {"params": {"task": {"ttl": 1}}}, {"arguments": {"n": 2}}, {"tool": "seek"}],
     ids=["other metadata", "a task", "other arguments", "another tool"],
 )
-async def test_what_is_not_the_same_call_is_the_agent_s_own(start, more):
-    tools = Tools()
+async def test_what_is_not_the_same_call_is_the_agent_s_own(start, tools, more):
     async with scene(start, tools, early_keep_s=0.2) as it:
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
         meta = {"_meta": more["meta"]} if "meta" in more else {}
@@ -557,8 +547,7 @@ async def test_what_is_not_the_same_call_is_the_agent_s_own(start, more):
         await model.ends()
 
 
-async def test_an_early_call_takes_one_of_the_server_s_places_and_waits_for_none(start):
-    tools = Tools()
+async def test_an_early_call_takes_one_of_the_server_s_places_and_waits_for_none(start, tools):
     async with scene(start, tools, max_concurrent_calls=1) as it:
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}', c2f7a9x3='mcp__t__read {"n": 2}')
@@ -571,8 +560,7 @@ async def test_an_early_call_takes_one_of_the_server_s_places_and_waits_for_none
         await model.ends()
 
 
-async def test_the_end_of_the_mcp_session_ends_its_early_calls(start):
-    tools = Tools()
+async def test_the_end_of_the_mcp_session_ends_its_early_calls(start, tools):
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -585,8 +573,7 @@ async def test_the_end_of_the_mcp_session_ends_its_early_calls(start):
         await model.ends()
 
 
-async def test_a_gateway_that_stops_leaves_nothing_behind(start):
-    tools = Tools()
+async def test_a_gateway_that_stops_leaves_nothing_behind(start, tools):
     async with scene(start, tools) as it:
         tools.may_answer.clear()
         model = await it.asks(c1f7a9x3='mcp__t__read {"n": 1}')
@@ -595,8 +582,7 @@ async def test_a_gateway_that_stops_leaves_nothing_behind(start):
         await eventually(lambda: tools.left == 1)
 
 
-async def test_a_bug_of_ours_costs_neither_the_answer_nor_the_call(start, monkeypatch):
-    tools = Tools()
+async def test_a_bug_of_ours_costs_neither_the_answer_nor_the_call(start, tools, monkeypatch):
     async with scene(start, tools) as it:
         it.bench.may_log_errors = True
 

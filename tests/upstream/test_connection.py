@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.connection_states import State
 from gateway.upstream.errors import AnswerCut, AnswerMissing
 from gateway.upstream.moments import Run
 from tests.examples import examples
@@ -57,6 +56,18 @@ class Pipe(asyncio.Transport):
         if not self.is_lost:
             self.is_lost = True
             self._connection.connection_lost(error)
+
+
+def answering(begun: bytes) -> tuple[UpstreamConnection, Pipe]:
+    """A connection of which a request was sent, and to which this much of an answer came."""
+    connection = UpstreamConnection()
+    pipe = Pipe(connection)
+    connection.send([GET], is_head_request=False)
+    connection.data_received(begun)
+    return connection, pipe
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class User:
@@ -108,10 +119,7 @@ class Looped:
 
 async def test_a_pause_at_the_very_end_does_not_outlast_the_response():
     """The last bytes fill the client's buffer; the next request on this connection is another client's."""
-    connection = UpstreamConnection()
-    pipe = Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+    connection, pipe = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     connection.set_sink(lambda parts, is_last: connection.pause() if is_last else None)
     connection.data_received(b"cd")
     assert connection.is_reusable and pipe.reads
@@ -121,10 +129,7 @@ async def test_a_pause_at_the_very_end_does_not_outlast_the_response():
 
 async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same():
     """With TLS, what was decrypted already may still come; the connection is kept, and read."""
-    connection = UpstreamConnection()
-    pipe = Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+    connection, pipe = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     connection.set_sink(lambda parts, is_last: None)
     connection.pause()
     connection.data_received(b"cd")
@@ -135,8 +140,7 @@ async def test_a_read_of_many_chunks_is_taken_in_slices_and_the_replica_is_not_r
     connection = UpstreamConnection()
     pipe, user = Pipe(connection), User(connection)
     user.send()
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    connection.data_received(head + b"1\r\nz\r\n" * 40_000)
+    connection.data_received(CHUNKED + b"1\r\nz\r\n" * 40_000)
     sizes = [len(user.body)]
     connection.data_received(b"1\r\ny\r\n0\r\n\r\n")  # as TLS still may
     while not user.is_over:
@@ -176,7 +180,6 @@ STYLES = [b"%x\r\n", b"%X\r\n", b"0%x\r\n", b"%x;a=b\r\n"]
 @settings(deadline=None, max_examples=examples(400))
 def test_a_body_in_chunks_is_the_same_whether_they_pass_the_parser_by_or_not(chunks, end, cuts):
     """`chunks`: size, how the size is written, whether the read ends behind it."""
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     stream, ends, wanted = b"", set(cuts), b""
     for number, (size, style, is_end) in enumerate(chunks):
         part = bytes([97 + number]) * size if number % 3 else b"\r\n" * size
@@ -186,10 +189,7 @@ def test_a_body_in_chunks_is_the_same_whether_they_pass_the_parser_by_or_not(chu
     stream += end
     places = [0, *sorted(each for each in ends if each < len(stream)), len(stream)]
     with Looped():
-        connection, got = UpstreamConnection(), []
-        Pipe(connection)
-        connection.send([GET], is_head_request=False)
-        connection.data_received(head)
+        (connection, _), got = answering(CHUNKED), []
 
         def take_chunk(chunk, part):
             assert chunk == b"%x\r\n%s\r\n" % (len(part), part)
@@ -215,10 +215,7 @@ async def test_what_only_looks_like_a_chunk_is_none(reads):
     """The read before it ended within a size, or within a chunk."""
 
     def body(by_themselves: bool) -> bytes:
-        connection, got = UpstreamConnection(), list[bytes]()
-        Pipe(connection)
-        connection.send([GET], is_head_request=False)
-        connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        (connection, _), got = answering(CHUNKED), list[bytes]()
         connection.set_sink(
             lambda parts, is_last: got.extend(parts),
             (lambda chunk, part: got.append(part)) if by_themselves else None,
@@ -232,24 +229,11 @@ async def test_what_only_looks_like_a_chunk_is_none(reads):
 
 
 async def test_a_chunk_that_does_not_end_as_its_size_says_breaks_the_answer():
-    connection = UpstreamConnection()
-    Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+    connection, _ = answering(CHUNKED + b"2\r\nab\r\n")
     connection.set_sink(lambda parts, is_last: None, lambda chunk, part: None)
     connection.data_received(b"3\r\nabcde")
     with pytest.raises(AnswerCut):
         await connection.done
-
-
-async def test_a_body_without_end_is_whole_if_the_connection_ends_while_it_is_paused():
-    connection = UpstreamConnection()
-    pipe, user = Pipe(connection), User(connection)
-    user.send()
-    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nto the end")
-    connection.pause()
-    pipe.lose()
-    assert user.outcome == "whole" and connection.state is State.CLOSED
 
 
 @pytest.mark.parametrize(
