@@ -1,12 +1,11 @@
-"""A model behind a replica's address that asks real agents for calls of an MCP server's tools.
+"""A model behind a replica's address that asks real agents for calls of their tools, and ends.
 
-First for one call, then for several at once, and it ends. Behind the calls its answer goes on for a while, in
-words, before it is over.
+Behind the calls its answer goes on for a while, in words, before it is over.
 """
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -34,6 +33,8 @@ class ScriptedModel:
         """When each request with results came."""
         self.results: list[str] = []
         """What agents brought, as JSON."""
+        self.behind_first: Callable[[], Awaitable[None]] | None = None
+        """What it waits for when the arguments of a first call are out."""
 
     async def script(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -164,7 +165,7 @@ class ScriptedModel:
             call = {"index": index, "id": f"call_{uuid4().hex}", "type": "function"}
             events.append(_delta({"tool_calls": [{**call, "function": function}]}))
         last = [_delta({}, "tool_calls" if calls else "stop"), {}]
-        await self._stream(exchange, events, last, _delta({"content": " hm"}), has_calls=bool(calls))
+        await self._stream(exchange, events, last, _delta({"content": " hm"}), has_calls=bool(calls), first=2)
 
     async def _stream(
         self,
@@ -174,9 +175,13 @@ class ScriptedModel:
         meanwhile: dict[str, Any],
         *,
         has_calls: bool,
+        first: int = 3,
     ) -> None:
+        """`first`: how many events there are up to the arguments of the first call."""
         await exchange.send(_STREAM)
-        for each in events:
+        for number, each in enumerate(events):
+            if has_calls and number == first and self.behind_first is not None:
+                await self.behind_first()
             await exchange.send(_event(each))
         until_s = self._now() + (self._goes_on_s if has_calls else 0.0)
         while self._now() < until_s:
