@@ -57,6 +57,23 @@ def get(path: bytes, headers: bytes = b"") -> bytes:
     return b"GET %s HTTP/1.1\r\nHost: gw\r\n%s\r\n" % (path, headers)
 
 
+def bearer(key: str) -> bytes:
+    return b"Authorization: Bearer %s\r\n" % key.encode()
+
+
+def listing(*models: str) -> bytes:
+    return json.dumps({"object": "list", "data": [{"id": m, "object": "model"} for m in models]}).encode()
+
+
+def completion(message: dict[str, Any] | None = None) -> bytes:
+    """The answer that says this, or calls tools."""
+    message = message or {"role": "assistant", "content": "Yes."}
+    finish = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    usage = {"prompt_tokens": 90, "completion_tokens": 10}
+    return answer(json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode())
+
+
 class Message:
     """A request or response as it was read."""
 
@@ -409,6 +426,13 @@ class Bench:
             {"url": backend.url, "role": role, **extra} for backend, role in zip(opened, roles, strict=True)
         ]
         return {**shape, "replicas": replicas}
+
+    async def another(self) -> Backend:
+        """A backend that the gateway has not been told of."""
+        backend = Backend()
+        await backend.open()
+        self.backends.append(backend)
+        return backend
 
     @property
     def brain(self) -> Any:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.server.tenants import hash_key
-from tests.server.bench import DELTA, STREAM_HEAD, Exchange, answer, chunk, get, post, sends
+from tests.server.bench import DELTA, STREAM_HEAD, Exchange, answer, bearer, chunk, get, post, sends
 
 ALICE, BOB, OPS, BACKEND_KEY, CONTROL_KEY = (
     "tp-alice-secret",
@@ -22,10 +22,6 @@ TENANTS = [
 ]
 POOL = [{"backends": 1, "replica": {"api_key_env": "BACKEND_KEY"}}]
 ENVIRON = {"BACKEND_KEY": BACKEND_KEY}
-
-
-def bearer(key: str) -> bytes:
-    return b"Authorization: Bearer %s\r\n" % key.encode()
 
 
 def api_key(key: str) -> bytes:

@@ -14,6 +14,7 @@ from tests.server.bench import (
     STREAM_HEAD,
     Bench,
     answer,
+    bearer,
     chunk,
     eventually,
     get,
@@ -21,7 +22,7 @@ from tests.server.bench import (
     post,
     sends,
 )
-from tests.server.test_auth import ALICE, BOB, TENANTS, bearer
+from tests.server.test_auth import ALICE, BOB, TENANTS
 
 RELAY = {"mode": "relay"}
 OF_ONE = b"x-turnpike-session: one\r\n"

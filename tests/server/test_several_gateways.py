@@ -12,7 +12,18 @@ import pytest
 
 from gateway.server.peers import Peers
 from gateway.shared_state.protocol import StoreUnavailable
-from tests.server.bench import DELTA, DONE, STREAM_HEAD, Bench, answer, chunk, eventually, pauses, post, sends
+from tests.server.bench import (
+    DELTA,
+    DONE,
+    STREAM_HEAD,
+    Bench,
+    chunk,
+    completion,
+    eventually,
+    pauses,
+    post,
+    sends,
+)
 from tests.workflow.world import call, result, said, user
 
 SECRET = b"s" * 32
@@ -32,13 +43,6 @@ def several(start, store_url):
 
 def chat(*messages: dict[str, Any], stream: bool = False, **fields: Any) -> bytes:
     return post(json.dumps({"model": "m", "messages": messages, "stream": stream, **fields}).encode())
-
-
-def completion(message: dict[str, Any]) -> bytes:
-    finish = "tool_calls" if message.get("tool_calls") else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    usage = {"prompt_tokens": 9, "completion_tokens": 3}
-    return answer(json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode())
 
 
 def peers_of(bench: Bench) -> Peers:

@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from tests.server.bench import DELTA, STREAM_HEAD, Exchange, answer, chunk, eventually, post
-from tests.server.test_control import KEYS, READ, WRITE, bearer
+from tests.server.bench import DELTA, STREAM_HEAD, Exchange, answer, bearer, chunk, eventually, post
+from tests.server.test_control import KEYS, READ, WRITE
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"go"}]}'
 STREAMED = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"go"}]}'

@@ -1,16 +1,11 @@
 """What passes through unchanged, and the little that is added."""
 
-import json
 import ssl
 
 import pytest
 import trustme
 
-from tests.server.bench import CHAT, answer, eventually, get, post, sends
-
-
-def listing(*models: str) -> bytes:
-    return json.dumps({"object": "list", "data": [{"id": m, "object": "model"} for m in models]}).encode()
+from tests.server.bench import CHAT, answer, eventually, get, listing, post, sends
 
 
 async def test_headers_to_the_client_keep_order_case_and_repetitions(start):

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.domain import records as rec
-from tests.server.bench import Exchange, eventually, hangs, post
-from tests.server.test_auth import ALICE, TENANTS, bearer
+from tests.server.bench import Exchange, bearer, eventually, hangs, post
+from tests.server.test_auth import ALICE, TENANTS
 from tests.server.test_tunnel import records_of
 from tests.server.tunnels import (
     agrees,

@@ -32,12 +32,6 @@ CALL = {"type": "tool_call", "id": "call_1", "name": "look", "arguments": {"city
 PATHS = {"chat": b"/v1/chat/completions", "responses": b"/v1/responses", "messages": b"/v1/messages"}
 
 
-@pytest.fixture
-def receiver():
-    with Receiver() as receiver:
-        yield receiver
-
-
 def sse(*events: Any) -> bytes:
     said = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
     return STREAM_HEAD + chunk(said[:40]) + chunk(said[40:]) + chunk(b"")
