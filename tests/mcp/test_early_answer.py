@@ -4,15 +4,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from gateway.domain.ids import TenantId
 from gateway.mcp.early_answer import (
     EarlyAnswer,
-    cancellation,
-    early_request,
     progress_token,
     with_request_id,
 )
-from gateway.mcp.sessions import McpSession
 from gateway.mcp.tools import ToolUse
 from gateway.wire.body import UNREADABLE
 
@@ -25,17 +21,6 @@ def told(stream: bytes, token: bytes | None = None, request_id: Any = 7, size: i
     chunks = [stream[at : at + size] for at in range(0, len(stream), size)]
     parts = [part for each in chunks for part in answer.feed(each, is_last=False)]
     return b"".join(answer.for_client(part, request_id, Raw(token) if token else None) for part in parts)
-
-
-def test_a_call_s_own_body():
-    mcp = McpSession("x", TenantId("t"), "s")
-    plain = json.loads(early_request(OURS, "read", b'{"a": 1}', "c1", mcp))
-    params = {"name": "read", "arguments": {"a": 1}}
-    assert plain == {"jsonrpc": "2.0", "id": OURS, "method": "tools/call", "params": params}
-    mcp.wants_progress, mcp.call_id_field = True, "callId"
-    told = json.loads(early_request(OURS, "read", b"{}", "c1", mcp))
-    assert told["params"]["_meta"] == {"progressToken": OURS, "callId": "c1"}
-    assert json.loads(cancellation(OURS))["params"]["requestId"] == OURS
 
 
 @pytest.mark.parametrize("size", [1, 5, 10_000])

@@ -186,15 +186,6 @@ async def test_who_alone_lost_the_store_lives(several, monkeypatch):
     assert len(names) == 1
 
 
-async def test_a_gateway_that_leaves_hands_its_sessions_on(several):
-    gateways = await several()
-    before = session_of(await ask(gateways[0], gateways, "hand", 0))
-    home, other = sides(gateways)
-    await peers_of(home).leave()
-    await eventually(lambda: not peers_of(other).alive)
-    assert session_of(await ask(other, gateways, "hand", 1)) == before
-
-
 async def test_a_session_keeps_its_model_when_another_gateway_goes_on_with_it(several):
     targets = [{"model": "m", "weight": 50}, {"model": "n", "weight": 50}]
     gateways = await several(models=[{"name": "smart", "targets": targets}])
