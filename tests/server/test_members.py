@@ -114,50 +114,29 @@ async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attem
     assert handlers._replicas.asked == backends
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "a\r\nset-cookie: stolen=1",
-        "a b",
-        "gpü-1",
-        "a\x00",
-        "a/b",
-        "-a",
-        "a\n",
-        "a" * 65,
-        "\x1b[2J",
-        "a:b",
-    ],
+NAMES = ("", "a\r\nset-cookie: x=1", "a b", "gpü-1", "a\x00", "a/b", "-a", "a\n", "a" * 65, "\x1b[2J", "a:b")
+URLS = (
+    "http://a b:80",
+    "http://gpu/a b",
+    "http://gpu/\u00fc",
+    "http://gpu\x00:80",
+    "http://gpu\x7f:80",
+    "http://gpu/\x0b",
+    "http://" + "a" * 3000,
+    "http://gpu/" + "a" * 3000,
+    "http://[::1%25\x01]:80",
 )
-async def test_a_name_that_may_not_stand_in_a_header_is_not_registered(start, name):
+
+
+async def test_a_name_that_may_not_stand_in_a_header_and_such_a_url_are_not_registered(start):
     bench = await start(pools=[{"name": "default", "backends": 1, "discovery": DISCOVERY}])
-    body = json.dumps({"url": bench.backend.url + "1", "name": name}).encode()
-    told = await bench.control(control(b"POST", b"/turnpike/replicas", body))
-    assert told.status == 400 and "name" in told.json()["error"]
+    good = {"url": bench.backend.url + "1", "name": "late"}
+    for wrong in (*({"name": name} for name in NAMES), *({"url": url} for url in URLS)):
+        body = json.dumps(good | wrong).encode()
+        told = await bench.control(control(b"POST", b"/turnpike/replicas", body))
+        assert told.status == 400 and told.json()["error"], wrong
+        assert "url" in wrong or "name" in told.json()["error"], wrong
     assert up(bench) == {"default-0"} and (await bench.ask(post())).status == 200
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://a b:80",
-        "http://gpu/a b",
-        "http://gpu/\u00fc",
-        "http://gpu\x00:80",
-        "http://gpu\x7f:80",
-        "http://gpu/\x0b",
-        "http://" + "a" * 3000,
-        "http://gpu/" + "a" * 3000,
-        "http://[::1%25\x01]:80",
-    ],
-)
-async def test_a_url_that_may_not_stand_in_a_request_is_not_registered(start, url):
-    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": DISCOVERY}])
-    body = json.dumps({"url": url, "name": "late"}).encode()
-    told = await bench.control(control(b"POST", b"/turnpike/replicas", body))
-    assert told.status == 400 and told.json()["error"]
-    assert up(bench) == {"default-0"}
 
 
 # --- in Kubernetes -------------------------------------------------------------------------------------
