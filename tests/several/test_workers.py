@@ -203,20 +203,20 @@ async def test_what_is_wrong_at_the_start_is_reported_once_and_ends_all(tmp_path
         redis = ["--config", os.fspath(tmp_path / "redis.toml")]
         (tmp_path / "redis.toml").write_text(f'[shared]\nurl = "{fleet.redis.url}"\n')
         port = workers.each[0].control_port
-        for wrong, complaint in (
-            (["--listen", f"127.0.0.1:{workers.port}"], b"ddress already in use"),
-            (["--control", f"127.0.0.1:{port}", "--listen", "127.0.0.1:0"], b"ddress already in use"),
-            (["--stream", f"{tmp_path}/none/stream", "--listen", "127.0.0.1:0"], b"No such file"),
-        ):
-            command = [sys.executable, "-m", "gateway", "serve", "--workers", "3", *redis, *wrong]
-            done = await asyncio.to_thread(
-                subprocess.run,
-                [*command, "--backend", "http://127.0.0.1:9", *(() if "--control" in wrong else CONTROL)],
-                capture_output=True,
-                timeout=60,
-            )
+
+        async def is_refused(complaint: bytes, *wrong: str) -> None:
+            command = [sys.executable, "-m", "gateway", "serve", "--workers", "2", *redis, *wrong]
+            command += ["--backend", "http://127.0.0.1:9", *(() if "--control" in wrong else CONTROL)]
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60)
             assert done.returncode == 1 and complaint in done.stderr
             assert len(done.stderr.splitlines()) == 1, done.stderr
+
+        anywhere = ("--listen", "127.0.0.1:0")
+        await asyncio.gather(
+            is_refused(b"ddress already in use", "--listen", f"127.0.0.1:{workers.port}"),
+            is_refused(b"ddress already in use", "--control", f"127.0.0.1:{port}", *anywhere),
+            is_refused(b"No such file", "--stream", f"{tmp_path}/none/stream", *anywhere),
+        )
 
 
 CONTROL = ("--control", "127.0.0.1:0")
