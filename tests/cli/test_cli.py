@@ -218,14 +218,10 @@ def test_check_config_says_what_it_found(turnpike, tmp_path):
     [
         ("", [], "no backend is given"),
         ("[[pools]\n", [], "{path}: "),
-        ("[server]\nlisten = 7\n", ["--backend", "http://a:1"], "server.listen: Expected `str`, got `int`"),
-        ("[server]\nlisten_on = 7\n", ["--backend", "http://a:1"], "listen_on"),
         ("", ["--backend", "a:1"], "].url: "),
         ("", ["--backend", "http://a:1", "--listen", "0.0.0.0:80"], "asks for no key"),
         ("", ["--backend", "http://a:1", "--control", "0.0.0.0:80"], "asks for no key"),
-        ("", ["--backend", "http://a:1", "--listen", "127.0.0.1:99999"], "port above 65535"),
         ("", ["--backend", "http://a:1", "--backend", "http://a:1"], "is there twice"),
-        ('[server]\ntls_key = "k"\n', ["--backend", "http://a:1"], "go together"),
     ],
 )
 def test_check_config_says_what_is_wrong(turnpike, tmp_path, text, flags, said):

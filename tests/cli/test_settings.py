@@ -1,20 +1,15 @@
 """`turnpike settings`, and SIGHUP, against a gateway as a user starts it."""
 
+import contextlib
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gateway.__main__ import main
+from scripted_engine.ports import free_port
+from tests.cli.test_cli import Serving, ask
 
 pytestmark = pytest.mark.slow
 
@@ -29,37 +24,6 @@ replicas = [{{ url = "http://127.0.0.1:{backend}" }}]
 """
 
 
-@contextmanager
-def serving(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path, int]]:
-    """The process, its log, and the port of its control plane."""
-    log = directory / "log"
-    command = [sys.executable, "-m", "gateway", "serve", *arguments]
-    with log.open("w") as written, subprocess.Popen(command, stderr=written, env={**os.environ}) as process:
-        try:
-            (line,) = logged(process, log, "listening on ")
-            yield process, log, int(line.rpartition(" ")[2])
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def logged(process: subprocess.Popen[bytes], log: Path, text: str, times: int = 1) -> list[str]:
-    """The lines that say so, when there are so many."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:
-        found = [line for line in log.read_text().splitlines() if text in line]
-        if len(found) >= times:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(log.read_text())
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
-
-
 def write(path: Path, server: str = "", backend: int = 9) -> None:
     path.write_text(SETTINGS.format(server=server, backend=backend))
 
@@ -67,8 +31,8 @@ def write(path: Path, server: str = "", backend: int = 9) -> None:
 def test_a_file_is_compared_read_again_and_refused(tmp_path, capsys):
     path = tmp_path / "turnpike.toml"
     write(path)
-    with serving(tmp_path, str(path)) as (process, log, port):
-        at = ["--control", f"http://127.0.0.1:{port}"]
+    with contextlib.closing(Serving(str(path))) as serving:
+        at = ["--control", f"http://127.0.0.1:{serving.control_port}"]
         other = tmp_path / "other.toml"
         write(other, 'receipts = false\nstate_path = "/x"')
         assert main(["settings", "diff", str(other), *at]) == 0
@@ -89,15 +53,12 @@ def test_a_file_is_compared_read_again_and_refused(tmp_path, capsys):
         assert main(["settings", "diff", str(path), *at]) == 1
         assert "the file: server.recipts: there is no such key" in capsys.readouterr().err
 
-        process.send_signal(signal.SIGHUP)
-        (line,) = logged(process, log, "the settings stay as they were")
-        assert "server.recipts" in line
+        serving.process.send_signal(signal.SIGHUP)
+        serving.read_log_until(rb"the settings stay as they were.*server\.recipts")
         write(path, "drain_s = 1")
-        process.send_signal(signal.SIGHUP)
-        (line,) = logged(process, log, "the settings were read again")
-        assert line.endswith("server.receipts, server.drain_s")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/turnpike/healthz") as answer:
-            assert answer.status == 200
+        serving.process.send_signal(signal.SIGHUP)
+        serving.read_log_until(rb"the settings were read again.*server\.receipts, server\.drain_s\n")
+        assert b" 200 " in ask(serving.control_port, b"GET /turnpike/healthz HTTP/1.0\r\n\r\n")
 
 
 @pytest.fixture
@@ -110,9 +71,7 @@ def hangups_end():
 
 @pytest.mark.usefixtures("hangups_end")
 def test_without_a_file_a_hangup_ends_it(tmp_path):
-    backend = f"http://127.0.0.1:{closed_port()}"
-    settings = ("--backend", backend, "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
-    with serving(tmp_path, *settings) as (process, _, port):
-        assert main(["settings", "reload", "--control", f"http://127.0.0.1:{port}"]) == 1
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(30) == -signal.SIGHUP
+    with contextlib.closing(Serving("--backend", f"http://127.0.0.1:{free_port()}")) as serving:
+        assert main(["settings", "reload", "--control", f"http://127.0.0.1:{serving.control_port}"]) == 1
+        serving.process.send_signal(signal.SIGHUP)
+        assert serving.process.wait(30) == -signal.SIGHUP

@@ -73,14 +73,6 @@ exec "$qwen" --yolo --auth-type openai -p "$prompt"
 """
 
 
-def _qwen_code_argv(launch: Launch) -> list[str | Path]:
-    return ["sh", "-c", _QWEN_CODE, "sh", AGENTS_KIT.node_program("qwen"), launch.prompt]
-
-
-def _qwen_code_env(launch: Launch) -> dict[str, str]:
-    return _openai_env(launch) | {"OPENAI_MODEL": launch.model}
-
-
 # Its provider is set once, in its home; a run then only names it.
 _CLINE = """
 cline=$1 base=$2 model=$3 prompt=$4
@@ -93,10 +85,6 @@ exec "$cline" --json --auto-approve true -P openai-compatible --config "$HOME/.c
 def _cline_argv(launch: Launch) -> list[str | Path]:
     cline = AGENTS_KIT.node_program("cline")
     return ["sh", "-c", _CLINE, "sh", cline, launch.base_url, launch.model, launch.prompt]
-
-
-def _cline_env(launch: Launch) -> dict[str, str]:
-    return {"KEY": API_KEY, "CLINE_TELEMETRY_DISABLED": "1", "CLINE_NO_AUTO_UPDATE": "1"}
 
 
 def _framework(name: str, protocol: str, *, streams: bool) -> Agent:
@@ -118,15 +106,15 @@ QWEN_CODE = Agent(
     name="qwen-code",
     protocol="chat completions",
     has_identity=False,
-    argv=_qwen_code_argv,
-    env=_qwen_code_env,
+    argv=lambda launch: ["sh", "-c", _QWEN_CODE, "sh", AGENTS_KIT.node_program("qwen"), launch.prompt],
+    env=lambda launch: _openai_env(launch) | {"OPENAI_MODEL": launch.model},
 )
 CLINE = Agent(
     name="cline",
     protocol="chat completions",
     has_identity=False,
     argv=_cline_argv,
-    env=_cline_env,
+    env=lambda _: {"KEY": API_KEY, "CLINE_TELEMETRY_DISABLED": "1", "CLINE_NO_AUTO_UPDATE": "1"},
 )
 FRAMEWORKS = tuple(
     _framework(name, protocol, streams=streams)

@@ -78,7 +78,6 @@ def test_a_file_is_utf8_whatever_the_locale(write):
         ("[sessions]\nidle_s = nan\n", "sessions.idle_s: Expected `float`"),
         ('[server]\nlisten = "nowhere"\n', "server.listen: Expected `str` matching regex"),
         ('[server]\nlisten = "localhost:99999"\n', "server: listen names a port above 65535"),
-        ('[server]\ntls_key = "key.pem"\n', "server: tls_certificate and tls_key go together"),
         ('[server]\nlisten = "0.0.0.0:80"\n', "server.listen: 0.0.0.0:80 is reachable from elsewhere"),
         ('[[tenants]]\nname = "a"\nkey_hashes = ["secret"]\n', "tenants[0].key_hashes[0]: Expected"),
         ('[[tenants]]\nname = "a"\n', "tenants: a has no key_hashes, and there is no [jwt]"),

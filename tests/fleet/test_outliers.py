@@ -71,31 +71,11 @@ def test_who_is_slower_seems_so():
     assert found.slower(A) == found.seems_slower(A) > 4.0, "one in time is no proof that it is over"
 
 
-def test_where_all_are_late_it_is_nobodys_fault():
-    assert late(a=[6.0] * 9, b=[6.0] * 9, c=[6.0] * 9).is_empty
-
-
 def test_alone_nobody_is_late():
     found = OutlierDetection(lasts_s=5.0)
     for _ in range(9):
         came(found, A, 50.0, [])
     assert found.is_empty and found.usual(Phase.END, []) == 0.0
-
-
-def test_it_counts_for_a_while():
-    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 3)
-    assert found.next_due_s == 5.0
-    came(found, A, 4.0, now=3.0)
-    found.pass_time(now=7.9)
-    assert not found.is_empty
-    found.pass_time(now=8.0)
-    assert found.is_empty and found.next_due_s == float("inf")
-
-
-def test_who_left_is_forgotten():
-    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 3)
-    found.forget(A)
-    assert found.is_empty and all(replica != A for replica, _ in found._seen)
 
 
 def test_first_tokens_in_time_do_not_excuse_late_ends():

@@ -337,12 +337,9 @@ def test_what_is_too_old_goes_a_part_at_a_time(tmp_path, monkeypatch):
 def test_it_stays_within_its_size_and_the_oldest_go_first(tmp_path):
     kept, number, largest = Kept(tmp_path / "h.sqlite", max_mb=16), 0, 0
     for _ in range(60):
-        for _ in range(10):
-            batch = [
-                each for n in range(number, number + 20) for each in whole(f"r{n}", f"s{n % 97}", float(n))
-            ]
-            number += 20
-            kept.take(batch)
+        turns = range(number, number + 200)
+        kept.take([each for n in turns for each in whole(f"r{n}", f"s{n % 97}", float(n))])
+        number += 200
         while kept.store.prune(now=0.0):
             pass
         largest = max(largest, kept.path.stat().st_size)

@@ -57,6 +57,23 @@ def get(path: bytes, headers: bytes = b"") -> bytes:
     return b"GET %s HTTP/1.1\r\nHost: gw\r\n%s\r\n" % (path, headers)
 
 
+def bearer(key: str) -> bytes:
+    return b"Authorization: Bearer %s\r\n" % key.encode()
+
+
+def listing(*models: str) -> bytes:
+    return json.dumps({"object": "list", "data": [{"id": m, "object": "model"} for m in models]}).encode()
+
+
+def completion(message: dict[str, Any] | None = None) -> bytes:
+    """The answer that says this, or calls tools."""
+    message = message or {"role": "assistant", "content": "Yes."}
+    finish = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    usage = {"prompt_tokens": 90, "completion_tokens": 10}
+    return answer(json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode())
+
+
 class Message:
     """A request or response as it was read."""
 
@@ -153,6 +170,29 @@ def sends(data: bytes, *, then: str = "") -> Script:
             exchange.reset()
         elif then == "hang":
             await exchange.until_left()
+
+    return script
+
+
+def pauses(first: bytes, goes_on: asyncio.Event, rest: bytes) -> Script:
+    """A script that sends the first part at once, and the rest when it may."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(first)
+        await goes_on.wait()
+        await exchange.send(rest)
+
+    return script
+
+
+def hangs(left: asyncio.Event, first: bytes = b"") -> Script:
+    """A script that sends this and tells when the gateway has left."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(first)
+        await exchange.until_left()
+        left.set()
+        exchange.close()
 
     return script
 
@@ -387,6 +427,13 @@ class Bench:
         ]
         return {**shape, "replicas": replicas}
 
+    async def another(self) -> Backend:
+        """A backend that the gateway has not been told of."""
+        backend = Backend()
+        await backend.open()
+        self.backends.append(backend)
+        return backend
+
     @property
     def brain(self) -> Any:
         return self.gateway.driver.coordinator
@@ -397,6 +444,19 @@ class Bench:
         )
         client = Client(reader, writer)
         self._clients.append(client)
+        return client
+
+    async def send(self, request: bytes) -> Client:
+        """On a connection of its own, without waiting for the answer."""
+        client = await self.connect()
+        client.send(request)
+        return client
+
+    async def arrive(self, request: bytes) -> Client:
+        """As `send`, once a backend has it."""
+        before = sum(len(backend.seen) for backend in self.backends)
+        client = await self.send(request)
+        await eventually(lambda: sum(len(backend.seen) for backend in self.backends) > before)
         return client
 
     async def ask(self, data: bytes) -> Message:

@@ -16,6 +16,7 @@ from lab.simulator.replay import replay
 from tests.server.bench import Bench
 from tests.server.envoy_stream import PickerBench
 from tests.shared_state.servers import RedisServer
+from tests.telemetry.otlp_receiver import Receiver
 
 StartBench = Callable[..., Awaitable[Bench]]
 
@@ -47,6 +48,12 @@ async def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
         await bench.finish(is_last=number == 0)
         if (log := tmp_path / f"events-{number}").exists():
             assert replay(log).events > 0
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        yield receiver
 
 
 @pytest_asyncio.fixture

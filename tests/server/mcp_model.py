@@ -1,9 +1,7 @@
-"""A model behind a replica's address that asks real agents for calls of an MCP server's tools.
-
-First for one call, then for several at once, and it ends.
-"""
+"""A model behind a replica's address that asks real agents for calls of their tools, and ends."""
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +23,8 @@ class ScriptedModel:
         """Requests with results."""
         self.results: list[str] = []
         """What agents brought, as JSON."""
+        self.behind_first: Callable[[], Awaitable[None]] | None = None
+        """What it waits for when the arguments of a first call are out."""
 
     async def script(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -36,6 +36,8 @@ class ScriptedModel:
             await self._messages(exchange, asked)
         elif path.endswith(b"/responses"):
             await self._responses(exchange, asked)
+        elif path.endswith(b"/chat/completions"):
+            await self._chat(exchange, asked)
         else:
             await exchange.send(answer(b"{}"))
 
@@ -81,7 +83,7 @@ class ScriptedModel:
             },
             {"type": "message_stop"},
         ]
-        await self._stream(exchange, events + last)
+        await self._stream(exchange, events + last, first=3 if calls else None)
 
     # --- OpenAI's responses ----------------------------------------------------------------------
 
@@ -133,11 +135,28 @@ class ScriptedModel:
                 events += [opened, delta]
             events.append({"type": "response.output_item.done", "output_index": index, "item": item})
         whole = response | {"status": "completed", "output": output, "usage": usage}
-        await self._stream(exchange, [*events, {"type": "response.completed", "response": whole}])
+        events.append({"type": "response.completed", "response": whole})
+        await self._stream(exchange, events, first=3 if calls else None)
 
-    async def _stream(self, exchange: Exchange, events: list[dict[str, Any]]) -> None:
+    # --- OpenAI's chat completions ---------------------------------------------------------------
+
+    async def _chat(self, exchange: Exchange, asked: dict[str, Any]) -> None:
+        tools = [tool["function"]["name"] for tool in asked.get("tools") or ()]
+        name, calls = self._step(_trailing(asked["messages"], "role", "tool"), tools)
+        events = [_delta({"role": "assistant", "content": None if calls else "done"})]
+        for index, arguments in enumerate(calls):
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            call = {"index": index, "id": f"call_{uuid4().hex}", "type": "function"}
+            events.append(_delta({"tool_calls": [{**call, "function": function}]}))
+        events += [_delta({}, "tool_calls" if calls else "stop"), {}]
+        await self._stream(exchange, events, first=2 if calls else None)
+
+    async def _stream(self, exchange: Exchange, events: list[dict[str, Any]], *, first: int | None) -> None:
+        """`first`: how many events there are up to the arguments of the first call, if there is one."""
         await exchange.send(_STREAM)
-        for each in events:
+        for number, each in enumerate(events):
+            if number == first and self.behind_first is not None:
+                await self.behind_first()
             await exchange.send(_event(each))
         await exchange.send(chunk(b""))
 
@@ -173,5 +192,12 @@ def _block(index: int, block: dict[str, Any], delta: dict[str, Any]) -> list[dic
     ]
 
 
+def _delta(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "c_1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+
+
 def _event(data: dict[str, Any]) -> bytes:
-    return chunk(b"event: %s\ndata: %s\n\n" % (data["type"].encode(), json.dumps(data).encode()))
+    """Empty: that a stream of chat completions is over."""
+    name = b"event: %s\n" % data["type"].encode() if "type" in data else b""
+    return chunk(b"%sdata: %s\n\n" % (name, json.dumps(data).encode() if data else b"[DONE]"))

@@ -1,8 +1,7 @@
 """Real vLLM servers on the CPU that hand over KV caches, with a tiny model.
 
-`shared_storage`: through a store that they share (vLLM's `ExampleConnector`). The connector loads a prompt
-only as a whole, and stores one only that was computed in a single step.
-`nixl`: by vLLM's `NixlConnector`, which needs the package `nixl` (it runs on CPUs, too).
+Through a store that they share (vLLM's `ExampleConnector`), which loads a prompt only as a whole, and stores
+one only that was computed in a single step.
 """
 
 import json
@@ -11,11 +10,9 @@ import shutil
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from gateway.wire.kv_transfer import TransferName
 from lab.engine import tiny_model
-from scripted_engine.ports import free_port
 from scripted_engine.process import EngineOptions, ScriptedEngine
 
 MODEL: Final = "attentive"
@@ -44,10 +41,7 @@ def attentive_model(at: Path) -> Path:
 class StoreEngines:
     """The first is for prompts. All of one model and one store; they end with `stack`."""
 
-    def __init__(
-        self, stack: ExitStack, at: Path, *, replicas: int, transfer: TransferName = "shared_storage"
-    ) -> None:
-        self._transfer = transfer
+    def __init__(self, stack: ExitStack, at: Path, *, replicas: int) -> None:
         self.store = at / "store"
         self.store.mkdir()
         model = attentive_model(at / "model")
@@ -60,17 +54,11 @@ class StoreEngines:
         self.urls = [engine.url for engine in self._engines]
 
     def _options(self, model: Path) -> EngineOptions:
-        how: Any = {
-            "shared_storage": {
-                "kv_connector": "ExampleConnector",
-                "kv_connector_extra_config": {"shared_storage_path": str(self.store)},
-            },
-            "nixl": {
-                "kv_connector": "NixlConnector",
-                "kv_buffer_device": "cpu",
-                "kv_load_failure_policy": "recompute",
-            },
-        }[self._transfer]
+        transfer = {
+            "kv_role": "kv_both",
+            "kv_connector": "ExampleConnector",
+            "kv_connector_extra_config": {"shared_storage_path": str(self.store)},
+        }
         return EngineOptions(
             model=model,
             served_model_names=(MODEL,),
@@ -79,9 +67,8 @@ class StoreEngines:
             extra_args=(
                 *("--load-format", "auto", "--dtype", "float32", "--num-gpu-blocks-override", "4000"),
                 *("--max-num-batched-tokens", "8192"),
-                *("--kv-transfer-config", json.dumps({"kv_role": "kv_both", **how})),
+                *("--kv-transfer-config", json.dumps(transfer)),
             ),
-            extra_env={"VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())},
         )
 
     def forget(self) -> None:
@@ -101,4 +88,4 @@ class StoreEngines:
         replicas = ", ".join(
             f'{{ url = "{url}", role = "{role}" }}' for url, role in zip(self.urls, roles, strict=False)
         )
-        return f'[[pools]]\nname = "{POOL}"\ntransfer = "{self._transfer}"\nreplicas = [{replicas}]\n'
+        return f'[[pools]]\nname = "{POOL}"\ntransfer = "shared_storage"\nreplicas = [{replicas}]\n'

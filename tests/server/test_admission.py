@@ -34,10 +34,7 @@ async def test_a_session_waits_for_a_place_and_the_turns_of_others_pass_it(start
     bench = await start(admission={"policy": "session-cap", "session_cap": 1})
     assert (await bench.ask(of(b"one"))).status == 200
     bench.backend.script = gate = Gate()
-    first, second = await bench.connect(), await bench.connect()
-    first.send(of(b"one"))
-    await eventually(lambda: len(bench.backend.seen) == 2)
-    second.send(of(b"two"))
+    first, second = await bench.arrive(of(b"one")), await bench.send(of(b"two"))
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     again = asyncio.create_task(bench.ask(of(b"one")))
     await eventually(lambda: len(bench.backend.seen) == 3)

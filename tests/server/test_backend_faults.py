@@ -16,6 +16,7 @@ from tests.server.bench import (
     chunk,
     eventually,
     get,
+    pauses,
     post,
     sends,
 )
@@ -155,8 +156,7 @@ async def test_what_is_not_http_is_a_502(start, garbage):
 async def test_silence_in_the_stream_resets_the_client(start):
     bench = await start(upstream={"stall_timeout_s": 0.2})
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     data, end = await client.rest()
     assert data.endswith(chunk(DELTA)) and end == "reset"
 
@@ -171,8 +171,7 @@ async def test_a_response_that_breaks_off_resets_the_client(start, part, then):
     bench = await start(replicas=2)
     for backend in bench.backends:
         backend.script = sends(part, then=then)
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     data, end = await client.rest()
     assert data.startswith(b"HTTP/1.1 200 OK") and end == "reset"
     assert not data.endswith(b"0\r\n\r\n")
@@ -182,16 +181,14 @@ async def test_a_response_that_breaks_off_resets_the_client(start, part, then):
 async def test_a_reset_ends_a_body_without_length_with_a_reset(start):
     bench = await start()
     bench.backend.script = sends(b"HTTP/1.1 200 OK\r\n\r\nhalf", then="reset")
-    client = await bench.connect()
-    client.send(post(headers=b"Connection: close\r\n"))
+    client = await bench.send(post(headers=b"Connection: close\r\n"))
     assert (await client.rest())[1] == "reset"
 
 
 async def test_garbage_in_a_chunked_body_resets_the_client(start):
     bench = await start()
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA) + b"no size\r\n", then="hang")
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     data, end = await client.rest()
     assert data.endswith(chunk(DELTA)) and end == "reset"
 
@@ -214,8 +211,7 @@ async def test_a_backends_answer_is_passed_on_byte_for_byte(start, status, heade
     raw = answer(b'{"object": "error", "oops" : 1}\n', status, headers)
     for backend in bench.backends:
         backend.script = sends(raw)
-    client = await bench.connect()
-    client.send(post(headers=b"Connection: close\r\n"))
+    client = await bench.send(post(headers=b"Connection: close\r\n"))
     data, end = await client.rest()
     assert data.replace(b"Connection: close\r\n", b"") == raw and end == "eof"
     assert sum(len(b.seen) for b in bench.backends) == 1
@@ -392,15 +388,8 @@ async def test_trailer_fields_do_not_become_headers(start):
 async def test_a_stream_is_passed_on_event_by_event(start):
     bench = await start()
     seen = asyncio.Event()
-
-    async def waits_for_the_client(exchange: Exchange) -> None:
-        await exchange.send(STREAM_HEAD + chunk(DELTA))
-        await asyncio.wait_for(seen.wait(), PATIENCE_S)
-        await exchange.send(chunk(DONE) + b"0\r\n\r\n")
-
-    bench.backend.script = waits_for_the_client
-    client = await bench.connect()
-    client.send(post())
+    bench.backend.script = pauses(STREAM_HEAD + chunk(DELTA), seen, chunk(DONE) + b"0\r\n\r\n")
+    client = await bench.send(post())
     await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
     seen.set()
     assert (await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), PATIENCE_S)).startswith(b"\r\n")
@@ -422,8 +411,7 @@ async def test_a_replica_that_is_gone_is_taken_out_and_comes_back(start):
 async def test_what_finds_the_sole_replica_gone_is_kept_until_it_is_back(start, request_bytes):
     bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 10})
     await bench.backend.close()
-    client = await bench.connect()
-    client.send(request_bytes)
+    client = await bench.send(request_bytes)
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     await bench.backend.open()
     assert (await client.receive()).status == 200
@@ -432,8 +420,7 @@ async def test_what_finds_the_sole_replica_gone_is_kept_until_it_is_back(start, 
 async def test_what_the_sole_replica_took_down_with_it_is_answered_when_it_is_back(start):
     bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 10})
     bench.backend.script = Exchange.until_left
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     await eventually(lambda: len(bench.backend.seen) == 1)
     bench.backend.script = sends(answer())
     await bench.backend.close()

@@ -62,8 +62,7 @@ async def test_header_and_request_in_one_read(start):
 )
 async def test_who_is_not_trusted_or_sends_no_header_is_cut(start, trusted, data):
     bench = await start(server={"trusted_proxies": trusted, "proxy_protocol": True})
-    client = await bench.connect()
-    client.send(data)
+    client = await bench.send(data)
     await client.rest()
     assert not bench.backend.seen and not bench.gateway.listener.connection_count
 

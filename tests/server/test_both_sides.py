@@ -314,6 +314,9 @@ class BothSides(RuleBasedStateMachine):
         else:
             framed = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
             self.to_answer = b"%sTransfer-Encoding: chunked\r\n\r\n%s0\r\n\r\n" % (start, framed)
+        interim = self.random.choice((b"", b"HTTP/1.1 100 Continue\r\n\r\n"))
+        nobodys = self.random.choice((b"", b"", b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\ny"))
+        self.to_answer = interim + self.to_answer + nobodys
 
     @precondition(lambda self: self.is_asked() and self.to_answer)
     @rule(size=_pieces)

@@ -11,7 +11,7 @@ from gateway.config.load import ConfigError, load_config
 from gateway.server.tenants import hash_key
 from gateway.wire.facts import TRANSCRIPTS
 from lab.simulator.replay import replay
-from tests.server.bench import Bench, answer, post
+from tests.server.bench import Bench, completion, post
 from tests.workflow.world import call, result, said, user
 
 KEYS = {"red": "key-of-red", "blue": "key-of-blue"}
@@ -35,13 +35,6 @@ def chat(*messages: dict[str, Any], tenant: str | None = None, session: str | No
     if session is not None:
         headers += b"x-turnpike-session: %s\r\n" % session.encode()
     return post(json.dumps({"model": "m", "messages": messages or [user("go")]}).encode(), headers=headers)
-
-
-def completion(message: dict[str, Any] | None = None, prompt: int = 90, output: int = 10) -> bytes:
-    message = message or {"role": "assistant", "content": "Yes."}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    usage = {"prompt_tokens": prompt, "completion_tokens": output}
-    return answer(json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode())
 
 
 async def says(exchange) -> None:

@@ -8,21 +8,6 @@ from gateway.server.buffer_budget import BufferBudget
 from gateway.server.tenants import hash_key
 from tests.server.bench import Exchange, answer, eventually, post
 
-ONE, OTHER, THIRD = map(TenantId, ("one", "other", "third"))
-
-
-def test_nobody_takes_all_of_it_from_others():
-    budget = BufferBudget(1_000)
-    assert budget.take(ONE, 500) and not budget.take(ONE, 1)
-    assert budget.take(OTHER, 333) and not budget.take(OTHER, 1) and not budget.take(ONE, 1)
-    assert budget.take(THIRD, 167) and not budget.take(THIRD, 1)
-    assert budget.used == 1_000
-    budget.give_back(ONE, 500)
-    assert budget.used == 500 and not budget.take(OTHER, 1)
-    budget.give_back(OTHER, 333)
-    budget.give_back(THIRD, 167)
-    assert budget.used == 0 and not budget._held
-
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 4_000), st.booleans()), max_size=60))
 def test_what_is_held_is_what_was_taken(steps):

@@ -48,8 +48,7 @@ async def test_calls_are_told_while_their_answer_goes_on(start):
         await exchange.send(piece("}", 1) + event({}, "tool_calls") + chunk(DONE) + b"0\r\n\r\n")
 
     bench.backend.script = script
-    client = await bench.connect()
-    client.send(post(STREAMED))
+    client = await bench.send(post(STREAMED))
     await eventually(lambda: handed.calls)
     [live] = bench.brain.live.values()
     assert handed.calls == [("c1", "bash", b'{"x":1}')]

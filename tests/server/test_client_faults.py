@@ -20,6 +20,7 @@ from tests.server.bench import (
     chunk,
     eventually,
     get,
+    pauses,
     post,
     sends,
 )
@@ -70,8 +71,7 @@ async def test_a_client_that_leaves_takes_its_request_along(start, first, how):
     bench = await start()
     ended = outcomes(bench)
     bench.backend.script = departure = Departure(first)
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     latency = await departure.latency_after(getattr(client, how))
     print(f"the backend saw it {latency * 1e3:.1f} ms after the client left")
     assert latency < 0.5
@@ -82,10 +82,9 @@ async def test_a_client_that_leaves_takes_its_request_along(start, first, how):
 async def test_a_client_may_leave_while_it_waits(start):
     bench = await start(admission={"max_running_per_replica": 1})
     bench.backend.script = departure = Departure()
-    first, second = await bench.connect(), await bench.connect()
-    first.send(post())
+    await bench.send(post())
     await departure.has_begun.wait()
-    second.send(post())
+    second = await bench.send(post())
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     second.close()
     await eventually(lambda: len(bench.brain.waiting_room) == 0)
@@ -107,8 +106,7 @@ async def test_leaving_after_the_terminal_event_is_finishing(start, path, termin
     bench = await start()
     ended = outcomes(bench)
     bench.backend.script = departure = Departure(STREAM_HEAD + chunk(terminal))
-    client = await bench.connect()
-    client.send(post(path=path))
+    client = await bench.send(post(path=path))
     await departure.latency_after(client.close)
     await eventually(bench.is_quiet)
     assert ended == ["finished"]
@@ -118,8 +116,7 @@ async def test_leaving_after_the_terminal_event_is_finishing(start, path, termin
 async def test_a_half_closed_client_is_gone(start, first):
     bench = await start()
     bench.backend.script = departure = Departure(first)
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     assert await departure.latency_after(client.writer.write_eof) < 0.5
     assert (await client.rest())[1] == "reset"
 
@@ -209,8 +206,7 @@ async def test_a_client_that_does_not_read_the_end_of_a_response_is_cut(start):
 )
 async def test_a_request_that_does_not_come_is_a_408(start, part, limits):
     bench = await start(limits={"linger_s": 0.2, **limits})
-    client = await bench.connect()
-    client.send(part)
+    client = await bench.send(part)
     response = await client.receive()
     assert response.status == 408 and response.json()["error"]["code"] == "request_timeout"
     assert response.get(b"connection") == b"close" and await client.rest() == (b"", "eof")
@@ -260,16 +256,14 @@ async def test_pipelined_requests_are_answered_in_order(start):
         await exchange.send(answer(exchange.request.target))
 
     bench.backend.script = echoes_slowly
-    client = await bench.connect()
-    client.send(b"".join(get(b"/v1/models/%d" % n) for n in range(20)))
+    client = await bench.send(b"".join(get(b"/v1/models/%d" % n) for n in range(20)))
     for n in range(20):
         assert (await client.receive()).body == b"/v1/models/%d" % n
 
 
 async def test_a_good_request_before_a_bad_one_is_answered(start):
     bench = await start(limits={"linger_s": 0.1})
-    client = await bench.connect()
-    client.send(post() + b"\x00\x00")
+    client = await bench.send(post() + b"\x00\x00")
     assert (await client.receive()).status == 200
     assert (await client.receive()).status == 400
     assert await client.rest() == (b"", "eof")
@@ -292,16 +286,8 @@ async def test_expect_100_continue(start):
 async def test_a_pipelined_expectation_does_not_break_into_a_response(start):
     bench = await start()
     go_on = asyncio.Event()
-
-    async def in_two_halves(exchange: Exchange) -> None:
-        await exchange.send(STREAM_HEAD + chunk(DELTA))
-        await go_on.wait()
-        await exchange.send(chunk(DONE) + b"0\r\n\r\n")
-
-    bench.backend.script = in_two_halves
-    client = await bench.connect()
-    client.send(post())
-    await eventually(lambda: bench.backend.seen)
+    bench.backend.script = pauses(STREAM_HEAD + chunk(DELTA), go_on, chunk(DONE) + b"0\r\n\r\n")
+    client = await bench.arrive(post())
     head, body = post(headers=b"Expect: 100-continue\r\n").split(b"\r\n\r\n")
     client.send(head + b"\r\n\r\n")
     await asyncio.sleep(0.1)

@@ -8,8 +8,8 @@ import pytest
 
 from demo.install import KIT, install_agents
 from demo.processes import Children
-from tests.server.bench import STREAM_HEAD, Bench, Exchange
-from tests.server.test_early_tools import SAID, Responses, encoded
+from tests.server.bench import Bench
+from tests.server.mcp_model import ScriptedModel
 
 pytestmark = [pytest.mark.nightly, pytest.mark.agents, pytest.mark.timeout(700)]
 
@@ -33,18 +33,14 @@ async def run_codex(bench: Bench, home: Path, prompt: str) -> str:
         stderr=asyncio.subprocess.STDOUT,
     )
     printed = (await codex.communicate())[0].decode()
-    assert SAID in printed and codex.returncode == 0, printed
+    assert '"done"' in printed and codex.returncode == 0, printed
     assert "Reconnecting" not in printed
     return printed
 
 
 async def test_codex_asks_by_http_at_once(start, tmp_path):
     bench = await start(limits={"linger_s": 0.1})
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.send(STREAM_HEAD + encoded(*Responses.ends) + b"0\r\n\r\n")
-
-    bench.backend.script = script
+    bench.backend.script = ScriptedModel("", []).script
     printed = await run_codex(bench, tmp_path, "Say something.")
     assert "failed to connect to Responses WebSocket" in printed, "else it never tried"
     lines = [request.first_line for request in bench.backend.seen]

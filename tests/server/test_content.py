@@ -121,8 +121,7 @@ async def test_too_much_of_a_head_is_a_431(start, head):
 
 async def test_bodies_have_a_common_budget(start):
     bench = await start(limits={"max_buffered_bytes": 2000, "linger_s": 0.1})
-    hoarder = await bench.connect()
-    hoarder.send(post(b"x" * 900)[:-1])
+    hoarder = await bench.send(post(b"x" * 900)[:-1])
     await eventually(lambda: bench.gateway.listener.budget.used == 899)
     response = await bench.ask(post(b"y" * 200, b"/v1/messages"))
     assert response.status == 503 and response.json()["error"]["type"] == "overloaded_error"

@@ -11,7 +11,7 @@ from gateway.dashboard.views import Views
 from gateway.server import control, events
 from gateway.server.tenants import hash_key
 from gateway.telemetry.metrics import Metrics
-from tests.server.bench import CHAT, eventually, get, post
+from tests.server.bench import CHAT, bearer, eventually, get, post
 from tests.telemetry.sse import read_events
 
 READ, WRITE = "tp-read", "tp-write"
@@ -23,10 +23,6 @@ TOLD = [b"/turnpike/snapshot", b"/metrics", b"/turnpike/graphs", b"/turnpike/tur
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(events, "TICK_S", 0.02)
-
-
-def bearer(key: str) -> bytes:
-    return b"Authorization: Bearer %s\r\n" % key.encode()
 
 
 def basic(key: str) -> bytes:

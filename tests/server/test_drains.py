@@ -35,16 +35,6 @@ class Gateways:
                     self.store[replica] = drain
 
 
-def test_a_drain_and_its_end_reach_all():
-    many = Gateways(3)
-    many.drains[0].say(X, is_draining=True)
-    many.tell(0, 1, 2)
-    assert many.draining == [{X: True}] * 3
-    many.drains[2].say(X, is_draining=False)
-    many.tell(2, 1, 0)
-    assert many.draining == [{X: False}] * 3
-
-
 def test_who_was_away_cannot_bring_back_what_was_lifted():
     many = Gateways(2)
     many.drains[0].say(X, is_draining=True)

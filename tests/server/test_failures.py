@@ -174,8 +174,7 @@ async def test_a_client_that_leaves_at_the_error_takes_nothing_of_it_away(start)
     bench.backends[0].script = sends(STREAM_HEAD + chunk(event(ERROR)), then="hang")
     bench.backends[1].script = sends(WHOLE_STREAM)
     for _ in range(10):
-        client = await bench.connect()
-        client.send(STREAM)
+        client = await bench.send(STREAM)
         async with asyncio.timeout(5):
             await client.reader.readuntil(b"}\n\n")
         client.close()
@@ -208,8 +207,7 @@ async def test_a_newcomer_that_answers_nothing_is_found_by_the_others(start):
     bench.backends[0].script = Exchange.until_left
     waiting = []
     for _ in range(40):
-        client = await bench.connect()
-        client.send(STREAM)
+        client = await bench.send(STREAM)
         waiting.append(client)
         await asyncio.sleep(0.05)
     assert len(bench.backends[0].seen) < 12

@@ -6,13 +6,7 @@ import tracemalloc
 import pytest
 
 from gateway.server.connection_states import State
-from tests.server.bench import (
-    Exchange,
-    answer,
-    eventually,
-    get,
-    post,
-)
+from tests.server.bench import Exchange, answer, eventually, get, hangs, pauses, post
 
 
 @pytest.mark.parametrize("connections", [1, 20])
@@ -22,12 +16,7 @@ from tests.server.bench import (
 async def test_pipelined_requests_are_not_held(start, request_, connections):
     bench = await start()
     hold = asyncio.Event()
-
-    async def waits(exchange: Exchange) -> None:
-        await hold.wait()
-        await exchange.send(answer(b"{}"))
-
-    bench.backend.script = waits
+    bench.backend.script = pauses(b"", hold, answer(b"{}"))
     clients = [await bench.connect() for _ in range(connections)]
     flood = request_ * (20_000 // connections)
     tracemalloc.start()
@@ -63,10 +52,8 @@ async def test_what_a_client_sends_while_it_is_answered_is_bounded_and_served(st
         await exchange.send(answer(b"%d" % len(exchange.request.body)))
 
     bench.backend.script = waits
-    client = await bench.connect()
     sizes = [1, 300_000, 7, 200_000, 0]
-    client.send(b"".join(post(b"x" * size, b"/v1/files/x") for size in sizes))
-    await eventually(lambda: bench.backend.seen)
+    client = await bench.arrive(b"".join(post(b"x" * size, b"/v1/files/x") for size in sizes))
     (connection,) = bench.gateway.listener._connections
     await eventually(lambda: connection._parser.unread_bytes > 64 << 10)
     assert connection._parser.unread_bytes <= 512 << 10 and bench.gateway.listener.budget.used == 1
@@ -78,15 +65,8 @@ async def test_what_a_client_sends_while_it_is_answered_is_bounded_and_served(st
 async def test_who_pipelines_a_little_and_leaves_is_noticed(start):
     bench = await start()
     left = asyncio.Event()
-
-    async def waits(exchange: Exchange) -> None:
-        await exchange.until_left()
-        left.set()
-
-    bench.backend.script = waits
-    client = await bench.connect()
-    client.send(post() + post() + post())
-    await eventually(lambda: bench.backend.seen)
+    bench.backend.script = hangs(left)
+    client = await bench.arrive(post() + post() + post())
     client.close()
     await asyncio.wait_for(left.wait(), 10)
     assert len(bench.backend.seen) == 1

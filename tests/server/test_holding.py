@@ -40,9 +40,7 @@ async def held(start: Any, last: bytes, **settings: Any) -> tuple[Any, Any, Gate
             await sends(last)(exchange)
 
     bench.backend.script = script
-    first = await bench.connect()
-    first.send(post())
-    await eventually(lambda: bench.backend.seen)
+    first = await bench.arrive(post())
     return bench, first, gate
 
 
@@ -53,8 +51,7 @@ async def free(first: Any, gate: Gate) -> None:
 
 async def test_who_waits_shortly_gets_the_backends_own_head(start):
     bench, first, gate = await held(start, FAILURE, server={"holding": {"quiet_s": 5}})
-    second = await bench.connect()
-    second.send(post(CHAT))
+    second = await bench.send(post(CHAT))
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     await free(first, gate)
     assert (await second.receive()).status == 400
@@ -62,8 +59,7 @@ async def test_who_waits_shortly_gets_the_backends_own_head(start):
 
 async def test_who_waits_for_long_hears_of_it_and_gets_all_of_the_answer(start):
     bench, first, gate = await held(start, streamed(DELTA, DONE))
-    second = await bench.connect()
-    second.send(post(CHAT))
+    second = await bench.send(post(CHAT))
     await asyncio.sleep(0.3)
     await free(first, gate)
     response = await second.receive()
@@ -79,8 +75,7 @@ async def test_who_waits_for_long_hears_of_it_and_gets_all_of_the_answer(start):
 
 async def test_who_reads_no_stream_is_told_nothing(start):
     bench, first, gate = await held(start, answer(b"{}"))
-    second = await bench.connect()
-    second.send(post())
+    second = await bench.send(post())
     await asyncio.sleep(0.25)
     await free(first, gate)
     assert (await second.receive()).body == b"{}"
@@ -111,8 +106,7 @@ COMPRESSED = {
 async def test_who_was_held_can_read_an_answer_that_came_compressed(start, case):
     last, told = COMPRESSED[case]
     bench, first, gate = await held(start, last)
-    second = await bench.connect()
-    second.send(post(CHAT, headers=b"Accept-Encoding: gzip, br\r\n"))
+    second = await bench.send(post(CHAT, headers=b"Accept-Encoding: gzip, br\r\n"))
     await asyncio.sleep(0.2)
     await free(first, gate)
     response = await second.receive()
@@ -125,8 +119,7 @@ async def test_who_was_held_can_read_an_answer_that_came_compressed(start, case)
 
 async def test_a_client_that_leaves_meanwhile_is_forgotten(start):
     bench, first, gate = await held(start, FAILURE)
-    second = await bench.connect()
-    second.send(post(CHAT))
+    second = await bench.send(post(CHAT))
     await asyncio.sleep(0.2)
     second.close()
     await eventually(lambda: not bench.brain.waiting_room)
@@ -135,8 +128,7 @@ async def test_a_client_that_leaves_meanwhile_is_forgotten(start):
 
 async def test_a_backend_that_dies_cuts_the_stream(start):
     bench, first, gate = await held(start, FAILURE)
-    second = await bench.connect()
-    second.send(post(CHAT))
+    second = await bench.send(post(CHAT))
     await asyncio.sleep(0.2)
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="reset")
     gate.passes.release()
@@ -146,8 +138,7 @@ async def test_a_backend_that_dies_cuts_the_stream(start):
 
 async def test_who_waited_too_long_is_told_in_the_stream(start):
     bench, first, gate = await held(start, FAILURE, core={"max_wait_s": 0.3, "max_held_s": 0.3})
-    second = await bench.connect()
-    response = await second.ask(post(CHAT))
+    response = await bench.ask(post(CHAT))
     assert response.status == 200 and response.is_whole
     assert b'"code":"queue_timeout"' in response.body and response.body.endswith(DONE)
     await free(first, gate)
@@ -155,9 +146,8 @@ async def test_who_waited_too_long_is_told_in_the_stream(start):
 
 async def test_streams_are_held_longer_than_what_cannot_be_told_anything(start):
     bench, first, gate = await held(start, streamed(DELTA, DONE), core={"max_wait_s": 0.2, "max_held_s": 30})
-    second, third = await bench.connect(), await bench.connect()
-    second.send(post(CHAT))
-    assert (await third.ask(post())).status == 503
+    second = await bench.send(post(CHAT))
+    assert (await bench.ask(post())).status == 503
     await free(first, gate)
     assert (await second.receive()).body.endswith(DELTA + DONE)
 
@@ -167,14 +157,9 @@ async def late_failure(start: Any, **settings: Any) -> tuple[Any, Any]:
     part = b"HTTP/1.1 500 Oops\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
     bench, first, gate = await held(start, part, **settings)
 
-    async def script(exchange: Any) -> None:
-        await exchange.send(part)
-        await exchange.until_left()
-
-    second = await bench.connect()
-    second.send(post(CHAT))
+    second = await bench.send(post(CHAT))
     await second.reader.readuntil(b"keep-alive\n")
-    bench.backend.script = script
+    bench.backend.script = sends(part, then="hang")
     await free(first, gate)
     return bench, second
 

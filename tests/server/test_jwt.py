@@ -18,8 +18,8 @@ from gateway.config.jwt import JwtConfig
 from gateway.config.load import ConfigError, load_config
 from gateway.server.jwt_tokens import JwtTokens, read_jwks, require_pyjwt
 from gateway.server.references import read_references
-from tests.server.bench import Backend, answer, post
-from tests.server.test_reload import bearer, reload, tenant
+from tests.server.bench import Backend, answer, bearer, post
+from tests.server.test_reload import reload, tenant
 
 ISSUER, AUDIENCE = "https://idp.example", "turnpike"
 RSA, OTHER_RSA = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.server.tenants import hash_key
-from tests.server.bench import CHAT_ANSWER, Bench, answer, post, sends
+from tests.server.bench import CHAT_ANSWER, Bench, answer, bearer, post, sends
 
 ALICE, ROUTER = "tp-alice-secret", "tp-router-secret"
 TENANTS = [
@@ -30,10 +30,6 @@ SAYS: list[dict[str, Any]] = [
 ]
 
 
-def key(of: str) -> bytes:
-    return b"Authorization: Bearer %s\r\n" % of.encode()
-
-
 async def asked(bench: Bench, path: bytes, body: bytes, headers: bytes = b"") -> Any:
     for backend in bench.backends:
         backend.script = sends(answer(CHAT_ANSWER))
@@ -45,7 +41,7 @@ async def asked(bench: Bench, path: bytes, body: bytes, headers: bytes = b"") ->
 @pytest.mark.parametrize("tenants", [None, TENANTS], ids=["no tenants", "tenants"])
 async def test_who_is_not_trusted_gets_a_400_in_the_protocols_shape(start, tenants, path, says):
     bench = await start(**({"tenants": tenants} if tenants else {}))
-    headers = key(ALICE) if tenants else b""
+    headers = bearer(ALICE) if tenants else b""
     response = await asked(bench, path, json.dumps(BODIES[path] | says).encode(), headers)
     error = response.json()["error"]
     assert response.status == 400 and error["type"] == "invalid_request_error"
@@ -61,7 +57,7 @@ async def test_who_is_not_trusted_gets_a_400_in_the_protocols_shape(start, tenan
 async def test_who_is_trusted_is_passed_on_byte_for_byte(start, path, says):
     bench = await start(tenants=TENANTS)
     body = json.dumps(BODIES[path] | says).encode()
-    assert (await asked(bench, path, body, key(ROUTER))).status == 200
+    assert (await asked(bench, path, body, bearer(ROUTER))).status == 200
     assert bench.backend.seen[0].body == body
 
 
@@ -70,9 +66,9 @@ async def test_compressing_it_hides_nothing(start, coding, statuses):
     bench = await start(tenants=TENANTS)
     body = gzip.compress(json.dumps(BODIES[b"/v1/completions"] | SAYS[0]).encode())
     headers = b"Content-Encoding: %s\r\n" % coding
-    refused = await asked(bench, b"/v1/completions", body, headers + key(ALICE))
+    refused = await asked(bench, b"/v1/completions", body, headers + bearer(ALICE))
     assert refused.status == statuses[0] and not bench.backend.seen
-    assert (await asked(bench, b"/v1/completions", body, headers + key(ROUTER))).status == statuses[1]
+    assert (await asked(bench, b"/v1/completions", body, headers + bearer(ROUTER))).status == statuses[1]
 
 
 async def test_a_fault_of_ours_lets_nothing_through(start, monkeypatch):

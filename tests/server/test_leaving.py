@@ -1,7 +1,6 @@
-"""How a gateway ends: what runs or waits is finished, within its time; each further signal hurries it."""
+"""How a gateway ends: what runs or waits is finished, within its time."""
 
 import asyncio
-import signal
 import socket
 
 from tests.server.bench import CHAT, DELTA, STREAM_HEAD, Client, chunk, eventually, get, post, sends
@@ -11,12 +10,9 @@ from tests.server.test_queue import Gate
 async def test_what_runs_and_what_waits_is_finished(start):
     bench = await start(admission={"max_running_per_replica": 1})
     bench.backend.script = gate = Gate()
-    running, waiting, idle, late = [await bench.connect() for _ in range(4)]
-    running.send(post())
-    await eventually(lambda: bench.backend.seen)
-    waiting.send(post())
+    idle, running, waiting = await bench.connect(), await bench.arrive(post()), await bench.send(post())
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
-    late.send(post()[:-1])
+    late = await bench.send(post()[:-1])
     await eventually(lambda: bench.gateway.listener.budget.used == 3 * len(CHAT) - 1)
     draining = asyncio.create_task(bench.gateway.leaving.drain())
     assert await idle.rest() == (b"", "eof")
@@ -35,9 +31,7 @@ async def test_what_runs_and_what_waits_is_finished(start):
 async def test_a_connection_that_begins_as_the_drain_does_holds_it_up_for_a_moment_only(start):
     bench = await start()
     bench.backend.script = gate = Gate()
-    running = await bench.connect()
-    running.send(post())
-    await eventually(lambda: bench.backend.seen)
+    running = await bench.arrive(post())
     draining = asyncio.create_task(bench.gateway.leaving.drain())
     await asyncio.sleep(0)
     silent, speaks = [await late_connection(bench.gateway.listener) for _ in range(2)]
@@ -61,8 +55,7 @@ async def late_connection(listener):
 async def test_what_takes_too_long_is_cut(start):
     bench = await start(server={"drain_s": 0.2})
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     await client.reader.readuntil(DELTA)
     await bench.gateway.leaving.drain()
     assert bench.gateway.listener.connection_count == 1
@@ -83,33 +76,3 @@ async def test_first_it_is_not_ready_then_it_takes_no_more(start):
     await retiring
     await bench.gateway.leaving.drain()
     assert await idle.rest() == (b"", "eof")
-
-
-async def test_each_further_signal_goes_on_to_the_next_step(start):
-    bench = await start(server={"lame_duck_s": 3600, "drain_s": 3600})
-    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    client = await bench.connect()
-    client.send(post())
-    await client.reader.readuntil(DELTA)
-    leaving = bench.gateway.leaving
-    over = asyncio.create_task(leaving.wait(bench.gateway._tasks))
-    await asyncio.sleep(0)
-    assert not leaving.is_retiring
-    leaving.signalled(signal.SIGTERM)
-    await eventually(lambda: leaving.is_retiring)
-    assert not bench.gateway.listener.is_draining and not over.done()
-    leaving.signalled(signal.SIGTERM)
-    await eventually(lambda: bench.gateway.listener.is_draining)
-    assert not over.done(), "what runs may end"
-    leaving.signalled(signal.SIGTERM)
-    await asyncio.wait_for(over, 5)
-    assert bench.gateway.listener.connection_count == 1
-    await bench.gateway.stop()
-
-
-async def test_who_is_interrupted_begins_with_the_drain(start):
-    bench = await start(server={"lame_duck_s": 3600})
-    over = asyncio.create_task(bench.gateway.leaving.wait(bench.gateway._tasks))
-    bench.gateway.leaving.signalled(signal.SIGINT)
-    await asyncio.wait_for(over, 5)
-    assert bench.brain.is_draining

@@ -28,8 +28,7 @@ def no_descriptors():
 
 async def served(bench):
     """A client whose connection is there already."""
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     assert (await client.receive()).status == 200
     return client
 
@@ -59,8 +58,7 @@ async def test_want_of_descriptors_is_a_503_and_leaves_the_replica_up(start, pat
 async def test_a_session_stays_where_its_kv_cache_is(start):
     bench = await start(replicas=2, upstream=NONE_KEPT)
     named = post(headers=b"x-turnpike-session: s\r\n")
-    client = await bench.connect()
-    client.send(named)
+    client = await bench.send(named)
     home = (await client.receive()).get(b"x-turnpike-replica")
     with no_descriptors():
         client.send(named)

@@ -7,7 +7,7 @@ import pytest
 from gateway.domain import records as rec
 from gateway.server import mcp_calls
 from gateway.server.tenants import hash_key
-from tests.server.bench import Bench, Exchange, chunk, eventually, get, sends
+from tests.server.bench import Bench, Exchange, chunk, eventually, get, pauses, sends
 from tests.server.mcp_bench import (
     PATH,
     STREAM,
@@ -169,8 +169,7 @@ async def test_a_call_whose_result_nobody_saw_is_lost(start, monkeypatch, event_
         bench = await start(mcp=settings(server))
         agent = Agent(bench)
         await agent.ask(c1f7a9x3="read {}")
-        client = await bench.connect()
-        client.send(agent.tell(call("read")))
+        client = await bench.send(agent.tell(call("read")))
         await client.reader.readuntil(b"{}")
         client.close()
         await eventually(lambda: bench.gateway.serving.mcp.calls._counts.calls["tools", "lost"])
@@ -188,8 +187,7 @@ async def test_a_call_that_its_client_cancels_is_over(start):
     async with tool_server(script) as server:
         bench = await start(mcp=settings(server))
         agent = Agent(bench)
-        client = await bench.connect()
-        client.send(agent.tell(call("read", "c")))
+        client = await bench.send(agent.tell(call("read", "c")))
         await client.reader.readuntil(b"\r\n\r\n")
         other = Agent(bench, mcp_session="s2")
         cancel = rpc("notifications/cancelled", None, requestId="c")
@@ -211,21 +209,14 @@ async def test_a_server_that_is_not_there_is_told_apart(start):
 async def test_a_call_that_is_over_before_the_answer_that_asks_for_it(start):
     """The agent starts it as soon as its arguments are there."""
     go_on = asyncio.Event()
-
-    async def model(exchange: Exchange) -> None:
-        call_ = b'{"index":0,"id":"c1f7a9x3","type":"function","function":{"name":"read","arguments":"{}"}}'
-        delta = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[%s]}}]}\n\n' % call_
-        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
-        await exchange.send(STREAM + chunk(delta))
-        await go_on.wait()
-        await exchange.send(chunk(end) + chunk(b""))
-
+    call_ = b'{"index":0,"id":"c1f7a9x3","type":"function","function":{"name":"read","arguments":"{}"}}'
+    delta = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[%s]}}]}\n\n' % call_
+    end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
     async with tool_server(sends(answers(result()))) as server:
         bench = await start(mcp=settings(server))
         agent = Agent(bench)
-        bench.backend.script = model
-        client = await bench.connect()
-        client.send(agent.request(stream=True))
+        bench.backend.script = pauses(STREAM + chunk(delta), go_on, chunk(end) + chunk(b""))
+        client = await bench.send(agent.request(stream=True))
         await client.reader.readuntil(b"c1f7a9x3")
         await bench.ask(agent.tell(call("read")))
         assert len(timed(bench)) == 1

@@ -26,6 +26,7 @@ from tests.server.bench import (
     chunk,
     eventually,
     get,
+    pauses,
     post,
     sends,
 )
@@ -102,8 +103,7 @@ async def test_an_answer_goes_by_in_pieces_and_the_brain_sees_it(picked, duplex)
     large = json.dumps(
         {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 200_000}]}
     )
-    client = await bench.connect()
-    client.send(post(large.encode()))
+    client = await bench.send(post(large.encode()))
     head = await client.reader.readuntil(b"\r\n\r\n")
     assert b"x-turnpike-replica" in head
     first = await client.reader.readuntil(DELTA)
@@ -309,12 +309,7 @@ async def test_a_body_that_is_too_large_is_refused(picked):
 async def test_who_may_not_go_on_waits_and_no_longer_than_is_said(picked):
     bench = await picked(replicas=1, admission=ONE_AT_A_TIME, picker={"max_wait_s": 0.3})
     release = asyncio.Event()
-
-    async def script(exchange):
-        await release.wait()
-        await exchange.send(answer())
-
-    bench.backend.script = script
+    bench.backend.script = pauses(b"", release, answer())
     first = asyncio.create_task(bench.ask(post(headers=b"x-turnpike-session: one\r\n")))
     await eventually(lambda: bench.backend.seen)
     told = await bench.ask(post(headers=b"x-turnpike-session: two\r\n"))
@@ -329,10 +324,8 @@ async def test_who_may_not_go_on_waits_and_no_longer_than_is_said(picked):
 async def test_a_client_that_leaves_while_it_waits_is_forgotten(picked):
     bench = await picked(replicas=1, admission=ONE_AT_A_TIME)
     bench.backend.script = sends(b"", then="hang")
-    first, second = await bench.connect(), await bench.connect()
-    first.send(post(headers=b"x-turnpike-session: one\r\n"))
-    await eventually(lambda: bench.backend.seen)
-    second.send(post(headers=b"x-turnpike-session: two\r\n"))
+    first = await bench.arrive(post(headers=b"x-turnpike-session: one\r\n"))
+    second = await bench.send(post(headers=b"x-turnpike-session: two\r\n"))
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     second.reset()
     await eventually(lambda: len(bench.brain.waiting_room) == 0)
@@ -358,8 +351,7 @@ async def test_a_client_that_leaves_in_the_midst_ends_the_request(picked):
     bench = await picked()
     for backend in bench.backends:
         backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     await client.reader.readuntil(DELTA)
     client.reset()
     await eventually(bench.is_quiet)
@@ -398,8 +390,7 @@ async def test_a_stopped_session_ends_in_the_midst(picked):
     bench = await picked()
     for backend in bench.backends:
         backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    client = await bench.connect()
-    client.send(post(headers=b"x-turnpike-session: mine\r\n"))
+    client = await bench.send(post(headers=b"x-turnpike-session: mine\r\n"))
     await client.reader.readuntil(DELTA)
     (live,) = bench.gateway.driver.tickets.values()
     from gateway.core import refusals

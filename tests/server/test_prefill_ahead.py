@@ -102,8 +102,7 @@ async def test_an_answer_that_breaks_off_is_not_extended(start, pieces):
 async def test_a_client_that_leaves_in_the_middle_of_its_answer(start):
     ahead = await started(start)
     ahead.bench.backend.script = sends(b"".join(chat_stream()[:5]), then="hang")
-    client = await ahead.bench.connect()
-    client.send(turn(ASKS))
+    client = await ahead.bench.send(turn(ASKS))
     await client.reader.readuntil(b"I ")
     client.reset()
     await eventually(ahead.bench.is_quiet)

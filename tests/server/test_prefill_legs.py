@@ -21,6 +21,7 @@ from tests.server.bench import (
     answer,
     chunk,
     eventually,
+    hangs,
     post,
     sends,
 )
@@ -264,15 +265,8 @@ async def test_what_cannot_be_asked_for_one_token_is_not_asked(two, more):
 async def test_a_client_that_leaves_ends_the_leg_and_nothing_is_decoded(two):
     play = await two()
     has_left = asyncio.Event()
-
-    async def hangs(exchange: Exchange) -> None:
-        await exchange.until_left()
-        has_left.set()
-
-    play.prefill.script = hangs
-    client = await play.bench.connect()
-    client.send(post(LONG))
-    await eventually(lambda: play.prefill.seen)
+    play.prefill.script = hangs(has_left)
+    client = await play.bench.arrive(post(LONG))
     client.reset()
     async with asyncio.timeout(10):
         await has_left.wait()
@@ -283,9 +277,7 @@ async def test_a_client_that_leaves_ends_the_leg_and_nothing_is_decoded(two):
 async def test_a_gateway_that_stops_leaves_no_leg_behind(two):
     play = await two()
     play.prefill.script = lambda exchange: exchange.until_left()
-    client = await play.bench.connect()
-    client.send(post(LONG))
-    await eventually(lambda: play.prefill.seen)
+    await play.bench.arrive(post(LONG))
     await play.bench.gateway.stop()
     assert play.outcomes == ["client_left"] and not play.decoded
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.server.bench import Exchange, answer, eventually, post, sends
+from tests.server.bench import Exchange, answer, eventually, hangs, post, sends
 from tests.server.prefills_bench import (
     ASKS,
     RESULT,
@@ -104,12 +104,7 @@ async def test_a_replica_that_is_not_there(start):
 
 async def test_who_is_stopped_leaves_at_once(start):
     has_left = asyncio.Event()
-
-    async def hangs(exchange: Exchange) -> None:
-        await exchange.until_left()
-        has_left.set()
-
-    ahead = await started(start, hangs)
+    ahead = await started(start, hangs(has_left))
     kept = await ahead.pauses(turn(ASKS))
     ahead.begin(kept)
     await eventually(lambda: ahead.asked)

@@ -21,10 +21,7 @@ class Gate:
 async def test_a_second_turn_waits_for_the_first(start):
     bench = await start(admission={"max_running_per_replica": 1})
     bench.backend.script = gate = Gate()
-    first, second = await bench.connect(), await bench.connect()
-    first.send(post())
-    await eventually(lambda: bench.backend.seen)
-    second.send(post())
+    first, second = await bench.arrive(post()), await bench.send(post())
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     # What costs an engine nothing does not wait.
     light = asyncio.create_task(bench.ask(get(b"/v1/models")))
@@ -39,10 +36,7 @@ async def test_a_second_turn_waits_for_the_first(start):
 async def test_a_full_waiting_room_is_a_503(start):
     bench = await start(admission={"max_running_per_replica": 1, "max_waiting": 1})
     bench.backend.script = gate = Gate()
-    first, second = await bench.connect(), await bench.connect()
-    first.send(post())
-    await eventually(lambda: bench.backend.seen)
-    second.send(post())
+    first, second = await bench.arrive(post()), await bench.send(post())
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     response = await bench.ask(post(path=b"/v1/messages"))
     assert response.status == 503 and 0 < int(response.get(b"retry-after")) <= 30
@@ -56,9 +50,7 @@ async def test_a_full_waiting_room_is_a_503(start):
 async def test_waiting_too_long_is_a_503_each_with_its_own_retry_after(start):
     bench = await start(admission={"max_running_per_replica": 1}, core={"max_wait_s": 0.3})
     bench.backend.script = gate = Gate()
-    first = await bench.connect()
-    first.send(post())
-    await eventually(lambda: bench.backend.seen)
+    first = await bench.arrive(post())
     responses = await asyncio.gather(*(bench.ask(post()) for _ in range(5)))
     assert {r.status for r in responses} == {503}
     assert {r.json()["error"]["code"] for r in responses} == {"queue_timeout"}
@@ -98,9 +90,7 @@ async def test_a_client_that_a_backend_told_when_to_come_is_expected_then(start)
 async def test_a_client_that_we_told_when_to_come_is_expected_then(start):
     bench = await start(admission={"max_waiting": 0, "max_running_per_replica": 1})
     bench.backend.script = Exchange.until_left
-    busy = await bench.connect()
-    busy.send(post())
-    await eventually(lambda: bench.backend.seen)
+    busy = await bench.arrive(post())
     response = await bench.ask(post(b'{"messages": [{"role": "user", "content": "Another."}]}'))
     _assert_due(bench, int(response.get(b"retry-after")))
     busy.reset()

@@ -13,15 +13,16 @@ from tests.server.bench import (
     DONE,
     STREAM_HEAD,
     Bench,
-    Exchange,
     answer,
+    bearer,
     chunk,
     eventually,
     get,
+    pauses,
     post,
     sends,
 )
-from tests.server.test_auth import ALICE, BOB, TENANTS, bearer
+from tests.server.test_auth import ALICE, BOB, TENANTS
 
 RELAY = {"mode": "relay"}
 OF_ONE = b"x-turnpike-session: one\r\n"
@@ -50,8 +51,7 @@ async def test_one_that_is_busy_gets_no_more(start: Any) -> None:
     bench = await start(server=RELAY, replicas=2)
     for backend in bench.backends:
         backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    client = await bench.connect()
-    client.send(post(b'{"model":"m","stream":true,"messages":[]}'))
+    client = await bench.send(post(b'{"model":"m","stream":true,"messages":[]}'))
     await eventually(lambda: sum(seen(bench)) == 1)
     busy = seen(bench).index(1)
     for backend in bench.backends:
@@ -102,12 +102,7 @@ async def test_keys_count_and_so_does_whose_a_stored_response_is(start: Any) -> 
 async def test_a_replica_runs_as_many_as_it_may(start: Any, body: bytes) -> None:
     bench = await start(server=RELAY, admission={"max_running_per_replica": 1})
     goes_on = asyncio.Event()
-
-    async def waits(exchange: Exchange) -> None:
-        await goes_on.wait()
-        await exchange.send(answer())
-
-    bench.backend.script = waits
+    bench.backend.script = pauses(b"", goes_on, answer())
     asked = [asyncio.ensure_future(bench.ask(post(body))) for _ in range(3)]
     await eventually(lambda: len(bench.brain.waiting_room) == 2 and len(bench.backend.seen) == 1)
     goes_on.set()

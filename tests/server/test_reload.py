@@ -12,7 +12,7 @@ import pytest
 from gateway.server.listener import Listener
 from gateway.server.tenants import hash_key
 from gateway.upstream.health import HealthChecks
-from tests.server.bench import Backend, answer, eventually, get, post, sends
+from tests.server.bench import answer, bearer, eventually, get, listing, pauses, post, sends
 
 A, B = "tp-team-a", "tp-team-b"
 RELOAD, DIFF = b"/turnpike/settings/reload", b"/turnpike/settings/diff"
@@ -20,10 +20,6 @@ RELOAD, DIFF = b"/turnpike/settings/reload", b"/turnpike/settings/diff"
 
 def tenant(name: str, *keys: str, **more) -> dict:
     return {"name": name, "key_hashes": [hash_key(key) for key in keys], **more}
-
-
-def bearer(key: str) -> bytes:
-    return b"Authorization: Bearer %s\r\n" % key.encode()
 
 
 def ask_control(path: bytes, body: bytes = b"", headers: bytes = b"") -> bytes:
@@ -81,16 +77,9 @@ async def test_sessions_are_kept(start):
 async def test_replicas_come_and_go_while_a_request_runs(start):
     bench = await start(replicas=2)
     may_end = asyncio.Event()
-
-    async def slowly(exchange):
-        await may_end.wait()
-        await exchange.send(answer())
-
     for backend in bench.backends:
-        backend.script = slowly
-    late = Backend()
-    await late.open()
-    bench.backends.append(late)
+        backend.script = pauses(b"", may_end, answer())
+    late = await bench.another()
     asking = asyncio.ensure_future(bench.ask(post()))
     await eventually(lambda: bench.backends[0].seen or bench.backends[1].seen)
     pool = bench.settings["pools"][0]
@@ -107,10 +96,8 @@ async def test_replicas_come_and_go_while_a_request_runs(start):
 
 async def test_a_replica_that_moves_under_its_name_is_another_one(start):
     bench = await start(upstream={"health_period_s": 30.0})
-    late = Backend()
+    late = await bench.another()
     late.version, late.models = b'{"version":"0.9.0"}', bench.backend.models
-    await late.open()
-    bench.backends.append(late)
     bench.settings["pools"][0]["replicas"] = [{"url": late.url, "name": "default-0"}]
     await reload(bench)
     await eventually(lambda: all(s.is_up for s in bench.brain.fleet) and len(bench.brain.fleet) == 1)
@@ -121,10 +108,8 @@ async def test_a_replica_that_moves_under_its_name_is_another_one(start):
 
 async def test_a_pool_comes_with_its_models_and_goes(start):
     bench = await start(pools=[{"name": "one", "backends": 1, "models": ["m"]}])
-    late = Backend()
-    late.models = json.dumps({"object": "list", "data": [{"id": "n", "object": "model"}]}).encode()
-    await late.open()
-    bench.backends.append(late)
+    late = await bench.another()
+    late.models = listing("n")
     before = copy.deepcopy(bench.settings["pools"])
     bench.settings["pools"] = [*before, {"name": "two", "models": ["n"], "replicas": [{"url": late.url}]}]
     bench.settings["models"] = [{"name": "alias", "targets": [{"model": "n", "pool": "two"}]}]
@@ -318,9 +303,7 @@ async def held(bench, may_ask: asyncio.Event) -> tuple[int, int]:
 @pytest.mark.slow
 async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start, times):
     bench = await start(replicas=2, core={"max_outage_s": 10.0}, upstream={"idle_connection_s": 0.2})
-    extra = Backend()
-    await extra.open()
-    bench.backends.append(extra)
+    extra = await bench.another()
     for backend in bench.backends:
         backend.script = sends(answer())
     pool = bench.settings["pools"][0]

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.domain.ids import ReplicaId
-from tests.server.bench import Backend, eventually, get
+from tests.server.bench import eventually, get
 from tests.server.test_members import control, registration, up
 
 LATE = ReplicaId("late")
@@ -12,9 +12,7 @@ LATE = ReplicaId("late")
 async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
     found = {"registration": True, "ttl_s": 60}
     bench = await start(pools=[{"name": "default", "backends": 1, "discovery": found}])
-    watch, late = bench.gateway.replica_watch, Backend()
-    await late.open()
-    bench.backends.append(late)
+    watch, late = bench.gateway.replica_watch, await bench.another()
     await bench.control(registration(late.url, name=LATE))
     await eventually(lambda: LATE in up(bench))
     watchers = watch._watchers[LATE]

@@ -12,7 +12,18 @@ import pytest
 
 from gateway.server.peers import Peers
 from gateway.shared_state.protocol import StoreUnavailable
-from tests.server.bench import DELTA, DONE, STREAM_HEAD, Bench, answer, chunk, eventually, post, sends
+from tests.server.bench import (
+    DELTA,
+    DONE,
+    STREAM_HEAD,
+    Bench,
+    chunk,
+    completion,
+    eventually,
+    pauses,
+    post,
+    sends,
+)
 from tests.workflow.world import call, result, said, user
 
 SECRET = b"s" * 32
@@ -34,17 +45,16 @@ def chat(*messages: dict[str, Any], stream: bool = False, **fields: Any) -> byte
     return post(json.dumps({"model": "m", "messages": messages, "stream": stream, **fields}).encode())
 
 
-def completion(message: dict[str, Any]) -> bytes:
-    finish = "tool_calls" if message.get("tool_calls") else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": finish}
-    usage = {"prompt_tokens": 9, "completion_tokens": 3}
-    return answer(json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode())
-
-
 def peers_of(bench: Bench) -> Peers:
     peers = bench.gateway._peers
     assert peers is not None
     return peers
+
+
+def sides(gateways: list[Bench]) -> tuple[Bench, Bench]:
+    """The one that has sessions, and the other."""
+    first, second = gateways
+    return (first, second) if len(first.brain.sessions.sessions) else (second, first)
 
 
 def session_of(response: Any) -> str:
@@ -76,18 +86,11 @@ async def ask(bench: Bench, among: list[Bench], task: str, step: int, **fields: 
 async def test_an_answer_that_streams_is_passed_on_as_it_comes(several, monkeypatch, is_silent):
     gateways = await several()
     first = await ask(gateways[0], gateways, "stream", 0)
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    other = next(bench for bench in gateways if bench is not home)
+    home, other = sides(gateways)
     goes_on = asyncio.Event()
-
-    async def script(exchange: Any) -> None:
-        await exchange.send(STREAM_HEAD + chunk(DELTA))
-        await goes_on.wait()
-        await exchange.send(chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n")
-
-    home.backend.script = script
-    client = await other.connect()
-    client.send(chat(*agent("stream", 1)[0], stream=True))
+    rest = chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n"
+    home.backend.script = pauses(STREAM_HEAD + chunk(DELTA), goes_on, rest)
+    client = await other.send(chat(*agent("stream", 1)[0], stream=True))
     head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
     assert b"text/event-stream" in head and session_of(first).encode() in head
     assert DELTA in await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
@@ -103,11 +106,9 @@ async def test_an_answer_that_streams_is_passed_on_as_it_comes(several, monkeypa
 async def test_a_client_that_leaves_is_gone_at_the_gateway_that_decides(several):
     gateways = await several()
     await ask(gateways[0], gateways, "leaves", 0)
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    other = next(bench for bench in gateways if bench is not home)
+    home, other = sides(gateways)
     home.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    client = await other.connect()
-    client.send(chat(*agent("leaves", 1)[0], stream=True))
+    client = await other.send(chat(*agent("leaves", 1)[0], stream=True))
     await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
     assert len(home.brain.live) == 1
     client.reset()
@@ -118,8 +119,7 @@ async def test_a_session_goes_on_where_its_state_is(several, monkeypatch):
     gateways = await several(2, replicas=2)
     for backend in gateways[0].backends + gateways[1].backends:
         backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    busy = await gateways[0].connect()
-    busy.send(chat(user("Keep a replica busy, please"), stream=True))
+    busy = await gateways[0].send(chat(user("Keep a replica busy, please"), stream=True))
     await asyncio.wait_for(busy.reader.readuntil(DELTA), PATIENCE_S)
     home = next(bench for bench in gateways if bench.brain.live)
     other = next(bench for bench in gateways if bench is not home)
@@ -186,16 +186,6 @@ async def test_who_alone_lost_the_store_lives(several, monkeypatch):
     assert len(names) == 1
 
 
-async def test_a_gateway_that_leaves_hands_its_sessions_on(several):
-    gateways = await several()
-    before = session_of(await ask(gateways[0], gateways, "hand", 0))
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    other = next(bench for bench in gateways if bench is not home)
-    await peers_of(home).leave()
-    await eventually(lambda: not peers_of(other).alive)
-    assert session_of(await ask(other, gateways, "hand", 1)) == before
-
-
 async def test_a_session_keeps_its_model_when_another_gateway_goes_on_with_it(several):
     targets = [{"model": "m", "weight": 50}, {"model": "n", "weight": 50}]
     gateways = await several(models=[{"name": "smart", "targets": targets}])
@@ -208,8 +198,7 @@ async def test_a_session_keeps_its_model_when_another_gateway_goes_on_with_it(se
     drawn = await models(gateways[0], 0)
     assert set(drawn) == {b"m", b"n"}
     assert await models(gateways[1], 1) == drawn
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    other = next(bench for bench in gateways if bench is not home)
+    home, other = sides(gateways)
     await peers_of(home).leave()
     await eventually(lambda: not peers_of(other).alive)
     other.brain.models.named["smart"]._until = [100.0, 100.0]  # new sessions would all get the first
@@ -249,8 +238,7 @@ async def test_a_client_cannot_claim_to_be_passed_on(several):
 async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(several):
     gateways = await several()
     before = session_of(await ask(gateways[0], gateways, "back", 0))
-    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
-    other = next(bench for bench in gateways if bench is not home)
+    home, other = sides(gateways)
     peers_of(home).directory.is_in_doubt = True
     heir = peers_of(other).directory.origin.encode()
     session = home.brain.sessions.sessions.get(before)

@@ -8,7 +8,7 @@ from gateway.domain.ids import ReplicaId, TenantId
 from gateway.routing.state_residence import Residence, StateResidence, StateResidenceConfig
 from gateway.server.state_file import StateFile
 from gateway.server.tenants import hash_key
-from tests.server.bench import Bench, answer, get, post, sends
+from tests.server.bench import Bench, answer, bearer, get, post, sends
 
 ALICE, BOB = "sk-alice", "sk-bob"
 T, OTHER = TenantId("t"), TenantId("other")
@@ -17,10 +17,6 @@ A, B = Residence(ReplicaId("a"), None), Residence(ReplicaId("b"), None)
 
 def residence(max_ids=10):
     return StateResidence(StateResidenceConfig(max_state_ids=max_ids))
-
-
-def bearer(key):
-    return b"Authorization: Bearer %s\r\n" % key.encode()
 
 
 async def test_what_was_learned_is_known_again_and_to_its_tenant_alone(tmp_path):

@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from tests.server.bench import DELTA, STREAM_HEAD, Exchange, answer, chunk, eventually, post
-from tests.server.test_control import KEYS, READ, WRITE, bearer
+from tests.server.bench import DELTA, STREAM_HEAD, Exchange, answer, bearer, chunk, eventually, post
+from tests.server.test_control import KEYS, READ, WRITE
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"go"}]}'
 STREAMED = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"go"}]}'
@@ -61,8 +61,7 @@ async def test_what_comes_is_refused_and_others_are_served(start):
 async def test_a_turn_without_an_answer_is_refused_and_its_engine_let_go(start):
     bench = await start()
     bench.backend.script = slow = Slow()
-    client = await bench.connect()
-    client.send(of(b"wild"))
+    client = await bench.send(of(b"wild"))
     await eventually(lambda: len(bench.backend.seen) == 1)
     assert (await bench.control(control(newest(bench)))).status == 200
     response = await client.receive()
@@ -82,8 +81,7 @@ async def test_an_answer_that_has_begun_is_cut(start):
         exchange.close()
 
     bench.backend.script = streams
-    client = await bench.connect()
-    client.send(of(b"wild", STREAMED))
+    client = await bench.send(of(b"wild", STREAMED))
     await client.reader.readuntil(DELTA)
     await bench.control(control(newest(bench)))
     try:

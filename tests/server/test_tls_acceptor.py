@@ -48,8 +48,7 @@ async def test_a_handshake_that_takes_too_long_is_given_up(start, tls):
 
 async def test_what_is_no_tls_is_closed(start, tls):
     bench = await start(server=tls[0])
-    client = await bench.connect()
-    client.send(post())
+    client = await bench.send(post())
     data, _ = await client.rest()
     assert not data.startswith(b"HTTP/1.1") and not bench.backend.seen
     await eventually(lambda: not len(acceptor(bench)))

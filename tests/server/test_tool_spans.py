@@ -18,7 +18,8 @@ from opentelemetry.trace import StatusCode, format_span_id, format_trace_id, set
 
 from gateway.server import otlp_spans, tool_spans
 from gateway.server.tenants import hash_key
-from tests.server.bench import Bench, Message, answer, sends
+from tests.server import mcp_bench
+from tests.server.bench import Bench, Message
 from tests.server.mcp_bench import learned, timed
 
 ALICE, BOB, CONTROL = "alice-key", "bob-key", "control-key"
@@ -31,24 +32,11 @@ LONG_AGO_NS = 1_000_000_000_000_000_000
 """The agent's clock is twenty years behind."""
 
 
-def asks_for(*calls: str) -> bytes:
-    """An answer with calls such as `c1:bash`."""
-    asked = [
-        {"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for call, _, name in (each.partition(":") for each in calls)
-    ]
-    message = {"role": "assistant", "content": None, "tool_calls": asked}
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-    usage = {"prompt_tokens": 3, "completion_tokens": 1}
-    return answer(json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode())
-
-
-class Agent:
-    """It asks, runs what it is asked for, and exports what it did with OpenTelemetry's SDK."""
+class Agent(mcp_bench.Agent):
+    """It exports what it did with OpenTelemetry's SDK."""
 
     def __init__(self, bench: Bench, key: str = "", *, gzip: bool = False) -> None:
-        self.bench, self.key = bench, key
-        self.messages: list[dict[str, Any]] = [{"role": "user", "content": f"go {key}"}]
+        super().__init__(bench, f"go {key}", key)
         exporter = OTLPSpanExporter(
             endpoint=f"http://127.0.0.1:{bench.gateway.control_port}/v1/traces",
             headers={"authorization": f"Bearer {key}"} if key else None,
@@ -63,24 +51,11 @@ class Agent:
         self.trace = format_trace_id(context.trace_id)
         self.parent = f"00-{self.trace}-{format_span_id(context.span_id)}-01"
 
-    async def ask(self, *calls: str, traced: bool = True, took: str = "") -> None:
-        """One turn, whose answer asks for these calls."""
-        self.bench.backend.script = sends(asks_for(*calls) if calls else answer())
-        tools = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
-        body = json.dumps({"model": "m", "messages": self.messages, "tools": tools}).encode()
-        lines = [b"POST /v1/chat/completions HTTP/1.1", b"Host: gw", b"Content-Length: %d" % len(body)]
-        if self.key:
-            lines.append(b"Authorization: Bearer " + self.key.encode())
-        if took:
-            lines.append(b"x-turnpike-tools: " + took.encode())
-        if traced:
-            lines.append(b"traceparent: " + self.parent.encode())
-        response = await self.bench.ask(b"\r\n".join(lines) + b"\r\n\r\n" + body)
-        assert response.status == 200
-        self.messages.append(response.json()["choices"][0]["message"])
-
-    def results(self, *calls: str) -> None:
-        self.messages += [{"role": "tool", "tool_call_id": call, "content": "done"} for call in calls]
+    async def turn(self, *calls: str, traced: bool = True, took: str = "") -> None:
+        """Its answer asks for calls such as `c1:bash`."""
+        self._headers = b"traceparent: %s\r\n" % self.parent.encode() if traced else b""
+        self._headers += b"x-turnpike-tools: %s\r\n" % took.encode() if took else b""
+        await self.ask(**{each.partition(":")[0]: each.partition(":")[2] + " {}" for each in calls})
 
     def ran(self, took_s: float, *, failed: bool = False, **attributes: str) -> None:
         """`gen_ai__tool__name` is the attribute `gen_ai.tool.name`."""
@@ -128,16 +103,16 @@ async def agent_of():
 async def test_parallel_calls_are_told_apart_before_and_after_their_results(start, agent_of, compress):
     bench = await start()
     agent = agent_of(bench, gzip=compress)
-    await agent.ask("c1f7a9x3:make", "c2f7a9x3:read")
+    await agent.turn("c1f7a9x3:make", "c2f7a9x3:read")
     agent.genai("c1f7a9x3", "make", 0.08)
     agent.genai("c2f7a9x3", "read", 0.01, failed=True)
     await agent.export()
     assert timed(bench) == [("make", 0.08, False), ("read", 0.01, True)] and learned(bench, "make") == (0, 0)
     agent.results("c1f7a9x3", "c2f7a9x3")
-    await agent.ask("c3f7a9x3:make", "c4f7a9x3:read")
+    await agent.turn("c3f7a9x3:make", "c4f7a9x3:read")
     assert learned(bench, "make") == (1, 0.08) and learned(bench, "read") == (1, 0.01)
     agent.results("c3f7a9x3", "c4f7a9x3")
-    await agent.ask()  # an exporter sends later than that
+    await agent.turn()  # an exporter sends later than that
     assert learned(bench, "make")[0] == learned(bench, "read")[0] == 1
     agent.genai("c4f7a9x3", "read", 0.01)
     agent.genai("c3f7a9x3", "make", 0.08)
@@ -151,7 +126,7 @@ async def test_parallel_calls_are_told_apart_before_and_after_their_results(star
 async def test_openinference_and_spans_without_an_id_lead_to_their_calls(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1f7a9x3:search", "c2f7a9x3:fetch", "c3f7a9x3:fetch")
+    await agent.turn("c1f7a9x3:search", "c2f7a9x3:fetch", "c3f7a9x3:fetch")
     agent.ran(0.05, openinference__span__kind="TOOL", tool__name="search", tool_call__id="c1f7a9x3")
     agent.ran(0.02, openinference__span__kind="TOOL", tool__name="fetch")
     agent.ran(0.03, gen_ai__operation__name="execute_tool", gen_ai__tool__name="fetch")
@@ -168,7 +143,7 @@ async def test_openinference_and_spans_without_an_id_lead_to_their_calls(start, 
 async def test_without_a_trace_or_an_id_nothing_is_guessed(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1f7a9x3:search", traced=False)
+    await agent.turn("c1f7a9x3:search", traced=False)
     agent.ran(0.05, openinference__span__kind="TOOL", tool__name="search")
     await agent.export()
     assert timed(bench) == []
@@ -177,9 +152,9 @@ async def test_without_a_trace_or_an_id_nothing_is_guessed(start, agent_of):
 async def test_a_client_may_say_it_with_the_results(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1f7a9x3:make", "c2f7a9x3:read")
+    await agent.turn("c1f7a9x3:make", "c2f7a9x3:read")
     agent.results("c1f7a9x3", "c2f7a9x3")
-    await agent.ask(
+    await agent.turn(
         "c3f7a9x3:make", took="c1f7a9x3;dur=80, c2f7a9x3;dur=10;failed, c9f7a9x3;dur=1, c2f7a9x3;dur=20"
     )
     assert timed(bench) == [("make", 0.08, False), ("read", 0.01, True)]
@@ -188,15 +163,15 @@ async def test_a_client_may_say_it_with_the_results(start, agent_of):
     agent.genai("c1f7a9x3", "make", 0.05)  # it traces itself, too
     await agent.export()
     agent.results("c3f7a9x3")
-    await agent.ask(took="c3f7a9x3;dur=3600000")
+    await agent.turn(took="c3f7a9x3;dur=3600000")
     assert len(timed(bench)) == 2 and learned(bench, "make")[0] == 1
 
 
 async def test_a_tenants_key_tells_of_its_own_calls_and_an_operators_of_all(start, agent_of):
     bench = await start(**KEYS)
     alice, bob, collector = agent_of(bench, ALICE), agent_of(bench, BOB), agent_of(bench, CONTROL)
-    await alice.ask("call_0:bash")
-    await bob.ask("call_1:bash")
+    await alice.turn("call_0:bash")
+    await bob.turn("call_1:bash")
     bob.genai("call_0", "bash", 0.02)
     await bob.export()
     assert timed(bench) == []
@@ -254,7 +229,7 @@ def json_body(*spans: dict[str, Any]) -> bytes:
 async def test_json_is_read_as_otlp_writes_it(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1f7a9x3:bash", "c2f7a9x3:bash", "c3f7a9x3:bash")
+    await agent.turn("c1f7a9x3:bash", "c2f7a9x3:bash", "c3f7a9x3:bash")
     body = json_body(
         json_span("c1f7a9x3", status={"code": 2}),
         json_span("c2f7a9x3", 20_000_000, spanId="00" * 8),
@@ -270,10 +245,10 @@ async def test_what_was_rejected_is_told(start, agent_of, monkeypatch):
     monkeypatch.setattr(tool_spans, "_MAX_SPANS", 6)
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1:bash", "same:bash")
+    await agent.turn("c1:bash", "same:bash")
     other = agent_of(bench)
     other.messages[0]["content"] = "something else"
-    await other.ask("same:bash")
+    await other.turn("same:bash")
     spans = [
         json_span("c1", 3_600_000_000_000),
         json_span("same"),

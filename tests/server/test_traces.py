@@ -1,21 +1,13 @@
 """Traces, end to end: what a collector receives, and what goes on to the replica."""
 
-import pytest
-
 from gateway.wire.traceparent import read_traceparent
 from tests.server.bench import CHAT_ANSWER, answer, eventually, post
-from tests.telemetry.otlp_receiver import Receiver, attributes, children
+from tests.telemetry.otlp_receiver import attributes, children
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CLIENTS = f"00-{TRACE}-b7ad6b7169203331-01"
 SECRET = b"the user's secret"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}' % SECRET
-
-
-@pytest.fixture
-def receiver():
-    with Receiver() as receiver:
-        yield receiver
 
 
 def headers(**fields: str) -> bytes:

@@ -1,16 +1,11 @@
 """What passes through unchanged, and the little that is added."""
 
-import json
 import ssl
 
 import pytest
 import trustme
 
-from tests.server.bench import CHAT, answer, eventually, get, post, sends
-
-
-def listing(*models: str) -> bytes:
-    return json.dumps({"object": "list", "data": [{"id": m, "object": "model"} for m in models]}).encode()
+from tests.server.bench import CHAT, answer, eventually, get, listing, post, sends
 
 
 async def test_headers_to_the_client_keep_order_case_and_repetitions(start):
@@ -137,8 +132,7 @@ async def test_tls_on_both_sides(start, tls, tls_upstream):
     client.send(post())
     cut = await client.receive()
     assert cut.status == 200 and not cut.is_whole
-    plain = await bench.connect()
-    plain.send(post())
+    plain = await bench.send(post())
     data, _ = await plain.rest()
     assert not data.startswith(b"HTTP/1.1 200")
 

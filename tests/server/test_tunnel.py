@@ -1,7 +1,6 @@
 """WebSockets as tunnels: who gets one, and what passes."""
 
 import asyncio
-import json
 import os
 from typing import Any, cast
 
@@ -10,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from gateway.domain import records as rec
-from tests.server.bench import Backend, answer, eventually, get, post, sends
-from tests.server.test_auth import ALICE, BACKEND_KEY, BOB, ENVIRON, POOL, TENANTS, bearer
+from tests.server.bench import Backend, answer, bearer, eventually, get, listing, post, sends
+from tests.server.test_auth import ALICE, BACKEND_KEY, BOB, ENVIRON, POOL, TENANTS
 from tests.server.tunnels import (
     KEY,
     agrees,
@@ -88,8 +87,7 @@ async def test_nothing_leaves_before_the_replica_has_switched_and_nothing_is_los
         await exchange.until_left()
 
     bench.backend.script = script
-    client = await bench.connect()
-    client.send(handshake() + b"behind the ")
+    client = await bench.send(handshake() + b"behind the ")
     client.send(b"handshake")
     await asyncio.sleep(0.1)
     may_switch.set()
@@ -237,8 +235,7 @@ async def test_they_go_to_the_replicas_that_take_them(start):
     pools = [{"name": "a", "backends": 2}, {"name": "b", "backends": 1}]
     bench = await start(pools=pools)
     one, two, other = bench.backends
-    listed = {"object": "list", "data": [{"id": "n"}]}
-    other.models = json.dumps(listed).encode()
+    other.models = listing("n")
     for backend in bench.backends:
         backend.script = agrees()
     assert (await bench.ask(handshake(RESPONSES))).status == 426
@@ -255,24 +252,19 @@ async def test_they_go_to_the_replicas_that_take_them(start):
 
 
 async def test_found_replicas_take_them_if_their_discovery_says_so(start, tmp_path):
-    listing = tmp_path / "replicas"
-    listing.write_text("")
-    discovery = {"file": str(listing), "period_s": 0.05, "responses_websocket": True}
+    file = tmp_path / "replicas"
+    file.write_text("")
+    discovery = {"file": str(file), "period_s": 0.05, "responses_websocket": True}
     bench = await start(pools=[{"backends": 0, "discovery": discovery}])
     assert (await bench.ask(handshake(RESPONSES))).status == 426
-    found = Backend()
+    found = await bench.another()
     found.script = agrees()
-    await found.open()
-    bench.backends.append(found)
-    listing.write_text(found.url)
+    file.write_text(found.url)
     await eventually(lambda: any(state.is_up for state in bench.brain.fleet))
     await open_tunnel(bench, handshake(RESPONSES))
 
 
 async def test_of_several_pools_the_query_names_the_model(start):
-    def listing(model: str) -> bytes:
-        return json.dumps({"object": "list", "data": [{"id": model}]}).encode()
-
     pools = [{"name": name, "backends": 1, "listing": listing(f"{name} x")} for name in ("a", "b")]
     bench = await start(pools=pools)
     for backend in bench.backends:
@@ -382,8 +374,7 @@ async def test_it_takes_a_place_on_its_replica(start):
     bench = await start(admission={"max_running_per_replica": 1})
     bench.backend.script = agrees()
     client = await open_tunnel(bench)
-    waits = await bench.connect()
-    waits.send(handshake())
+    waits = await bench.send(handshake())
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     assert len(bench.backend.seen) == 1
     client.close()

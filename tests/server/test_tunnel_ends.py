@@ -6,8 +6,8 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.domain import records as rec
-from tests.server.bench import Exchange, eventually, post
-from tests.server.test_auth import ALICE, TENANTS, bearer
+from tests.server.bench import Exchange, bearer, eventually, hangs, post
+from tests.server.test_auth import ALICE, TENANTS
 from tests.server.test_tunnel import records_of
 from tests.server.tunnels import (
     agrees,
@@ -159,13 +159,7 @@ async def test_half_a_close_of_the_replicas_is_passed_on_and_the_other_half_goes
 async def test_who_leaves_takes_the_replicas_connection_with_it(start, how):
     bench, left = await start(), asyncio.Event()
     records = records_of(bench)
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.until_left()
-        left.set()
-        exchange.close()
-
-    bench.backend.script = agrees(script)
+    bench.backend.script = agrees(hangs(left))
     client = await open_tunnel(bench)
     client.send(b"hello")
     getattr(client, how)()
@@ -192,15 +186,8 @@ async def test_a_replica_that_is_reset_resets_the_client(start):
 
 async def test_who_leaves_during_the_handshake_takes_the_replicas_with_it(start):
     bench, left = await start(), asyncio.Event()
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.until_left()
-        left.set()
-
-    bench.backend.script = script
-    client = await bench.connect()
-    client.send(handshake())
-    await eventually(lambda: bench.backend.seen)
+    bench.backend.script = hangs(left)
+    client = await bench.arrive(handshake())
     client.close()
     await asyncio.wait_for(left.wait(), 5)
 
@@ -239,14 +226,8 @@ async def test_silence_of_both_ends_it_and_bytes_of_one_do_not(start):
 
 
 async def test_a_session_that_is_stopped_loses_it(start):
-    bench = await start()
-    left = asyncio.Event()
-
-    async def script(exchange: Exchange) -> None:
-        await exchange.until_left()
-        left.set()
-
-    bench.backend.script = agrees(script)
+    bench, left = await start(), asyncio.Event()
+    bench.backend.script = agrees(hangs(left))
     mine = handshake(headers=b"x-turnpike-session: s\r\n")
     client = await open_tunnel(bench, mine)
     (session,) = bench.brain.sessions.sessions.newest_first()
@@ -260,9 +241,7 @@ async def test_a_session_that_is_stopped_loses_it(start):
 async def test_one_that_still_waits_is_refused_when_its_session_is_stopped(start):
     bench = await start()
     bench.backend.script = lambda exchange: exchange.until_left()
-    client = await bench.connect()
-    client.send(handshake())
-    await eventually(lambda: bench.backend.seen)
+    client = await bench.arrive(handshake())
     (session,) = bench.brain.sessions.sessions.newest_first()
     bench.gateway.driver.send(ev.SessionStopped(session.id, 60.0))
     assert (await client.receive()).status == 403

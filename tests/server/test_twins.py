@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.shared_state.fleet_secret import SEAL_BYTES
-from tests.server.bench import Bench, eventually, sends
-from tests.server.test_several_gateways import chat, completion, peers_of, session_of
+from tests.server.bench import Bench, completion, eventually, sends
+from tests.server.test_several_gateways import chat, peers_of, session_of
 from tests.shared_state.servers import RedisServer
 from tests.workflow.world import call, result, said, user
 

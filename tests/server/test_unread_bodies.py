@@ -112,10 +112,9 @@ async def _passes_no_limit(body: bytes, coding: str) -> None:
         ]
         assert (await bench.ask(of("salted", body))).status == 200
         assert b'"cache_salt"' in bench.backend.seen[-1].body
-        first, second = await bench.connect(), await bench.connect()
-        first.send(of("places", spoilt(b',"hold":1')))
+        first = await bench.send(of("places", spoilt(b',"hold":1')))
         await held.wait()
-        second.send(of("places", body, b"another"))
+        await bench.send(of("places", body, b"another"))
         await eventually(lambda: len(bench.brain.waiting_room) == 1, "it takes no place of a session")
         go.set()
         assert (await first.receive()).status == 200

@@ -43,8 +43,7 @@ async def test_a_body_counts_until_the_response_has_begun(start):
     bench.backend.script = streams
     body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}' % (b"w " * 200_000)
     for _ in range(10):
-        client = await bench.connect()
-        client.send(post(body))
+        client = await bench.send(post(body))
         assert b" 200 " in await client.reader.readuntil(b"\r\n\r\n")
     assert bench.gateway.listener.budget.used == 0
     assert all(c._current.body == b"" for c in bench.gateway.listener._connections)
@@ -67,8 +66,7 @@ async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_i
 
     bench.backend.script, bench.backend.reads_bodies = answers_early, False
     body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}' % (b"w " * (1 << 24))
-    client = await bench.connect()
-    client.send(post(body))
+    client = await bench.send(post(body))
     assert b" 200 " in await client.reader.readuntil(b"\r\n\r\n")
     await begun.wait()
     budget = bench.gateway.listener.budget
@@ -130,8 +128,7 @@ async def test_a_connection_that_ended_dies_without_the_garbage_collector(start,
 @pytest.mark.parametrize("sent", [b"", b"POST / HTTP", post()[:-3], b"\x00\x00"])
 async def test_one_that_ended_early_does_so_too(start, no_collector, sent):
     bench = await start(limits={"linger_s": 0.1})
-    client = await bench.connect()
-    client.send(sent)
+    client = await bench.send(sent)
     await eventually(lambda: bench.gateway.listener._connections)
     (connection,) = bench.gateway.listener._connections
     ref = weakref.ref(connection)

@@ -32,12 +32,6 @@ CALL = {"type": "tool_call", "id": "call_1", "name": "look", "arguments": {"city
 PATHS = {"chat": b"/v1/chat/completions", "responses": b"/v1/responses", "messages": b"/v1/messages"}
 
 
-@pytest.fixture
-def receiver():
-    with Receiver() as receiver:
-        yield receiver
-
-
 def sse(*events: Any) -> bytes:
     said = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
     return STREAM_HEAD + chunk(said[:40]) + chunk(said[40:]) + chunk(b"")
@@ -268,8 +262,7 @@ async def test_bodies_that_are_compressed_are_read(start, receiver):
 async def test_an_answer_that_breaks_off_says_what_came(start, receiver):
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True})
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA) + chunk(DELTA), then="reset")
-    client = await bench.connect()
-    client.send(post(json.dumps({**CHAT, "stream": True}).encode()))
+    client = await bench.send(post(json.dumps({**CHAT, "stream": True}).encode()))
     await client.rest()
     await bench.gateway.stop()
     [chat] = chats(receiver)
@@ -306,8 +299,7 @@ async def test_a_client_that_leaves_leaves_nothing(start, receiver):
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
     contents = bench.gateway.observation.contents
     for _ in range(3):
-        client = await bench.connect()
-        client.send(post(json.dumps({**CHAT, "stream": True}).encode()))
+        client = await bench.send(post(json.dumps({**CHAT, "stream": True}).encode()))
         await client.reader.readuntil(b"hello")
         assert contents.bytes
         client.reset()

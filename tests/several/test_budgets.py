@@ -3,20 +3,17 @@
 import asyncio
 import json
 import signal
+from typing import Any
 
 import pytest
 
-from gateway.server.tenants import hash_key
 from gateway.shared_state.redis_store import PREFIX
 from tests.server.bench import Client, post
 from tests.several.fleet import Fleet, GatewayProcess, comes_true, is_metric, running_fleet
+from tests.several.test_runs import TENANTS, bearer
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
-KEYS = {"red": "key-of-red", "blue": "key-of-blue"}
-TENANTS = "".join(
-    f'[[tenants]]\nname = "{name}"\nkey_hashes = ["{hash_key(key)}"]\n' for name, key in KEYS.items()
-)
 USED = 120
 """Tokens of each turn, as the engines report."""
 AT_ONCE = 30
@@ -26,12 +23,13 @@ OF_TURNS = '[[bounds]]\nname = "turns"\nof = "tenant"\nper = "month"\nturns = 60
 OF_TOKENS = f'[[bounds]]\nname = "tokens"\nof = "tenant"\nper = "day"\ntokens = {40 * USED}\n'
 
 
-async def ask(fleet: Fleet, at: int, task: str, tenant: str = "red") -> int:
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": f"{task}: go"}]}).encode()
+async def ask(fleet: Fleet, at: int, task: str, tenant: str = "red", messages: Any = None) -> int:
+    messages = messages or [{"role": "user", "content": f"{task}: go"}]
+    body = json.dumps({"model": "m", "messages": messages}).encode()
     client = Client(*await asyncio.open_connection("127.0.0.1", fleet.gateways[at].port))
     try:
-        headers = b"Authorization: Bearer %s\r\nx-turnpike-session: %s\r\n"
-        return (await client.ask(post(body, headers=headers % (KEYS[tenant].encode(), task.encode())))).status
+        headers = bearer(tenant) + b"x-turnpike-session: %s\r\n" % task.encode()
+        return (await client.ask(post(body, headers=headers))).status
     finally:
         client.close()
 
@@ -69,19 +67,12 @@ async def test_of_many_turns_at_once_no_more_run_than_are_allowed(tmp_path):
         served = [each.agent for each in fleet.engines.served]
         assert len(served) == 60
         await settled(fleet, 60)
-        assert await ask(fleet, 0, "blue-task", "blue") == 200, "another tenant's is its own"
-
-
-async def test_both_gateways_take_part(tmp_path):
-    """Else the test above would say nothing of two."""
-    async with running_fleet(tmp_path, settings=TENANTS + OF_TURNS, deadline_ms=1000) as fleet:
-        await asyncio.gather(*(ask(fleet, n % 2, f"task-{n}") for n in range(40)))
 
         async def each_has_some() -> bool:
-            turns = [await each.metric("turns_total") for each in fleet.gateways]
-            return sum(turns) == 40 and min(turns) > 5
+            return min([await each.metric("turns_total") for each in fleet.gateways]) > 5
 
         await comes_true(each_has_some, 10.0)
+        assert await ask(fleet, 0, "blue-task", "blue") == 200, "another tenant's is its own"
 
 
 async def test_tokens_exceed_their_bound_by_no_more_than_ran_at_a_time(tmp_path):
@@ -164,18 +155,9 @@ async def test_a_session_that_was_stopped_stays_so_when_its_gateway_is_killed(tm
         assert sorted(stops) == [200, 404], "one of them has it"
         home = fleet.gateways[stops.index(200)]
         (other,) = [number for number, each in enumerate(fleet.gateways) if each is not home]
-        assert await ask_as(fleet, other, agent.messages) == 403
+        assert await ask(fleet, other, "wild", messages=agent.messages) == 403
         await asyncio.sleep(0.1)
         home.kill()
         await comes_true(lambda: is_metric(fleet.gateways[other], "peers_alive", 0), 10.0)
-        assert await ask_as(fleet, other, agent.messages) == 403
+        assert await ask(fleet, other, "wild", messages=agent.messages) == 403
         await comes_true(lambda: is_metric(fleet.gateways[other], "sessions_adopted_total", 1), 5.0)
-
-
-async def ask_as(fleet: Fleet, at: int, messages: list[dict[str, object]]) -> int:
-    body = json.dumps({"model": "m", "messages": messages}).encode()
-    client = Client(*await asyncio.open_connection("127.0.0.1", fleet.gateways[at].port))
-    try:
-        return (await client.ask(post(body, headers=b"x-turnpike-session: wild\r\n"))).status
-    finally:
-        client.close()

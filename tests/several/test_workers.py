@@ -117,24 +117,16 @@ async def running_workers(
         yield fleet, workers
 
 
-async def test_both_serve_and_a_session_is_one_whichever_its_turns_come_in_at(tmp_path):
-    async with running_workers(tmp_path) as (fleet, workers):
-        for number in range(AGENTS):
-            fleet.agent(f"agent-{number}", streams=number % 2 == 0, headers=ON_NEW_CONNECTIONS)
-        await asyncio.gather(*(agent.run(turns=6) for agent in fleet.agents))
-        assert not failures_of(fleet.agents)
-        assert all(len(agent.sessions) == 1 for agent in fleet.agents)
-        assert sum(await workers.metrics("sessions")) == AGENTS
-        passed_on = await workers.metrics("requests_passed_on_total")
-        assert sum(passed_on) > AGENTS, "half of the turns come in at the worker that has no such session"
-
-
 async def test_one_is_killed_while_the_other_serves_and_is_replaced(tmp_path):
     async with running_workers(tmp_path) as (fleet, workers):
         for number in range(AGENTS):
             fleet.agent(f"agent-{number}", streams=number % 2 == 0, headers=ON_NEW_CONNECTIONS)
         async with at_work(*fleet.agents):
-            await all_go_on(fleet.agents, turns=3)
+            await all_go_on(fleet.agents, turns=6)
+            assert not failures_of(fleet.agents) and sum(await workers.metrics("sessions")) == AGENTS
+            assert all(len(agent.sessions) == 1 for agent in fleet.agents), "wherever its turns come in"
+            passed_on = await workers.metrics("requests_passed_on_total")
+            assert sum(passed_on) > AGENTS, "half of the turns come in at the worker that has no such session"
             before = workers.pids
             os.kill(before[0], signal.SIGKILL)
             await all_go_on(fleet.agents, turns=3)
@@ -211,20 +203,20 @@ async def test_what_is_wrong_at_the_start_is_reported_once_and_ends_all(tmp_path
         redis = ["--config", os.fspath(tmp_path / "redis.toml")]
         (tmp_path / "redis.toml").write_text(f'[shared]\nurl = "{fleet.redis.url}"\n')
         port = workers.each[0].control_port
-        for wrong, complaint in (
-            (["--listen", f"127.0.0.1:{workers.port}"], b"ddress already in use"),
-            (["--control", f"127.0.0.1:{port}", "--listen", "127.0.0.1:0"], b"ddress already in use"),
-            (["--stream", f"{tmp_path}/none/stream", "--listen", "127.0.0.1:0"], b"No such file"),
-        ):
-            command = [sys.executable, "-m", "gateway", "serve", "--workers", "3", *redis, *wrong]
-            done = await asyncio.to_thread(
-                subprocess.run,
-                [*command, "--backend", "http://127.0.0.1:9", *(() if "--control" in wrong else CONTROL)],
-                capture_output=True,
-                timeout=60,
-            )
+
+        async def is_refused(complaint: bytes, *wrong: str) -> None:
+            command = [sys.executable, "-m", "gateway", "serve", "--workers", "2", *redis, *wrong]
+            command += ["--backend", "http://127.0.0.1:9", *(() if "--control" in wrong else CONTROL)]
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60)
             assert done.returncode == 1 and complaint in done.stderr
             assert len(done.stderr.splitlines()) == 1, done.stderr
+
+        anywhere = ("--listen", "127.0.0.1:0")
+        await asyncio.gather(
+            is_refused(b"ddress already in use", "--listen", f"127.0.0.1:{workers.port}"),
+            is_refused(b"ddress already in use", "--control", f"127.0.0.1:{port}", *anywhere),
+            is_refused(b"No such file", "--stream", f"{tmp_path}/none/stream", *anywhere),
+        )
 
 
 CONTROL = ("--control", "127.0.0.1:0")

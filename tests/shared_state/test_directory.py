@@ -270,8 +270,7 @@ async def test_evidence_of_a_call_is_there_before_its_answer_has_ended():
 
 async def test_what_failed_and_comes_again_finds_its_gateway():
     gateways = Gateways("a", "b")
-    for peers in gateways.peers.values():
-        peers.update({name: Peer(is_busy=True) for name in peers})
+    gateways.all_are_busy()
     gateways.turn("a", facts_of(*OPENING), {}, status=503)
     assert await gateways.goes_to("b", facts_of(*OPENING)) == "a"
 
@@ -308,8 +307,7 @@ async def test_where_the_home_is_busy_a_session_begins_where_it_comes_in():
 
 async def test_a_session_that_is_stated_has_one_home_even_if_that_is_busy():
     gateways = Gateways("a", "b", "c")
-    for peers in gateways.peers.values():
-        peers.update({name: Peer(is_busy=True) for name in peers})
+    gateways.all_are_busy()
     homes = set()
     for number in range(30):
         facts = facts_of(*OPENING, session=f"run-{number}")
@@ -321,8 +319,7 @@ async def test_a_session_that_is_stated_has_one_home_even_if_that_is_busy():
 
 async def test_all_sessions_of_a_tenant_with_a_quota_are_counted_at_one_gateway():
     gateways = Gateways("a", "b", "c", with_quotas=[TENANT])
-    for peers in gateways.peers.values():
-        peers.update({name: Peer(is_busy=True) for name in peers})
+    gateways.all_are_busy()
     asked = [
         (facts_of(*OPENING, session=f"run-{at}" if at % 2 else None), f"10.0.0.{at}") for at in range(20)
     ]
@@ -405,8 +402,7 @@ async def test_a_retry_of_an_opening_whose_gateway_is_gone_goes_on_with_it():
 async def test_a_session_that_was_answered_as_another_is_not_torn_in_two():
     """What it left leads to it alone, also where the other one is taken over first."""
     gateways = Gateways("a", "b", "c")
-    for peers in gateways.peers.values():
-        peers.update({name: Peer(is_busy=True) for name in peers})  # so each is taken over where it comes in
+    gateways.all_are_busy()  # so each is taken over where it comes in
     ids = ["call_aaaaaaaaaaaaaaaa", "call_bbbbbbbbbbbbbbbb"]
     made = [said(LONG, call(each)) for each in ids]
     seconds = [facts_of(*OPENING, each, result(name)) for each, name in zip(made, ids, strict=True)]

@@ -32,13 +32,6 @@ def test_a_breaker_opens_after_failures_in_a_row():
     assert not breaker.failed(began=21, now=21.5)
 
 
-def test_calls_under_way_together_fail_once():
-    breaker = closed()
-    for _ in range(100):
-        breaker.failed(began=1.0, now=2.0)
-    assert breaker.is_closed
-
-
 def test_probes_wait_longer_and_longer_until_calls_work():
     breaker = closed()
     waits = []

@@ -6,11 +6,9 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
-from gateway.upstream.errors import AnswerCut, AnswerMissing, ConnectFailed
+from gateway.upstream.errors import AnswerCut, AnswerMissing
 from gateway.upstream.moments import Run
 from tests.examples import examples
 
@@ -58,6 +56,18 @@ class Pipe(asyncio.Transport):
         if not self.is_lost:
             self.is_lost = True
             self._connection.connection_lost(error)
+
+
+def answering(begun: bytes) -> tuple[UpstreamConnection, Pipe]:
+    """A connection of which a request was sent, and to which this much of an answer came."""
+    connection = UpstreamConnection()
+    pipe = Pipe(connection)
+    connection.send([GET], is_head_request=False)
+    connection.data_received(begun)
+    return connection, pipe
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class User:
@@ -109,10 +119,7 @@ class Looped:
 
 async def test_a_pause_at_the_very_end_does_not_outlast_the_response():
     """The last bytes fill the client's buffer; the next request on this connection is another client's."""
-    connection = UpstreamConnection()
-    pipe = Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+    connection, pipe = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     connection.set_sink(lambda parts, is_last: connection.pause() if is_last else None)
     connection.data_received(b"cd")
     assert connection.is_reusable and pipe.reads
@@ -122,10 +129,7 @@ async def test_a_pause_at_the_very_end_does_not_outlast_the_response():
 
 async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same():
     """With TLS, what was decrypted already may still come; the connection is kept, and read."""
-    connection = UpstreamConnection()
-    pipe = Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+    connection, pipe = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
     connection.set_sink(lambda parts, is_last: None)
     connection.pause()
     connection.data_received(b"cd")
@@ -136,8 +140,7 @@ async def test_a_read_of_many_chunks_is_taken_in_slices_and_the_replica_is_not_r
     connection = UpstreamConnection()
     pipe, user = Pipe(connection), User(connection)
     user.send()
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    connection.data_received(head + b"1\r\nz\r\n" * 40_000)
+    connection.data_received(CHUNKED + b"1\r\nz\r\n" * 40_000)
     sizes = [len(user.body)]
     connection.data_received(b"1\r\ny\r\n0\r\n\r\n")  # as TLS still may
     while not user.is_over:
@@ -177,7 +180,6 @@ STYLES = [b"%x\r\n", b"%X\r\n", b"0%x\r\n", b"%x;a=b\r\n"]
 @settings(deadline=None, max_examples=examples(400))
 def test_a_body_in_chunks_is_the_same_whether_they_pass_the_parser_by_or_not(chunks, end, cuts):
     """`chunks`: size, how the size is written, whether the read ends behind it."""
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     stream, ends, wanted = b"", set(cuts), b""
     for number, (size, style, is_end) in enumerate(chunks):
         part = bytes([97 + number]) * size if number % 3 else b"\r\n" * size
@@ -187,10 +189,7 @@ def test_a_body_in_chunks_is_the_same_whether_they_pass_the_parser_by_or_not(chu
     stream += end
     places = [0, *sorted(each for each in ends if each < len(stream)), len(stream)]
     with Looped():
-        connection, got = UpstreamConnection(), []
-        Pipe(connection)
-        connection.send([GET], is_head_request=False)
-        connection.data_received(head)
+        (connection, _), got = answering(CHUNKED), []
 
         def take_chunk(chunk, part):
             assert chunk == b"%x\r\n%s\r\n" % (len(part), part)
@@ -216,10 +215,7 @@ async def test_what_only_looks_like_a_chunk_is_none(reads):
     """The read before it ended within a size, or within a chunk."""
 
     def body(by_themselves: bool) -> bytes:
-        connection, got = UpstreamConnection(), list[bytes]()
-        Pipe(connection)
-        connection.send([GET], is_head_request=False)
-        connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        (connection, _), got = answering(CHUNKED), list[bytes]()
         connection.set_sink(
             lambda parts, is_last: got.extend(parts),
             (lambda chunk, part: got.append(part)) if by_themselves else None,
@@ -233,156 +229,11 @@ async def test_what_only_looks_like_a_chunk_is_none(reads):
 
 
 async def test_a_chunk_that_does_not_end_as_its_size_says_breaks_the_answer():
-    connection = UpstreamConnection()
-    Pipe(connection)
-    connection.send([GET], is_head_request=False)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+    connection, _ = answering(CHUNKED + b"2\r\nab\r\n")
     connection.set_sink(lambda parts, is_last: None, lambda chunk, part: None)
     connection.data_received(b"3\r\nabcde")
     with pytest.raises(AnswerCut):
         await connection.done
-
-
-async def test_a_body_without_end_is_whole_if_the_connection_ends_while_it_is_paused():
-    connection = UpstreamConnection()
-    pipe, user = Pipe(connection), User(connection)
-    user.send()
-    connection.data_received(ENDLESS)
-    connection.pause()
-    pipe.lose()
-    assert user.outcome == "whole" and connection.state is State.CLOSED
-
-
-RESPONSES = st.sampled_from(
-    [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"", True),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
-        (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
-            b"abcde",
-            True,
-        ),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", b"x", True),
-        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", b"ok", False),
-    ]
-)
-ENDLESS = b"HTTP/1.1 200 OK\r\n\r\nto the end"
-
-
-class OneConnection(RuleBasedStateMachine):
-    """Whatever a replica and a client do: each request ends once, with its own bytes or as broken, nothing is
-    ever read by nobody, and a connection that is fit for reuse is at rest."""
-
-    def __init__(self):
-        super().__init__()
-        self._looped = Looped()
-        self._looped.__enter__()
-        self.connection = UpstreamConnection()
-        self.pipe = Pipe(self.connection)
-        self.user = User(self.connection)
-        self.rest = b""
-        """Of the response that is being sent."""
-        self.body, self.keeps = b"", True
-        self.is_endless = False
-
-    def teardown(self):
-        self.connection.abort()
-        self.pipe.lose()
-        assert self.user.is_over and self.connection.state is State.CLOSED
-        self._looped.__exit__()
-
-    @precondition(lambda self: self.connection.is_reusable and self.user.is_over)
-    @rule(response=RESPONSES)
-    def send(self, response):
-        self.rest, self.body, self.keeps = response
-        self.is_endless = False
-        self.user.send()
-
-    @precondition(lambda self: self.connection.is_reusable and self.user.is_over)
-    @rule()
-    def send_for_a_body_without_end(self):
-        self.rest, self.body, self.keeps, self.is_endless = ENDLESS, b"to the end", False, True
-        self.user.send()
-
-    @precondition(lambda self: self.rest and self._can_read())
-    @rule(size=st.integers(1, 60))
-    def a_piece_comes(self, size):
-        piece, self.rest = self.rest[:size], self.rest[size:]
-        self.connection.data_received(piece)
-        if not self.rest and not self.is_endless:
-            assert self.user.is_over and self.user.outcome == "whole" and self.user.body == self.body
-            assert self.user.is_last and self.connection.is_reusable == self.keeps
-
-    @precondition(lambda self: self.rest and self._can_read() and not self.is_endless)
-    @rule(surplus=st.sampled_from([b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\ny"]))
-    def the_rest_and_more_come(self, surplus):
-        self.connection.data_received(self.rest + surplus)
-        self.rest = b""
-        assert self.user.outcome == "whole" and self.user.body == self.body
-        assert not self.connection.is_reusable
-
-    @precondition(lambda self: self._can_read() and self.connection.state in UNANSWERED_STATES)
-    @rule()
-    def garbage_comes(self):
-        before = self.user.outcome
-        self.connection.data_received(b"\x00\x00\r\n\r\n" * 9)
-        assert not before and (self.user.is_over or self.is_endless or self.rest)
-        self.rest = b""
-        self.connection.abort()
-
-    @precondition(lambda self: self._can_read() and self.connection.state is State.READY)
-    @rule()
-    def bytes_come_that_nobody_asked_for(self):
-        self.connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        assert not self.connection.is_reusable and self.pipe.is_aborted
-
-    @rule()
-    def pause(self):
-        self.connection.pause()
-
-    @rule()
-    def resume(self):
-        self.connection.resume()
-
-    @rule()
-    def abort(self):
-        self.connection.abort()
-
-    @precondition(lambda self: not self.pipe.is_lost)
-    @rule(error=st.sampled_from([None, ConnectionResetError()]))
-    def it_is_lost(self, error):
-        was, had_head = self.connection.state, self.connection.head is not None
-        is_end = self.is_endless and error is None and had_head and was in (State.ANSWERING, State.PAUSED)
-        was_over = self.user.is_over
-        self.pipe.lose(error)
-        assert self.user.is_over
-        if not was_over:
-            assert self.user.outcome == ("whole" if is_end else "AnswerCut" if had_head else "AnswerMissing")
-
-    @precondition(lambda self: self.connection.state is not State.READY)
-    @rule()
-    def it_cannot_be_used_out_of_turn(self):
-        is_gone = self.pipe.is_closing()
-        with pytest.raises(ConnectFailed if is_gone else ConnectionStateError):
-            self.connection.send([GET], is_head_request=False)
-
-    @invariant()
-    def what_is_fit_for_reuse_is_at_rest(self):
-        if self.connection.is_reusable:
-            assert self.pipe.reads and not self.pipe.is_closing()
-        if self.connection.state is State.PAUSED:
-            assert not self.pipe.reads
-        assert (self.connection.state is State.CLOSED) == self.pipe.is_lost
-        if self.connection.state is State.CLOSED:
-            assert self.user.is_over
-
-    def _can_read(self):
-        return self.pipe.reads and not self.pipe.is_closing()
-
-
-OneConnection.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
-TestOneConnection = OneConnection.TestCase
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,16 @@ async def following(server, tmp_path, **settings):
         await asyncio.gather(task, return_exceptions=True)
 
 
+@contextlib.asynccontextmanager
+async def following_one(server, tmp_path, **settings):
+    """There is one endpoint, and it is known."""
+    server.put("vllm-a", endpoint("10.0.0.1"))
+    async with following(server, tmp_path, **settings) as it:
+        await it.until(A)
+        await until(lambda: server.watches == 1)
+        yield it
+
+
 @pytest.fixture
 async def server():
     async with ApiServer().running() as running:
@@ -110,9 +120,7 @@ async def test_a_long_list_comes_in_pages(server, tmp_path):
 
 
 async def test_a_cut_watch_goes_on_where_it_was(server, tmp_path):
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
+    async with following_one(server, tmp_path) as it:
         server.bookmark()
         bookmarked = str(server.version)
         server.put("vllm-b", endpoint("10.0.0.2"))
@@ -132,10 +140,7 @@ async def test_a_cut_watch_goes_on_where_it_was(server, tmp_path):
 
 
 async def test_what_came_while_it_was_cut_off_is_told_afterwards(server, tmp_path):
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
-        await until(lambda: server.watches == 1)
+    async with following_one(server, tmp_path) as it:
         server.status = 503
         server.cut()
         await until(lambda: len(server.asked) > 5)
@@ -178,10 +183,7 @@ async def test_a_list_that_is_forgotten_between_pages_begins_anew(server, tmp_pa
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500])
 async def test_a_refusal_is_told_once_and_what_is_known_stays(server, tmp_path, caplog, status):
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
-        await until(lambda: server.watches == 1)
+    async with following_one(server, tmp_path) as it:
         server.status = status
         server.cut()
         await until(lambda: len(server.asked) > 5)
@@ -207,9 +209,7 @@ async def test_failures_are_asked_about_less_and_less_often(server, tmp_path, mo
 
 
 async def test_the_token_is_read_again(server, tmp_path):
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
+    async with following_one(server, tmp_path) as it:
         server.token = "t-2"
         (tmp_path / "token").write_text("t-2")
         server.cut()
@@ -236,10 +236,7 @@ async def test_the_token_is_read_again(server, tmp_path):
     ],
 )
 async def test_what_cannot_be_read_means_a_new_list(server, tmp_path, line):
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
-        await until(lambda: server.watches == 1)
+    async with following_one(server, tmp_path) as it:
         server.send(line)
         await until(lambda: it.discovery.lists == 2)
         assert it.all_said == [Said((A,))]
@@ -248,10 +245,7 @@ async def test_what_cannot_be_read_means_a_new_list(server, tmp_path, line):
 
 
 async def test_a_list_that_cannot_be_read_says_nothing(server, tmp_path):
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
-        await until(lambda: server.watches == 1)
+    async with following_one(server, tmp_path) as it:
         server.slices["vllm-a"]["endpoints"] = "none"
         server.forget()
         server.cut()
@@ -262,10 +256,7 @@ async def test_a_list_that_cannot_be_read_says_nothing(server, tmp_path):
 async def test_what_is_too_large_is_not_read(server, tmp_path, monkeypatch):
     monkeypatch.setattr(kubernetes, "_MAX_LINE", 100_000)
     monkeypatch.setattr(kubernetes, "_MAX_PAGE", 100_000)
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
-        await until(lambda: server.watches == 1)
+    async with following_one(server, tmp_path) as it:
         server.send(b"x" * 150_000)  # without an end
         await until(lambda: it.discovery.lists == 2)
         await until(lambda: server.watch_count() == 2)
@@ -317,9 +308,7 @@ async def test_a_watch_that_ends_at_once_is_a_failure(server, tmp_path, monkeypa
 
 
 async def test_an_api_server_that_is_away_takes_nobody_away(server, tmp_path):
-    server.put("vllm-a", endpoint("10.0.0.1"))
-    async with following(server, tmp_path) as it:
-        await it.until(A)
+    async with following_one(server, tmp_path) as it:
         port = int(server.url.rpartition(":")[2])
         await server.close()
         await asyncio.sleep(0.1)

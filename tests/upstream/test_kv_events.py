@@ -49,23 +49,6 @@ def test_other_tiers_and_groups_do_not_count():
     assert index.tokens == {"s1": 32}
 
 
-def test_what_was_applied_before_changes_nothing():
-    index = KvIndex()
-    index.apply(0, [stored(1)])
-    index.apply(1, [stored(2)])
-    index.apply(0, [stored(3)])
-    assert index.tokens == {"s1": 64} and index.next == 2
-
-
-def test_lost_batches_end_what_was_believed():
-    index = KvIndex()
-    index.apply(0, [stored(1)])
-    index.apply(3, [stored(2, 3)])
-    assert index.tokens == {"s1": 64} and index.next == 4
-    index.restart()
-    assert not index.tokens and index.next == 0
-
-
 def test_memory_is_bounded():
     index = KvIndex(max_blocks=3)
     index.apply(0, [stored(*range(10))])
