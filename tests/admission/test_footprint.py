@@ -1,6 +1,7 @@
 """What sessions hold, and what they will have grown to."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,6 +99,29 @@ def test_what_is_learned_changes_the_survival_that_was_remembered():
     for _ in range(63):
         known.saw_turn(AGENT, 1, grown=1000.0, turn_s=1.0)
     assert known.demand(AGENT, 1, 1000.0)[-1] < before[-1]
+
+
+def test_another_tenants_sessions_say_nothing_of_how_large_ours_become():
+    known = taught(turns=400)
+
+    def expected() -> list[Any]:
+        return [
+            (
+                known.demand(agent, 3, 5e3),
+                known.expected_turns(agent, 3),
+                *(of(agent) for of in (known.turn_s, known.shared, known.cycle_s)),
+            )
+            for agent in (AGENT, OTHER)
+        ]
+
+    before = expected()
+    for _ in range(100):
+        known.saw_turn(STRANGER, 3, grown=1e6, turn_s=99.0)
+        known.saw_shared(STRANGER, 9_000)
+        known.saw_cycle(STRANGER, 99.0)
+        known.saw_end(STRANGER, 3)
+        known.saw_first_prompt(STRANGER, 90_000)
+    assert expected() == before
 
 
 def test_what_was_worked_out_is_bounded_however_long_a_session_lasts():

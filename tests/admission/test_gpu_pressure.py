@@ -157,3 +157,10 @@ def test_the_hosts_memory_counts_beyond_each_replicas_own_device():
     assert gpu.capacity([A, B], host_tokens=9000) == (4000, 3000)  # they say it themselves
     gpu.engine_reported(B, EngineSignals(kv_tokens=3000))
     assert gpu.capacity([A, B], host_tokens=9000) == (4000, 9000)
+
+
+def test_of_many_sessions_less_loss_is_too_much():
+    assert loss_that_is_overload(10) == pytest.approx(0.1)
+    assert loss_that_is_overload(20) == pytest.approx(0.05)
+    assert loss_that_is_overload(1000) == 0.02
+    assert loss_that_is_overload(0) == loss_that_is_overload(3) == 0.25

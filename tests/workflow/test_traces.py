@@ -245,3 +245,7 @@ def test_a_twin_left_the_same_evidence_in_another_session():
     alike.minted, one.text = (), 6
     traces.remove_minted(alike, (7,))
     assert not traces.has_twin(other), "what else is asked alike does not count beside an id"
+
+
+def test_when_a_turn_was_heard_of_last():
+    assert turn(arrived_s=3.0).last_s == 3.0 and turn(arrived_s=3.0, ended_s=5.0).last_s == 5.0
