@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from gateway.admission.applicant import Applicant, Room, TurnOutcome
+from gateway.admission.packing import Entry
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.admission_records import WindowUpdated
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -38,6 +39,21 @@ def applicant(request: str, session: str | None, **fields) -> Applicant:
         session=SessionId(session) if session else None,
         thread=ThreadId(thread),
         **fields,
+    )
+
+
+def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, **fields) -> Entry:
+    """A session that waits for a place."""
+    return Entry(
+        session=SessionId(name),
+        tenant=TenantId(tenant),
+        agent=UNKNOWN_AGENT,
+        turn=1,
+        tokens=size,
+        size=size,
+        task_arrived_s=arrived,
+        since_s=since,
+        **{"gpu_s": 1.0, "isolated_s": 1.0, "tool_s": 1.0, **fields},
     )
 
 
@@ -131,6 +147,11 @@ class Play:
     def finish(self, session: str) -> list[str]:
         self.policy.session_over(SessionId(session), now=self.now)
         return self.let_in()
+
+    def over(self, session: str) -> list[str]:
+        """The session's turns end, and then it does; who is let in then."""
+        self.end(session)
+        return self.finish(session)
 
     def let_in(self) -> list[str]:
         entered = self.policy.let_in(now=self.now)

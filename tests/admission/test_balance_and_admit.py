@@ -119,8 +119,7 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     assert not play.is_let_in("s3", agent=1)
     play.ask("s4", agent=2)
     assert play.let_in() == ["s4"]
-    play.end("s1")
-    assert play.finish("s1") == []  # of those who gave their places back, one still has tools run
+    assert play.over("s1") == []  # of those who gave their places back, one still has tools run
     play.policy.tools_ran(SessionId("s0"), ("make",), 1.0)
     play.ask("s5", agent=1)
     assert "s2" in play.let_in()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from gateway.admission.bounds import MAX_ACCOUNTS, Asking, BoundConfig, Bounds, PriceConfig
+from gateway.admission.bounds import MAX_ACCOUNTS, Asking, BoundConfig, Bounds, PriceConfig, Reached
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent
@@ -32,8 +32,10 @@ class Play:
         self.now = NOON
         self.number = 0
 
-    def arrives(self, *, tenant="t", session="s", agent=7, model="m", reserved=None, **fields) -> list[str]:
-        """The limits that are exceeded."""
+    def reaches(
+        self, *, tenant="t", session="s", thread="1", agent=7, model="m", reserved=None, **fields
+    ) -> list[Reached]:
+        """A turn arrives; the bounds that are exceeded."""
         self.number += 1
         asking = Asking(
             request=RequestId(f"r{self.number}"),
@@ -41,12 +43,16 @@ class Play:
             agent=agent,
             model=model,
             session=SessionId(session) if session else None,
-            thread=ThreadId(f"{session}.1") if session else None,
+            thread=ThreadId(f"{session}.{thread}") if session else None,
             body_bytes=fields.pop("body_bytes", 0),
             started_s=fields.pop("started_s", NOON),
             **fields,
         )
-        return [each.limit for each in self.bounds.arrived(asking, reserved, now=self.now)]
+        return self.bounds.arrived(asking, reserved, now=self.now)
+
+    def arrives(self, **fields) -> list[str]:
+        """The limits that are exceeded."""
+        return [each.limit for each in self.reaches(**fields)]
 
     def ends(self, usage: Usage | None = USAGE, *, number: int | None = None, model="m") -> None:
         self.bounds.turn_over(RequestId(f"r{number or self.number}"), model, usage)
@@ -189,20 +195,7 @@ def test_turns_without_calls_or_results_are_no_loop():
 def test_conversations_of_a_session_do_not_repeat_one_another():
     play = Play(bound(repeats=2))
     for number in range(5):
-        asking = Asking(
-            request=RequestId(f"r{number}"),
-            tenant=TenantId("t"),
-            agent=0,
-            model=None,
-            body_bytes=0,
-            session=SessionId("s"),
-            thread=ThreadId(f"s.{number}"),
-            started_s=NOON,
-            tail=number + 1,
-            called=1,
-            brought=1,
-        )
-        assert play.bounds.arrived(asking, now=NOON) == []
+        assert play.arrives(thread=number, tail=number + 1, called=1, brought=1) == []
 
 
 # --- of a tenant, of an agent type -------------------------------------------------------------------
@@ -271,17 +264,7 @@ def test_the_severest_counts_first_and_shadows_last():
         bound(name="b", turns=1, action="behind"),
     )
     play.turn()
-    asking = Asking(
-        request=RequestId("x"),
-        tenant=TenantId("t"),
-        agent=7,
-        model=None,
-        body_bytes=0,
-        session=SessionId("s"),
-        thread=ThreadId("s.1"),
-        started_s=NOON,
-    )
-    assert [each.bound.name for each in play.bounds.arrived(asking, now=NOON)] == ["r", "b", "w", "s"]
+    assert [each.bound.name for each in play.reaches()] == ["r", "b", "w", "s"]
 
 
 # --- what is remembered ------------------------------------------------------------------------------
@@ -309,18 +292,7 @@ def test_nothing_is_left_of_a_session_that_is_over():
 def test_threads_without_end_leave_a_bounded_number():
     play = Play(bound(repeats=5))
     for number in range(500):
-        play.bounds.arrived(
-            Asking(
-                request=RequestId(f"r{number}"),
-                tenant=TenantId("t"),
-                agent=0,
-                model=None,
-                body_bytes=0,
-                session=SessionId("s"),
-                thread=ThreadId(f"s.{number}"),
-            ),
-            now=NOON,
-        )
+        play.arrives(thread=number)
     assert len(play.bounds.sessions[SessionId("s")].threads) == 32
 
 

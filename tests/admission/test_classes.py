@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.admission.classes import Ageing, ClassClaim, ClassesConfig, ServiceClass, classify
+from gateway.admission.classes import ClassClaim, ServiceClass, classify
 from gateway.domain.request import Claims
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
@@ -27,10 +27,3 @@ REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
 )
 def test_the_first_evidence_counts(claim, expected):
     assert classify(claim) == expected
-
-
-def test_who_waited_too_long_is_promoted_and_one_may_exceed_the_window():
-    ageing = Ageing(ClassesConfig(age_s=10))
-    assert ageing.due_s(5.0) == 15.0
-    assert not ageing.is_aged(5.0, now=14.9) and ageing.is_aged(5.0, now=15.0)
-    assert ageing.may_exceed_window(0) and not ageing.may_exceed_window(1)

@@ -6,32 +6,20 @@ from hypothesis import strategies as st
 
 from gateway.admission.fair_share import FairShare, FairShareConfig, urgency
 from gateway.admission.packing import Entry
-from gateway.domain.by_agent import UNKNOWN_AGENT
-from gateway.domain.ids import SessionId, TenantId
+from gateway.domain.ids import TenantId
+from tests.admission.applicants import entry
 
 A, B = TenantId("a"), TenantId("b")
 CONFIG = FairShareConfig(alpha=1.5, slack_floor=0.1)
 
 
-def task(tenant=A, *, gpu_s=10.0, isolated_s=100.0, deadline=None) -> Entry:
-    return Entry(
-        session=SessionId("s"),
-        tenant=tenant,
-        agent=UNKNOWN_AGENT,
-        turn=1,
-        tokens=1000.0,
-        size=1000.0,
-        gpu_s=gpu_s,
-        isolated_s=isolated_s,
-        task_arrived_s=0.0,
-        since_s=0.0,
-        deadline_s=deadline,
-    )
+def task(tenant=A, **fields) -> Entry:
+    return entry(tenant=tenant, **{"gpu_s": 10.0, "isolated_s": 100.0, **fields})
 
 
 def test_urgency_is_the_share_of_a_gpu_that_meets_the_deadline():
     assert urgency(CONFIG, task(), now=50.0) == pytest.approx(10 / 100)  # alpha × isolated = 150
-    assert urgency(CONFIG, task(deadline=70.0), now=50.0) == pytest.approx(10 / 20)
+    assert urgency(CONFIG, task(deadline_s=70.0), now=50.0) == pytest.approx(10 / 20)
 
 
 def test_slack_has_a_floor():
@@ -54,7 +42,7 @@ def test_weights_and_urgency_count():
     fair.hold(B, 1.0)
     assert fair.rank(A) < fair.rank(B)
     assert fair.is_due(now=0.0)
-    fair.refresh([task(B, gpu_s=100.0, deadline=1.0)], now=0.0)
+    fair.refresh([task(B, gpu_s=100.0, deadline_s=1.0)], now=0.0)
     assert not fair.is_due(now=0.09) and fair.is_due(now=0.1)
     assert fair.entitlement(B) == 2.0 and fair.entitlement(A) == 4.0
     assert fair.rank(B) < fair.rank(A)
@@ -106,7 +94,7 @@ def test_who_holds_a_session_more_than_its_share_holds_too_much():
 @given(st.integers(1, 400), st.floats(0.1, 1e6))
 def test_many_urgent_tasks_double_an_entitlement_at_most(count, gpu_s):
     fair = FairShare(CONFIG)
-    fair.refresh([task(A, gpu_s=gpu_s, deadline=0.0)] * count, now=0.0)
+    fair.refresh([task(A, gpu_s=gpu_s, deadline_s=0.0)] * count, now=0.0)
     assert 1.0 <= fair.entitlement(A) <= 2.0
     assert fair.entitlement(B) == 1.0
 
@@ -115,7 +103,7 @@ def test_who_opens_more_tasks_is_entitled_to_no_more():
     fair = FairShare(CONFIG)
     fair.refresh([task(A)] * 20 + [task(B)], now=50.0)
     assert fair.entitlement(A) == pytest.approx(fair.entitlement(B)) == pytest.approx(1.1)
-    fair.refresh([task(A), task(B, deadline=51.0)], now=50.0)
+    fair.refresh([task(A), task(B, deadline_s=51.0)], now=50.0)
     assert fair.entitlement(B) == 2.0 > fair.entitlement(A), "what counts is how urgent they are"
 
 

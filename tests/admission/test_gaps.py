@@ -3,8 +3,6 @@
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.admission.gaps import Gap, Gaps, GapsConfig
 from gateway.domain.by_agent import AgentKey
@@ -74,31 +72,6 @@ def test_who_is_back_was_no_end():
             gaps.was_no_end(AGENT, Gap.TOOL)
         gaps.saw_return(AGENT, Gap.TOOL, length_s)
     assert gaps.limit_s(AGENT, Gap.TOOL) > 90, "all came back, so nobody is given up"
-
-
-LESSONS = st.lists(st.tuples(st.sampled_from(["back", "end", "no end"]), st.floats(0, 1e6)), max_size=40)
-
-
-def learn(gaps: Gaps, agent: AgentKey, lessons: list[tuple[str, float]]) -> None:
-    for what, length_s in lessons:
-        match what:
-            case "back":
-                gaps.saw_return(agent, Gap.TOOL, length_s)
-            case "end":
-                gaps.saw_end(agent, Gap.TOOL)
-            case _:
-                gaps.was_no_end(agent, Gap.TOOL)
-
-
-@given(LESSONS, LESSONS)
-def test_another_tenants_sessions_say_nothing_of_how_long_to_wait(ours, theirs):
-    alone, beside = Gaps(CONFIG), Gaps(CONFIG)
-    learn(alone, AGENT, ours)
-    learn(beside, AgentKey(TenantId("other"), AGENT.agent_type), theirs)
-    learn(beside, AGENT, ours)
-    for agent in (AGENT, AGENT._replace(agent_type=2)):
-        assert beside.limit_s(agent, Gap.TOOL) == alone.limit_s(agent, Gap.TOOL)
-        assert beside.tool_s(agent) == alone.tool_s(agent)
 
 
 def test_after_a_plain_answer_a_place_is_kept_for_as_long_as_it_is_worth():

@@ -162,6 +162,5 @@ def test_the_hosts_memory_counts_beyond_each_replicas_own_device():
 def test_of_many_sessions_less_loss_is_too_much():
     assert loss_that_is_overload(10) == pytest.approx(0.1)
     assert loss_that_is_overload(20) == pytest.approx(0.05)
-    assert (
-        loss_that_is_overload(1000) == 0.02 and loss_that_is_overload(0) == loss_that_is_overload(3) == 0.25
-    )
+    assert loss_that_is_overload(1000) == 0.02
+    assert loss_that_is_overload(0) == loss_that_is_overload(3) == 0.25

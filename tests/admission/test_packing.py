@@ -15,30 +15,13 @@ from gateway.admission.packing import (
     choose_regime,
     first_that_fits,
 )
-from gateway.domain.by_agent import UNKNOWN_AGENT
-from gateway.domain.ids import SessionId, TenantId
+from gateway.domain.ids import SessionId
+from tests.admission.applicants import entry
 from tests.examples import examples
 
 CONFIG = PackingConfig(starved_s=100.0, patience=3.0)
 SMALLEST = PackingConfig(order="smallest", starved_s=100.0, patience=3.0)
 BY_ARRIVAL = PackingConfig(order="arrival")
-
-
-def entry(name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=False, isolated_s=1.0) -> Entry:
-    return Entry(
-        session=SessionId(name),
-        tenant=TenantId("t"),
-        agent=UNKNOWN_AGENT,
-        turn=1,
-        tokens=size,
-        size=size,
-        gpu_s=1.0,
-        isolated_s=isolated_s,
-        tool_s=tool_s,
-        task_arrived_s=arrived,
-        since_s=since,
-        is_warm=warm,
-    )
 
 
 def queue(*entries: Entry, config=CONFIG) -> TenantQueue:
@@ -101,11 +84,11 @@ def test_the_newest_is_first_while_it_can_still_be_quick():
 
 
 def test_who_was_in_before_is_first():
-    assert order(queue(entry("a", size=1), entry("b", size=900, arrived=5, warm=True))) == "ba"
+    assert order(queue(entry("a", size=1), entry("b", size=900, arrived=5, is_warm=True))) == "ba"
 
 
 def test_nobody_passes_one_that_starves():
-    waiting = [entry("a", size=9000, since=0), entry("b", size=1, since=99, warm=True)]
+    waiting = [entry("a", size=9000, since=0), entry("b", size=1, since=99, is_warm=True)]
     assert order(queue(*waiting), now=99) == "ba"
     assert order(queue(*waiting), now=100) == "ab"
     assert order(queue(*waiting), now=100, starves_after_s=150) == "ba"  # everybody waits long
@@ -148,7 +131,7 @@ class Queues(RuleBasedStateMachine):
         self.count += 1
         name = f"s{self.count}"
         self.oracle[name] = entry(
-            name, size=size, tool_s=tool_s, arrived=-self.count, since=self.count, warm=warm
+            name, size=size, tool_s=tool_s, arrived=-self.count, since=self.count, is_warm=warm
         )
         self.queue.put(self.oracle[name])
 

@@ -120,14 +120,6 @@ def test_a_session_takes_as_many_places_as_it_runs_turns_at_once():
     assert here.count == 0
 
 
-def test_a_session_with_a_live_turn_keeps_its_place():
-    here, each = places(), member()
-    here.enter(each, now=0.0)
-    here.turn_began(each, now=0.0)
-    with pytest.raises(AssertionError):
-        here.release(each)
-
-
 class Comings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()

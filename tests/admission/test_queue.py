@@ -6,8 +6,8 @@ from gateway.admission.classes import Ageing, ClassesConfig, ServiceClass
 from gateway.admission.fair_share import FairShare, FairShareConfig
 from gateway.admission.packing import Entry, PackingConfig, Regime
 from gateway.admission.queue import SessionQueue
-from gateway.domain.by_agent import UNKNOWN_AGENT
 from gateway.domain.ids import SessionId, TenantId
+from tests.admission import applicants
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
 numbers = itertools.count()
@@ -20,19 +20,8 @@ def make(**packing) -> tuple[SessionQueue, FairShare]:
     ), fair
 
 
-def entry(name: str, tenant="t", *, size=1000.0, since=0.0) -> Entry:
-    return Entry(
-        session=SessionId(name),
-        tenant=TenantId(tenant),
-        agent=UNKNOWN_AGENT,
-        turn=1,
-        tokens=size,
-        size=size,
-        gpu_s=1.0,
-        isolated_s=1.0,
-        task_arrived_s=float(next(numbers)),
-        since_s=since,
-    )
+def entry(name: str, tenant="t", **fields) -> Entry:
+    return applicants.entry(name, tenant, arrived=float(next(numbers)), **fields)
 
 
 def names(queue: SessionQueue, *, now=0.0, regime=Regime.NORMAL, may=lambda tenant: True) -> str:

@@ -9,13 +9,6 @@ from gateway.domain.ids import TenantId
 T, U = TenantId("t"), TenantId("u")
 
 
-def test_sessions_are_counted_by_the_caller():
-    quotas = Quotas({T: Quota(max_sessions=2), U: Quota()})
-    assert quotas.may_hold(T, 1) and not quotas.may_hold(T, 2)
-    assert quotas.may_hold(U, 1000) and quotas.may_hold(TenantId("new"), 1000)
-    assert not quotas
-
-
 def test_tokens_come_back_over_the_minute():
     quotas = Quotas({T: Quota(tokens_per_minute=600)})
     assert quotas

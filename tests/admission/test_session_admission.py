@@ -65,15 +65,6 @@ def test_a_session_keeps_its_place_between_its_turns():
     assert play.end("s1") == [] and play.finish("s1") == ["s2"]
 
 
-def test_continuations_never_queue_behind_new_ones():
-    play = capped(2)
-    assert play.is_let_in("s1") and play.is_let_in("s2")
-    for number in range(3, 50):
-        assert not play.is_let_in(f"s{number}")
-    play.end("s1")
-    assert play.is_let_in("s1")
-
-
 def test_an_idle_session_gives_its_place_back_and_comes_back_before_others():
     play = capped(1)
     play.is_let_in("s1")
@@ -82,8 +73,7 @@ def test_an_idle_session_gives_its_place_back_and_comes_back_before_others():
     assert play.later(20.0) == ["s2"]  # long before, by liveness
     play.is_let_in("s3", task_arrived_s=0.0)
     assert play.ask("s1") == Wait(reason=WaitReason.BEHIND_OTHERS)
-    play.end("s2")
-    assert play.finish("s2") == ["s1"]
+    assert play.over("s2") == ["s1"]
 
 
 def test_all_turns_of_a_session_enter_with_it():
@@ -91,8 +81,7 @@ def test_all_turns_of_a_session_enter_with_it():
     play.is_let_in("s1")
     for _ in range(3):
         play.ask("s2")
-    play.end("s1")
-    assert play.finish("s1") == ["s2", "s2", "s2"]
+    assert play.over("s1") == ["s2", "s2", "s2"]
     assert play.pool.places.members[SessionId("s2")].live == 3
 
 
@@ -100,8 +89,7 @@ def test_sessions_are_told_apart_by_pool():
     play = capped(1)
     assert play.is_let_in("s1") and play.is_let_in("s1", pool="other")
     assert play.is_let_in("s2", pool="third") and not play.is_let_in("s2")
-    play.end("s1")
-    assert play.finish("s1") == ["s2"]
+    assert play.over("s1") == ["s2"]
 
 
 # --- classes ---------------------------------------------------------------------------------------
@@ -118,8 +106,7 @@ def test_a_class_is_stated_by_who_may_or_comes_with_the_key():
     play.is_let_in("t2", claims=urgent, tenant="t")
     members = play.pool.places.members
     assert members[SessionId("u1")].deadline_s == 1030.0 and members[SessionId("t2")].deadline_s is None
-    play.end("s1")
-    assert play.finish("s1") == ["u1"]
+    assert play.over("s1") == ["u1"]
 
 
 @pytest.mark.parametrize("claims", [Claims(service_class="proactive"), Claims(service_tier="flex")])
@@ -135,8 +122,7 @@ def test_where_there_are_no_tenants_everybody_is_believed():
     play.is_let_in("b1", claims=Claims(service_tier="flex", deadline_s=5.0))
     play.is_let_in("p1")
     assert play.pool.places.members[SessionId("b1")].deadline_s == 1005.0
-    play.end("s1")
-    assert play.finish("s1") == ["p1"]
+    assert play.over("s1") == ["p1"]
 
 
 def test_who_ever_spoke_for_a_person_stays_reactive_and_the_newest_deadline_counts():
@@ -163,17 +149,6 @@ def test_a_guest_stays_where_there_is_room_by_then():
     play.finish("parent")
     play.end("sub-agent")
     assert play.pool.places.above == 0 and play.is_let_in("sub-agent")
-
-
-def test_reactive_before_proactive():
-    play = capped(1)
-    play.is_let_in("s1")
-    play.is_let_in("b1", background=True)
-    play.is_let_in("s2")
-    play.end("s1")
-    assert play.finish("s1") == ["s2"]
-    play.end("s2")
-    assert play.finish("s2") == ["b1"]
 
 
 # --- KV --------------------------------------------------------------------------------------------
@@ -285,8 +260,7 @@ def test_a_tenant_alone_may_hold_what_there_is():
     flood(play, 160, taken_s=2.0, alone_s=1.0)
     assert in_by_tenant(play)["flood"] < 10
     for name in ("u1", "v1"):
-        play.end(name)
-        play.finish(name)
+        play.over(name)
     play.later(1.0)
     assert all(play.is_let_in(f"flood-{number}", tenant="flood") for number in range(10))
     assert in_by_tenant(play) == {"flood": 10} and not play.waiting
@@ -379,17 +353,6 @@ def test_who_waits_for_slow_tools_is_not_gone():
 # --- tenants ---------------------------------------------------------------------------------------
 
 
-def test_the_tenant_that_holds_least_is_next():
-    play = capped(3)
-    for number in range(3):
-        play.is_let_in(f"t{number}", tenant="t")
-    for number in range(3, 9):
-        play.is_let_in(f"t{number}", tenant="t")
-    play.is_let_in("u0", tenant="u")
-    play.end("t0")
-    assert play.finish("t0") == ["u0"]
-
-
 def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
     play = capped(8)
     for number in range(8):
@@ -404,8 +367,7 @@ def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
     assert play.later(0.3) == ["u1"]  # a session that rests gives its place at once
     assert play.ask("t6", tenant="t").reason is WaitReason.WINDOW_FULL
     assert play.later(1.0) == []  # 6 and 2; t7 waits in vain for the places of its own tenant
-    play.end("t0")
-    assert play.finish("t0") == ["t6"]
+    assert play.over("t0") == ["t6"]
 
 
 def test_a_session_of_many_threads_weighs_what_it_runs_at_once():
@@ -478,8 +440,7 @@ def test_a_client_that_leaves_frees_its_place_in_the_queue():
     play.is_let_in("s3")
     play.leave("s2")
     assert len(play.pool.queue) == 1
-    play.end("s1")
-    assert play.finish("s1") == ["s3"]
+    assert play.over("s1") == ["s3"]
     play.leave("s2")
 
 
@@ -493,8 +454,7 @@ def test_a_retry_finds_its_rank_again():
     play.leave("early")  # it was refused, and told to come again
     play.now += 10
     play.is_let_in("early", edge=Edge.RETRIES)
-    play.end("s1")
-    assert play.finish("s1") == ["early"]
+    assert play.over("s1") == ["early"]
 
 
 def test_who_gave_up_and_comes_back_much_later_has_no_rank_from_then():
@@ -506,8 +466,7 @@ def test_who_gave_up_and_comes_back_much_later_has_no_rank_from_then():
     play.leave("early")
     play.now += 3_600
     play.is_let_in("early")
-    play.end("s1")
-    assert play.finish("s1") == ["late"]
+    assert play.over("s1") == ["late"]
 
 
 def test_turns_that_failed_are_no_turns():
@@ -580,8 +539,7 @@ def test_who_came_back_after_all_was_not_gone():
     member = play.pool.places.members[SessionId("s1")]
     assert member.counted_gone and not member.is_in
     assert play.pool.footprints.end_chance(OF_T, 1) > before
-    play.end("s2")
-    play.finish("s2")
+    play.over("s2")
     both_gone = play.pool.footprints.end_chance(OF_T, 1)
     play.is_let_in("s1")
     assert not member.counted_gone
@@ -598,8 +556,7 @@ def test_a_wait_for_a_place_is_no_part_of_a_cycle():
     play.now += 4.0
     assert not play.is_let_in("s1")
     play.now += 390.0
-    play.end("s2")
-    assert play.finish("s2") == ["s1"]
+    assert play.over("s2") == ["s1"]
     assert play.pool.limits.cycle_s.mean(0.0, 1e-9) == pytest.approx(9.0), "from one turn to the next"
     assert play.pool.footprints.cycle_s(OF_T) == pytest.approx(4.5), "of one, and as much as none"
 
@@ -615,13 +572,11 @@ def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with
             assert not play.is_let_in(name)
             play.later(50.0)
             was_given_up = True
-            play.end("x")
-            assert play.finish("x") == [name]
+            assert play.over("x") == [name]
         else:
             play.leave("x")
             assert play.is_let_in(name)
-        play.end(name)
-        play.finish(name)
+        play.over(name)
     limit_s = play.pool.gaps.limit_s(OF_T, Gap.TOOL)
     assert was_given_up and limit_s >= 90, "nobody was gone"
     assert limit_s <= 130, "to wait for a place is no silence"
@@ -643,17 +598,6 @@ def test_a_host_tier_counts_where_it_is_stated_or_set():
     play = Play(host_kv_tokens=4000).has(kv_tokens=1000)
     assert play.pool.window.budget == pytest.approx(0.9 * 4000)
     assert answered().was_answered
-
-
-def test_in_its_window_a_fifo_may_be_asked_for():
-    play = capped(1, packing={"order": "arrival"})
-    play.is_let_in("s1")
-    play.is_let_in("big", body_bytes=1_000_000)
-    play.now += 1
-    play.is_let_in("small", body_bytes=10)
-    play.end("s1")
-    assert play.finish("s1") == ["big"]
-    assert U
 
 
 def test_of_a_burst_no_more_enter_than_will_fit():
@@ -850,8 +794,7 @@ def test_an_entry_is_said_once_with_what_is_in_by_then_and_how_long_it_waited():
     play.ask("s1")
     play.ask("s2")
     play.now += 3.0
-    play.end("s1")
-    play.finish("s1")
+    play.over("s1")
     entered = [each for each in play.said() if isinstance(each, SessionAdmitted)]
     assert [(each.session, each.waited_ms, each.admitted) for each in entered] == [
         ("s1", 0.0, 1),

@@ -38,12 +38,6 @@ def test_turns_enter_and_leave():
         room.leave(RequestId("r2"))
 
 
-def test_a_turn_enters_once():
-    room = room_with(turn("r1"))
-    with pytest.raises(AssertionError):
-        room.enter(turn("r1"))
-
-
 def test_of_each_lane_the_first_in_order_of_arrival():
     room = room_with(turn("r3", arrived_s=3), turn("r1", HOME, arrived_s=1), turn("r4", arrived_s=4))
     assert first(room) == ["r1", "r3"]

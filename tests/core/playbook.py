@@ -29,7 +29,7 @@ from gateway.core.commands import (
 )
 from gateway.core.coordinator import Coordinator
 from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
-from gateway.domain.fleet import ReplicaFacts, ReplicaLoad
+from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
@@ -128,6 +128,15 @@ class Playbook:
         """The next decision, for a closer look."""
         return self.decisions.pop(0)
 
+    def arrives(self, request: str, tenant: str = "t", **fields: Any) -> Dispatch | Refuse:
+        """What is decided of a request."""
+        return (self >> arrived(request, tenant, **fields)).take()
+
+    def begins(self, request: str, tenant: str = "t", **fields: Any) -> "Playbook":
+        """A request arrives, is sent, and its answer begins."""
+        self.arrives(request, tenant, **fields)
+        return self >> started(request)
+
     def seen(self, kind: type[Record]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
 
@@ -216,8 +225,12 @@ def failed(
     return ev.AttemptFailed(RequestId(request), "refused", was_sent, timed_out, resends)
 
 
-def up(replica: str, *, pool: str = "pool", models: tuple[str, ...] = ()) -> ev.ReplicaCameUp:
-    return ev.ReplicaCameUp(ReplicaFacts(id=ReplicaId(replica), pool=PoolId(pool), models=models))
+def up(
+    replica: str, *, pool: str = "pool", models: tuple[str, ...] = (), follows_hints: bool = False
+) -> ev.ReplicaCameUp:
+    abilities = Abilities(turnpike_hints=follows_hints)
+    facts = ReplicaFacts(id=ReplicaId(replica), pool=PoolId(pool), models=models, abilities=abilities)
+    return ev.ReplicaCameUp(facts)
 
 
 def down(replica: str) -> ev.ReplicaWentDown:

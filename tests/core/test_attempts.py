@@ -38,13 +38,6 @@ def test_an_answer_may_end_badly(end, outcome):
     assert not play.brain.live
 
 
-def test_a_client_may_leave_before_the_answer_begins():
-    play = Playbook()
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> left("r1") << nothing
-    assert not play.brain.live
-
-
 def test_an_attempt_cannot_fail_once_the_answer_began():
     play = Playbook(replicas="a b")
     play >> arrived("r1") << dispatch("r1", to="a")
@@ -121,22 +114,13 @@ def test_a_failed_attempt_may_have_to_wait_for_the_next():
     play >> left("r2") << dispatch("r1", to="b", because=RETRY)
 
 
-def test_a_client_may_leave_the_waiting_room():
-    play = Playbook(max_running_per_replica=1)
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> arrived("r2") >> left("r2") << nothing
-    assert len(play.brain.waiting_room) == 0
-
-
 def test_an_answer_that_came_at_once_leaves_the_same_records_as_one_that_came_bit_by_bit():
     def told(*events):
         play = Playbook()
-        play >> arrived("r1")
-        play.take()
+        play.arrives("r1")
         for event in events:
             play >> event
-        play >> arrived("r2", tool_result_ids=("c1",), echoed_ids=("c1",), state_ids=("s1",))
-        session = play.take().session
+        session = play.arrives("r2", tool_result_ids=("c1",), echoed_ids=("c1",), state_ids=("s1",)).session
         assert session is not None and session.source in (SessionSource.CALL_ID, SessionSource.STATE_ID)
         return play.records
 
@@ -150,8 +134,6 @@ def test_an_answer_that_came_at_once_leaves_the_same_records_as_one_that_came_bi
 
 def test_an_answer_cannot_come_at_once_after_it_began():
     play = Playbook()
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1")
+    play.begins("r1")
     with pytest.raises(LifecycleError):
         _ = play >> at_once("r1")

@@ -69,8 +69,7 @@ def test_who_is_beyond_its_bound_is_refused_and_others_are_not():
 def test_a_refusal_says_what_was_reached():
     play = bounded(turns=1)
     turn(play, "r1")
-    play >> arrived("r2", explicit=stated("x"))
-    command = play.take()
+    command = play.arrives("r2", explicit=stated("x"))
     assert isinstance(command, Refuse)
     assert command.bound == "b turns"
     assert command.refusal.message == "This session has reached the bound `b`: 1 turns."
@@ -81,8 +80,7 @@ def test_a_refusal_says_what_was_reached():
 def test_who_is_warned_or_only_watched_goes_on(action, shadow):
     play = bounded(turns=1, action=action, shadow=shadow)
     turn(play, "r1")
-    play >> arrived("r2", explicit=stated("x"))
-    command = play.take()
+    command = play.arrives("r2", explicit=stated("x"))
     assert isinstance(command, Dispatch)
     assert command.placement.replica == "a"
     assert command.bound == (None if shadow else "b turns")
@@ -179,8 +177,7 @@ def test_a_days_bound_is_of_all_sessions():
     play = Playbook(tenants=TENANTS, bounds=[{"name": "b", "of": "tenant", "per": "day", "turns": 2}])
     turn(play, "r1", "x")
     turn(play, "r2", "y")
-    play >> arrived("r3", explicit=stated("z"))
-    command = play.take()
+    command = play.arrives("r3", explicit=stated("z"))
     assert isinstance(command, Refuse)
     assert command.refusal.message == "This key has reached the bound `b` this day: 2 turns."
 

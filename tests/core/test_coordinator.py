@@ -23,7 +23,6 @@ from tests.core.playbook import (
     left,
     nothing,
     refuse,
-    session_finished,
     started,
     state_minted,
     stated,
@@ -60,10 +59,8 @@ def test_a_turn_runs_and_ends():
 
 def test_requests_that_are_no_turns_have_no_session():
     play = Playbook()
-    play >> arrived("r1", work=Work.POOL)
-    assert play.take().session is None
-    play >> arrived("r2", is_relayed=True)
-    assert play.take().session is None
+    assert play.arrives("r1", work=Work.POOL).session is None
+    assert play.arrives("r2", is_relayed=True).session is None
     assert len(play.brain.sessions.sessions) == 0
 
 
@@ -103,12 +100,15 @@ def test_a_draining_gateway_takes_nothing_new_and_finishes_the_rest():
 
 def test_a_model_that_no_pool_serves():
     play = Playbook(replicas="", pools=({"name": "one", "models": ["m1"]}, {"name": "two", "models": ["m2"]}))
-    play >> up("a", pool="one") >> arrived("r1", model="m3") << refuse("r1", RefusalReason.UNKNOWN_MODEL)
+    refused: Any = (play >> up("a", pool="one")).arrives("r1", model="m3")
+    assert refused.refusal.reason is RefusalReason.UNKNOWN_MODEL and "m3" in refused.refusal.message
 
 
 def test_no_replica_is_up():
     play = Playbook(replicas="")
-    play >> arrived("r1") << refuse("r1", RefusalReason.NO_REPLICA)
+    play >> arrived("r1", "tenant") << refuse("r1", RefusalReason.NO_REPLICA)
+    (refused,) = play.seen(rec.Refused)
+    assert (refused.turn, refused.tenant, refused.waited_ms) == ("r1", "tenant", 0)
 
 
 def test_state_that_was_not_seen_being_minted():
@@ -122,7 +122,8 @@ def test_one_known_state_opens_no_door_to_an_unknown_one():
     play = Playbook(tenants_have_keys=True)
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
-    play >> arrived("r2", state_ids=("resp_1", "item_x")) << refuse("r2", RefusalReason.STATE_NOT_FOUND)
+    refused: Any = play.arrives("r2", state_ids=("resp_1", "item_x"))
+    assert refused.refusal.reason is RefusalReason.STATE_NOT_FOUND and "item_x" in refused.refusal.message
     play >> arrived("r3", state_ids=("resp_1",)) << dispatch("r3", to="a", because=HOME)
     play >> arrived("r4", "other", state_ids=("resp_1",)) << refuse("r4", RefusalReason.STATE_NOT_FOUND)
 
@@ -183,25 +184,6 @@ def test_waiting_ends_at_the_deadline_and_clients_come_back_at_different_times()
     assert [each.refusal.reason for each in refused] == [RefusalReason.QUEUE_TIMEOUT] * 2
     assert refused[0].refusal.retry_after_s != refused[1].refusal.retry_after_s
     assert refused[0].waited_s == 5
-
-
-def test_sessions_expire_by_the_timer():
-    play = Playbook(sessions={"idle_s": 60})
-    assert play.brain.next_deadline_s() is None
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> started("r1") >> finished("r1")
-    play.later(60)
-    assert play.seen(rec.SessionEnded)[0].reason == "idle"
-    assert play.brain.next_deadline_s() is None
-
-
-def test_a_session_is_ended_by_whoever_may():
-    play = Playbook()
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> started("r1") >> call_seen("r1", "c1") >> finished("r1", "c1")
-    play >> session_finished(play.session.id) << nothing
-    assert play.seen(rec.SessionEnded)[0].reason == "finished"
-    assert [num.active for num in play.seen(rec.ToolNum)] == [1, 0]
 
 
 def test_a_refused_final_turn_does_not_end_its_session():

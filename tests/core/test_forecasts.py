@@ -163,14 +163,6 @@ def test_a_profile_is_believed_at_first(shipped: Profile):
     assert found.first_token_p90_ms / found.first_token_ms < guess.first_token_p90_ms / guess.first_token_ms
 
 
-def test_what_admission_and_placement_may_ask(shipped: Profile):
-    asked = Forecasts({A: shipped})
-    alone_s = asked.completion_s(
-        A, TurnWork(new_tokens=1_000, cached_tokens=4_000, output_tokens=100), now=0.0
-    )
-    assert asked.turn_s(A, 1_000, 4_000, 100) == pytest.approx(alone_s)
-
-
 def test_what_computing_takes_is_said_with_experience(shipped: Profile):
     play = Playbook()
     computed = Usage(prompt_tokens=9_000, cached_tokens=1_000)
@@ -308,8 +300,7 @@ def test_late_turns_speak_against_a_replica_once_enough_was_seen_of_it(turns, is
 
 def asked(play: Playbook, request: str) -> tuple[str, str]:
     """And where it was sent."""
-    _ = play >> arrived(request, body_bytes=10_000, stream=True)
-    decision = play.take()
+    decision = play.arrives(request, body_bytes=10_000, stream=True)
     assert isinstance(decision, Dispatch)
     return request, decision.placement.replica
 
@@ -321,17 +312,20 @@ def answered(play: Playbook, sent: list[tuple[str, str]]) -> None:
         _ = play >> started(request) >> first_token(request) >> finished(request, usage=told)
 
 
+def finds(play: Playbook, number: int, found: int) -> int:
+    """A conversation goes on, and finds so much in the cache; how much was expected."""
+    request, tokens = f"r{number}", 3_000 + 500 * number
+    _ = play.begins(request, body_bytes=4 * tokens, stream=True, explicit=stated("s", thread="t"))
+    usage = Usage(prompt_tokens=tokens, cached_tokens=found, output_tokens=50)
+    _ = play >> first_token(request) >> finished(request, usage=usage)
+    return play.seen(rec.GpuSubmit)[-1].expected.cached_tokens
+
+
 def test_hits_that_never_come_are_not_expected_for_ever():
     """A system prompt that changes each turn: what is cached ends where it does."""
     play = Playbook()
     for number in range(12):
-        request, tokens = f"r{number}", 3_000 + 500 * number
-        play >> arrived(request, body_bytes=4 * tokens, stream=True, explicit=stated("s", thread="t"))
-        play.take()
-        expected = play.seen(rec.GpuSubmit)[-1].expected.cached_tokens
-        found = 1_350 if number else 0
-        usage = Usage(prompt_tokens=tokens, cached_tokens=found, output_tokens=50)
-        _ = play >> started(request) >> first_token(request) >> finished(request, usage=usage)
+        expected = finds(play, number, 1_350 if number else 0)
         if number > 3:
             assert expected == pytest.approx(1_350, rel=0.35)
         play.now += 1.0
@@ -339,10 +333,5 @@ def test_hits_that_never_come_are_not_expected_for_ever():
 
 def test_one_miss_is_no_rule():
     play = Playbook()
-    for number, found in enumerate((0, 3_050, 0, 4_050)):
-        request, tokens = f"r{number}", 3_000 + 500 * number
-        play >> arrived(request, body_bytes=4 * tokens, stream=True, explicit=stated("s", thread="t"))
-        play.take()
-        usage = Usage(prompt_tokens=tokens, cached_tokens=found, output_tokens=50)
-        _ = play >> started(request) >> first_token(request) >> finished(request, usage=usage)
-    assert play.seen(rec.GpuSubmit)[-1].expected.cached_tokens == 4_050
+    expected = [finds(play, number, found) for number, found in enumerate((0, 3_050, 0, 4_050))]
+    assert expected[-1] == 4_050

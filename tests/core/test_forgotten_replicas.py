@@ -1,8 +1,6 @@
 """Fleets that scale give every replica another name: what is known of one goes when it goes."""
 
-import gc
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
 from typing import Any
 
 import msgspec
@@ -26,6 +24,7 @@ from tests.core.playbook import (
     stated,
     up,
 )
+from tests.reachable import reachable
 
 SAID = Transcript(agent=7)
 USAGE = Usage(prompt_tokens=1_000, cached_tokens=0, output_tokens=10)
@@ -33,15 +32,7 @@ USAGE = Usage(prompt_tokens=1_000, cached_tokens=0, output_tokens=10)
 
 def keyed_by(name: str, root: object) -> Iterator[dict[Any, Any] | set[Any]]:
     """Every table that `root` leads to and that has an entry of that name."""
-    seen, found = set(), [root]
-    while found:
-        each = found.pop()
-        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType):
-            continue
-        seen.add(id(each))
-        if isinstance(each, dict | set) and name in each:
-            yield each
-        found += gc.get_referents(each)
+    return (each for each in reachable(root) if isinstance(each, dict | set) and name in each)
 
 
 class Fleet(Playbook):
@@ -52,8 +43,7 @@ class Fleet(Playbook):
         _ = self >> up("stays")
 
     def answers(self, request: str, **fields: Any) -> ReplicaId:
-        _ = self >> arrived(request, transcript=SAID, body_bytes=4_000, stream=True, **fields)
-        command = self.take()
+        command = self.arrives(request, transcript=SAID, body_bytes=4_000, stream=True, **fields)
         assert isinstance(command, Dispatch)
         _ = self >> started(request) >> first_token(request)
         self.now += 1.0

@@ -53,7 +53,6 @@ def test_time_in_the_waiting_room_is_told():
     play.now += 2
     play >> left("r1")
     assert play.take().waited_s == 2
-    assert play.seen(rec.TurnWaited)[0].waiting == 1
     assert [routed.waited_ms for routed in play.seen(rec.Routed)] == [0, 2000]
 
 
@@ -63,6 +62,7 @@ def test_a_new_replica_takes_in_as_many_as_it_may():
         play >> arrived(request) << dispatch(request, to="a")
     for request in ("r3", "r4", "r5"):
         play >> arrived(request) << nothing
+    assert [waited.waiting for waited in play.seen(rec.TurnWaited)] == [1, 2, 3]
     play >> up("b") << dispatch("r3", to="b") << dispatch("r4", to="b") << nothing
 
 
@@ -127,21 +127,6 @@ def test_light_work_never_waits(work):
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> arrived("r2", work=work) << dispatch("r2", to="a")
     play >> down("a") >> arrived("r3", work=work) << refuse("r3", RefusalReason.NO_REPLICA)
-
-
-def test_a_full_waiting_room():
-    play = Playbook(max_running_per_replica=1, max_waiting=1)
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> arrived("r2") << nothing
-    play >> arrived("r3") << refuse("r3", RefusalReason.QUEUE_FULL)
-
-
-def test_a_retry_says_so():
-    play = Playbook(replicas="a b")
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> failed("r1")
-    play << dispatch("r1", to="b", because=RETRY)
-    assert [submit.attempt for submit in play.seen(rec.GpuSubmit)] == [1, 2]
 
 
 def test_filling_a_place_does_not_look_at_everybody_who_waits(monkeypatch):
@@ -275,13 +260,10 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
         trickle={"moving_at_once": 1},
     )
     for name in ("s1", "s2", "s3"):
-        play >> arrived(name, explicit=stated(name))
-        play.take()
-        play >> started(name) >> finished(name, "call")
+        play.begins(name, explicit=stated(name)) >> finished(name, "call")
     play >> up("b") >> down("a")
     for name in ("n1", "n2", "n3"):
-        play >> arrived(name)
-        play.take()
+        play.arrives(name)
     for name in ("s1", "s2", "s3"):
         play >> arrived(f"{name}-again", explicit=stated(name), body_bytes=100_000) << nothing
     play >> left("n1")
@@ -300,12 +282,9 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
 def test_who_waits_to_be_moved_and_loses_the_others_too_moves_to_whoever_comes():
     play = Playbook(replicas="a", have_homes=True, trickle={"moving_at_once": 1})
     for name in ("s1", "s2"):
-        play >> arrived(name, explicit=stated(name))
-        play.take()
-        play >> started(name) >> finished(name, "call")
+        play.begins(name, explicit=stated(name)) >> finished(name, "call")
     play >> up("b") >> down("a")
-    play >> arrived("s1-again", explicit=stated("s1"), body_bytes=100_000)
-    assert play.take().request == "s1-again"
+    assert play.arrives("s1-again", explicit=stated("s1"), body_bytes=100_000).request == "s1-again"
     play >> arrived("s2-again", explicit=stated("s2"), body_bytes=100_000) << nothing
     play >> down("b") >> left("s1-again") << nothing
     play >> up("c")

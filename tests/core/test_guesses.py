@@ -44,14 +44,12 @@ def _tell(heard: list[tuple[str, str]], name: str, pass_on: Any, *given: Any, **
 
 def canned(world: World) -> Any:
     """Somebody is greeted; a stranger's history holds the same greeting."""
-    owner = world.ask([user("hi")], tools=None)
-    world.answer(owner, GREETING)
+    owner = world.answered([user("hi")], GREETING, tools=None)
     return owner, [user("hi"), said(GREETING), user("My flight was cancelled")], {"tools": None}
 
 
 def counting(world: World) -> Any:
-    owner = world.ask([user("Fix the login")])
-    world.answer(owner, None, call("call_0"))
+    owner = world.answered([user("Fix the login")], None, call("call_0"))
     return owner, [user("Fix the login"), said(None, call("call_0")), result("call_0")], {}
 
 
@@ -130,11 +128,9 @@ def test_a_stranger_does_not_keep_the_owner_from_going_on():
     """Nor from being recognised: its own answer counts for more than who came first."""
     world = World()
     made = call("call_aaaaaaaaaaaa")
-    owner = world.ask([user("Fix the login")])
-    world.answer(owner, "I look.", made)
+    owner = world.answered([user("Fix the login")], "I look.", made)
     history = [user("Fix the login"), said("I look.", made), result("call_aaaaaaaaaaaa")]
-    thief = world.ask(history, agent="other/2", after=0.1)
-    world.answer(thief, "Mine now.", call("call_bbbbbbbbbbbb"))
+    world.answered(history, "Mine now.", call("call_bbbbbbbbbbbb"), agent="other/2", after=0.1)
     again = world.acts_as(world.ask(history, after=0.1))
     assert (again.session, again.thread, again.parent) == (owner.session, owner.thread, owner.turn)
     (end,) = world.play.seen(rec.ToolEnd)
@@ -170,8 +166,7 @@ def test_a_guess_that_is_forgotten_leads_nowhere():
     world = World()
     made = call("call_aaaaaaaaaaaa")
     history = [user("Fix the login"), said("I look.", made), result("call_aaaaaaaaaaaa")]
-    owner = world.ask([user("Fix the login")])
-    world.answer(owner, "I look.", made)
+    owner = world.answered([user("Fix the login")], "I look.", made)
     thief = world.ask(history, agent="other/2")
     world.answer(thief, "Mine now.")
     stolen = world.acts_as(thief).session

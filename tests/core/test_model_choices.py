@@ -56,10 +56,17 @@ def sent(play: Playbook) -> tuple[str, str, str | None, Fallback | None]:
     return told.request, told.placement.replica, told.model, told.fallback
 
 
+def asked(play: Playbook, request: str, model: str, session: str | None = None, **fields: Any) -> Any:
+    """The same of a request that arrives now."""
+    if session is not None:
+        fields["explicit"] = stated(session)
+    _ = play >> arrived(request, model=model, **fields)
+    return sent(play)
+
+
 def test_without_a_table_nothing_is_said_of_models():
     play = play_with()
-    play >> arrived("r1", model="B")
-    assert sent(play) == ("r1", "b", None, None)
+    assert asked(play, "r1", "B") == ("r1", "b", None, None)
     assert not play.seen(rec.ModelChosen)
 
 
@@ -68,10 +75,8 @@ def test_a_name_leads_to_a_model_and_its_pool():
         {"name": "smart", "targets": [{"model": "S"}]},
         {"name": "b", "targets": [{"model": "X", "pool": "big"}]},
     )
-    play >> arrived("r1", model="smart")
-    assert sent(play) == ("r1", "s", "S", None)
-    play >> arrived("r2", model="b")
-    assert sent(play) == ("r2", "b", "X", None)
+    assert asked(play, "r1", "smart") == ("r1", "s", "S", None)
+    assert asked(play, "r2", "b") == ("r2", "b", "X", None)
     play >> arrived("r3", model="nobody") << refuse("r3", RefusalReason.UNKNOWN_MODEL)
     chosen = [(each.asked, each.model, each.fallback) for each in play.seen(rec.ModelChosen)]
     assert chosen == [("smart", "S", None), ("b", "X", None)]
@@ -85,8 +90,7 @@ def test_a_name_whose_model_nobody_serves_is_unknown():
 def test_what_belongs_to_no_session_goes_to_the_heaviest():
     play = play_with(CANARY)
     for number in range(50):
-        play >> arrived(f"r{number}", model="smart", work=Work.POOL)
-        assert sent(play)[2] == "B"
+        assert asked(play, f"r{number}", "smart", work=Work.POOL)[2] == "B"
         play >> started(f"r{number}") >> finished(f"r{number}")
 
 
@@ -132,13 +136,10 @@ def test_a_run_has_one_model_whatever_happens_to_it():
 def test_a_run_that_has_not_begun_falls_back_where_nobody_is_there():
     play = play_with(SAFE)
     play >> down("b")
-    play >> arrived("r1", model="safe", explicit=stated("one"))
-    assert sent(play) == ("r1", "s", "S", Fallback.OUTAGE)
+    assert asked(play, "r1", "safe", "one") == ("r1", "s", "S", Fallback.OUTAGE)
     play >> started("r1") >> finished("r1") >> up("b", pool="big", models=("B",))
-    play >> arrived("r2", model="safe", explicit=stated("one"))
-    assert sent(play) == ("r2", "s", "S", Fallback.EARLIER), "it stays there"
-    play >> arrived("r3", model="safe", explicit=stated("two"))
-    assert sent(play) == ("r3", "b", "B", None)
+    assert asked(play, "r2", "safe", "one") == ("r2", "s", "S", Fallback.EARLIER), "it stays there"
+    assert asked(play, "r3", "safe", "two") == ("r3", "b", "B", None)
     chosen = [(each.turn, each.model, each.fallback) for each in play.seen(rec.ModelChosen)]
     assert chosen == [("r1", "S", Fallback.OUTAGE), ("r2", "S", Fallback.EARLIER), ("r3", "B", None)]
 
@@ -151,8 +152,7 @@ def test_without_fallbacks_nobody_falls_back():
 
 def test_an_attempt_that_fails_goes_to_the_fallback_when_nobody_else_is_there():
     play = play_with(SAFE, replicas="b b2 s")
-    play >> arrived("r1", model="safe")
-    assert sent(play)[1] == "b"
+    assert asked(play, "r1", "safe")[1] == "b"
     play >> failed("r1")
     assert sent(play) == ("r1", "b2", "B", None), "first another replica of its own model"
     play >> failed("r1")
@@ -162,8 +162,7 @@ def test_an_attempt_that_fails_goes_to_the_fallback_when_nobody_else_is_there():
 
 def test_a_run_that_has_begun_waits_and_is_refused():
     play = play_with(SAFE, core={"max_outage_s": 5})
-    play >> arrived("r1", model="safe", explicit=stated("one"))
-    assert sent(play)[2] == "B"
+    assert asked(play, "r1", "safe", "one")[2] == "B"
     play >> at_once("r1") >> down("b")
     play >> arrived("r2", model="safe", explicit=stated("one")) << nothing
     play.later(5) << refuse("r2", RefusalReason.NO_REPLICA)
@@ -171,22 +170,19 @@ def test_a_run_that_has_begun_waits_and_is_refused():
 
 def test_a_run_that_has_begun_goes_on_elsewhere_if_the_operator_says_so():
     play = play_with({**SAFE, "fallback_mid_run": True}, core={"max_outage_s": 5})
-    play >> arrived("r1", model="safe", explicit=stated("one"))
-    assert sent(play)[2] == "B"
+    assert asked(play, "r1", "safe", "one")[2] == "B"
     play >> at_once("r1") >> down("b")
     play >> arrived("r2", model="safe", explicit=stated("one")) << nothing
     play.later(5)
     assert sent(play) == ("r2", "s", "S", Fallback.OUTAGE)
     play >> at_once("r2") >> up("b", pool="big", models=("B",))
-    play >> arrived("r3", model="safe", explicit=stated("one"))
-    assert sent(play) == ("r3", "s", "S", Fallback.EARLIER)
+    assert asked(play, "r3", "safe", "one") == ("r3", "s", "S", Fallback.EARLIER)
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_a_turn_that_runs_or_ran_holds_its_run(is_begun):
     play = play_with(SAFE, core={"max_outage_s": 5})
-    play >> arrived("r1", model="safe", explicit=stated("one"))
-    assert sent(play)[2] == "B"
+    assert asked(play, "r1", "safe", "one")[2] == "B"
     if is_begun:
         play >> started("r1") >> first_token("r1")
     play >> down("b")
@@ -199,8 +195,7 @@ def test_a_turn_that_runs_or_ran_holds_its_run(is_begun):
 
 def test_stored_state_stays_where_it_is():
     play = play_with({**SAFE, "fallback_mid_run": True}, core={"max_outage_s": 0}, replicas="b b2 s")
-    play >> arrived("r1", model="safe")
-    assert sent(play)[:3] == ("r1", "b", "B")
+    assert asked(play, "r1", "safe")[:3] == ("r1", "b", "B")
     play >> at_once("r1", state_ids=("resp_1",)) >> down("b")
     play >> arrived("r2", model="safe", state_ids=("resp_1",)) << refuse("r2", RefusalReason.NO_REPLICA)
     assert play.session.runs_on["safe"].target.model == "B"
@@ -222,20 +217,17 @@ def test_who_builds_on_stored_state_asks_for_what_its_replica_has():
 def test_an_old_response_is_built_on_where_it_is_though_the_run_went_elsewhere():
     play = play_with({**SAFE, "fallback_mid_run": True}, core={"max_outage_s": 0})
     for request, replica in (("r1", "b"), ("r2", "s")):
-        play >> arrived(request, model="safe", explicit=stated("one"))
-        assert sent(play)[1] == replica
+        assert asked(play, request, "safe", "one")[1] == replica
         play >> at_once(request, state_ids=(f"resp_{request}",)) >> down("b")
     play >> up("b", pool="big", models=("B",))
     for old, place in (("r1", ("b", "B")), ("r2", ("s", "S"))):
-        play >> arrived(f"{old}-b", model="safe", explicit=stated("one"), state_ids=(f"resp_{old}",))
-        assert sent(play)[1:3] == place
+        assert asked(play, f"{old}-b", "safe", "one", state_ids=(f"resp_{old}",))[1:3] == place
         play >> at_once(f"{old}-b")
 
 
 def test_who_waited_for_long_falls_back_to_where_there_is_room():
     play = play_with({**SAFE, "fallback_after_s": 2}, max_running_per_replica=1)
-    play >> arrived("r1", model="B")
-    play.take()
+    play.arrives("r1", model="B")
     play >> arrived("r2", model="safe") << nothing
     play.later(1.5) << nothing
     play.later(0.5)
@@ -252,8 +244,7 @@ def test_who_waited_for_long_falls_back_to_where_there_is_room():
 
 def test_who_would_be_refused_falls_back_at_last():
     play = play_with(SAFE, max_running_per_replica=1)
-    play >> arrived("r1", model="B")
-    play.take()
+    play.arrives("r1", model="B")
     play >> arrived("r2", model="safe") << nothing
     play.later(49) << nothing
     play.later(1)
@@ -262,8 +253,7 @@ def test_who_would_be_refused_falls_back_at_last():
 
 def test_a_run_that_has_begun_is_patient():
     play = play_with({**SAFE, "fallback_after_s": 2}, max_running_per_replica=1)
-    play >> arrived("r1", model="safe", explicit=stated("one"))
-    assert sent(play)[2] == "B"
+    assert asked(play, "r1", "safe", "one")[2] == "B"
     play >> arrived("r2", model="safe", explicit=stated("one")) << nothing
     play.later(2) << nothing
     play >> at_once("r1")
@@ -272,10 +262,8 @@ def test_a_run_that_has_begun_is_patient():
 
 def test_a_full_waiting_room_is_overload_and_a_quota_is_not():
     play = play_with(SAFE, max_running_per_replica=1, max_waiting=0)
-    play >> arrived("r1", model="B")
-    play.take()
-    play >> arrived("r2", model="safe")
-    assert sent(play) == ("r2", "s", "S", Fallback.OVERLOAD)
+    play.arrives("r1", model="B")
+    assert asked(play, "r2", "safe") == ("r2", "s", "S", Fallback.OVERLOAD)
     play >> arrived("r3", model="safe") << refuse("r3", RefusalReason.QUEUE_FULL)
 
 
@@ -294,8 +282,7 @@ def test_another_gateway_goes_on_with_the_same_model():
     traces = []
     for number in range(40):
         request = f"r{number}"
-        first >> arrived(request, model="smart", explicit=stated(f"run-{number}"))
-        told = first.take()
+        told = first.arrives(request, model="smart", explicit=stated(f"run-{number}"))
         assert isinstance(told, Dispatch) and told.model == "S"
         commands = first.brain.handle(at_once(request), now=first.now)
         traces += [each.trace for each in commands if isinstance(each, Publish) and each.trace is not None]
@@ -310,13 +297,11 @@ def test_another_gateway_goes_on_with_the_same_model():
 
 def test_a_model_that_is_in_the_table_no_more_is_drawn_anew():
     play = play_with(SAFE)
-    play >> arrived("r1", model="safe", explicit=stated("one"))
-    play.take()
+    play.arrives("r1", model="safe", explicit=stated("one"))
     play >> at_once("r1")
     session = play.session
     session.runs_on["safe"].target = msgspec.structs.replace(session.runs_on["safe"].target, model="old")
-    play >> arrived("r2", model="safe", explicit=stated("one"))
-    assert sent(play)[2] == "B"
+    assert asked(play, "r2", "safe", "one")[2] == "B"
 
 
 # --- adapters that come and go --------------------------------------------------------------------
@@ -346,8 +331,7 @@ def test_who_waits_for_a_model_of_all_waits_for_those_that_keep_it():
     play = Playbook(replicas="", max_running_per_replica=1)
     play >> listing("a", "lora") >> listing("b", "lora")
     for request in ("r1", "r2"):
-        play >> arrived(request, model="base")
-        play.take()
+        play.arrives(request, model="base")
     play >> arrived("r3", model="lora") << nothing
     play >> listing("a") >> left("r1") << nothing
     play >> left("r2")

@@ -3,11 +3,10 @@
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.domain.decision import PlacementReason
-from gateway.domain.fleet import Abilities, ReplicaFacts
-from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Usage
-from tests.core.playbook import Playbook, arrived, down, finished, first_token, started, stated
-from turnpike_vllm.hints import Hint, parse
+from tests.core.playbook import Playbook, arrived, down, finished, first_token, started, stated, up
+from tests.workflow.test_hints import read
 
 USAGE = Usage(prompt_tokens=5000, cached_tokens=100, output_tokens=20)
 
@@ -23,14 +22,10 @@ class Fleet(Playbook):
         self.hints.clear()
 
     def joins(self, name: str) -> None:
-        abilities = Abilities(turnpike_hints=True)
-        _ = self >> ev.ReplicaCameUp(
-            ReplicaFacts(id=ReplicaId(name), pool=PoolId("pool"), abilities=abilities)
-        )
+        _ = self >> up(name, follows_hints=True)
 
     def asks(self, turn: str, *results: str) -> "Fleet":
-        _ = self >> arrived(turn, explicit=stated("s"), echoed_ids=results, tool_result_ids=results)
-        sent = self.take()
+        sent = self.arrives(turn, explicit=stated("s"), echoed_ids=results, tool_result_ids=results)
         assert isinstance(sent, Dispatch)
         self.sent = sent
         _ = self >> started(turn) >> first_token(turn)
@@ -65,10 +60,3 @@ def test_an_engine_is_not_told_that_a_conversation_left_which_was_never_there():
     _ = fleet >> down("b") >> sub_agent
     assert not fleet.hints
     fleet.take()
-
-
-def read(text: str | None) -> Hint:
-    assert text is not None
-    found = parse(text)
-    assert isinstance(found, Hint), found
-    return found

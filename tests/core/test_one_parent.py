@@ -1,14 +1,13 @@
 """One session may have any number of children, threads and ids: what is kept of them has a bound."""
 
-import gc
 from collections import deque
-from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
 
 from gateway.core import forecasts
 from tests.examples import examples
+from tests.reachable import reachable
 from tests.workflow.world import World, call, user
 
 CHILDREN = examples(2000)
@@ -18,19 +17,11 @@ MOST = 300
 
 def containers(root: object) -> list[tuple[int, str]]:
     """The sizes of everything that `root` leads to, with an entry of each."""
-    seen: set[int] = set()
-    found, sizes = [root], []
-    while found:
-        each = found.pop()
-        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType):
-            continue
-        seen.add(id(each))
-        if isinstance(each, dict | set | list | deque) and len(each) > MOST:
-            entry = next(iter(each))
-            if not isinstance(entry, int):
-                sizes.append((len(each), repr(entry)[:60]))
-        found += gc.get_referents(each)
-    return sizes
+    large = (
+        each for each in reachable(root) if isinstance(each, dict | set | list | deque) and len(each) > MOST
+    )
+    entries = ((len(each), next(iter(each))) for each in large)
+    return [(size, repr(entry)[:60]) for size, entry in entries if not isinstance(entry, int)]
 
 
 def by_header(world: World, at: int) -> dict[str, Any]:

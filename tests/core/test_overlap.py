@@ -10,8 +10,7 @@ from gateway.core.commands import Dispatch
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.engine import EngineSignals
-from gateway.domain.fleet import Abilities, ReplicaFacts
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Transcript, Usage
 from lab.simulator.invariants import check_books
 from tests.core.playbook import (
@@ -41,10 +40,7 @@ class Fleet(Playbook):
     def __init__(self, *, follows_hints: bool = False, learns: int = 4, **settings: Any) -> None:
         ahead = {"enabled": True, **settings.pop("ahead", {})}
         super().__init__(replicas="", have_homes=True, prefill_ahead=ahead, **settings)
-        facts = ReplicaFacts(
-            id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=follows_hints)
-        )
-        _ = self >> ev.ReplicaCameUp(facts)
+        _ = self >> up("a", follows_hints=follows_hints)
         for number in range(learns):
             self.asks(f"old-{number}").calls(f"old-{number}").reads(f"old-{number}")
             self.answers(f"old-{number}-2").over(f"old-{number}")

@@ -4,15 +4,14 @@ from gateway.core import events as ev
 from gateway.core.pool_views import view_members, view_pools, view_tenants
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId, SessionId
-from tests.core.playbook import Playbook, arrived, finished, started, stated
+from tests.core.playbook import Playbook, arrived, finished, stated
 
 
 def full_pool():
     """Two sessions are in, of one tenant; one of another waits."""
     play = Playbook(admission={"policy": "session-cap", "session_cap": 2})
     for name in ("a", "b"):
-        play >> arrived(name, "alice", explicit=stated(name))
-        play.take()
+        play.arrives(name, "alice", explicit=stated(name))
     play >> arrived("c", "bob", explicit=stated("c"))
     return play
 
@@ -37,15 +36,7 @@ def test_pressures_are_those_that_the_window_saw():
 
 def test_a_session_is_found_with_its_class_and_replica():
     play = Playbook()
-    play >> arrived("r1", explicit=stated("a"))
-    play.take()
-    play >> started("r1") >> finished("r1")
+    play.begins("r1", explicit=stated("a")) >> finished("r1")
     member = view_members(play.brain.admission).get(play.session.id)
     assert member is not None and member.service_class == "reactive"
     assert view_members(play.brain.admission).get(SessionId("s-none")) is None
-
-
-def test_looking_changes_nothing():
-    play = full_pool()
-    before = [view_pools(play.brain.admission), view_tenants(play.brain.admission)]
-    assert before == [view_pools(play.brain.admission), view_tenants(play.brain.admission)]

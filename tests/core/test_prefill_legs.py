@@ -324,13 +324,16 @@ def test_where_nothing_is_gained_nothing_is_computed_elsewhere():
     assert not fleet.legs, "both are idle and alike"
 
 
-def busy_fleet(**disaggregation: Any) -> Fleet:
-    fleet = Fleet("p d", roles={"p": "prefill", "d": "decode"}, disaggregation=disaggregation)
+def busy(fleet: Fleet) -> Fleet:
     for number in range(6):
         fleet.asks(f"runs-{number}", size=SHORT)
         fleet.sent_on()
         _ = fleet >> started(f"runs-{number}") >> first_token(f"runs-{number}")
     return fleet
+
+
+def busy_fleet(**disaggregation: Any) -> Fleet:
+    return busy(Fleet("p d", roles={"p": "prefill", "d": "decode"}, disaggregation=disaggregation))
 
 
 def test_what_would_hold_up_those_that_decode_is_computed_elsewhere():
@@ -346,11 +349,7 @@ def test_what_could_run_as_a_whole_where_it_would_be_computed_has_no_leg(role, l
     _ = fleet >> ev.ReplicaDrained(ReplicaId("p"), is_draining=True)
     fleet.asks("r0", session="s", size=SHORT).sent_on()
     _ = fleet >> left("r0")
-    for number in range(6):
-        fleet.asks(f"runs-{number}", size=SHORT)
-        fleet.sent_on()
-        _ = fleet >> started(f"runs-{number}") >> first_token(f"runs-{number}")
-    _ = fleet >> ev.ReplicaDrained(ReplicaId("p"), is_draining=False)
+    _ = busy(fleet) >> ev.ReplicaDrained(ReplicaId("p"), is_draining=False)
     fleet.asks("r1", session="s", size=400_000)
     assert len(fleet.legs) == legs
     if not legs:

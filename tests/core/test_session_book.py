@@ -4,27 +4,25 @@ from typing import Any
 
 import pytest
 
-from gateway.core.events import ReplicaCameUp, ToolsTold
+from gateway.core.events import ToolsTold
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionSource
-from gateway.domain.fleet import Abilities, ReplicaFacts
-from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.ids import TenantId
 from gateway.domain.request import Claims, NewItems, Transcript, Work
 from gateway.domain.tool_span import ToolSpan
 from gateway.workflow import hints
 from tests.core.playbook import (
     Playbook,
     answer,
-    arrived,
     call_closed,
     call_seen,
-    facts,
     finished,
     left,
     session_finished,
     started,
     state_minted,
     stated,
+    up,
 )
 from tests.given_ids import given
 from turnpike_vllm.hints import Hint, ServiceClass, parse
@@ -32,9 +30,7 @@ from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 def run(play: Playbook, request: str, *calls: str, status: int = 200, **fields) -> None:
     """A turn arrives, is answered with these tool calls, and ends."""
-    play >> arrived(request, **fields)
-    play.take()
-    play >> started(request)
+    play.begins(request, **fields)
     for call in calls:
         play >> call_seen(request, call)
     play >> finished(request, *calls, status=status)
@@ -61,17 +57,13 @@ def test_results_that_nobody_asked_for_close_nothing():
 
 def test_a_call_that_was_passed_on_counts_though_the_client_left():
     play = Playbook()
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1") >> left("r1", answer("c1"))
+    play.begins("r1") >> left("r1", answer("c1"))
     assert play.seen(rec.ToolStart)[0].names == ("bash",)
 
 
 def test_a_ready_call_is_timed_from_its_answers_end_and_its_wait_is_told():
     play = Playbook()
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1") >> call_seen("r1", "c1") >> call_closed("r1", "c1")
+    play.begins("r1") >> call_seen("r1", "c1") >> call_closed("r1", "c1")
     assert not play.seen(rec.ToolStart) and not play.seen(rec.ToolNum)
     play.now += 1.5
     play >> call_seen("r1", "c2") >> call_closed("r1", "c2")
@@ -85,9 +77,7 @@ def test_a_ready_call_is_timed_from_its_answers_end_and_its_wait_is_told():
 
 def test_how_long_a_call_was_ready_is_unknown_where_the_client_left():
     play = Playbook()
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1") >> call_closed("r1", "c1")
+    play.begins("r1") >> call_closed("r1", "c1")
     play.now += 1
     play >> left("r1", answer("c1"))
     (start,) = play.seen(rec.ToolStart)
@@ -97,9 +87,7 @@ def test_how_long_a_call_was_ready_is_unknown_where_the_client_left():
 def test_a_span_may_tell_of_a_call_before_its_answer_ends():
     play = Playbook()
     play >> ToolsTold(())  # spans are awaited from the first one on
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1") >> call_closed("r1", "c1")
+    play.begins("r1") >> call_closed("r1", "c1")
     play.now += 1
     play >> ToolsTold((ToolSpan(name="bash", duration_s=0.5, call=given("c1")),))
     play >> finished("r1", "c1")
@@ -116,23 +104,10 @@ def test_a_turn_is_told_with_what_its_client_claims():
 
 def test_state_leads_back_to_its_session():
     play = Playbook()
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
+    play.begins("r1") >> state_minted("r1", "resp_1") >> finished("r1")
     run(play, "r2", state_ids=("unknown", "resp_1"))
     assert [turn.session for turn in play.seen(rec.TurnArrived)] == [play.session.id] * 2
     assert play.seen(rec.TurnArrived)[1].source is SessionSource.STATE_ID
-
-
-def test_unknown_state_is_named():
-    play = Playbook(tenants_have_keys=True)
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
-    unknown = play.brain.sessions.first_unknown_state
-    assert unknown(TenantId("t"), facts(state_ids=("resp_1",))) is None
-    assert unknown(TenantId("t"), facts(state_ids=("resp_1", "resp_2"))) == "resp_2"
-    assert unknown(TenantId("other"), facts(state_ids=("resp_1",))) == "resp_1"
 
 
 def test_a_session_expires_with_its_open_calls():
@@ -141,13 +116,13 @@ def test_a_session_expires_with_its_open_calls():
     play.later(60)
     assert play.seen(rec.SessionEnded)[0].reason == "idle"
     assert [num.active for num in play.seen(rec.ToolNum)] == [1, 0]
+    assert play.brain.next_deadline_s() is None
 
 
 def test_what_is_no_turn_may_mint_state_but_has_no_calls():
     play = Playbook()
-    play >> arrived("r1", work=Work.STATE)
-    play.take()
-    play >> started("r1") >> state_minted("r1", "conv_1") >> call_seen("r1", "c1") >> finished("r1", "c1")
+    play.begins("r1", work=Work.STATE) >> state_minted("r1", "conv_1")
+    play >> call_seen("r1", "c1") >> finished("r1", "c1")
     run(play, "r2", state_ids=("conv_1",), echoed_ids=("c1",))
     assert play.seen(rec.TurnArrived)[0].source is SessionSource.NEW
     assert not play.seen(rec.ToolStart)
@@ -156,8 +131,7 @@ def test_what_is_no_turn_may_mint_state_but_has_no_calls():
 def test_a_session_ends_with_the_last_of_its_parallel_turns():
     play = Playbook()
     same = stated("x")
-    play >> arrived("r1", explicit=same)
-    play.take()
+    play.arrives("r1", explicit=same)
     run(play, "r2", explicit=stated("x", final=True))
     assert not play.seen(rec.SessionEnded)
     run(play, "r3", explicit=same)
@@ -169,8 +143,7 @@ def test_a_session_ends_with_the_last_of_its_parallel_turns():
 def test_a_final_turn_that_failed_will_be_sent_again():
     play = Playbook()
     run(play, "r1", status=500, explicit=stated("x", final=True))
-    play >> arrived("r2", explicit=stated("x", final=True))
-    play.take()
+    play.arrives("r2", explicit=stated("x", final=True))
     play >> left("r2")
     assert not play.seen(rec.SessionEnded)
 
@@ -178,14 +151,13 @@ def test_a_final_turn_that_failed_will_be_sent_again():
 def test_sessions_are_ended_by_word_at_once_or_with_their_last_turn():
     play = Playbook()
     play >> session_finished("unknown")
-    play >> arrived("r1")
-    play.take()
+    play.arrives("r1")
     play >> session_finished(play.session.id)
     assert not play.seen(rec.SessionEnded)
     play >> left("r1")
     run(play, "r2", "c1")
     play >> session_finished(play.session.id)
-    assert [ended.turns for ended in play.seen(rec.SessionEnded)] == [1, 1]
+    assert [(ended.turns, ended.reason) for ended in play.seen(rec.SessionEnded)] == [(1, "finished")] * 2
     assert [num.active for num in play.seen(rec.ToolNum)] == [1, 0]
 
 
@@ -277,11 +249,8 @@ def test_tool_ends_carry_what_came_back():
 
 def test_an_engine_with_the_plugin_is_told_with_the_request_at_the_pause_and_at_the_end():
     play = Playbook()
-    play >> ReplicaCameUp(
-        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
-    )
-    play >> arrived("r1")
-    with_request: Any = play.take()
+    play >> up("a", follows_hints=True)
+    with_request: Any = play.arrives("r1")
     play >> started("r1") >> finished("r1", "c1")
     [at_pause] = play.hints
     play >> session_finished(play.session.id)
@@ -295,13 +264,10 @@ def test_an_engine_with_the_plugin_is_told_with_the_request_at_the_pause_and_at_
 
 def test_an_engine_is_told_whether_somebody_waits_for_the_session():
     play = Playbook(admission={"policy": "sessions"})
-    play >> ReplicaCameUp(
-        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
-    )
+    play >> up("a", follows_hints=True)
     said = []
     for name, is_background in (("one", False), ("two", True)):
-        _ = play >> arrived(name, explicit=stated(name), is_background=is_background)
-        told: Any = play.take()
+        told: Any = play.arrives(name, explicit=stated(name), is_background=is_background)
         hint: Any = parse(told.hint)
         said.append(hint.service)
     assert said == [ServiceClass.REACTIVE, ServiceClass.PROACTIVE]
@@ -311,11 +277,8 @@ def test_an_engine_is_told_whether_somebody_waits_for_the_session():
 def test_a_gateway_that_cannot_write_hints_claims_to_have_told_nothing(monkeypatch):
     monkeypatch.setattr(hints, "HAS_CONTRACT", False)
     play = Playbook(admission={"policy": "sessions"})
-    play >> ReplicaCameUp(
-        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
-    )
-    play >> arrived("r1", explicit=stated("one"))
-    told: Any = play.take()
+    play >> up("a", follows_hints=True)
+    told: Any = play.arrives("r1", explicit=stated("one"))
     assert told.hint is None and play.seen(rec.GpuSubmit)[0].engine_class is None
 
 
@@ -323,11 +286,8 @@ def test_a_gateway_that_cannot_write_hints_claims_to_have_told_nothing(monkeypat
 def test_how_long_to_hold_is_believed_of_whom_the_operator_trusts(trust):
     tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "trust": list(trust)}
     play = Playbook(tenants=[tenant])
-    play >> ReplicaCameUp(
-        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
-    )
-    play >> arrived("r1", tenant="t", claims=Claims(retain_s=120.0))
-    with_request: Any = play.take()
+    play >> up("a", follows_hints=True)
+    with_request: Any = play.arrives("r1", tenant="t", claims=Claims(retain_s=120.0))
     play >> started("r1") >> finished("r1", "c1")
     [at_pause] = play.hints
     held_s = [parse(each.hint).retain_s for each in (with_request, at_pause)]  # type: ignore[union-attr]
@@ -336,8 +296,7 @@ def test_how_long_to_hold_is_believed_of_whom_the_operator_trusts(trust):
 
 def test_an_engine_without_it_is_told_nothing():
     play = Playbook()
-    play >> arrived("r1")
-    told: Any = play.take()
+    told: Any = play.arrives("r1")
     assert told.hint is None and play.seen(rec.GpuSubmit)[0].engine_class is None
     play >> started("r1") >> finished("r1", "c1")
     assert not play.hints

@@ -81,14 +81,9 @@ def test_what_runs_on_its_behalf_stops_too():
     sub = stated("sub", parent="x")
     play >> arrived("r3", explicit=sub) << dispatch("r3", to="a")
     assert play.brain.live[RequestId("r3")].session_id == play.session.id
-    assert [each.request for each in _stop(play, play.session.id)] == ["r3"]
+    assert [each.request for each in stop(play)] == ["r3"]
     play >> left("r3")
     play >> arrived("r4", explicit=sub) << refuse("r4", RefusalReason.SESSION_STOPPED)
-
-
-def _stop(play: Playbook, session: SessionId) -> list[Cancel]:
-    commands = play.brain.handle(ev.SessionStopped(session, 60.0), now=play.now)
-    return [each for each in commands if isinstance(each, Cancel)]
 
 
 def test_to_stop_nobody_is_no_error():

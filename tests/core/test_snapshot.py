@@ -2,20 +2,15 @@
 
 from gateway.core import snapshot
 from gateway.core.snapshot import take_snapshot
-from tests.core.playbook import Playbook, arrived, call_seen, down, finished, started, stated
+from tests.core.playbook import Playbook, arrived, call_seen, down, finished, stated
 
 
 def test_it_counts_and_shows_each_phase(monkeypatch):
     play = Playbook(replicas="a b", max_running_per_replica=1)
     play >> down("b")
-    play >> arrived("r1", explicit=stated("tool"))
-    play.take()
-    play >> started("r1") >> call_seen("r1", "c1") >> finished("r1", "c1")
-    play >> arrived("r2", explicit=stated("idle"))
-    play.take()
-    play >> started("r2") >> finished("r2")
-    play >> arrived("r3", explicit=stated("busy"))
-    play.take()
+    play.begins("r1", explicit=stated("tool")) >> call_seen("r1", "c1") >> finished("r1", "c1")
+    play.begins("r2", explicit=stated("idle")) >> finished("r2")
+    play.arrives("r3", explicit=stated("busy"))
     play >> arrived("r4", explicit=stated("waits"))
     seen = take_snapshot(play.brain, now=play.now)
     assert (seen.running, seen.waiting, seen.active_tools, seen.session_count) == (1, 1, 1, 4)

@@ -42,15 +42,3 @@ def test_it_is_the_sum_multiplied_out(
     both_s = alone_s + formula.more_s(prompt[0], load)
     assert both_s == of(first, estimator._first_token_features(work, load))
     assert formula.token_s(sum(prompt), load) == of(token, estimator._decode_features(work, load))
-
-
-def test_what_is_learned_is_told_from_then_on() -> None:
-    estimator, work = Estimator(), TurnWork(new_tokens=1_000)
-    before = estimator.predict(work, Load())
-    for _ in range(30):
-        estimator.observe_first_token(estimator.predict(work, Load()), 10 * before.first_token.seconds)
-    after = estimator.predict(work, Load())
-    assert after.first_token.seconds == pytest.approx(10 * before.first_token.seconds, rel=0.1)
-    assert after.first_token.p90_s / after.first_token.seconds < 3
-    estimator.observe_end(after, duration_s=5.0, output_tokens=10)
-    assert estimator.predict(work, Load()).completion.seconds != after.completion.seconds

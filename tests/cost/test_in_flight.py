@@ -56,20 +56,6 @@ def test_a_first_token_is_told_once() -> None:
     assert flying.load(now=2.0).decoding == 1
 
 
-def test_a_turn_may_end_without_a_token() -> None:
-    flying = InFlight()
-    flying.sent("a", predicted(1_000), now=0.0)
-    flying.ended("a")
-    assert flying.load(now=0.0) == Load()
-
-
-def test_a_turn_is_in_once() -> None:
-    flying = InFlight()
-    flying.sent("a", predicted(1_000), now=0.0)
-    with pytest.raises(AssertionError):
-        flying.sent("a", predicted(1_000), now=0.0)
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["sent", "first", "end"])), max_size=60))
 def test_the_books_balance(steps: list[tuple[int, str]]) -> None:
     flying, queued, decoding = InFlight(), dict[int, float](), dict[int, float]()

@@ -68,7 +68,6 @@ def watch(
     seed: int,
     noise: float = 0.15,
     guess_error: float = 0.0,
-    knows_output: bool = True,
     estimator: Estimator | None = None,
 ) -> tuple[Record, Record, Estimator]:
     """First tokens and completions, predicted before the turn was sent."""
@@ -84,7 +83,7 @@ def watch(
             new = (turn.prompt_tokens - turn.believed_cached_tokens) * math.exp(
                 guessing.gauss(0, guess_error)
             )
-            output = turn.output_tokens if knows_output else None
+            output = turn.output_tokens
             work = TurnWork(new_tokens=new, cached_tokens=turn.believed_cached_tokens, output_tokens=output)
             prediction = estimator.predict(work, in_flight.load(now=now))
             in_flight.sent(key, prediction, now=now)

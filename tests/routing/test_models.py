@@ -52,11 +52,6 @@ def test_who_has_no_weight_is_drawn_by_nobody(weights, session):
         assert weights[int(drawn.model[1:])] > 0
 
 
-def test_what_belongs_to_no_session_goes_to_the_heaviest():
-    assert canary(5.0).draw(None) == Target("big", PoolId("a"))
-    assert canary(95.0).draw(None) == Target("new")
-
-
 def test_fallbacks_are_models_or_names_of_the_table():
     table = named_models(
         [

@@ -8,7 +8,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import ReplicaId, SessionId, TenantId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
 from gateway.routing.placement import Asked
@@ -54,8 +54,10 @@ class Fleet:
         waits_at=(),
         handed_over=0.0,
         prices=None,
+        late=None,
         **running,
     ):
+        """`late`: what is known of how late `a` is."""
         asked = Asked(
             self.now,
             AgentKey(owner, agent),
@@ -65,10 +67,24 @@ class Fleet:
             handed_over,
         )
         loads = [
-            ReplicaLoad(ReplicaId(name), count, price=(prices or {}).get(name, 0.0))
+            ReplicaLoad(
+                ReplicaId(name),
+                count,
+                price=(prices or {}).get(name, 0.0),
+                **(late if late and name == "a" else {}),
+            )
             for name, count in running.items()
         ]
         return self.policy.place(loads, turn(session, thread, edge), asked)
+
+    def lives(self, session, at, **answer):
+        """It is placed there, as the only one, and answered."""
+        self.place(session, **{at: 0})
+        self.answer(session, at, **answer)
+
+    def room(self, kv_tokens, *replicas):
+        for replica in replicas:
+            self.policy.engine_reported(replica, EngineSignals(kv_tokens=kv_tokens))
 
     def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1", edge=Edge.OPENS):
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=0)
@@ -126,8 +142,7 @@ def test_who_is_silent_does_not_count_until_it_comes_back():
 def test_a_side_request_does_not_end_a_tool_phase_nor_begin_one():
     fleet = Fleet()
     for name, pauses in (("works", True), ("rests", False)):
-        fleet.place(name, a=0)
-        fleet.answer(name, A, pauses=pauses)
+        fleet.lives(name, A, pauses=pauses)
         fleet.place(name, edge=Edge.SERVES, a=0)
         fleet.answer(name, A, pauses=False, edge=Edge.SERVES)
     fleet.place("title", edge=Edge.SERVES, a=0)  # nothing was heard of it before
@@ -200,16 +215,15 @@ def test_a_sole_candidate_is_taken():
 
 def test_a_newcomer_avoids_who_has_no_room_for_it_to_grow():
     fleet = Fleet()
-    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
-    fleet.policy.engine_reported(B, EngineSignals(kv_tokens=500_000))
+    fleet.room(50_000, A)
+    fleet.room(500_000, B)
     chosen = Counter(fleet.place(f"s{n}", a=0, b=0).replica for n in range(8))
     assert chosen["a"] <= 2
 
 
 def test_sessions_are_spread_by_what_those_of_their_agent_grow_to():
     fleet = Fleet()
-    for replica in (A, B):
-        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=200_000))
+    fleet.room(200_000, A, B)
     for number in range(30):
         for agent, tokens in ((1, 90_000), (2, 10_000)):
             name = f"past-{agent}-{number}"
@@ -222,25 +236,6 @@ def test_sessions_are_spread_by_what_those_of_their_agent_grow_to():
     assert fleet.place("another", agent=1, a=0, b=0).replica != large
     fleet.policy.session_ended(SessionId("large"))
     assert fleet.place("next", agent=1, a=0, b=0).replica == large, "where the other one is not"
-
-
-def spread(lies):
-    """Where sessions go, of which a has room for one, and b for many; after so many small ones of others."""
-    fleet = Fleet()
-    for number in range(lies):
-        name = f"lie-{number}"
-        fleet.place(name, owner=TenantId("other"), a=0, b=0)
-        conversation = SessionId(name), ThreadId("1")
-        for replica in (A, B):
-            fleet.policy.ledger.turn_over(conversation, replica, Usage(prompt_tokens=1))
-        fleet.policy.session_ended(SessionId(name))
-    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
-    fleet.policy.engine_reported(B, EngineSignals(kv_tokens=500_000))
-    return [fleet.place(f"s{number}", a=0, b=0).replica for number in range(8)]
-
-
-def test_how_small_one_tenants_sessions_are_does_not_crowd_anothers_together():
-    assert spread(lies=50) == spread(lies=0)
 
 
 def test_no_more_is_computed_again_than_sessions_usually_hold():
@@ -258,11 +253,9 @@ def test_no_more_is_computed_again_than_sessions_usually_hold():
 def fleet_of_a_full_home() -> Fleet:
     """Two sessions that hold 60,000 tokens each live on a, which has room for 100,000; on b nobody lives."""
     fleet = Fleet()
-    for replica in (A, B):
-        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=100_000))
+    fleet.room(100_000, A, B)
     for name in ("s", "t"):
-        fleet.place(name, a=0)
-        fleet.answer(name, "a", prompt=60_000)
+        fleet.lives(name, "a", prompt=60_000)
     return fleet
 
 
@@ -279,22 +272,18 @@ def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
 
 def test_a_full_home_is_compared_with_those_that_are_least_full():
     fleet = fleet_of_a_full_home()
+    fleet.room(100_000, *map(ReplicaId, "bcde"))
     for name in "bcd":
-        fleet.policy.engine_reported(ReplicaId(name), EngineSignals(kv_tokens=100_000))
         for number in range(2):
-            fleet.place(f"{name}{number}", **{name: 0})
-            fleet.answer(f"{name}{number}", name, prompt=60_000)
-    fleet.policy.engine_reported(ReplicaId("e"), EngineSignals(kv_tokens=100_000))
+            fleet.lives(f"{name}{number}", name, prompt=60_000)
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, a=0, b=0, c=0, d=0, e=0).replica == "e"
 
 
 def test_what_it_holds_at_home_is_counted_there_once():
     fleet = Fleet()
-    for replica in (A, B):
-        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=100_000))
-    fleet.place("s", a=0)
-    fleet.answer("s", "a", prompt=60_000)
+    fleet.room(100_000, A, B)
+    fleet.lives("s", "a", prompt=60_000)
     fleet.oracle.queued = {"a": 58.0}
     assert fleet.place("s", tokens=61_000.0, a=9, b=0).reason is HERE, "66 s, and 63 s elsewhere"
 
@@ -302,8 +291,7 @@ def test_what_it_holds_at_home_is_counted_there_once():
 def test_first_prompts_say_nothing_of_usual_turns():
     fleet = Fleet()
     before = fleet.policy._new_tokens
-    fleet.place("s", a=0)
-    fleet.answer("s", "a", prompt=90_000)
+    fleet.lives("s", "a", prompt=90_000)
     assert fleet.policy._new_tokens == before
     fleet.answer("s", "a", prompt=99_000, cached=90_000)
     assert fleet.policy._new_tokens > before
@@ -326,11 +314,9 @@ def test_without_a_crowd_it_stays_and_nothing_is_predicted():
 
 def test_it_does_not_stand_in_its_own_way():
     fleet = Fleet()
-    for replica in (A, B):
-        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=200_000))
+    fleet.room(200_000, A, B)
     for name, at, tokens in (("s", "a", 60_000), ("t", "a", 141_000), ("u", "b", 140_500)):
-        fleet.place(name, **{at: 0})
-        fleet.answer(name, at, prompt=tokens)
+        fleet.lives(name, at, prompt=tokens)
     fleet.policy.told(A, {SessionId("s"): 0.0, SessionId("t"): 141_000.0})
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE, "one lives with it here, and there"
     fleet.policy.session_ended(SessionId("u"))
@@ -340,8 +326,7 @@ def test_it_does_not_stand_in_its_own_way():
 def test_it_stays_where_others_have_no_room_either():
     fleet = fleet_of_a_full_home()
     for name in ("u", "v"):
-        fleet.place(name, b=0)
-        fleet.answer(name, "b", prompt=60_000)
+        fleet.lives(name, "b", prompt=60_000)
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
 
@@ -349,8 +334,7 @@ def test_it_stays_where_others_have_no_room_either():
 def test_a_full_home_is_not_left_for_one_that_would_be_as_full():
     fleet = fleet_of_a_full_home()
     for name, at in (("u", "a"), ("v", "b"), ("w", "b")):
-        fleet.place(name, **{at: 0})
-        fleet.answer(name, at, prompt=60_000)
+        fleet.lives(name, at, prompt=60_000)
     fleet.policy.told(A, {SessionId("s"): 2_000.0})
     fleet.oracle.pace = {"a": 1.29}
     assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "then three would live there, as here"
@@ -370,12 +354,10 @@ def test_replicas_count_as_equal_until_they_differ_by_more_than_chance():
 
 def test_sessions_that_are_there_are_expected_to_grow_as_others_did_meanwhile():
     fleet = Fleet()
-    fleet.place("s", a=0)
-    fleet.answer("s", "a", prompt=5_000)
+    fleet.lives("s", "a", prompt=5_000)
     before = fleet.policy.ledger.sums(A).wanted
     for number in range(30):
-        fleet.place(f"past-{number}", b=0)
-        fleet.answer(f"past-{number}", "b", prompt=10_000)
+        fleet.lives(f"past-{number}", "b", prompt=10_000)
         fleet.policy.session_ended(SessionId(f"past-{number}"))
     assert fleet.policy.ledger.sums(A).wanted == before
     fleet.place("s", a=0)
@@ -386,11 +368,9 @@ def test_sessions_that_are_there_are_expected_to_grow_as_others_did_meanwhile():
 
 def test_what_will_grow_is_no_crowd_yet():
     fleet = Fleet()
-    for replica in (A, B):
-        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=100_000))
+    fleet.room(100_000, A, B)
     for name in ("s", "t", "u"):
-        fleet.place(name, a=0)
-        fleet.answer(name, "a", prompt=20_000)
+        fleet.lives(name, "a", prompt=20_000)
     assert fleet.policy.ledger.sums(A).wanted > 100_000
     fleet.oracle.asked = 0
     assert fleet.place("s", tokens=21_000.0, a=0, b=0).reason is HERE and fleet.oracle.asked == 0
@@ -404,8 +384,7 @@ def test_what_will_grow_is_no_crowd_yet():
 def test_a_session_that_people_pause_in_does_not_count_as_a_small_one_each_time():
     fleet = Fleet()
     for prompt in (5_000, 10_000, 20_000, 40_000, 80_000):
-        fleet.place("s", a=0)
-        fleet.answer("s", A, prompt=prompt, pauses=False)
+        fleet.lives("s", A, prompt=prompt, pauses=False)
         fleet.now += 30.0
     fleet.place("other", b=0)
     alone = Fleet()
@@ -448,9 +427,7 @@ def test_a_home_that_is_late_is_held_against_the_others():
     fleet.answer("s", "a", prompt=5000)
 
     def place(slower: float) -> str:
-        loads = [ReplicaLoad(A, 0, slower), ReplicaLoad(B, 0)]
-        asked = Asked(fleet.now, AgentKey(OWNER, 7), 20_000, lambda: 5000.0)
-        return fleet.policy.place(loads, turn("s", edge=Edge.CONTINUES), asked).replica
+        return fleet.place("s", 5000.0, Edge.CONTINUES, late={"slower": slower}, a=0, b=0).replica
 
     assert place(1.0) == "a" and fleet.oracle.asked == 2, "nothing was predicted but for the newcomer"
     assert place(3.0) == "a", "1.5 s and 6 s for a usual turn there, 5.5 s and 2 s elsewhere"
@@ -462,9 +439,8 @@ def test_at_a_late_home_this_turn_is_late_too():
     fleet.place("s", a=0, b=9)
     fleet.answer("s", "a", prompt=8_000)
     fleet.oracle.queued = {"a": 5.0}
-    loads = [ReplicaLoad(A, 0, 3.0), ReplicaLoad(B, 0)]
-    asked = Asked(fleet.now, AgentKey(OWNER, 7), 32_000, lambda: 8_000.0)
-    assert fleet.policy.place(loads, turn("s"), asked).replica == "b", "15 and 6 s, there 8 and 2 s"
+    placement = fleet.place("s", tokens=8_000.0, late={"slower": 3.0}, a=0, b=0)
+    assert placement.replica == "b", "15 and 6 s, there 8 and 2 s"
 
 
 def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
@@ -472,9 +448,7 @@ def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
     fleet.oracle.pace = {"b": 3.0}
 
     def place(session: str, seems_slower: float) -> str:
-        loads = [ReplicaLoad(A, 0, seems_slower=seems_slower), ReplicaLoad(B, 0)]
-        asked = Asked(fleet.now, AgentKey(OWNER, 7), 4000, lambda: 1000.0)
-        return fleet.policy.place(loads, turn(session), asked).replica
+        return fleet.place(session, late={"seems_slower": seems_slower}, a=0, b=0).replica
 
     assert place("s", 1.0) == "a"
     fleet.answer("s", "a", prompt=1000)
@@ -530,8 +504,7 @@ def test_a_dear_one_is_taken_where_the_others_are_later_by_more_than_it_is_worth
 def test_a_session_moves_to_a_dear_one_where_its_home_is_busy_and_that_is_worth_it():
     for price, replica, reason in ((0.0, "b", BUSY), (0.5, "b", BUSY), (40.0, "a", HERE)):
         fleet = Fleet()
-        fleet.place("s", a=0)
-        fleet.answer("s", "a")
+        fleet.lives("s", "a")
         fleet.oracle.queued = {"a": 20.0}
         placement = fleet.place("s", prices={"b": price}, a=9, b=0)
         assert (placement.replica, placement.reason) == (replica, reason)
@@ -541,16 +514,14 @@ def test_a_session_leaves_a_dear_home_once_a_cheaper_one_is_worth_the_move():
     """What it moves for has to be computed again, in 10 s; alone, its next turn takes 20 s there."""
     for price, replica, reason in ((0.0, "a", HERE), (0.1, "a", HERE), (3.0, "b", CHEAPER)):
         fleet = Fleet()
-        fleet.place("s", a=0)
-        fleet.answer("s", "a", prompt=10_000)
+        fleet.lives("s", "a", prompt=10_000)
         placement = fleet.place("s", tokens=30_000.0, prices={"a": price}, a=0, b=0)
         assert (placement.replica, placement.reason) == (replica, reason)
 
 
 def test_a_dear_home_is_compared_with_cheaper_ones_alone():
     fleet = Fleet()
-    fleet.place("s", a=0)
-    fleet.answer("s", "a", prompt=1_000)
+    fleet.lives("s", "a", prompt=1_000)
     asked = fleet.oracle.asked
     assert fleet.place("s", prices={"a": 3.0, "b": 3.0, "c": 5.0}, a=0, b=0, c=0).reason is HERE
     assert fleet.oracle.asked == asked, "there is none"
@@ -563,8 +534,7 @@ def test_a_dear_home_is_compared_with_cheaper_ones_alone():
 def test_a_full_home_that_is_cheap_is_left_for_none_that_is_as_full():
     fleet = fleet_of_a_full_home()
     for number in range(2):
-        fleet.place(f"b{number}", b=0)
-        fleet.answer(f"b{number}", "b", prompt=60_000)
+        fleet.lives(f"b{number}", "b", prompt=60_000)
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, prices={"b": 0.1}, a=0, b=0).reason is HERE
     assert fleet.place("s", tokens=61_000.0, prices={"a": 9.0}, a=0, b=0).reason is CHEAPER

@@ -11,7 +11,6 @@ from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Protocol, Usage
 from gateway.domain.timed_record import TimedRecord
 from gateway.telemetry.counts import Counts
-from gateway.telemetry.spreads import Spread, histogram, short_spread
 
 SESSION, REPLICA, TENANT = SessionId("s-secret"), ReplicaId("r0"), TenantId("alice")
 TURN: dict[str, Any] = {"at_s": 1.0, "turn": "r-1", "session": SESSION}
@@ -128,14 +127,3 @@ def test_many_are_counted_on_the_way():
         counts.take([rec.ToolNum(at_s=1.0, active=1)])
         assert len(counts._fresh) <= 256
     assert '\nturnpike_records_total{type="tool_num"} 1000.0\n' in text(counts)
-
-
-def test_a_spread_counts_up_to_its_bounds():
-    spread = Spread((1.0, 2.0))
-    spread.add_all([0.5, 1.0, 1.5, 9.0])
-    assert spread.counts == [2, 1, 1] and spread.total == 12.0
-    [one] = [each for each in histogram("x", "y", {(): spread}).samples if each.labels.get("le") == "2.0"]
-    assert one.value == 3.0
-    short = short_spread()
-    short.add(0.00005)
-    assert short.counts[1] == 1

@@ -13,7 +13,7 @@ from gateway.config.otel import OtelConfig
 from gateway.telemetry import export as module
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.trace_context import TraceContexts
-from tests.core.playbook import Playbook, arrived, finished, first_token, session_finished, started, stated
+from tests.core.playbook import Playbook, finished, first_token, session_finished, stated
 from tests.telemetry.otlp_receiver import Receiver, attributes
 
 
@@ -44,9 +44,7 @@ class Exported:
         play = self.play
         for number in range(start, start + count):
             name = f"r{number}"
-            play >> arrived(name, explicit=stated(name))
-            play.take()
-            play >> started(name) >> first_token(name) >> finished(name)
+            play.begins(name, explicit=stated(name)) >> first_token(name) >> finished(name)
             play >> session_finished(play.session.id)
             self.export.take(play.records.copy())
             play.records.clear()
@@ -97,8 +95,7 @@ async def test_a_resource_is_described_as_everywhere(receiver, monkeypatch):
 
 async def test_what_is_open_at_the_end_is_sent(receiver):
     async with Exported(receiver.endpoint) as sent:
-        sent.play >> arrived("r1", explicit=stated("one"))
-        sent.play.take()
+        sent.play.arrives("r1", explicit=stated("one"))
         sent.export.take(sent.play.records)
     [root] = [span for span in receiver.spans if not span.parent_span_id]
     [end] = [span for span in receiver.spans if span.name == "session"]

@@ -117,9 +117,3 @@ def test_nobody_misses_anything_unnoticed(seed, monkeypatch):
     for reader, seen in readers:
         assert seen == list(range(1, reader.position + 1))
     assert len(frames._made) <= 64
-
-
-def test_every_record_has_a_type_of_its_own():
-    kinds = rec.Record.__args__
-    types = [kind.__struct_config__.tag for kind in kinds]
-    assert len(set(types)) == len(types) and all(types)

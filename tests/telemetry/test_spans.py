@@ -51,8 +51,7 @@ class Traced:
 
     def turn(self, name: str, session: str, *calls: str, **facts) -> SessionId:
         play = self.play
-        play >> arrived(name, explicit=stated(session), model="m", **facts)
-        play.take()
+        play.arrives(name, explicit=stated(session), model="m", **facts)
         play.now += 1.0
         play >> started(name) >> first_token(name)
         play.now += 2.0
@@ -70,8 +69,7 @@ def of(spans, name):
 def test_calls_that_are_recognised_late_ran_when_they_did():
     traced = Traced()
     session = traced.turn("r1", "one")
-    traced.play >> arrived("r2", explicit=stated("one"), model="m")
-    traced.play.take()
+    traced.play.arrives("r2", explicit=stated("one"), model="m")
     calls = {"names": ("bash",), "duration_ms": 1500.0, "late_s": 4.0}
     late: dict[str, Any] = {"session": session, "turn": RequestId("r2"), **calls}
     traced.play.records.append(rec.ToolEnd(at_s=1009.0, **late))
@@ -83,8 +81,7 @@ def test_each_tool_has_a_span_and_says_which_call_it_is():
     traced = Traced()
     session = traced.turn("r1", "one")
     for name in ("r2", "r3"):
-        traced.play >> arrived(name, explicit=stated("one"), model="m")
-        traced.play.take()
+        traced.play.arrives(name, explicit=stated("one"), model="m")
     at_s = traced.play.now
     ends: dict[str, Any] = {"session": session, "turn": RequestId("r2"), "duration_ms": 2000.0}
     records = traced.play.records
@@ -100,9 +97,7 @@ def test_each_tool_has_a_span_and_says_which_call_it_is():
 def test_a_turn_says_what_its_answer_is_and_which_agent_asked():
     traced = Traced()
     facts: dict[str, Any] = {"explicit": stated("one"), "transcript": Transcript(agent_type=0xA9, tail=1)}
-    traced.play >> arrived("r1", model="alias", **facts)
-    traced.play.take()
-    traced.play >> started("r1") >> first_token("r1")
+    traced.play.begins("r1", model="alias", **facts) >> first_token("r1")
     traced.play >> finished("r1", response_id="chatcmpl-1", model="qwen")
     spans = traced.read()
     [turn] = of(spans, "chat alias")
@@ -127,8 +122,7 @@ def test_a_stream_says_that_it_is_one_and_when_it_began(is_streamed):
 def test_a_single_call_says_that_it_failed(names, problem):
     traced = Traced()
     session = traced.turn("r1", "one")
-    traced.play >> arrived("r2", explicit=stated("one"), model="m")
-    traced.play.take()
+    traced.play.arrives("r2", explicit=stated("one"), model="m")
     of_it: dict[str, Any] = {"session": session, "turn": RequestId("r2"), "names": names}
     traced.play.records.append(rec.ToolEnd(at_s=1009.0, duration_ms=1.0, has_failed=True, **of_it))
     tools = of(traced.read(), "execute_tool")
@@ -142,9 +136,7 @@ def test_a_single_call_says_that_it_failed(names, problem):
 )
 def test_a_turn_says_what_went_wrong(fields, problem):
     traced = Traced()
-    traced.play >> arrived("r1", explicit=stated("one"), model="m")
-    traced.play.take()
-    traced.play >> started("r1") >> finished("r1", **fields)
+    traced.play.begins("r1", explicit=stated("one"), model="m") >> finished("r1", **fields)
     [chat] = of(traced.read(), "chat")
     assert (dict(chat.attributes)["error.type"], chat.error or None) == (problem, problem)
 
@@ -182,11 +174,9 @@ def test_the_tree_of_a_session():
 def test_a_turn_that_waited_and_one_that_left_and_one_that_was_refused():
     traced = Traced(max_running_per_replica=1, max_waiting=1)
     play = traced.play
-    play >> arrived("r1", explicit=stated("one"))
-    play.take()
+    play.arrives("r1", explicit=stated("one"))
     play >> arrived("r2", explicit=stated("two"))
-    play >> arrived("r3", explicit=stated("three"))
-    play.take()
+    play.arrives("r3", explicit=stated("three"))
     play.now += 4.0
     play >> left("r2")
     play >> started("r1") >> cut("r1")
@@ -203,8 +193,7 @@ def test_a_turn_that_waited_and_one_that_left_and_one_that_was_refused():
 def test_every_attempt_is_shown():
     traced = Traced(replicas="a b")
     play = traced.play
-    play >> arrived("r1", explicit=stated("one"))
-    play.take()
+    play.arrives("r1", explicit=stated("one"))
     play.now += 1.0
     play >> failed("r1")
     play.take()
@@ -303,8 +292,7 @@ def test_what_would_be_too_many_is_left_out_and_said():
 def test_the_end_of_the_gateway_ends_everything():
     traced = Traced()
     traced.turn("r1", "one")
-    traced.play >> arrived("r2", explicit=stated("two"))
-    traced.play.take()
+    traced.play.arrives("r2", explicit=stated("two"))
     traced.read()
     spans = traced.spans.end_all()
     assert {span.name for span in spans} == {"chat", "prefill", "session"} and len(spans) == 4
@@ -315,8 +303,7 @@ def test_what_is_open_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "MAX_OPEN", 5)
     traced = Traced(max_sessions=7)
     for number in range(20):
-        traced.play >> arrived(f"r{number}", explicit=stated(f"s{number}"))
-        traced.play.take()
+        traced.play.arrives(f"r{number}", explicit=stated(f"s{number}"))
     spans = traced.read()
     assert (len(traced.spans._turns), len(traced.spans._sessions)) == (5, 7)
     assert len(of(spans, "invoke_agent")) == 20 and len(of(spans, "chat")) == 15
@@ -325,8 +312,7 @@ def test_what_is_open_is_bounded(monkeypatch):
 
 def test_a_live_session_is_not_ended_and_one_that_comes_back_has_no_second_root():
     traced = Traced(max_sessions=2)
-    traced.play >> arrived("live", explicit=stated("live"))
-    traced.play.take()
+    traced.play.arrives("live", explicit=stated("live"))
     back = traced.turn("r1", "back")
     for number in range(5):
         traced.turn(f"o{number}", f"other-{number}")

@@ -10,7 +10,6 @@ from gateway.wire.sighting import Sighting
 from tests.wire.shapes import call, encode
 
 A, B = ToolCall("call_a", "ls"), ToolCall("call_b", "cat")
-USAGE = Usage(prompt_tokens=30, cached_tokens=16, output_tokens=7)
 
 
 def stream(*events: Any) -> Sighting:

@@ -9,7 +9,6 @@ from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.kv_fields import KV_FIELDS
 
-CHAT = classify("POST", "/v1/chat/completions")
 JSON = [(b"content-type", b"application/json")]
 FORM = [(b"content-type", b"multipart/form-data; boundary=x")]
 WHERE = '{"do_remote_prefill":true,"remote_host":"10.0.0.1","remote_port":5600,"remote_block_ids":[1]}'

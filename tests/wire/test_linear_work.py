@@ -19,7 +19,6 @@ from gateway.domain.request import Protocol, Work
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.observer import observe
-from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.adversarial import answers, patterns, requests, texts, tokens
 
@@ -259,12 +258,3 @@ def test_work_grows_as_the_size(part, monkeypatch):
                 if not is_linear(few, many):
                     slow.append(f"{token!r} answered by {said[0]}, {said[1]}: {few} -> {many}")
     assert not slow
-
-
-def test_slices_are_finished():
-    def work():
-        yield
-        yield
-        return 3
-
-    assert finish(work()) == 3

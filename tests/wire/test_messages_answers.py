@@ -2,13 +2,12 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.request import ToolCall, Usage
+from gateway.domain.request import Usage
 from gateway.wire.body import UNREADABLE
 from gateway.wire.messages_answers import MessagesReader
 from gateway.wire.sighting import Sighting
 from tests.wire.shapes import encode, message_events
 
-CALLS = [ToolCall("call_a", "ls"), ToolCall("call_b", "cat")]
 USAGE = Usage(prompt_tokens=30, cached_tokens=16, output_tokens=7)
 
 

@@ -35,7 +35,3 @@ def test_what_would_make_one_token_an_error_goes():
 def test_where_caches_are_is_said_once():
     body = prefill_body(b'{"prompt":"p","kv_transfer_params":{"a":true},"bootstrap_host":"h"}')
     assert json.loads(body) == {"max_tokens": 1, "stream": False, "prompt": "p"}
-
-
-def test_of_two_fields_of_one_name_the_last_counts():
-    assert json.loads(prefill_body(b'{"prompt":"a","prompt":"b"}'))["prompt"] == "b"

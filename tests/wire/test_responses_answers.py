@@ -9,7 +9,6 @@ from gateway.wire.sighting import Sighting
 from tests.wire.shapes import encode, response, responses_events
 
 CALLS = [ToolCall("call_a", "ls"), ToolCall("call_b", "local_shell")]
-USAGE = Usage(prompt_tokens=30, cached_tokens=16, output_tokens=7)
 
 
 def stream(*events: Any) -> Sighting:

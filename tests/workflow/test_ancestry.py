@@ -37,12 +37,6 @@ def test_answers_without_calls_may_follow_the_one_that_made_them():
     assert (again.parent, again.edge, again.thread) == (turn.turn, Edge.CONTINUES, turn.thread)
 
 
-def test_calls_come_back_within_their_tenant_only():
-    world = World()
-    messages, _ = world.talk([FIX], ("Step 0.", call("call_aaaaaaaaaaaa")))
-    assert world.ask(messages, tenant="other").source is SessionSource.NEW
-
-
 def test_previous_response_ids_lead_back():
     world = World()
     first = world.ask("Weather in Paris?", path="responses")
@@ -94,8 +88,7 @@ def test_twins_whose_counters_and_answers_are_the_same_are_a_choice():
 
 def test_an_answer_behind_its_conversation_is_an_echo():
     world = World()
-    first = world.ask([FIX])
-    world.answer(first, "It is fixed now.")
+    first = world.answered([FIX], "It is fixed now.")
     turn = world.ask([FIX, said("It is  fixed now.\n"), user("Thanks")])
     assert (turn.session, turn.source, turn.edge) == (first.session, SessionSource.ECHO, Edge.CONTINUES)
 
@@ -103,8 +96,7 @@ def test_an_answer_behind_its_conversation_is_an_echo():
 def test_a_prefix_that_a_fleet_shares_links_nobody():
     world = World()
     boilerplate = [user("Here are some examples"), said("I see, thanks.")]
-    first = world.ask([*boilerplate, user("Fix the first bug")])
-    world.answer(first, "The first is fixed now.")
+    first = world.answered([*boilerplate, user("Fix the first bug")], "The first is fixed now.")
     second = world.ask([*boilerplate, user("Fix the second bug")])
     assert second.session != first.session and second.source is SessionSource.NEW
 
@@ -129,8 +121,7 @@ def test_an_opener_with_an_answer_that_nobody_gave_is_nobodys():
 
 def test_a_chat_may_be_taken_back():
     world = World()
-    first = world.ask([FIX])
-    world.answer(first, "It is fixed now.")
+    first = world.answered([FIX], "It is fixed now.")
     world.answer(world.ask([FIX, said("It is fixed now."), user("Thanks")]), "Not at all.")
     again = world.ask([FIX, said("It is fixed now."), user("Is it, really?")])
     assert (again.parent, again.edge, again.thread) == (first.turn, Edge.REWINDS, first.thread)
@@ -138,8 +129,7 @@ def test_a_chat_may_be_taken_back():
 
 def test_an_answer_alone_is_recognised_when_its_history_was_cut_off():
     world = World()
-    first = world.ask([FIX])
-    world.answer(first, "It is fixed now, and tested.")
+    first = world.answered([FIX], "It is fixed now, and tested.")
     assert world.ask([said("It is fixed now, and tested."), user("Go on")]).session == first.session
     world.answer(world.ask([user("Another")]), "It is fixed now, and tested.")
     assert world.ask([said("It is fixed now, and tested."), user("Hm")]).source is SessionSource.NEW
@@ -151,8 +141,7 @@ def test_a_client_may_edit_an_answer_of_a_conversation_that_we_know():
     looked = "I looked at all of it, at the parser and at its tests, and this is what is wrong there."
     world.answer(first, looked)
     history = [FIX, said(looked), user("Go on")]
-    second = world.ask(history)
-    world.answer(second, "And I have fixed it.")
+    second = world.answered(history, "And I have fixed it.")
     turn = world.ask([*history, said("[removed]"), user("More")])
     assert (turn.parent, turn.source) == (second.turn, SessionSource.PREFIX)
     assert turn.confidence < second.confidence
@@ -164,15 +153,13 @@ WRONG = user("I did it wrong: an action and a final answer at once")
 
 def test_an_answer_that_the_program_rejects_is_followed_all_the_same():
     world = World()
-    first = world.ask([FIX], **REACT)
-    world.answer(first, "Action: ask\nAction Input: {}\nFinal Answer: 7")
+    first = world.answered([FIX], "Action: ask\nAction Input: {}\nFinal Answer: 7", **REACT)
     second = world.ask([FIX, WRONG], **REACT)
     assert (second.parent, second.edge, second.thread) == (first.turn, Edge.CONTINUES, first.thread)
     answer = "Action: ask\nAction Input: {}"
     world.answer(second, answer)
     history = [FIX, WRONG, said(answer + "\nObservation: 7"), user("Go on")]
-    third = world.ask(history, **REACT)
-    world.answer(third, "Action: ask\nAction Input: {}\nFinal Answer: 8")
+    third = world.answered(history, "Action: ask\nAction Input: {}\nFinal Answer: 8", **REACT)
     assert world.ask([*history, WRONG], **REACT).parent == third.turn  # not the one whose answer is there
 
 
@@ -208,8 +195,7 @@ def test_attempts_merged_into_one_history_follow_the_newest():
 
 def test_answers_in_a_row_follow_the_newest():
     world = World()
-    first = world.ask([FIX], tools=None)
-    world.answer(first, "One, and a half.")
+    first = world.answered([FIX], "One, and a half.", tools=None)
     second = world.ask([FIX, said("One, and a half.")], tools=None)
     world.answer(second, "Two, or a bit more.")
     third = world.ask([FIX, said("One, and a half."), said("Two, or a bit more.")], tools=None)
@@ -219,8 +205,7 @@ def test_answers_in_a_row_follow_the_newest():
 def test_an_answer_to_an_empty_conversation_is_known_by_its_agent():
     world = World()
     select = "Select the next role, from: writer, critic."
-    first = world.ask([], system=select, tools=None)
-    world.answer(first, "I do not know.")
+    first = world.answered([], "I do not know.", system=select, tools=None)
     world.answer(world.ask([], system="Another one altogether.", tools=None, after=9), "I do not know.")
     again = world.ask([said("I do not know."), user("Select!")], system=select, tools=None)
     assert again.session == first.session
@@ -248,8 +233,7 @@ def test_the_same_request_after_a_failure_is_a_retry(how):
 
 def test_the_same_request_after_an_answer_is_no_retry():
     world = World()
-    first = world.ask([FIX])
-    world.answer(first, "It is fixed now.")
+    first = world.answered([FIX], "It is fixed now.")
     twin = world.ask([FIX])
     assert twin.session != first.session and twin.edge is Edge.OPENS
 
@@ -280,8 +264,7 @@ def test_a_retried_turn_is_continued_at_its_newest_attempt():
     world = World()
     messages, turn = world.talk([FIX], ("Step 0.", call("call_aaaaaaaaaaaa")))
     world.refuse(turn)
-    again = world.ask(messages)
-    world.answer(again, "Done with all of it.")
+    again = world.answered(messages, "Done with all of it.")
     turn = world.ask([*messages, said("Done with all of it."), user("Thanks")])
     assert (turn.parent, turn.edge) == (again.turn, Edge.CONTINUES)
 

@@ -23,8 +23,7 @@ def test_a_stated_id_names_the_run(header, source):
     world = World()
     x: Any = {header: "x"}
     y: Any = {header: "y"}
-    first = world.ask([FIX], **x)
-    world.answer(first, "It is fixed now.")
+    first = world.answered([FIX], "It is fixed now.", **x)
     again = world.ask([FIX, said("It is fixed now."), user("Thanks")], **x)
     assert (again.session, again.thread, again.parent) == (first.session, first.thread, first.turn)
     assert again.source is source and again.edge is Edge.CONTINUES
@@ -41,8 +40,7 @@ def test_what_the_client_states_wins_over_what_it_echoes():
 
 def test_threads_of_a_run_are_told_by_name():
     world = World()
-    main = world.ask([FIX], session_id="s", thread_id="s")
-    world.answer(main, "Step 0.")
+    main = world.answered([FIX], "Step 0.", session_id="s", thread_id="s")
     subs = [world.ask([OTHER], session_id="s", thread_id=name, after=0) for name in "ab"]
     assert {sub.session for sub in subs} == {main.session} and {sub.edge for sub in subs} == {Edge.SPAWNED}
     assert len({main.thread, *(sub.thread for sub in subs)}) == 3
@@ -52,8 +50,7 @@ def test_threads_of_a_run_are_told_by_name():
 
 def test_sub_agents_without_a_thread_name_are_told_by_content():
     world = World()
-    first = world.ask([FIX], x_session_id="s")
-    world.answer(first, "Step 0.", call("call_aaaaaaaaaaaa", prompt="do it"))
+    first = world.answered([FIX], "Step 0.", call("call_aaaaaaaaaaaa", prompt="do it"), x_session_id="s")
     sub = world.ask([OTHER], x_session_id="s")
     assert (sub.session, sub.edge) == (first.session, Edge.SPAWNED) and sub.thread != first.thread
 
@@ -76,8 +73,7 @@ def test_side_requests_under_the_runs_id_are_in_its_thread():
     title = world.ask(
         [user("Write a title for it")], tools=None, system="You write titles.", x_session_id="s"
     )
-    first = world.ask([FIX], x_session_id="s")
-    world.answer(first, "Step 0.")
+    first = world.answered([FIX], "Step 0.", x_session_id="s")
     side = world.ask([user("Write a commit message")], tools=None, system="You write.", x_session_id="s")
     assert {title.thread, first.thread, side.thread} == {first.thread}
     assert (first.edge, side.edge, side.parent) == (Edge.CONTINUES, Edge.SERVES, first.turn)
@@ -169,8 +165,7 @@ def test_conversations_that_take_turns_under_one_id_are_told_apart():
 
 def test_a_new_conversation_under_a_harness_id_is_no_group():
     world = World()
-    first = world.ask([FIX], session_id="s")
-    world.answer(first, "It is fixed now.")
+    first = world.answered([FIX], "It is fixed now.", session_id="s")
     cleared = world.ask([OTHER], session_id="s")
     world.answer(cleared, "It is written now.")
     again = world.ask([OTHER, said("It is written now."), user("More")], session_id="s")

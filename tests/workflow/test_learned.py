@@ -11,14 +11,6 @@ def learned(max_tenants: int = 2, max_tools: int = 100) -> LearnedByTenant:
     return LearnedByTenant(DurationsConfig(max_tools=max_tools), max_tenants=max_tenants)
 
 
-def test_a_tool_of_one_tenant_says_nothing_of_anothers():
-    known = learned()
-    for _ in range(50):
-        known.of(ONE).durations.add(7, ["build"], 60.0)
-    assert known.of(ONE).durations.quantile_s(7, ["build"], 0.5) is not None
-    assert known.of(OTHER).durations.quantile_s(7, ["build"], 0.5) is None
-
-
 def test_who_has_most_tools_loses_its_own_first():
     known = learned(max_tools=10)
     for _ in range(50):

@@ -17,8 +17,7 @@ SUB_TOOLS = [*TOOLS, {"type": "function", "function": {"name": "report"}}]
 
 def spawn(world: World, *tasks: str, **how: Any) -> tuple[list[Any], TurnArrived]:
     calls = [call(f"call_{at}aaaaaaaaaaa", "agent", prompt=task) for at, task in enumerate(tasks)]
-    turn = world.ask([FIX], **how)
-    world.answer(turn, "Step 0.", *calls)
+    turn = world.answered([FIX], "Step 0.", *calls, **how)
     return [FIX, said("Step 0.", *calls), *(result(c["id"]) for c in calls)], turn
 
 
@@ -198,8 +197,7 @@ TITLE = "<session>\nPlease fix the bug in the parser\n</session>\nWrite a title 
 
 def test_a_title_that_is_asked_for_first_waits_for_its_session():
     world = World()
-    title = world.ask([user(TITLE)], tools=None, system="You write titles.")
-    world.answer(title, "Parser bug")
+    title = world.answered([user(TITLE)], "Parser bug", tools=None, system="You write titles.")
     first = world.ask([user("<reminder>Be brief.</reminder>"), FIX])
     assert (first.session, first.edge, first.thread) == (title.session, Edge.OPENS, title.thread)
     assert world.ask([FIX]).session != title.session, "one session has one title"
@@ -225,8 +223,7 @@ def test_sessions_with_one_prompt_have_a_title_each():
     world = World()
     sessions: list[Any] = []
     for _ in range(3):
-        title = world.ask([user(TITLE)], tools=None, system="You write titles.")
-        world.answer(title, "Parser bug")
+        title = world.answered([user(TITLE)], "Parser bug", tools=None, system="You write titles.")
         first = world.ask([FIX])
         world.answer(first, "Step 0.", call(f"call_{len(sessions)}aaaaaaaaaaa"))
         assert first.session == title.session
@@ -253,9 +250,7 @@ def test_a_commit_message_is_asked_for_after_the_answer():
 
 
 def step(world: World, name: str, after: float = 0.05, tools: Any = None, **how: Any) -> TurnArrived:
-    turn = world.ask([user("Go")], system=f"You are {name}.", after=after, tools=tools, **how)
-    world.answer(turn, "ok")
-    return turn
+    return world.answered([user("Go")], "ok", system=f"You are {name}.", after=after, tools=tools, **how)
 
 
 def test_the_steps_of_the_only_program_at_work():

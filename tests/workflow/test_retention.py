@@ -16,8 +16,6 @@ from gateway.workflow.retention import (
     RetentionConfig,
     RetentionDecision,
     memory_pressure,
-    overlap,
-    ttl_s,
 )
 from gateway.workflow.return_model import Returns
 
@@ -55,17 +53,6 @@ def pause(
 @pytest.mark.parametrize(("used", "m"), [(0.0, 0.0), (0.7, 0.0), (0.8, 0.5), (0.9, 1.0), (1.0, 1.0)])
 def test_memory_pressure_is_clamped(used, m):
     assert memory_pressure(used, low=0.7, high=0.9) == pytest.approx(m)
-
-
-def test_ttl():
-    assert ttl_s(10.0, 0.0, least_s=1.0, most_s=300.0) == 10.0
-    assert ttl_s(10.0, 1.0, least_s=1.0, most_s=300.0) == 5.0
-    assert ttl_s(1e6, 1.0, least_s=1.0, most_s=300.0) == 300.0
-    assert ttl_s(0.001, 0.0, least_s=1.0, most_s=300.0) == 1.0
-
-
-def test_overlap():
-    assert overlap(900, 100) == 0.9 and overlap(0, 100) == 0.0
 
 
 def test_a_tool_is_waited_for_as_long_as_it_takes():

@@ -86,8 +86,7 @@ def test_ids_of_an_answer_are_bounded_the_oldest_go_first():
 
 def test_turns_are_bounded_the_newest_of_each_thread_stay():
     world = World(max_turns=4)
-    main = world.ask([FIX], session_id="s", thread_id="main")
-    world.answer(main, "Step 0.", call("call_maaaaaaaaaaain"))
+    main = world.answered([FIX], "Step 0.", call("call_maaaaaaaaaaain"), session_id="s", thread_id="main")
     for at in range(9):
         world.answer(world.ask([user(f"Step {at}")], session_id="s", thread_id="sub"), f"Answer number {at}.")
     session = world.sessions.get(main.session)
@@ -220,8 +219,7 @@ def test_sessions_with_ids_of_their_own_are_never_mixed(order):
     found: dict[int, set[Any]] = {}
     for at in order:
         made = call(f"call_{at}_{len(histories[at])}_aaaaaaaa")
-        turn = world.ask(histories[at])
-        world.answer(turn, "Step.", made)
+        turn = world.answered(histories[at], "Step.", made)
         histories[at] = [*histories[at], said("Step.", made), result(made["id"])]
         found.setdefault(at, set()).add(turn.session)
     assert all(len(sessions) == 1 for sessions in found.values())

@@ -18,8 +18,7 @@ SAME = [user("Fix the login bug of the web shop")]
 def test_a_flood_of_one_tenant_is_forgotten_before_anything_of_others():
     world = World(max_sessions=20)
     made = call("call_aaaaaaaaaaaa")
-    first = world.ask(SAME, tenant="quiet")
-    world.answer(first, "I look.", made)
+    first = world.answered(SAME, "I look.", made, tenant="quiet")
     for at in range(200):
         flood = world.ask([user(f"One shot {at}")], tenant="loud", after=0.01)
         if at % 2:
@@ -36,8 +35,7 @@ def test_the_same_bytes_of_two_tenants_never_meet():
     world = World()
     made = call("call_aaaaaaaaaaaa")
     history = [*SAME, said("I look.", made), result("call_aaaaaaaaaaaa")]
-    first = world.ask(SAME, tenant="one")
-    world.answer(first, "I look.", made)
+    first = world.answered(SAME, "I look.", made, tenant="one")
     other = world.ask(history, tenant="two")
     assert other.source is SessionSource.NEW and other.guess is None
     assert world.acts_as(world.ask(history, tenant="one")).session == first.session
@@ -71,8 +69,7 @@ def test_two_fields_with_one_id_are_two_groups():
     groups = {session.group for session in world.sessions.newest_first()}
     assert groups == {("t", "prompt_cache_key", "app"), ("t", "thunderagent", "app")}
     answer = "It rains in Paris, and it will rain until the evening, says the office of meteorology there."
-    first = world.ask([user("in one of them")], body={"prompt_cache_key": "app"})
-    world.answer(first, answer)
+    first = world.answered([user("in one of them")], answer, body={"prompt_cache_key": "app"})
     history = [user("in one of them"), said(answer), user("And now?")]
     other = world.ask(history, body={"program_id": "app"})
     assert other.session != first.session
@@ -157,8 +154,7 @@ def test_many_short_lies_of_one_tenant_end_nothing_of_another():
         world.play.now += 400 - 0.01 * lies
         for at in range(40):
             world.answer(world.ask([user(f"Later {at}")], tenant="loud", after=0.1), "Done.")
-        first = world.ask(SAME, tenant="quiet")
-        world.answer(first, "I look.", call("call_aaaaaaaaaaaa"))
+        first = world.answered(SAME, "I look.", call("call_aaaaaaaaaaaa"), tenant="quiet")
         known = world.play.brain.sessions.predictor.conversations
         thread: Any = known.thread(first.thread) if first.thread is not None else None
         kept.append(known.predict(thread, thread.step))

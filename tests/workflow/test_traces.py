@@ -1,10 +1,39 @@
+from typing import Any
+
 import pytest
 
+from gateway.domain.decision import SessionSource
+from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Utterance, Words
 from gateway.workflow import traces as module
 from gateway.workflow.traces import WORN, Traces, Unread, holders
-from gateway.workflow.turns import Outcome, Turn
-from tests.workflow.test_turns import turn
+from gateway.workflow.turns import Outcome, Session, Thread, Turn
+
+
+def turn(**fields: Any) -> Turn:
+    session = Session(
+        id=SessionId("s-1"),
+        tenant=TenantId("t"),
+        source=SessionSource.NEW,
+        confidence=0.5,
+        started_s=0,
+        last_seen_s=0,
+    )
+    thread = Thread(id=ThreadId("s-1.1"), session=session)
+    known: dict[str, Any] = {
+        "request": RequestId("r1"),
+        "thread": thread,
+        "arrived_s": 1.0,
+        "tail": 0,
+        "body": 0,
+        "agent": 0,
+        "client": 0,
+        "offers_tools": True,
+        "is_opening": True,
+        "is_side": False,
+        "asked": (),
+    }
+    return Turn(**known | fields)
 
 
 class Asked(Words):
@@ -216,3 +245,7 @@ def test_a_twin_left_the_same_evidence_in_another_session():
     alike.minted, one.text = (), 6
     traces.remove_minted(alike, (7,))
     assert not traces.has_twin(other), "what else is asked alike does not count beside an id"
+
+
+def test_when_a_turn_was_heard_of_last():
+    assert turn(arrived_s=3.0).last_s == 3.0 and turn(arrived_s=3.0, ended_s=5.0).last_s == 5.0

@@ -129,8 +129,7 @@ def test_a_history_told_as_a_text_is_known_by_the_calls_that_it_names():
 def test_an_answer_that_its_own_question_holds_is_found_in_whoever_asks_the_same():
     world = World()
     question = [user("Rewrite this query: what is the favorite color?\nExpected: the favorite color")]
-    first = world.ask(question, tools=None)
-    world.answer(first, "the favorite color")
+    first = world.answered(question, "the favorite color", tools=None)
     assert world.ask(question, tools=None).session != first.session
 
 
@@ -176,8 +175,7 @@ def test_after_a_long_conversation_comes_another_program():
 @pytest.mark.parametrize(("after", "is_step"), [(0.05, True), (0.2, False)])
 def test_the_next_step_of_a_workflow_comes_at_once(after, is_step):
     world = World()
-    plan = world.ask([user("Plan topics")], tools=None)
-    world.answer(plan, "Topics.")
+    plan = world.answered([user("Plan topics")], "Topics.", tools=None)
     step = world.ask([user("a")], tools=None, system=WRITER, after=after)
     assert (step.session == plan.session) is is_step
 
@@ -224,8 +222,7 @@ def test_the_last_of_the_twins_is_no_surer_than_the_first():
 @pytest.mark.parametrize("answer", [[said("")], [said(None)], []])
 def test_an_answer_that_says_nothing_ends_no_session(answer):
     world = World()
-    first = world.ask([user("Please fix the bug")])
-    world.answer(first, "")
+    first = world.answered([user("Please fix the bug")], "")
     again = world.ask([user("Please fix the bug"), *answer, user("Are you there?")])
     assert (again.session, again.edge) == (first.session, Edge.CONTINUES)
 
@@ -240,7 +237,6 @@ def test_silence_that_several_heard_is_nobodys():
 
 def test_results_without_words_are_no_silence():
     world = World()
-    first = world.ask([user("Hi")], tools=TOOLS)
-    world.answer(first, None, call("call_1aaaaaaaaaaaa"))
+    world.answered([user("Hi")], None, call("call_1aaaaaaaaaaaa"), tools=TOOLS)
     history = [user("Hi"), said(None, call("call_1aaaaaaaaaaaa")), result("call_1aaaaaaaaaaaa")]
     assert world.ask(history).source is SessionSource.CALL_ID
