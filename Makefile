@@ -12,7 +12,7 @@ python_trees := gateway lab engine_ext/turnpike_vllm $(foreach tree,demo tests b
 pytest_args ?=
 # Tests that wait leave a core to another one's.
 workers = $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
-are_fast := not engine and not agents and not slow and not alone and not nightly
+are_fast := not engine and not agents and not slow and not heavy and not nightly
 demo_args ?=
 
 help:  ## show this list

@@ -17,12 +17,10 @@ from xml.etree import ElementTree
 
 WORKERS = (3 * len(os.sched_getaffinity(0)) + 1) // 2
 """Tests that wait leave a core to another one's."""
+BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 PARTS = {
-    "together": (
-        *("-n", str(WORKERS), "--dist", "loadfile", "--no-loadscope-reorder"),
-        *("-m", "not alone and not nightly"),
-    ),
-    "alone": ("-m", "alone and not nightly"),
+    "light": ("-n", str(WORKERS), *BY_FILE, "-m", "not heavy and not nightly"),
+    "heavy": ("-n", "2", *BY_FILE, "-m", "heavy and not nightly"),
 }
 SLOWEST = 20
 _NO_TESTS = 5

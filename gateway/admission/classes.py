@@ -77,8 +77,5 @@ class Ageing:
     def due_s(self, waiting_since_s: float) -> float:
         return waiting_since_s + self._config.age_s
 
-    def is_aged(self, waiting_since_s: float, *, now: float) -> bool:
-        return self.due_s(waiting_since_s) <= now
-
     def may_exceed_window(self, aged_above_window: int) -> bool:
         return aged_above_window == 0

@@ -74,7 +74,7 @@ class Door:
             return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
         tenant = self._tenants.authenticate(headers, client)
         if tenant is None and method == "OPTIONS" and _is_preflight(headers):
-            tenant = _A_BROWSER
+            tenant = _PREFLIGHT
         if tenant is None:
             message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
@@ -97,7 +97,7 @@ def _is_preflight(headers: RawHeaders) -> bool:
     return asks and b"transfer-encoding" not in fields and fields.get(b"content-length", b"0") == b"0"
 
 
-_A_BROWSER: Final = Tenant(TenantId("a browser"), may_control_engines=False)
+_PREFLIGHT: Final = Tenant(TenantId("anonymous_preflight"), may_control_engines=False)
 
 
 def _mcp_endpoint(name: str) -> Endpoint:

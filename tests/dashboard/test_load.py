@@ -10,7 +10,7 @@ from tests.dashboard.fake_control import FakeControl
 from tests.dashboard.life import lived, now, session_started, whole_turn
 from tests.dashboard.probes import SKIP_TO_ROWS
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 SESSIONS = 1000
 EVENTS_PER_S = 200

@@ -29,7 +29,7 @@ def mark_of(output):
     return output.partition("run/demo/")[2].split()[0]
 
 
-@pytest.mark.alone
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.agents
 @pytest.mark.timeout(600)
@@ -68,7 +68,7 @@ def test_every_agent_repairs_its_file_on_both_sides_and_is_recognised_as_one_ses
     assert marked(mark_of(result.stdout)) == set()
 
 
-@pytest.mark.alone
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.timeout(120)
 def test_an_interrupt_stops_everything():

@@ -13,7 +13,7 @@ from scripted_engine.process import EngineOptions, ScriptedEngine
 from turnpike_vllm import doctor
 from turnpike_vllm.hints import XARGS_KEY, Hint, sign
 
-pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.engine, pytest.mark.timeout(300)]
 
 OPTIONS = EngineOptions(
     max_model_len=4096,

@@ -18,7 +18,7 @@ def dry_run(target: str) -> str:
 def test_make_test_and_make_nightly_leave_no_test_out():
     assert dry_run("test").splitlines()[-1].split() == [".venv/bin/python", "-m", "tools.run_tests"]
     marks = [part[part.index("-m") + 1] for part in run_tests.PARTS.values()]
-    assert marks == ["not alone and not nightly", "alone and not nightly"]
+    assert marks == ["not heavy and not nightly", "heavy and not nightly"]
     nightly = [".venv/bin/python", "-m", "pytest", "-m", "nightly"]
     assert shlex.split(dry_run("nightly").splitlines()[-1]) == nightly
     assert "-m" not in " ".join(PYPROJECT["tool"]["pytest"]["ini_options"]["addopts"]).split()

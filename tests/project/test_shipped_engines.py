@@ -30,7 +30,7 @@ from tests.project.shipped import (
 )
 from turnpike_vllm.hints import Hint
 
-pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.engine, pytest.mark.timeout(300)]
 
 AGENT_KEY = "tp-an-agent-s-key"
 LONG = " ".join(f"word{number}" for number in range(300))

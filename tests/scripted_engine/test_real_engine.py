@@ -16,7 +16,7 @@ import pytest
 
 from scripted_engine.process import EngineOptions, ScriptedEngine
 
-pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.engine, pytest.mark.timeout(300)]
 
 TINY_CACHE = ("--num-gpu-blocks-override", "160", "--max-num-batched-tokens", "512")
 LOOK = {"text": "I look at the code.", "tool_calls": [{"name": "bash", "arguments": {"command": "cat a.py"}}]}
@@ -123,15 +123,20 @@ def test_a_conversation_by_chat_completions(client: Client) -> None:
 
 def test_chat_streams_token_by_token(client: Client) -> None:
     body = {"messages": [USER], "tools": CHAT_TOOLS}
-    choices = [
-        chunk["choices"][0] for chunk in client.stream("/v1/chat/completions", body) if chunk["choices"]
-    ]
-    texts = [choice["delta"]["content"] for choice in choices if choice["delta"].get("content")]
-    deltas = [call for choice in choices for call in choice["delta"].get("tool_calls") or []]
-    assert len(texts) >= 4
-    assert "".join(texts).strip() == "I look at the code."
-    assert "".join(delta["function"].get("arguments") or "" for delta in deltas) == '{"command": "cat a.py"}'
-    assert choices[-1]["finish_reason"] == "tool_calls"
+    most = 0
+    for _ in range(5):  # on a busy machine several tokens may come as one chunk
+        chunks = client.stream("/v1/chat/completions", body)
+        choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+        texts = [choice["delta"]["content"] for choice in choices if choice["delta"].get("content")]
+        deltas = [call for choice in choices for call in choice["delta"].get("tool_calls") or []]
+        arguments = "".join(delta["function"].get("arguments") or "" for delta in deltas)
+        assert "".join(texts).strip() == "I look at the code."
+        assert arguments == '{"command": "cat a.py"}'
+        assert choices[-1]["finish_reason"] == "tool_calls"
+        most = max(most, len(texts))
+        if most >= 4:
+            return
+    raise AssertionError(f"in {most} chunks at most")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "bash"}}])

@@ -147,7 +147,7 @@ def while_asked(url: str, said: str, happens: Callable[[], None]) -> Told:
     return told
 
 
-@pytest.mark.alone
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.timeout(600)
 def test_tokens_are_those_of_one_engine_and_a_death_costs_nobody_an_answer(

@@ -162,7 +162,7 @@ def words(seed: int, count: int) -> str:
     return " ".join(str(rng.randrange(10**6)) for _ in range(count))
 
 
-@pytest.mark.alone
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.timeout(400)
 def test_a_real_engine_lets_background_work_wait(fleet: Fleet, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from lab.engine import tiny_model
 from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.gateways import running_gateway
 
-pytestmark = [pytest.mark.alone, pytest.mark.engine]
+pytestmark = [pytest.mark.heavy, pytest.mark.engine]
 
 SCRIPTS = {"scripts": {"talk": {"turns": [{"text": "Yes."}] * 4}}}
 SETTINGS = """

@@ -47,7 +47,7 @@ def post(url: str, body: bytes) -> bytes:
     return answer
 
 
-@pytest.mark.alone
+@pytest.mark.heavy
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])

@@ -22,7 +22,7 @@ from tests.several.fleet import (
     running_fleet,
 )
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 KEY, TASK = b"sk-of-a-tenant-0123456789", b"fix the tests of module"
 HEAD = 9

@@ -12,7 +12,7 @@ from tests.server.bench import Client, post
 from tests.several.fleet import Fleet, GatewayProcess, comes_true, is_metric, running_fleet
 from tests.several.test_runs import TENANTS, bearer
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 USED = 120
 """Tokens of each turn, as the engines report."""

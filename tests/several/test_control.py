@@ -16,7 +16,7 @@ from scripted_engine.ports import free_port
 from tests.server.bench import Client, Message, get
 from tests.several.fleet import READY_WITHIN_S, Fleet, running_fleet
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 AGENTS = 24
 """Which gateway has a session is by chance: that one of two has none is one run in 2**23."""

@@ -10,7 +10,7 @@ import pytest
 from tests.envoy import envoy
 from tests.several.fleet import Fleet, all_go_on, at_work, failures_of, home_of_most, running_fleet
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 
 @contextlib.asynccontextmanager

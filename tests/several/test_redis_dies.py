@@ -21,7 +21,7 @@ from tests.several.fleet import (
 )
 from tests.shared_state.servers import RedisServer
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 DEADLINE_S = 0.5
 BUSY_S = 0.25

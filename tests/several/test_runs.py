@@ -11,7 +11,7 @@ from tests.server.bench import Client, post
 from tests.several.fleet import failures_of, running_fleet
 from tests.shared_state.servers import RedisCluster
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 KEYS = {"red": "key-of-red", "blue": "key-of-blue"}
 TENANTS = "".join(

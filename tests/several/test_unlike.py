@@ -9,7 +9,7 @@ from gateway.shared_state.redis_store import PREFIX
 from tests.several.fleet import all_go_on, at_work, comes_true, failures_of, now, running_fleet
 from tests.several.splits import splits, turns_in_store
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 SHIFTED = """
 import time

@@ -36,7 +36,7 @@ from tests.several.fleet import (
 from tests.several.test_control import control_of, told
 from tests.telemetry.sse import Event, read_events
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 ON_NEW_CONNECTIONS = b"Connection: close\r\n"
 """Each turn comes in at either worker."""
