@@ -94,6 +94,7 @@ def test_several_on_one_host_are_started_as_the_one_is_but_for_what_they_share()
     assert several.pop("Environment") == [
         "TURNPIKE_SERVER__REUSE_PORT=true",
         "TURNPIKE_SHARED__URL=redis://127.0.0.1:6379",
+        "TURNPIKE_SHARED__PASSWORD_ENV=REDIS_PASSWORD",
         "TURNPIKE_SHARED__SECRET_ENV=FLEET_SECRET",
     ]
     assert several.pop("User") == ["turnpike"], "only processes of one user may share a port"
