@@ -190,7 +190,7 @@ class Gateway:
         from gateway.server.picker.service import PickerServer  # noqa: PLC0415 - only a picker needs gRPC
         from gateway.server.picker.stream import Picking  # noqa: PLC0415
 
-        picking = Picking(self._config, self._asking, self.replica_watch.replicas, self.listener.budget)
+        picking = Picking(self._config, self._asking, self.replica_watch.replicas, self.listener)
         return PickerServer(picking, Door(self._tenants, proxies), self._peers)
 
     async def start(self) -> None:

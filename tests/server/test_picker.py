@@ -84,6 +84,9 @@ async def test_a_request_goes_where_the_brain_says(picked):
     (seen,) = backend.seen
     assert seen.body == CHAT and seen.get(DESTINATION.encode()) == b"127.0.0.1:%d" % backend.port
     assert told.get(b"x-turnpike-source") == b"none" or told.get(b"x-turnpike-session")
+    assert (await bench.ask(get(b"/v1/completions"))).status == 405
+    count = {labels[1:]: count for labels, count in bench.gateway.listener.requests.items()}
+    assert count == {("2xx", "200"): 1, ("4xx", "405"): 1}
 
 
 @pytest.mark.parametrize("duplex", [False, True])

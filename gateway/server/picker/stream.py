@@ -25,12 +25,13 @@ from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, Protocol, RequestFacts
 from gateway.server.asking import Asking
-from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Door, Visitor
 from gateway.server.driver import Ticket
+from gateway.server.listener import Listener
 from gateway.server.milestones import Milestones
 from gateway.server.peer_door import INHERITS, PASSED
 from gateway.server.picker import answers, messages
+from gateway.server.picker.answers import RefusedError
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.receipts import receipts
 from gateway.server.request_head import RequestHead, take_room
@@ -52,15 +53,8 @@ class Picking(msgspec.Struct, frozen=True):
     config: Config
     asking: Asking
     replicas: Mapping[ReplicaId, Replica]
-    budget: BufferBudget
-
-
-class _RefusedError(Exception):
-    def __init__(self, refusal: Refusal, lines: bytes = b"") -> None:
-        """`lines`: headers to go with it."""
-        super().__init__(refusal.message)
-        self.refusal = refusal
-        self.lines = lines
+    listener: Listener
+    """Its room for bodies, and its counts of requests, hold for Envoy's, too."""
 
 
 class Stream:
@@ -76,7 +70,6 @@ class Stream:
         self._links = links
         self._task = asyncio.current_task()
         self._answered = 0
-        """Messages that Envoy was sent."""
         self._begin: Any = None
         """The message with the request's headers."""
         self._head: RequestHead | None = None
@@ -84,7 +77,6 @@ class Stream:
         self._body = bytearray()
         self._came = b""  # as Envoy has it
         self._held = 0
-        """Bytes of room for bodies."""
         self._is_duplex = self._answers_duplex = self._has_trailers = False
         self._is_placed = self._is_reading = False
         self._passed: Passed | None = None
@@ -103,7 +95,7 @@ class Stream:
         try:
             with self._open:
                 await self._answer_all()
-        except _RefusedError as error:
+        except RefusedError as error:
             await self._send([self._refusal(error)])
         except DecodeError:
             raise StreamError(grpc.StatusCode.INVALID_ARGUMENT, "a message that cannot be read") from None
@@ -113,12 +105,20 @@ class Stream:
             if self._stopped is None or self._task is None:
                 raise
             self._task.uncancel()
-            await self._send([self._refusal(_RefusedError(self._stopped))])  # Envoy cuts the answer
+            await self._send([self._refusal(RefusedError(self._stopped))])  # Envoy cuts the answer
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
             _log.exception("a request failed inside the picker")
-            await self._send([self._refusal(_RefusedError(refusals.internal()))])
+            await self._send([self._refusal(RefusedError(refusals.internal()))])
         finally:
             self._let_go()
+            self._count()
+
+    def _count(self) -> None:
+        if self._begin is None or self._passed is not None:
+            return
+        endpoint = self._head.visitor.endpoint.name if self._head is not None else ""
+        has_failed = self._ticket is not None and self._ticket.has_failed
+        self._picking.listener.counted(endpoint, self._status or 499, has_failed=has_failed)
 
     async def _answer_all(self) -> None:
         while (data := await self._read()) is not grpc.aio.EOF:
@@ -127,7 +127,7 @@ class Stream:
                 await self._passed.relay(self._context)
                 return
             if self._stopped is not None:
-                raise _RefusedError(self._stopped)
+                raise RefusedError(self._stopped)
 
     async def _read(self) -> Any:
         self._is_reading = True
@@ -186,7 +186,7 @@ class Stream:
         self._protocol = self._door.protocol_of(target.partition(b"?")[0].decode("latin-1"))
         visitor = self._door.judge(method, target, headers, self._peer)
         if not isinstance(visitor, Visitor):
-            raise _RefusedError(visitor)
+            raise RefusedError(visitor)
         self._head = RequestHead(
             method=method,
             target=target,
@@ -217,14 +217,16 @@ class Stream:
             self._let_go()
 
     def _hold(self, head: RequestHead, more: int, *, whole: int) -> None:
-        refusal = take_room(self._picking.budget, self._config.server.limits, head, more, whole=whole)
+        refusal = take_room(
+            self._picking.listener.budget, self._config.server.limits, head, more, whole=whole
+        )
         if refusal is not None:
-            raise _RefusedError(refusal)
+            raise RefusedError(refusal)
         self._held += more
 
     def _let_go(self) -> None:
         if self._held and self._head is not None:
-            self._picking.budget.give_back(self._head.visitor.tenant.id, self._held)
+            self._picking.listener.budget.give_back(self._head.visitor.tenant.id, self._held)
             self._held = 0
 
     async def _decide(self, of: str, request: HttpRequest) -> Sequence[Any]:
@@ -234,7 +236,7 @@ class Stream:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(asking.reading.read(request))
         if (refusal := asking.refusal_of(request, facts)) is not None:
-            raise _RefusedError(refusal)
+            raise RefusedError(refusal)
 
         async def pass_on(link: Replica | None, inherits: bool) -> bool:
             return await self._pass_on(of, came, link, inherits)
@@ -276,7 +278,7 @@ class Stream:
             decision = ticket.decided() or await self._decision(ticket)
             if type(decision) is Refuse:
                 lines = receipts(decision) if self._config.server.has_receipts else b""
-                raise _RefusedError(decision.refusal, lines)
+                raise RefusedError(decision.refusal, lines)
             assert type(decision) is Dispatch  # prompts are not computed on other replicas: `check_picker`
             replica = self._picking.replicas.get(decision.placement.replica)
             if replica is not None:
@@ -288,7 +290,7 @@ class Stream:
         message = f"No replica had room within {limit_s:g} s."
         late = Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)
         driver = self._picking.asking.driver
-        timer = driver.call_later(limit_s, ticket.give_up, _RefusedError(late))
+        timer = driver.call_later(limit_s, ticket.give_up, RefusedError(late))
         try:
             return await in_task(ticket.decision())
         finally:
@@ -386,12 +388,12 @@ class Stream:
         if self._is_reading and self._task is not None:
             self._task.cancel()  # it waits for Envoy; a write must end before the next one begins
         elif not self._is_placed and self._ticket is not None:
-            self._ticket.give_up(_RefusedError(refusal))
+            self._ticket.give_up(RefusedError(refusal))
 
-    def _refusal(self, error: _RefusedError) -> Any:
-        status, lines, body = refusal_parts(self._protocol, error.refusal, error.lines)
+    def _refusal(self, error: RefusedError) -> Any:
+        self._status, lines, body = refusal_parts(self._protocol, error.refusal, error.lines)
         headers = [*answers.fields(lines), (b"content-type", b"application/json")]
-        return answers.immediate(status, headers, body, error.refusal.reason.value)
+        return answers.immediate(self._status, headers, body, error.refusal.reason.value)
 
 
 def _out_of_order() -> StreamError:
