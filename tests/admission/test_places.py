@@ -179,8 +179,8 @@ class Comings(RuleBasedStateMachine):
         assert set(self.places._silent) == {each.session for each in here if not each.live}
 
 
-Comings.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
-TestComings = Comings.TestCase
+Comings.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=60, deadline=None)
+TestComings = pytest.mark.timeout(400)(Comings.TestCase)
 
 
 def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():

@@ -416,6 +416,16 @@ def test_a_newcomer_that_shows_a_sign_of_life_is_waited_for():
     assert fleet.health.all_up
 
 
+def test_a_newcomer_is_not_blamed_for_what_the_gateway_stood_still_for():
+    fleet = Fleet()
+    turns(fleet, "a", 3)
+    turns(fleet, "b", 3, begin_after_s=0.1)
+    fleet.now += 60.0
+    fleet.health.stalled(60.0)
+    turns(fleet, "b", 1, begin_after_s=0.1)
+    assert fleet.health.all_up
+
+
 def test_what_the_gateway_stood_still_for_is_nobodys_lateness():
     fleet = Fleet()
     requests = [fleet.send("a") for _ in range(3)]

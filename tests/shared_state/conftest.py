@@ -68,16 +68,20 @@ async def open_another(request, redis_servers, redis_cluster) -> AsyncIterator[O
     async def another() -> Store:
         if request.param == "memory":
             return memory
-        store = await open_store(url, password=password, deadline_s=PATIENCE_S)
-        opened.append(store)
-        async with asyncio.timeout(PATIENCE_S):  # on a busy machine connecting can outlast a probe
-            while not store.is_up:
-                await asyncio.sleep(0.01)
-        return store
+        opened.append(await open_store(url, password=password, deadline_s=PATIENCE_S))
+        return await up(opened[-1])
 
     yield another
     for store in opened:
         await store.aclose()
+
+
+async def up(store: Store) -> Store:
+    """On a busy machine the first connection can outlast a probe."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not store.is_up:
+            await asyncio.sleep(0.01)
+    return store
 
 
 @pytest.fixture

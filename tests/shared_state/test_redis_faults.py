@@ -13,7 +13,7 @@ from gateway.shared_state import remote
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.shared_state.redis_store import PREFIX, RedisStore
 from gateway.shared_state.remote import BATCH, GATHER_S
-from tests.shared_state.conftest import PATIENCE_S
+from tests.shared_state.conftest import PATIENCE_S, up
 from tests.shared_state.servers import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ async def store(server) -> AsyncIterator[RedisStore]:
     """Its deadline is the tests' patience until one sets another."""
     store = RedisStore(server.url, deadline_s=PATIENCE_S)
     await store.open()
-    assert store.is_up
+    await up(store)
     yield store
     await store.aclose()
 
@@ -260,7 +260,7 @@ async def test_a_password_may_stand_in_the_url_and_the_other_goes_before_it(redi
         url = server.url.replace("turnpike@", f"turnpike:{in_url}@")
         store = RedisStore(url, password=password, deadline_s=PATIENCE_S)
         await store.open()
-        assert store.is_up
+        await up(store)
         await store.aclose()
 
 
