@@ -125,7 +125,7 @@ def _lab_parser(name: str) -> argparse.ArgumentParser:
         return parser
     print(
         f"turnpike: `{name}` is a command of turnpike-lab, which is not installed: "
-        "pip install ./lab, from the project's sources",
+        "pip install ./engine_ext ./lab, from the project's sources",
         file=sys.stderr,
     )
     raise SystemExit(2)

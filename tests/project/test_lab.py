@@ -22,7 +22,7 @@ def test_without_the_lab_its_commands_say_how_to_install_it(monkeypatch, capsys)
     with pytest.raises(SystemExit) as ended:
         command.main(["simulate", "--help"])
     assert ended.value.code == 2
-    assert "pip install ./lab" in capsys.readouterr().err
+    assert "pip install ./engine_ext ./lab" in capsys.readouterr().err
 
 
 def test_its_wheel_has_every_package_and_command():
