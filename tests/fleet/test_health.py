@@ -412,7 +412,7 @@ def test_a_newcomer_that_shows_a_sign_of_life_is_waited_for():
     turns(fleet, "a", 3)
     turns(fleet, "b", 4, begin_after_s=0.1)
     fleet.health.first_token(first, A, now=fleet.now)
-    turns(fleet, "b", 4, begin_after_s=0.1)
+    turns(fleet, "b", 9, begin_after_s=0.1)
     assert fleet.health.all_up
 
 

@@ -8,7 +8,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId, TenantId
+from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
 from gateway.routing.placement import Asked
@@ -546,3 +546,22 @@ def test_what_was_handed_over_need_not_be_computed():
     assert fleet.place("s", handed_over=1_000.0, a=0, b=0).replica == "b"
     fleet.oracle.queued, fleet.oracle.pace = {}, {"b": 9.0}
     assert fleet.place("t", handed_over=1_000.0, a=1, b=0).replica == "a"
+
+
+def spread(lies):
+    """Where sessions go, of which a has room for one, and b for many; after so many small ones of others."""
+    fleet = Fleet()
+    for number in range(lies):
+        name = f"lie-{number}"
+        fleet.place(name, owner=TenantId("other"), a=0, b=0)
+        conversation = SessionId(name), ThreadId("1")
+        for replica in (A, B):
+            fleet.policy.ledger.turn_over(conversation, replica, Usage(prompt_tokens=1))
+        fleet.policy.session_ended(SessionId(name))
+    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
+    fleet.policy.engine_reported(B, EngineSignals(kv_tokens=500_000))
+    return [fleet.place(f"s{number}", a=0, b=0).replica for number in range(8)]
+
+
+def test_how_small_one_tenants_sessions_are_does_not_crowd_anothers_together():
+    assert spread(lies=50) == spread(lies=0)

@@ -1,6 +1,7 @@
-"""How a gateway ends: what runs or waits is finished, within its time."""
+"""How a gateway ends: what runs or waits is finished, within its time; each further signal hurries it."""
 
 import asyncio
+import signal
 import socket
 
 from tests.server.bench import CHAT, DELTA, STREAM_HEAD, Client, chunk, eventually, get, post, sends
@@ -76,3 +77,33 @@ async def test_first_it_is_not_ready_then_it_takes_no_more(start):
     await retiring
     await bench.gateway.leaving.drain()
     assert await idle.rest() == (b"", "eof")
+
+
+async def test_each_further_signal_goes_on_to_the_next_step(start):
+    bench = await start(server={"lame_duck_s": 3600, "drain_s": 3600})
+    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    client = await bench.connect()
+    client.send(post())
+    await client.reader.readuntil(DELTA)
+    leaving = bench.gateway.leaving
+    over = asyncio.create_task(leaving.wait(bench.gateway._tasks))
+    await asyncio.sleep(0)
+    assert not leaving.is_retiring
+    leaving.signalled(signal.SIGTERM)
+    await eventually(lambda: leaving.is_retiring)
+    assert not bench.gateway.listener.is_draining and not over.done()
+    leaving.signalled(signal.SIGTERM)
+    await eventually(lambda: bench.gateway.listener.is_draining)
+    assert not over.done(), "what runs may end"
+    leaving.signalled(signal.SIGTERM)
+    await asyncio.wait_for(over, 5)
+    assert bench.gateway.listener.connection_count == 1
+    await bench.gateway.stop()
+
+
+async def test_who_is_interrupted_begins_with_the_drain(start):
+    bench = await start(server={"lame_duck_s": 3600})
+    over = asyncio.create_task(bench.gateway.leaving.wait(bench.gateway._tasks))
+    bench.gateway.leaving.signalled(signal.SIGINT)
+    await asyncio.wait_for(over, 5)
+    assert bench.brain.is_draining

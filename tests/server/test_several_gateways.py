@@ -348,3 +348,12 @@ async def test_a_replica_that_one_gateway_finds_dead_is_asked_at_once_by_the_oth
     await eventually(lambda: are_up(other) == [False, True])
     await asyncio.sleep(0.3)
     assert are_up(apart) == [True, True], "it answers there"
+
+
+async def test_a_gateway_that_leaves_hands_its_sessions_on(several):
+    gateways = await several()
+    before = session_of(await ask(gateways[0], gateways, "hand", 0))
+    home, other = sides(gateways)
+    await peers_of(home).leave()
+    await eventually(lambda: not peers_of(other).alive)
+    assert session_of(await ask(other, gateways, "hand", 1)) == before

@@ -6,7 +6,12 @@ import logging
 import pytest
 
 from gateway.server import tasks as module
-from gateway.server.tasks import TaskGroup, check_each
+from gateway.server.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, TaskGroup, check_each, pause_s
+
+
+def test_pauses_double_up_to_a_bound():
+    assert [pause_s(n) for n in (1, 2, 3)] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+    assert pause_s(10_000) == LONGEST_PAUSE_S
 
 
 class Loop:

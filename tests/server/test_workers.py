@@ -4,6 +4,7 @@ import pytest
 
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
+from gateway.config.server import worker_count
 from gateway.server.workers import Workers, of_worker
 from tests.command import Turnpike
 
@@ -53,3 +54,7 @@ async def test_ports_that_workers_would_take_from_one_another_are_refused(flags,
     settings = config(server__workers=2, **REDIS, **flags)
     with pytest.raises(ConfigError, match=complaint):
         Workers(settings, [], count=2, can_reload=False)
+
+
+def test_auto_is_one_a_core():
+    assert worker_count("auto", cores=3) == 3 and worker_count(5, cores=3) == 5

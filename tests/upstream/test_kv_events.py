@@ -72,3 +72,11 @@ def test_batches_are_read_as_they_are_published():
     with pytest.raises(msgspec.MsgspecError):
         decode_batch(b"nonsense")
     assert number_of((7).to_bytes(8, "big")) == 7 and number_of((-1).to_bytes(8, "big", signed=True)) == -1
+
+
+def test_what_was_applied_before_changes_nothing():
+    index = KvIndex()
+    index.apply(0, [stored(1)])
+    index.apply(1, [stored(2)])
+    index.apply(0, [stored(3)])
+    assert index.tokens == {"s1": 64} and index.next == 2
