@@ -281,11 +281,11 @@ class Ticket:
 
     @property
     def is_asked_for_calls(self) -> bool:
-        """`hand_over` is worth its argument."""
+        """Whether `hand_over` has a receiver."""
         return self._driver.on_call is not None
 
     def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:
-        """The arguments of a call are complete: tells who asked for that."""
+        """Passes a complete call to `on_call`, with its arguments."""
         live, on_call = self._driver.coordinator.live.get(self.request), self._driver.on_call
         if (
             on_call is not None
