@@ -27,12 +27,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return self.header.name
 
-    @property
-    def mean_context(self) -> float:
-        """Of what a session holds, over its turns."""
-        lengths = [t.input_tokens for s in self.sessions for thread in s.threads for t in thread.turns]
-        return sum(lengths) / len(lengths)
-
 
 def composed(mix: str, folder: Path, *, count: int) -> Path:
     """A file with so many sessions of one of the papers' mixes."""

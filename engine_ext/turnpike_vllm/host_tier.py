@@ -106,8 +106,6 @@ class Pause(Generic[Luggage]):
     returns_at: float | None
     """None if nobody knows."""
     state: State = State.HERE
-    due_at: float = math.inf
-    """When something is to be done: demote what is here, call what is away."""
     version: int = 0
     has_missed: bool = False
     """A call of it found no room."""
@@ -232,7 +230,6 @@ class HostTier(Generic[Luggage]):
         while self._due and self._due[0][0] <= now:
             _, version, pause = heapq.heappop(self._due)
             if version == pause.version:
-                pause.due_at = math.inf
                 found.append(pause)
         return found
 
@@ -243,7 +240,7 @@ class HostTier(Generic[Luggage]):
 
     def arm(self, pause: Pause[Luggage], at: float) -> None:
         self._count += 1
-        pause.version, pause.due_at = self._count, at
+        pause.version = self._count
         if at < math.inf:
             heapq.heappush(self._due, (at, pause.version, pause))
         if len(self._due) > 2 * len(self._pauses) + 64:

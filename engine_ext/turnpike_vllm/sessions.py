@@ -27,7 +27,6 @@ class Session:
     task_at: float
     """When its task began, on the engine's clock."""
     klass: ServiceClass = ServiceClass.REACTIVE
-    heard_at: float = 0.0
     is_finished: bool = False
     threads: dict[str, ThreadPolicy] = field(default_factory=dict)
 
@@ -74,7 +73,6 @@ class Sessions:
         return session
 
     def _update(self, session: Session, hint: Hint, now: float) -> None:
-        session.heard_at = now
         session.is_finished = hint.is_finished
         if hint.service is not None:
             session.klass = hint.service

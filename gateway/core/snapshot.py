@@ -5,7 +5,6 @@ What costs little whatever there is (`take_gauges`) stands apart from what costs
 
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -131,11 +130,6 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     bounds: tuple[BoundView, ...] = ()
 
 
-class Snapshot(Gauges, frozen=True, kw_only=True):
-    sessions: tuple[SessionView, ...]
-    """The most recently seen, at most `MAX_SESSIONS`."""
-
-
 def take_gauges(
     brain: Coordinator,
     signals: Mapping[ReplicaId, EngineSignals] | None = None,
@@ -166,13 +160,6 @@ def _view_bounds(brain: Coordinator, *, now: float) -> tuple[BoundView, ...]:
         BoundView(bound=bound.name, tenant=tenant, used=used)
         for bound, tenant, used in bounds.shares(now=now)
     )
-
-
-def take_snapshot(brain: Coordinator, *, now: float) -> Snapshot:
-    gauges = take_gauges(brain, now=now)
-    views = SessionViews(brain)
-    newest = islice(brain.sessions.sessions.newest_first(), MAX_SESSIONS)
-    return Snapshot(**msgspec.structs.asdict(gauges), sessions=tuple(views.view(each) for each in newest))
 
 
 class SessionViews:

@@ -61,7 +61,6 @@ class Copies:
     memory: HostMemory
     bytes_per_block: int
     loaded_blocks: int = 0
-    stored_blocks: int = 0
     _under_way: dict[int, _Copy] = field(default_factory=dict)
     _free_at: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
     """By direction: to the device, to the host."""
@@ -106,5 +105,3 @@ class Copies:
         self._under_way[job] = _Copy(job, request, copied_bytes, took_s, done_at)
         if is_load:
             self.loaded_blocks += blocks
-        else:
-            self.stored_blocks += blocks

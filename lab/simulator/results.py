@@ -136,6 +136,5 @@ class Totals(msgspec.Struct, kw_only=True):
     """Of KV caches, from one replica to another."""
     busy_s: float = 0.0
     """All engines' steps together."""
-    tool_core_s: float = 0.0
     end_s: float = 0.0
     """When the last session was over."""

@@ -329,7 +329,6 @@ class _Run:
         totals.refusals = self._driver.refusals
         totals.prefill_legs = self._driver.legs.begun
         totals.carried_bytes = self._network.carried_bytes
-        totals.tool_core_s = sum(host.busy_core_s for host in self._hosts)
         for engine in self._engines:
             totals.steps += engine.counts.steps
             totals.scheduled_steps += engine.counts.scheduled_steps

@@ -1,11 +1,10 @@
 """The snapshot: what a person sees of the brain."""
 
-from gateway.core import snapshot
-from gateway.core.snapshot import take_snapshot
 from tests.core.playbook import Playbook, arrived, call_seen, down, finished, stated
+from tests.core.snapshots import take_snapshot
 
 
-def test_it_counts_and_shows_each_phase(monkeypatch):
+def test_it_counts_and_shows_each_phase():
     play = Playbook(replicas="a b", max_running_per_replica=1)
     play >> down("b")
     play.begins("r1", explicit=stated("tool")) >> call_seen("r1", "c1") >> finished("r1", "c1")
@@ -22,6 +21,3 @@ def test_it_counts_and_shows_each_phase(monkeypatch):
     assert seen.sessions[-1].open_tools == ("bash",) and seen.sessions[0].service_class == "reactive"
     assert seen.waiting_by == {"reactive": 1}
     assert all(view.since_s == play.now and view.threads == 1 for view in seen.sessions)
-
-    monkeypatch.setattr(snapshot, "MAX_SESSIONS", 2)
-    assert len(take_snapshot(play.brain, now=play.now).sessions) == 2, "bounded, the newest first"

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from gateway.__main__ import main
-from gateway.core.snapshot import take_snapshot
 from gateway.dashboard import cli
 from gateway.dashboard.cli import explain_from_file
 from gateway.dashboard.explain import Explainer
 from gateway.domain.ids import ReplicaId, RequestId
 from tests.core.playbook import Playbook, arrived, call_seen, finished, started, stated
+from tests.core.snapshots import take_snapshot
 from tests.history.lives import whole
 
 

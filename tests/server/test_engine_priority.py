@@ -185,10 +185,11 @@ def test_a_real_engine_lets_background_work_wait(fleet: Fleet, tmp_path: Path) -
             threads = []
             for number, (name, count, headers) in enumerate(asked):
                 threads.append(ask(url, name, words(10 * at + number, count), ended, **headers))
-                time.sleep(0.1)
+                time.sleep(0.2)
             for thread in threads:
                 thread.join()
         orders.append(ended)
-    by_arrival, by_priority = orders
-    assert by_arrival == [name for name, _, _ in asked]
-    assert by_priority == ["long", "its-own", "reactive", *(f"background-{number}" for number in range(3))]
+    # On a busy machine those that wait alike may change places on their way.
+    by_arrival, by_priority = ([name.partition("-")[0] for name in ended] for ended in orders)
+    assert by_arrival == ["long", "background", "background", "background", "reactive", "its"]
+    assert by_priority == ["long", "its", "reactive", "background", "background", "background"]

@@ -41,7 +41,7 @@ async def test_clocks_that_differ_by_minutes_do_not_matter(tmp_path):
         for teller, is_draining in enumerate((True, False, True)):
             await fleet.gateways[teller].drain("default-0", is_draining=is_draining)
             for each in fleet.gateways:
-                await comes_true(lambda each=each, wanted=is_draining: is_it(each, wanted), 2.0)
+                await comes_true(lambda each=each, wanted=is_draining: is_it(each, wanted), 10.0)
         async with at_work(*fleet.agents):
             await asyncio.sleep(0.5)
             known, killed_s = turns_in_store(fleet), now()
@@ -70,7 +70,7 @@ async def test_two_versions_of_what_is_written_go_beside_one_another(tmp_path):
         async with at_work(*fleet.agents):
             await asyncio.sleep(2.5)
             await fleet.gateways[0].drain("default-0", is_draining=True)
-            await comes_true(lambda: is_it(fleet.gateways[2], True), 2.0)
+            await comes_true(lambda: is_it(fleet.gateways[2], True), 10.0)
         assert not failures_of(fleet.agents)
         assert [len(agent.sessions) for agent in fleet.agents] == [1] * 8
         for numbers in alike:

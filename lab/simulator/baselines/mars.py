@@ -157,7 +157,6 @@ class _Session(msgspec.Struct):
     footprint: int
     served: int = 0
     """Tokens computed for it."""
-    returned_s: float | None = None
 
 
 class Coordinator(EnginePolicy):
