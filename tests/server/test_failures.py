@@ -45,15 +45,19 @@ class Mortal(Backend):
 
     is_dead = False
 
-    def __init__(self) -> None:
+    def __init__(self, last_words: bytes = b"") -> None:
         super().__init__()
         self.script = self._serve_or_die
+        self._last_words = last_words
 
     async def _serve_or_die(self, exchange: Exchange) -> None:
         if b"poison" not in exchange.request.body:
             await exchange.send(answer())
             return
         self.is_dead = True
+        if self._last_words:
+            await exchange.send(self._last_words)
+            await asyncio.sleep(0.05)  # so that it is read before the reset
         assert self._server is not None
         self._server.close()
         exchange.reset()
@@ -81,6 +85,83 @@ async def test_a_poison_request_costs_two_replicas_at_most(start, poison, are_ke
     assert sum(backend.is_dead for backend in bench.backends) <= 2
     for _ in range(4):
         assert (await bench.ask(post())).status == 200, "the others live"
+
+
+def form(boundary: bytes) -> bytes:
+    parts = b'--%s\r\nContent-Disposition: form-data; name="file"\r\n\r\npoison\r\n--%s--' % (
+        boundary,
+        boundary,
+    )
+    head = post(b"", b"/v1/audio/transcriptions", b"Content-Length: %d\r\n" % len(parts))
+    kind = b"multipart/form-data; boundary=" + boundary
+    head = head.replace(b"Content-Length: 0\r\n", b"").replace(b"application/json", kind)
+    return head + parts
+
+
+UNREAD = b'{"model":"m","messages":[{"role":"user","content":"poison"}],"x":[%s0]}' % (b"0," * 2**19)
+DEADLY: dict[str, tuple[list[bytes], bytes]] = {
+    "a stream": ([post(CHAT.replace(b"hi", b"poison"))], STREAM_HEAD + chunk(DELTA)),
+    "stored": ([STORED_POISON], STREAM_HEAD + chunk(DELTA)),
+    "half an answer": ([CHAT_POISON], answer()[:-9]),
+    "no end": ([CHAT_POISON], b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + DELTA),
+    "an error": ([CHAT_POISON], answer(b"{}", b"500 EngineDeadError")),
+    "an error inside": (
+        [CHAT_POISON],
+        STREAM_HEAD + chunk(b'data: {"error":{"code":500}}\n\n') + b"0\r\n\r\n",
+    ),
+    "unread": ([post(UNREAD)], b""),
+    "a form": ([form(b"b%d" % number) for number in range(4)], b""),
+    "a form, later": ([form(b"b%d" % number) for number in range(4)], STREAM_HEAD + chunk(b"x")),
+    **{
+        path: ([post(b'{"model":"m","input":"poison"}', path.encode())], b"")
+        for path in (
+            "/v1/embeddings",
+            "/tokenize",
+            "/score",
+            "/invocations",
+            "/v1/completions",
+            "/unheard/of",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(("asked", "last_words"), DEADLY.values(), ids=DEADLY)
+async def test_whatever_dies_of_a_body_two_do_at_most(start, asked, last_words):
+    bench = await start(replicas=4, backend=lambda: Mortal(last_words), core={"max_attempts": 9})
+    for number in range(4):
+        response = await bench.ask(asked[number % len(asked)])
+        dead = sum(backend.is_dead for backend in bench.backends)
+        await eventually(lambda dead=dead: sum(state.is_up for state in bench.brain.fleet) == 4 - dead)
+    assert dead == 2 and response.json()["error"]["code"] == "upstream_broken_twice"
+    innocent = post(b'{"model":"m","prompt":"a","input":"a"}', asked[0].split()[1])
+    for _ in range(4):
+        assert (await bench.ask(innocent)).status == 200, "the others live, and serve other bodies"
+
+
+async def test_a_replica_that_an_operator_restarts_costs_its_clients_one_retry(start):
+    bench = await start(replicas=2, backend=lambda: Mortal(STREAM_HEAD + chunk(DELTA)))
+    assert not (await bench.ask(CHAT_POISON)).is_whole
+    [other] = [backend for backend in bench.backends if not backend.is_dead]
+    other.script = sends(answer())
+    assert (await bench.ask(CHAT_POISON)).status == 200
+
+
+async def test_replicas_that_live_on_have_not_died_of_a_body(start):
+    """A proxy in between was restarted, say; the client may come again once checks have found them well."""
+
+    async def resets(exchange: Exchange) -> None:
+        exchange.reset()
+
+    bench = await start(replicas=2)
+    for backend in bench.backends:
+        backend.script = resets
+    began_s = bench.gateway.driver.clock()
+    assert (await bench.ask(post())).json()["error"]["code"] == "upstream_broken_twice"
+    for backend in bench.backends:
+        backend.script = sends(answer())
+    await eventually(lambda: all(state.checked_s > began_s for state in bench.brain.fleet))
+    assert (await bench.ask(post())).status == 200
 
 
 # --- errors inside good answers ----------------------------------------------------------------------
