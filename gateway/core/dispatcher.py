@@ -190,8 +190,8 @@ class Dispatcher:
     def leg_ended(
         self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
     ) -> ReplicaId:
-        """Its prefill leg has ended; its place there is free. `usage`: None if nothing was handed over. Returns
-        where it ran."""
+        """Its prefill leg has ended; its place there, which it returns, is free. `usage`: None if nothing was
+        handed over."""
         assert live.pool is not None
         self.pools_with_room[live.pool] = None
         return self._legs.ended(live, usage, outcome, is_fault=is_fault, now=now)

@@ -100,8 +100,7 @@ class Fleet:
         self.health.came_up(facts.id, facts.pool, now=now)
         self.adapters.listed(facts.id, facts.adapters)
         if state is None:
-            state = self._add(facts, is_up=True)
-            state.up_s = state.checked_s = now
+            self._add(facts, is_up=True, now=now)
             self._look_at_models(facts.pool)
             return True
         state.checked_s, state.up_s = now, state.up_s if state.is_up else now
@@ -118,11 +117,12 @@ class Fleet:
         else:
             state.is_leaving = False
 
-    def _add(self, facts: ReplicaFacts, *, is_up: bool) -> ReplicaState:
+    def _add(self, facts: ReplicaFacts, *, is_up: bool, now: float = 0.0) -> None:
         is_draining = facts.id in self._to_be_drained
         self._to_be_drained.discard(facts.id)
-        state = self._replicas[facts.id] = ReplicaState(facts=facts, is_up=is_up, is_draining=is_draining)
-        return state
+        self._replicas[facts.id] = ReplicaState(
+            facts=facts, is_up=is_up, up_s=now, checked_s=now, is_draining=is_draining
+        )
 
     def went_down(self, replica: ReplicaId, cause: str, *, now: float) -> bool:
         state = self._replicas.get(replica)

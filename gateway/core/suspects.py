@@ -14,8 +14,7 @@ Requests of the same body that one death ended are one failure.
 """
 
 from collections import OrderedDict
-
-import msgspec
+from typing import NamedTuple
 
 from gateway.core.fleet import Fleet
 from gateway.core.live import LiveRequest
@@ -34,7 +33,7 @@ class Failure(Word):
     ANSWERED = "answered"
 
 
-class _Failed(msgspec.Struct, frozen=True):
+class _Failed(NamedTuple):
     replica: ReplicaId
     failed_s: float
     failure: Failure
@@ -60,13 +59,10 @@ class Suspects:
             self._failed.popitem(last=False)
 
     def answered_well(self, live: LiveRequest) -> None:
-        if self._failed:
-            self._failed.pop(_body_of(live), None)
+        self._failed.pop(_body_of(live), None)
 
     def deaths(self, live: LiveRequest, *, now: float) -> int:
         """How many replicas may have died of its body lately."""
-        if not self._failed:
-            return 0
         known = self._failed.get(_body_of(live), ())
         return sum(self._may_have_died(each) for each in known if now - each.failed_s <= _REMEMBERED_S)
 

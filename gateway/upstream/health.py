@@ -5,16 +5,7 @@ Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; w
 want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
 have for it, is wrong. *Nothing* is a redirect, 404 or 410, and 401 or 403 to our key; of `/health` and
 `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else (405, mostly), or
-OPTIONS 2xx.
-
-| `/health` | `/v1/models` | paths of `_SERVED` | up |
-|---|---|---|---|
-| none in time, or 5xx | | | no |
-| nothing | nothing | one is there | yes |
-| nothing | nothing | none is there | no |
-| any other | 401 or 403 to our key | one is there | yes |
-| any other | 401 or 403 to our key | none is there | no |
-| any other | any other | | yes |
+OPTIONS 2xx. The table is in `docs/reference/faults.md`.
 """
 
 import asyncio
@@ -43,28 +34,17 @@ _NOTHING: Final = _REDIRECTS | {404, 410}
 """Statuses of paths at which nothing is."""
 _REFUSED: Final = frozenset((401, 403))
 NO_ENGINE: Final = "something answers, but not as an engine"
-_SERVED: Final = tuple(
-    f"/v1/{name}"
-    for name in (
-        "chat/completions",
-        "completions",
-        "responses",
-        "messages",
-        "embeddings",
-        "audio/transcriptions",
-    )
-)
-"""Paths of which each engine serves one at least."""
+_SERVED: Final = "chat/completions completions responses messages embeddings audio/transcriptions".split()
+"""Paths below `/v1`, of which each engine serves one at least."""
 _MAX_NAME: Final = 1024
 """Characters of a model's name; others are not listed."""
 
 
 class _Unusable(Exception):  # noqa: N818 - what the answer is
-    """An answer that is not read, too large, or nested too deeply; or no engine's. The check has failed."""
+    """An answer that is not read: too large, or nested too deeply. The check has failed."""
 
 
-class _NoEngine(_Unusable):
-    pass
+class _NoEngine(Exception): ...  # noqa: N818
 
 
 class HealthChecks:
@@ -179,7 +159,7 @@ class HealthChecks:
             if status >= 500:
                 raise aiohttp.ClientError(f"/health answered {status}")
             facts = await self._learn(replica, status)
-        except (aiohttp.ClientError, OSError, TimeoutError, _Unusable) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, _Unusable, _NoEngine) as error:
             if self._replicas.get(replica.id) is not replica:
                 return
             cause = error.__cause__ or error
@@ -231,13 +211,13 @@ class HealthChecks:
         if models not in refused and not {health, models} <= nothing | {405}:
             return
         for path in _SERVED:
-            if (await self._get(replica, path))[0] not in nothing:
+            if (await self._get(replica, f"/v1/{path}"))[0] not in nothing:
                 return
-            if (await self._get(replica, path, "OPTIONS"))[0] < 300:  # some say 404 to any other GET
+            if (await self._get(replica, f"/v1/{path}", "OPTIONS"))[0] < 300:  # some say 404 to other GETs
                 return
         if {health, models} & refused:
             do = "is the API key that the gateway has for it the right one?"
-        elif health in _REDIRECTS or models in _REDIRECTS:
+        elif {health, models} & _REDIRECTS:
             do = "give the URL that it redirects to"
         else:
             do = "is its URL that of the server's root, without the path of an endpoint?"

@@ -8,7 +8,6 @@ from gateway.wire.headers import RawHeaders, get_header
 from gateway.wire.hop_by_hop import end_to_end
 
 EVENT_STREAM: Final = "text/event-stream"
-_NO_LENGTH: Final = frozenset((b"content-length",))
 
 
 class ResponseHead(msgspec.Struct):
@@ -30,7 +29,7 @@ def read_head(status: int, reason: bytes, headers: RawHeaders, is_head_request: 
     has_length = b"content-length" in names
     is_empty = is_head_request or status in (204, 304)
     # RFC 9110 §8.6: a 204 has no Content-Length, and who believes one waits for a body that never comes.
-    kept = end_to_end(headers, _NO_LENGTH if status == 204 else frozenset())
+    kept = end_to_end(headers, frozenset((b"content-length",)) if status == 204 else frozenset())
     fields = b"".join([b"%s: %s\r\n" % field for field in kept])
     content_type = get_header(headers, b"content-type") or ""
     if content_type.lower().startswith(EVENT_STREAM) and get_header(kept, b"x-accel-buffering") is None:

@@ -1,14 +1,12 @@
 """What is up, what only answers, and what is said of it."""
 
-import asyncio
-
 import pytest
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.upstream.health import HealthChecks
+from gateway.upstream.examine import _checked
 from gateway.upstream.replica import Address, Replica
-from tests.server.bench import PATIENCE_S, Backend, Message, answer, listing
+from tests.server.bench import Backend, Message, answer, listing
 
 MODELS = answer(listing("m"))
 
@@ -33,36 +31,12 @@ class Server(Backend):
         return True
 
 
-async def first_word(replica: Replica) -> str:
-    """What its first check says: `up`, or why not."""
-    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def tell(word: str) -> None:
-        if not found.done():
-            found.set_result(word)
-
-    checks = HealthChecks(
-        {replica.id: replica},
-        UpstreamConfig(),
-        on_up=lambda _: tell("up"),
-        on_down=lambda _, why: tell(why),
-        has_several_pools=False,
-    )
-    checks.open()
-    watching = asyncio.create_task(checks.watch(replica))
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            return await found
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])
-        await checks.close()
-
-
-def replica_at(url: str, *, key: str | None = None) -> Replica:
-    return Replica(
-        ReplicaId("r"), PoolId("p"), Address.of_backend(url), config=UpstreamConfig(), api_key=key, tls=None
-    )
+async def first_word(url: str, key: str | None = None) -> str:
+    """What the first check says: `up`, or why not."""
+    config, address = UpstreamConfig(), Address.of_backend(url)
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=config, api_key=key, tls=None)
+    facts, why = await _checked(replica, config)
+    return "up" if facts is not None else why
 
 
 CHAT = "/v1/chat/completions"
@@ -96,7 +70,7 @@ async def test_what_answers_is_up_unless_it_clearly_is_no_engine(table, rest, ke
     server = Server(table, status(rest))
     await server.open()
     try:
-        found = await first_word(replica_at(server.url, key=key))
+        found = await first_word(server.url, key)
         assert found == word if word == "up" else word in found
         assert all(not each.first_line.startswith(b"POST") for each in server.checks), "nothing is generated"
     finally:
@@ -108,7 +82,7 @@ async def test_an_address_with_a_zone_is_asked_like_any_other():
     server.host = "::1"
     await server.open()
     try:
-        assert await first_word(replica_at(f"http://[::1%251]:{server.port}/p")) == "up"
+        assert await first_word(f"http://[::1%251]:{server.port}/p") == "up"
         assert {each.get(b"host") for each in server.checks} == {b"[::1]:%d" % server.port}
     finally:
         await server.close()
