@@ -3,10 +3,9 @@ sent again or refused; its client leaves.
 
 Invariants: a request is sent again only while no replica has begun to answer it, and only if running it
 twice harms nobody. One that was sent and got no head may be what the replica died of: it is sent once more,
-wherever that is, and no further; a client that sends it again within `_REMEMBERED_S` does not begin anew.
+wherever that is, and no further; a client that sends it again does not begin anew (`suspects.py`).
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 
 from gateway.core import events as ev
@@ -21,16 +20,13 @@ from gateway.core.model_choices import Admit, ModelChoices
 from gateway.core.session_book import SessionBook
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
+from gateway.core.suspects import MOST_DEATHS, Failure, Suspects
 from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.ids import RequestId
 from gateway.domain.request import Answer
 from gateway.fleet.trickle import Trickle
 
-_MOST_UNANSWERED = 2
-"""Times that a request is sent without an answer's head coming."""
-_REMEMBERED_S = 60.0
-_MOST_REMEMBERED = 4096
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
 
@@ -48,6 +44,7 @@ class Attempts:
         trickle: Trickle,
         to_engines: ToEngines,
         stream: Stream,
+        suspects: Suspects,
         admit: Admit,
     ) -> None:
         self._config = config
@@ -61,16 +58,13 @@ class Attempts:
         self._trickle = trickle
         self._to_engines = to_engines
         self._stream = stream
+        self._suspects = suspects
         self._admit = admit
-        self._unanswered: OrderedDict[tuple[TenantId, int], tuple[int, float]] = OrderedDict()
-        """Bodies of requests that were refused after such attempts: how many, and when."""
 
     def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
-        """Goes on counting where the same body was refused lately, or refuses it again."""
-        if self._unanswered:
-            times, refused_s = self._unanswered.get(_body_of(live), (0, now))
-            live.unanswered = times if now - refused_s <= _REMEMBERED_S else 0
-        return refusals.unanswered_again() if live.unanswered >= _MOST_UNANSWERED else None
+        """Goes on counting where the same body failed lately, or refuses it."""
+        live.unanswered = self._suspects.deaths(live, now=now)
+        return refusals.unanswered_again() if live.unanswered >= MOST_DEATHS else None
 
     def _known(self, request: RequestId) -> LiveRequest:
         live = self._live.get(request)
@@ -130,7 +124,12 @@ class Attempts:
 
     def _ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
         live.step(step)
-        self._unanswered.pop(_body_of(live), None)
+        assert live.replica is not None
+        if answer.is_good and step is Step.FINISH:
+            self._suspects.answered_well(live)
+        elif answer.is_fault or step is Step.CUT:
+            failure = Failure.BROKEN if step is Step.CUT else Failure.ANSWERED
+            self._suspects.failed(live, live.replica, failure, now=now)
         counted = self._dispatcher.ended(live, _OUTCOMES[step], answer, now=now)
         self._endings.over(live, counted, now=now)
 
@@ -154,21 +153,28 @@ class Attempts:
         live = self._known(event.request)
         live.step(Step.HAND_OVER)
         outcome = "ready" if event.usage is not None else "failed"
-        self._dispatcher.leg_ended(live, event.usage, outcome, is_fault=event.is_fault, now=now)
-        live.unanswered += bool(event.is_fault)
+        replica = self._dispatcher.leg_ended(live, event.usage, outcome, is_fault=event.is_fault, now=now)
+        if event.is_fault:
+            live.unanswered += 1
+            self._suspects.failed(live, replica, Failure.BROKEN, now=now)
         self._admit(live, now=now)
 
     def failed(self, event: ev.AttemptFailed, *, now: float) -> None:
         live = self._known(event.request)
         live.step(Step.FAIL)
+        assert live.replica is not None
+        times = event.resends + event.was_sent
+        if times:
+            failure = Failure.TIMED_OUT if event.timed_out else Failure.BROKEN
+            self._suspects.failed(live, live.replica, failure, times=times, now=now)
         self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
-        live.unanswered += event.resends + event.was_sent
+        live.unanswered += times
         if live.route is not None:
             live.route.choice.begun -= 1
         if event.is_local:
             live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
-        is_poison = live.unanswered >= _MOST_UNANSWERED
+        is_poison = live.unanswered >= MOST_DEATHS
         may_repeat = not (event.timed_out or is_poison) and (not event.was_sent or live.facts.is_replayable)
         if may_repeat and live.attempts < self._config.max_attempts:
             is_elsewhere = bool(self._gate.candidates(live.lane))
@@ -181,13 +187,5 @@ class Attempts:
                 return
             if self._models.falls_back(live, is_refused=True, now=now):
                 return
-        if live.unanswered and live.facts.transcript.body:
-            self._unanswered[_body_of(live)] = live.unanswered, now
-            if len(self._unanswered) > _MOST_REMEMBERED:
-                self._unanswered.popitem(last=False)
         refusal = refusals.unanswered_again() if is_poison else refusals.attempt_failed(event)
         self._endings.refuse(live, refusal, now=now)
-
-
-def _body_of(live: LiveRequest) -> tuple[TenantId, int]:
-    return live.tenant, live.facts.transcript.body

@@ -33,6 +33,7 @@ from gateway.core.session_book import SessionBook
 from gateway.core.session_control import SessionControl
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
+from gateway.core.suspects import Suspects
 from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId, TenantId
@@ -131,6 +132,7 @@ class Coordinator:
             trickle,
             to_engines,
             stream,
+            Suspects(fleet),
             self._admit,
         )
         self._replicas = Replicas(

@@ -24,7 +24,7 @@ from gateway.core.to_engines import ToEngines
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Placement, PlacementReason
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId
+from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.routing.ranks import Ranks
@@ -189,11 +189,12 @@ class Dispatcher:
 
     def leg_ended(
         self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
-    ) -> None:
-        """Its prefill leg has ended; its place there is free. `usage`: None if nothing was handed over."""
+    ) -> ReplicaId:
+        """Its prefill leg has ended; its place there, which it returns, is free. `usage`: None if nothing was
+        handed over."""
         assert live.pool is not None
         self.pools_with_room[live.pool] = None
-        self._legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
+        return self._legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
 
     def unbook(self, live: LiveRequest) -> None:
         """Its place on a replica, if it was never sent there."""

@@ -127,7 +127,7 @@ class LoopStalled(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
-    """A replica is healthy; also sent again when its facts changed."""
+    """A replica is healthy; also sent again when its facts changed, or because a failure had it checked."""
 
     facts: ReplicaFacts
 

@@ -33,6 +33,10 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     is_up: bool
     cause: str = ""
     """Why it is not up; empty while nobody has looked."""
+    up_s: float = 0.0
+    """Since when it is up."""
+    checked_s: float = 0.0
+    """When a check last found it so, as far as that was reported."""
     running: int = 0
     """Turns, and other work that takes a place."""
     elsewhere: int = 0
@@ -96,9 +100,10 @@ class Fleet:
         self.health.came_up(facts.id, facts.pool, now=now)
         self.adapters.listed(facts.id, facts.adapters)
         if state is None:
-            self._add(facts, is_up=True)
+            self._add(facts, is_up=True, now=now)
             self._look_at_models(facts.pool)
             return True
+        state.checked_s, state.up_s = now, state.up_s if state.is_up else now
         was_up, state.is_up, had, state.facts = state.is_up, True, state.facts.models, facts
         state.is_leaving, state.cause = False, ""
         if facts.models != had:
@@ -112,10 +117,12 @@ class Fleet:
         else:
             state.is_leaving = False
 
-    def _add(self, facts: ReplicaFacts, *, is_up: bool) -> None:
+    def _add(self, facts: ReplicaFacts, *, is_up: bool, now: float = 0.0) -> None:
         is_draining = facts.id in self._to_be_drained
         self._to_be_drained.discard(facts.id)
-        self._replicas[facts.id] = ReplicaState(facts=facts, is_up=is_up, is_draining=is_draining)
+        self._replicas[facts.id] = ReplicaState(
+            facts=facts, is_up=is_up, up_s=now, checked_s=now, is_draining=is_draining
+        )
 
     def went_down(self, replica: ReplicaId, cause: str, *, now: float) -> bool:
         state = self._replicas.get(replica)

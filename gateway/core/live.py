@@ -63,7 +63,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """Where it is not sent again."""
     attempts: int = 0
     unanswered: int = 0
-    """Times that it was sent, and the replica failed before the head of an answer."""
+    """Times that it was sent, and the replica failed before the head of an answer; those of requests of the
+    same body, too, of whose answers' breaking off as well."""
     submitted_s: float = 0.0
     parked_s: float = 0.0
     """When it last entered the waiting room."""

@@ -169,8 +169,8 @@ class PrefillLegs:
 
     def ended(
         self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
-    ) -> None:
-        """`usage`: None if nothing was handed over."""
+    ) -> ReplicaId:
+        """`usage`: None if nothing was handed over. Returns where it ran."""
         leg = self._under_way.pop(live.request)
         self._fleet.ended(leg.replica)
         self._fleet.health.ended(live.request, leg.replica, failed=is_fault, now=now)
@@ -180,6 +180,7 @@ class PrefillLegs:
             live.handed_over = float(usage.prompt_tokens or 0)
             live.leg_left = leg.replica, usage
         self._stream.leg_ended(live, leg.replica, outcome, usage or Usage(), took_s=took_s, now=now)
+        return leg.replica
 
     def unbook(self, request: RequestId) -> None:
         """After a fault: if it was begun and is in the books still, it is not waited for."""

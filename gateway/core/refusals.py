@@ -94,7 +94,7 @@ def waited_too_long(number: int, reason: WaitReason | None = None) -> Refusal:
 
 
 def unanswered_again() -> Refusal:
-    message = "Two attempts at this request ended with a backend that failed before it answered."
+    message = "Two attempts at this request ended with a backend that failed before its answer was complete."
     return Refusal(reason=RefusalReason.UPSTREAM_BROKEN_TWICE, message=message)
 
 

@@ -108,7 +108,7 @@ REFUSALS: Final = {
     "upstream_unreachable": "no replica could be reached",
     "upstream_timeout": "the replica did not answer in time",
     "upstream_broken": "the replica gave no answer that could be read",
-    "upstream_broken_twice": "two attempts ended without an answer, and a third might cost another replica",
+    "upstream_broken_twice": "two attempts broke off, and a third might cost another replica",
     "local_fault": "the gateway could not open a connection",
     "internal": "the gateway failed",
 }

@@ -39,7 +39,7 @@ class RefusalReason(Word):
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_BROKEN = "upstream_broken"
     UPSTREAM_BROKEN_TWICE = "upstream_broken_twice"
-    """Two attempts got no head of an answer: the request may be what the replicas fail of."""
+    """Two attempts got no whole answer: the request may be what the replicas fail of."""
     LOCAL_FAULT = "local_fault"
     """The gateway's machine lacks what a connection needs: descriptors, ports, memory, DNS."""
     INTERNAL = "internal"

@@ -206,6 +206,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool = False
     body_bytes: int = 0
+    body: int = 0
+    """Hash of its bytes, if it holds no conversation (of these, see `Transcript.body`)."""
     message_count: int = 0
     tool_count: int = 0
     """Tools offered to the model; side requests (titles, summaries) offer none."""

@@ -263,6 +263,8 @@ class Handlers:
             if kept is not None and self._asking.prefills is not None:
                 is_whole = observer.has_terminal and observer.answer(head.status).is_good
                 self._asking.prefills.answered(kept, is_whole=is_whole)
+        if ticket.has_failed or not is_reusable:
+            self._health.check_now(replica.id)
 
     def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
         """The client is about to wait; None if it cannot be told anything meanwhile."""

@@ -15,7 +15,7 @@ from gateway.server.request_parser import HttpRequest
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.engine_json import in_utf8, is_utf8
 from gateway.wire.explicit_ids import CONNECTION_SCHEMA
-from gateway.wire.facts import TRANSCRIPTS, reading_body_facts, unread_facts
+from gateway.wire.facts import TRANSCRIPTS, hash_body, reading_body_facts, unread_facts
 from gateway.wire.inflate import INFLATABLE, InflationError, inflating
 from gateway.wire.kv_fields import may_have_kv_fields
 from gateway.wire.slices import finish
@@ -70,7 +70,10 @@ class Reading:
             )
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
             facts = self._misread(endpoint, request)
-        return facts if facts.is_readable else self._unknown(facts, request)
+        facts = facts if facts.is_readable else self._unknown(facts, request)
+        if not request.body or (facts.message_count and facts.transcript.body):
+            return facts
+        return msgspec.structs.replace(facts, body=hash_body(endpoint, head.facts, request.body))
 
     def _unknown(self, facts: RequestFacts, request: HttpRequest) -> RequestFacts:
         if self._unread is not None:

@@ -32,7 +32,7 @@ _MAX_FIELDS: Final = 1000
 _MAX_SIZE_DIGITS: Final = 6
 """Of a chunk that passes the parser by: more than is ever read at once."""
 _SLICE_BYTES: Final = 32 << 10
-"""So much of one read is parsed at a time, unless it is part of a body whose length is known."""
+"""So much of one read is parsed and looked at in one turn of the loop."""
 _SIZES: Final = 1024
 """Of reads that are remembered; events differ by a token's length, so a few dozen do."""
 
@@ -227,9 +227,6 @@ class UpstreamConnection(asyncio.Protocol):
             return  # `resume` goes on
         data, self._rest = self._rest[:_SLICE_BYTES], self._rest[_SLICE_BYTES:]
         self._take(data)
-        if self._rest and self.head is not None and self.head.has_length:
-            data, self._rest = self._rest, b""
-            self._take(data)
         if self._rest:
             self._is_between_chunks = False
         if self.transport.is_closing() or self.state in _PAUSED:  # by now, perhaps

@@ -39,8 +39,6 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     facts: ReplicaFacts | None = None
     """None if it is down."""
     why_down: str = ""
-    is_root: bool = True
-    """Something is where an LLM server has `/health`, `/version` and `/v1/models`."""
     models_status: int = 0
     """What `/v1/models` answered."""
     max_tokens: int | None = None
@@ -65,7 +63,6 @@ async def examine(
     session = open_session(config.health_timeout_s)
     try:
         status, listing = await _get(session, replica, "/v1/models")
-        others = [(await _get(session, replica, path))[0] for path in ("/health", "/version")]
         plugin_status, plugin = await _get(session, replica, "/turnpike/kv")
         metrics = await _text(session, replica, "/metrics")
         asked = await _ask_twice(session, replica, facts.models[0]) if asks and facts.models else None
@@ -74,7 +71,6 @@ async def examine(
     has_metrics = "vllm:" in metrics
     return Seen(
         facts=facts,
-        is_root={status, *others} != {404},
         models_status=status,
         max_tokens=_max_tokens(listing),
         plugin=plugin if plugin_status == 200 and isinstance(plugin, dict) else None,

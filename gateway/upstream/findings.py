@@ -6,6 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from gateway.upstream.examine import Seen
+from gateway.upstream.health import NO_ENGINE
 
 _PLUGIN: Final = (
     "VLLM_PLUGINS=turnpike vllm serve MODEL --scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler "
@@ -34,11 +35,11 @@ def findings(seen: Seen, *, role: str = "both", transfer: str | None = None) -> 
 def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
     if seen.facts is None:
         do = "start it, or check the address and that this machine reaches it"
-        yield Finding(level="bad", what=f"does not answer: {seen.why_down}", do=do)
-        return
-    if not seen.is_root:
-        what = "answers 404 at /health, at /version and at /v1/models: its URL is not a server's root"
-        yield Finding(level="bad", what=what, do="give the URL without the path, such as http://host:8000")
+        if seen.why_down.startswith(NO_ENGINE):
+            what, _, do = seen.why_down.partition(": ")
+            yield Finding(level="bad", what=what, do=do)
+        else:
+            yield Finding(level="bad", what=f"does not answer: {seen.why_down}", do=do)
         return
     abilities = seen.facts.abilities
     is_vllm = abilities.engine == "vllm"

@@ -1,7 +1,11 @@
 """Health and abilities: is a replica there, what engine is it, what does it serve?
 
-Each replica is asked `/health` in turn; when it comes up, also `/version`, `/turnpike/kv` (is the plugin
-there?) and `/v1/models`. A replica that has no such paths is up if it answers HTTP at all.
+Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; when it comes up, also
+`/version` and `/turnpike/kv` (is the plugin there?). Many servers lack some of these paths, and a proxy may
+want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
+have for it, is wrong. *Nothing* is a redirect, 404 or 410, and 401 or 403 to our key; of `/health` and
+`/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else (405, mostly), or
+OPTIONS 2xx. The table is in `docs/reference/faults.md`.
 """
 
 import asyncio
@@ -25,6 +29,13 @@ _MAX_BYTES: Final = 1 << 20
 """Of one answer; it is read at once, which takes a few milliseconds at most."""
 _NOT_FOLLOWED: Final = ("absent", "inert")
 """States of an engine that has the plugin's routes, and whose scheduler lacks it or gave up."""
+_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+_NOTHING: Final = _REDIRECTS | {404, 410}
+"""Statuses of paths at which nothing is."""
+_REFUSED: Final = frozenset((401, 403))
+NO_ENGINE: Final = "something answers, but not as an engine"
+_SERVED: Final = "chat/completions completions responses messages embeddings audio/transcriptions".split()
+"""Paths below `/v1`, of which each engine serves one at least."""
 _MAX_NAME: Final = 1024
 """Characters of a model's name; others are not listed."""
 
@@ -33,8 +44,12 @@ class _Unusable(Exception):  # noqa: N818 - what the answer is
     """An answer that is not read: too large, or nested too deeply. The check has failed."""
 
 
+class _NoEngine(Exception): ...  # noqa: N818
+
+
 class HealthChecks:
-    """Tells `on_up` and `on_down`; `on_up` again whenever what is known of the replica changed."""
+    """Tells `on_up` and `on_down`; `on_up` again whenever what is known of the replica changed, and after
+    `check_now`."""
 
     def __init__(
         self,
@@ -109,14 +124,16 @@ class HealthChecks:
 
     async def watch(self, replica: Replica) -> None:
         wake = self._wake[replica.id] = asyncio.Event()
+        is_wanted = False
         while self._replicas.get(replica.id) is replica:
-            await self._check(replica)
+            await self._check(replica, is_wanted=is_wanted)
             self._unchecked.discard(replica.id)
             self._was_checked.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.health_period_s):
                     await wake.wait()
-            if wake.is_set():  # not more often than this, however many requests fail
+            is_wanted = wake.is_set()
+            if is_wanted:  # not more often than this, however many requests fail
                 await asyncio.sleep(min(0.1, self._config.health_period_s))
                 wake.clear()
 
@@ -133,15 +150,16 @@ class HealthChecks:
                     self._was_checked.clear()
                     await self._was_checked.wait()
 
-    async def _check(self, replica: Replica) -> None:
+    async def _check(self, replica: Replica, *, is_wanted: bool = False) -> None:
+        """`is_wanted`: by `check_now`, whose sender is told also if nothing changed."""
         now = asyncio.get_running_loop().time
         began_s = now()
         try:
             status, _ = await self._get(replica, "/health")
             if status >= 500:
                 raise aiohttp.ClientError(f"/health answered {status}")
-            facts = await self._learn(replica)
-        except (aiohttp.ClientError, OSError, TimeoutError, _Unusable) as error:
+            facts = await self._learn(replica, status)
+        except (aiohttp.ClientError, OSError, TimeoutError, _Unusable, _NoEngine) as error:
             if self._replicas.get(replica.id) is not replica:
                 return
             cause = error.__cause__ or error
@@ -155,8 +173,10 @@ class HealthChecks:
                 self.check_now(replica.id)  # it was we who took so long
                 return
             failures = self._failures[replica.id] = self._failures.get(replica.id, 0) + 1
-            is_refused = isinstance(error, aiohttp.ClientConnectorError)
-            if is_refused or failures >= self._config.failures_until_down:
+            is_clear = isinstance(error, aiohttp.ClientConnectorError) or (
+                isinstance(error, _NoEngine) and replica.id not in self._facts
+            )
+            if is_clear or failures >= self._config.failures_until_down:
                 self._facts.pop(replica.id, None)
                 self._models.pop(replica.id, None)
                 self._on_down(replica.id, _describe(error))
@@ -164,14 +184,17 @@ class HealthChecks:
         if self._replicas.get(replica.id) is not replica:
             return
         self._failures[replica.id] = 0
-        if self._facts.get(replica.id) != facts:
+        is_answer = is_wanted and not self._wake[replica.id].is_set()  # else one that begins later is
+        if is_answer or self._facts.get(replica.id) != facts:
             self._facts[replica.id] = facts
             self._on_up(facts)
 
-    async def _learn(self, replica: Replica) -> ReplicaFacts:
+    async def _learn(self, replica: Replica, health: int) -> ReplicaFacts:
+        """`health`: the status of `/health`."""
         known = self._facts.get(replica.id)
-        abilities = known.abilities if known is not None else await self._learn_abilities(replica)
         status, listing = await self._get(replica, "/v1/models")
+        await self._doubt(replica, health, status)
+        abilities = known.abilities if known is not None else await self._learn_abilities(replica)
         data = listing.get("data") if status == 200 and isinstance(listing, dict) else None
         models = [m for m in data if _is_model(m)] if isinstance(data, list) else []
         self._models[replica.id] = models
@@ -180,6 +203,26 @@ class HealthChecks:
         return ReplicaFacts(
             id=replica.id, pool=replica.pool, abilities=abilities, models=names, adapters=adapters
         )
+
+    async def _doubt(self, replica: Replica, health: int, models: int) -> None:
+        """Raises `_NoEngine` where an answer comes from something else."""
+        refused = _REFUSED if replica.api_key is not None else frozenset[int]()
+        nothing = _NOTHING | refused
+        if models not in refused and not {health, models} <= nothing | {405}:
+            return
+        for path in _SERVED:
+            if (await self._get(replica, f"/v1/{path}"))[0] not in nothing:
+                return
+            if (await self._get(replica, f"/v1/{path}", "OPTIONS"))[0] < 300:  # some say 404 to other GETs
+                return
+        if {health, models} & refused:
+            do = "is the API key that the gateway has for it the right one?"
+        elif {health, models} & _REDIRECTS:
+            do = "give the URL that it redirects to"
+        else:
+            do = "is its URL that of the server's root, without the path of an endpoint?"
+        statuses = f"{health} at /health, {models} at /v1/models"
+        raise _NoEngine(f"{NO_ENGINE} ({statuses}): {do}")
 
     async def _learn_abilities(self, replica: Replica) -> Abilities:
         status, answer = await self._get(replica, "/version")
@@ -203,9 +246,9 @@ class HealthChecks:
         is_ordered = known.priority and self._are_ordered and not has_plugin
         return msgspec.structs.replace(known, turnpike_hints=has_plugin, priority=is_ordered)
 
-    async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
+    async def _get(self, replica: Replica, path: str, method: str = "GET") -> tuple[int, Any]:
         assert self._session is not None
-        async with replica.ask(self._session, "GET", path) as response:
+        async with replica.ask(self._session, method, path) as response:
             body = bytearray()
             async for some in response.content.iter_any():
                 body += some

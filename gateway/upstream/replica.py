@@ -65,6 +65,7 @@ class Address(msgspec.Struct, frozen=True):
             raise ValueError(f"{_shown(url)[:80]!r} names no host")
         is_tls = parts.scheme == "https"
         port = parts.port or (443 if is_tls else 80)
+        # Whose zone it is nobody else knows: it leaves in no header.
         host = f"[{hostname.partition('%')[0]}]" if ":" in hostname else hostname
         authority = host if parts.port is None else f"{host}:{parts.port}"
         return cls(
@@ -135,18 +136,27 @@ class Replica:
         self, client: aiohttp.ClientSession, method: str, path: str, *, content: bytes | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """A request of the gateway's own, beside those that it passes on; `content`: JSON."""
-        headers = {} if content is None else {"Content-Type": "application/json"}
+        address = self.address
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        headers = {"Host": address.authority.decode()}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         return client.request(
             method,
-            self.address.url + path,
+            f"http{'s' if address.is_tls else ''}://{host}:{address.port}{address.prefix.decode()}{path}",
             data=content,
             headers=headers,
             ssl=self._tls or True,
-            server_hostname=self._config.tls_server_name if self.address.is_tls else None,
+            server_hostname=self._tls_name if address.is_tls else None,
             allow_redirects=False,
         )
+
+    @property
+    def _tls_name(self) -> str:
+        """What its certificate is for."""
+        return self._config.tls_server_name or self.address.host.partition("%")[0].rstrip(".")
 
     def follow(self, config: UpstreamConfig, *, api_key: str | None) -> None:
         self._config = config
@@ -315,8 +325,7 @@ class Replica:
         tcp, connection = await loop.create_connection(UpstreamConnection, address, self.address.port)
         if self._tls is not None:
             # Not by `create_connection`, which would hide what TCP has not sent yet.
-            name = self._config.tls_server_name or self.address.host
-            tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=name)
+            tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=self._tls_name)
             if tls is None:
                 raise ConnectionResetError("it closed the connection after the TLS handshake")
             connection.encrypted(tls)

@@ -28,9 +28,11 @@ def read_head(status: int, reason: bytes, headers: RawHeaders, is_head_request: 
     names = [name.lower() for name, _ in headers]
     has_length = b"content-length" in names
     is_empty = is_head_request or status in (204, 304)
-    fields = b"".join([b"%s: %s\r\n" % field for field in end_to_end(headers)])
+    # RFC 9110 §8.6: a 204 has no Content-Length, and who believes one waits for a body that never comes.
+    kept = end_to_end(headers, frozenset((b"content-length",)) if status == 204 else frozenset())
+    fields = b"".join([b"%s: %s\r\n" % field for field in kept])
     content_type = get_header(headers, b"content-type") or ""
-    if content_type.lower().startswith(EVENT_STREAM) and b"x-accel-buffering" not in names:
+    if content_type.lower().startswith(EVENT_STREAM) and get_header(kept, b"x-accel-buffering") is None:
         fields += b"X-Accel-Buffering: no\r\n"  # else nginx, by default, holds events back
     return ResponseHead(
         status=status,

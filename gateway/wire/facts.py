@@ -43,9 +43,9 @@ from gateway.wire.echoes import NO_ECHOES, Echoes
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.engine_json import strict_copy
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
-from gateway.wire.form import read_form_field
+from gateway.wire.form import form_parts, read_form_field
 from gateway.wire.grown_body import GrownBodies
-from gateway.wire.hashing import hash_text
+from gateway.wire.hashing import digest, hash_text
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.kv_fields import form_may_have_kv_fields, has_kv_fields, may_have_kv_fields
 from gateway.wire.slices import finish
@@ -287,6 +287,12 @@ def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes) -> Request
         moves_kv=form_may_have_kv_fields(body),
         is_readable=True,
     )
+
+
+def hash_body(endpoint: Endpoint, header: HeaderFacts, body: bytes) -> int:
+    """By which a body is known again that holds no conversation; a few milliseconds for 64 MiB."""
+    parts = form_parts(header.content_type, body) if header.is_form else [body]
+    return hash((digest(endpoint.name.encode()), *map(digest, parts)))
 
 
 def _may_store(endpoint: Endpoint) -> bool:

@@ -33,6 +33,13 @@ def find_form_field(content_type: str, body: bytes, name: str) -> tuple[int, int
     return None
 
 
+def form_parts(content_type: str, body: bytes) -> list[bytes]:
+    """What stands between its boundaries, of which a client makes another each time that it sends it."""
+    match = _BOUNDARY.search(content_type)
+    delimiter = (match[1] or match[2]).encode("latin-1") if match is not None else b""
+    return body.split(delimiter, _MAX_PARTS) if delimiter else [body]
+
+
 def _decode_text(value: bytes) -> str | None:
     if len(value) > _MAX_FIELD_BYTES:
         return None

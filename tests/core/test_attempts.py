@@ -7,7 +7,6 @@ import pytest
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource
-from gateway.domain.request import Transcript
 from tests.core.playbook import (
     Playbook,
     answer,
@@ -79,18 +78,6 @@ def test_what_was_not_sent_counts_for_nothing_and_a_resend_for_one_attempt():
     play >> arrived("r1", is_replayable=True) << dispatch("r1", to="a")
     play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
     play >> failed("r1", was_sent=True, resends=1) << refuse("r1", POISON)
-
-
-def test_a_client_that_asks_again_does_not_begin_anew():
-    prompt: Any = {"transcript": Transcript(body=7)}
-    play = Playbook(replicas="a b c d")
-    play >> arrived("r1", **prompt) << dispatch("r1", to="a")
-    play >> failed("r1", was_sent=True) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
-    play >> arrived("r2", **prompt) << dispatch("r2", to="b")
-    play >> failed("r2", was_sent=True) << refuse("r2", POISON)
-    play >> arrived("r3", **prompt) << refuse("r3", POISON)
-    play.later(130.0) >> arrived("r4", **prompt)
-    assert play.take().request == "r4", "it may have been for another reason"
 
 
 def test_what_timed_out_is_not_tried_again():

@@ -211,14 +211,14 @@ class Backend:
         self.reads_bodies = True
         """If not, scripts run as soon as the head is there."""
         self.connections = 0
-        self.port = 0
+        self.host, self.port = "127.0.0.1", 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._tls: Any = None
 
     async def open(self, tls: Any = None) -> None:
         self._tls = tls
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=tls, limit=1 << 26)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=tls, limit=1 << 26)
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property

@@ -45,15 +45,19 @@ class Mortal(Backend):
 
     is_dead = False
 
-    def __init__(self) -> None:
+    def __init__(self, last_words: bytes = b"") -> None:
         super().__init__()
         self.script = self._serve_or_die
+        self._last_words = last_words
 
     async def _serve_or_die(self, exchange: Exchange) -> None:
         if b"poison" not in exchange.request.body:
             await exchange.send(answer())
             return
         self.is_dead = True
+        if self._last_words:
+            await exchange.send(self._last_words)
+            await asyncio.sleep(0.05)  # so that it is read before the reset
         assert self._server is not None
         self._server.close()
         exchange.reset()
@@ -61,26 +65,88 @@ class Mortal(Backend):
             writer.transport.abort()
 
 
-CHAT_POISON = post(b'{"model":"m","messages":[{"role":"user","content":"poison"}]}')
-STORED_POISON = post(b'{"model":"m","input":"poison"}', b"/v1/responses")
+POISON = b'{"model":"m","input":"poison"}'
+CHAT_POISON = post(CHAT.replace(b"hi", b"poison"))
+BEGINS = STREAM_HEAD + chunk(DELTA)
+# Of which vLLM reads the conversation; we do not.
+UNREAD = b'{"model":"m","messages":[{"role":"user","content":"poison"}],"x":[%s0]}' % (b"0," * 2**19)
 
 
-@pytest.mark.parametrize("poison", [CHAT_POISON, STORED_POISON], ids=["replayable", "stored"])
+def form(number: int) -> bytes:
+    """Clients make another boundary each time."""
+    body = b'--@\r\nContent-Disposition: form-data; name="file"\r\n\r\npoison\r\n--@--'
+    sent = post(body, b"/v1/audio/transcriptions").replace(
+        b"application/json", b"multipart/form-data; boundary=@"
+    )
+    return sent.replace(b"@", b"%d" % number)
+
+
+FORMS = [form(number) for number in range(4)]
+DEADLY: dict[str, tuple[list[bytes], bytes]] = {
+    "before the head": ([CHAT_POISON], b""),
+    "stored": ([post(POISON, b"/v1/responses")], b""),
+    "stored, in its stream": ([post(POISON, b"/v1/responses")], BEGINS),
+    "in its stream": ([CHAT_POISON], BEGINS),
+    "half an answer": ([CHAT_POISON], answer()[:-9]),
+    "no end": ([CHAT_POISON], b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + DELTA),
+    "an error": ([CHAT_POISON], answer(b"{}", b"500 EngineDeadError")),
+    "an error inside": ([CHAT_POISON], answer(b'{"error":{"code":500}}')),
+    "unread": ([post(UNREAD)], b""),
+    "a form": (FORMS, b""),
+    "a form, half an answer": (FORMS, answer()[:-9]),
+    **{
+        path: ([post(POISON, path.encode())], b"")
+        for path in "/v1/embeddings /tokenize /score /invocations /v1/completions /unheard/of".split()
+    },
+}
+
+
 @pytest.mark.parametrize("are_kept", [False, True], ids=["fresh", "kept"])
-async def test_a_poison_request_costs_two_replicas_at_most(start, poison, are_kept):
+@pytest.mark.parametrize(("asked", "last_words"), DEADLY.values(), ids=DEADLY)
+async def test_a_poison_request_costs_two_replicas_at_most(start, asked, last_words, are_kept):
     """Also if its client asks again, as SDKs do unless they are told not to."""
-    bench = await start(replicas=4, backend=Mortal, core={"max_attempts": 9})
+    bench = await start(replicas=4, backend=lambda: Mortal(last_words), core={"max_attempts": 9})
     if are_kept:
         for response in await asyncio.gather(*[bench.ask(post()) for _ in range(8)]):
             assert response.status == 200
-    answers = [await bench.ask(poison) for _ in range(4)]
-    assert [each.status for each in answers] == [502] * 4
-    refused = answers[-1]
-    assert refused.json()["error"]["code"] == "upstream_broken_twice"
-    assert refused.get(b"x-should-retry") == b"false"
-    assert sum(backend.is_dead for backend in bench.backends) <= 2
+
+    def dead() -> int:
+        return sum(backend.is_dead for backend in bench.backends)
+
+    answers = []
+    for number in range(4):
+        answers.append(await bench.ask(asked[number % len(asked)]))
+        await eventually(lambda: sum(not state.is_up for state in bench.brain.fleet) == dead())
+    assert answers[-1].json()["error"]["code"] == "upstream_broken_twice"
+    assert answers[-1].get(b"x-should-retry") == b"false" and dead() <= 2
+    innocent = post(POISON.replace(b"poison", b"hi"), asked[0].split()[1])
     for _ in range(4):
-        assert (await bench.ask(post())).status == 200, "the others live"
+        assert (await bench.ask(innocent)).status == 200, "the others live"
+
+
+async def test_a_replica_that_an_operator_restarts_costs_its_clients_one_retry(start):
+    bench = await start(replicas=2, backend=lambda: Mortal(BEGINS))
+    assert not (await bench.ask(CHAT_POISON)).is_whole
+    [other] = [backend for backend in bench.backends if not backend.is_dead]
+    other.script = sends(answer())
+    assert (await bench.ask(CHAT_POISON)).status == 200
+
+
+async def test_replicas_that_live_on_have_not_died_of_a_body(start):
+    """A proxy in between was restarted, say; the client may come again once checks have found them well."""
+
+    async def resets(exchange: Exchange) -> None:
+        exchange.reset()
+
+    bench = await start(replicas=2)
+    for backend in bench.backends:
+        backend.script = resets
+    began_s = bench.gateway.driver.clock()
+    assert (await bench.ask(post())).json()["error"]["code"] == "upstream_broken_twice"
+    for backend in bench.backends:
+        backend.script = sends(answer())
+    await eventually(lambda: all(state.checked_s > began_s for state in bench.brain.fleet))
+    assert (await bench.ask(post())).status == 200
 
 
 # --- errors inside good answers ----------------------------------------------------------------------

@@ -121,13 +121,26 @@ async def test_an_absolute_target_is_judged_by_its_path(start):
 
 async def test_proxies_are_told_not_to_hold_events_back(start):
     bench = await start()
-    for told in (b"", b"X-Accel-Buffering: yes\r\n"):
+    yes = b"X-Accel-Buffering: yes\r\n"
+    for told in (b"", yes, yes + b"Connection: close, x-accel-buffering\r\n"):
         head = STREAM_HEAD.replace(b"text/event-stream\r\n", b"Text/Event-Stream\r\n" + told)
         bench.backend.script = sends(head + chunk(DELTA + DONE) + b"0\r\n\r\n")
         response = await bench.ask(post())
-        assert response.all(b"x-accel-buffering") == [b"yes" if told else b"no"]
+        assert response.all(b"x-accel-buffering") == [b"yes" if told == yes else b"no"]
     bench.backend.script = sends(answer())
     assert not (await bench.ask(post())).all(b"x-accel-buffering")
+
+
+@pytest.mark.parametrize(("code", "length"), [(204, None), (304, b"7"), (200, b"0")])
+async def test_a_204_has_no_length(start, code, length):
+    """RFC 9110 §8.6; a 304 may have that of what it stands for."""
+    bench = await start()
+    client = await bench.connect()
+    stated = length or b"7"
+    bench.backend.script = sends(b"HTTP/1.1 %d X\r\nContent-Length: %s\r\n\r\n" % (code, stated))
+    for _ in range(2):
+        response = await client.ask(post())
+        assert (response.status, response.get(b"content-length")) == (code, length)
 
 
 @pytest.mark.parametrize("proxied", [False, True])

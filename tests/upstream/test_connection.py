@@ -136,6 +136,26 @@ async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same()
     assert connection.is_reusable and pipe.reads
 
 
+@pytest.mark.parametrize("head", [CHUNKED, b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"])
+async def test_a_large_body_holds_the_loop_for_a_slice_at_a_time(head):
+    """However small its chunks are: others are served between 32 KiB and 32 KiB, as they come on the wire."""
+    body = b"1\r\nz\r\n" * 1_000_000 + b"0\r\n\r\n" if head is CHUNKED else b"z" * 1_000_000
+    connection = UpstreamConnection()
+    pipe, user = Pipe(connection), User(connection)
+    user.send()
+    connection.data_received(head)
+    longest = at = 0
+    while not user.is_over:
+        before = len(user.body)
+        if pipe.reads:
+            connection.data_received(body[at : (at := at + 256_000)])
+        else:
+            await asyncio.sleep(0)
+        longest = max(longest, len(user.body) - before)
+    assert user.body == b"z" * 1_000_000 and user.outcome == "whole"
+    assert longest <= (6000 if head is CHUNKED else 33_000) and connection.is_reusable
+
+
 async def test_a_read_of_many_chunks_is_taken_in_slices_and_the_replica_is_not_read_meanwhile():
     connection = UpstreamConnection()
     pipe, user = Pipe(connection), User(connection)

@@ -7,6 +7,7 @@ from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.upstream.examine import Asked, Seen
 from gateway.upstream.findings import findings
+from gateway.upstream.health import NO_ENGINE
 
 FACTS = ReplicaFacts(
     id=ReplicaId("a"), pool=PoolId("p"), abilities=Abilities(engine="vllm", version="0.32.0"), models=("m",)
@@ -67,7 +68,10 @@ def test_what_is_missing_has_a_gain_and_a_flag(fields, what, do):
     [
         ({"facts": None, "why_down": "refused"}, "does not answer: refused"),
         ({"models_status": 401}, "wants an API key (401)"),
-        ({"is_root": False, "models_status": 404}, "its URL is not a server's root"),
+        (
+            {"facts": None, "why_down": f"{NO_ENGINE} (404 at /health): do that"},
+            f"{NO_ENGINE} (404 at /health)",
+        ),
         ({"hears_events": False}, "nobody publishes"),
         ({"asked": Asked(status=500, tells_cached=False, was_cached=None)}, "answered with 500"),
     ],

@@ -1,0 +1,79 @@
+"""Bodies of requests that replicas may have died of, so that no third one does.
+
+Theory of operation. A client whose request fails sends the same body again, so the failures of a body are
+remembered for `_REMEMBERED_S`, by tenant, or until it is answered well. Whether a replica died is known a
+little later, from its health checks: one that failed is checked at once.
+
+| the request | the replica may have died of it |
+|---|---|
+| got no head in time | yes |
+| got no head, or its answer broke off | unless a check found it well since, and it was not down meanwhile |
+| was answered with an error of the replica's own | if the replica was down since, or is |
+
+Requests of the same body that one death ended are one failure.
+"""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from gateway.core.fleet import Fleet
+from gateway.core.live import LiveRequest
+from gateway.domain.ids import ReplicaId, TenantId
+from gateway.domain.words import Word
+
+MOST_DEATHS = 2
+"""Replicas that may have died of a body; then nobody gets it any more."""
+_REMEMBERED_S = 60.0
+_MOST_REMEMBERED = 4096
+
+
+class Failure(Word):
+    TIMED_OUT = "timed out"
+    BROKEN = "broken"
+    ANSWERED = "answered"
+
+
+class _Failed(NamedTuple):
+    replica: ReplicaId
+    failed_s: float
+    failure: Failure
+
+
+class Suspects:
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._failed: OrderedDict[tuple[TenantId, int], list[_Failed]] = OrderedDict()
+
+    def failed(
+        self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, times: int = 1, now: float
+    ) -> None:
+        """`times`: that the replica failed with it, one after the other."""
+        body = _body_of(live)
+        if not body[1]:
+            return
+        known = [each for each in self._failed.pop(body, ()) if now - each.failed_s <= _REMEMBERED_S]
+        if not any(each.replica == replica and each.failed_s >= live.submitted_s for each in known):
+            known += [_Failed(replica, now, failure)] * times
+        self._failed[body] = known[-2 * MOST_DEATHS :]
+        if len(self._failed) > _MOST_REMEMBERED:
+            self._failed.popitem(last=False)
+
+    def answered_well(self, live: LiveRequest) -> None:
+        self._failed.pop(_body_of(live), None)
+
+    def deaths(self, live: LiveRequest, *, now: float) -> int:
+        """How many replicas may have died of its body lately."""
+        known = self._failed.get(_body_of(live), ())
+        return sum(self._may_have_died(each) for each in known if now - each.failed_s <= _REMEMBERED_S)
+
+    def _may_have_died(self, failed: _Failed) -> bool:
+        state = self._fleet.get(failed.replica)
+        was_up = state is not None and state.is_up and state.up_s <= failed.failed_s
+        if failed.failure is Failure.ANSWERED:
+            return not was_up
+        is_well = was_up and state is not None and state.checked_s > failed.failed_s
+        return failed.failure is Failure.TIMED_OUT or not is_well
+
+
+def _body_of(live: LiveRequest) -> tuple[TenantId, int]:
+    return live.tenant, live.facts.body or live.facts.transcript.body

@@ -1,0 +1,119 @@
+"""Bodies that replicas may have died of: what counts, for how long, and what is no death."""
+
+from typing import Any
+
+from gateway.core import suspects
+from gateway.core.commands import Dispatch
+from gateway.domain.decision import RefusalReason
+from gateway.domain.request import Transcript
+from tests.core.playbook import (
+    Playbook,
+    answer,
+    arrived,
+    at_once,
+    cut,
+    down,
+    failed,
+    finished,
+    left,
+    nothing,
+    refuse,
+    started,
+    up,
+)
+
+POISON = RefusalReason.UPSTREAM_BROKEN_TWICE
+PROMPT: Any = {"transcript": Transcript(body=7), "is_replayable": True}
+INPUT: Any = {"body": 7}
+
+
+def sent(play: Playbook, request: str, body: Any = PROMPT) -> Any:
+    decision = play.arrives(request, **body)
+    return isinstance(decision, Dispatch) and decision.placement.replica
+
+
+def breaks_off(play: Playbook, request: str, body: Any = PROMPT, *, dies: bool = True) -> Any:
+    replica = sent(play, request, body)
+    play >> started(request) >> cut(request) << nothing
+    if dies:
+        _ = play >> down(replica)
+    return replica
+
+
+def test_an_answer_that_breaks_off_counts_whatever_the_body_is():
+    for body in (PROMPT, INPUT):
+        play = Playbook(replicas="a b c d")
+        assert breaks_off(play, "r1", body) != breaks_off(play, "r2", body)
+        play >> arrived("r3", **body) << refuse("r3", POISON)
+        assert sent(play, "r4", {"body": 8}), "another body"
+        assert isinstance(play.arrives("r5", "another tenant", **body), Dispatch)
+        assert sent(play.later(61.0), "r6", body)
+
+
+def test_a_good_answer_clears_it_and_a_bad_one_does_not():
+    ends: list[Any] = [finished("r2"), finished("r2", status=400), left("r2", answer())]
+    for end, clears in zip(ends, (True, False, False), strict=True):
+        play = Playbook(replicas="a b c d")
+        breaks_off(play, "r1")
+        sent(play, "r2")
+        play >> started("r2") >> end << nothing
+        breaks_off(play, "r3")
+        assert bool(sent(play, "r4")) is clears, end
+
+
+def test_whoever_leaves_and_asks_again_does_not_begin_anew():
+    play = Playbook(replicas="a b c d")
+    sent(play, "r1")
+    _ = play >> failed("r1", was_sent=True)
+    play.take()
+    play >> left("r1") << nothing
+    breaks_off(play, "r2")
+    play >> arrived("r3", **PROMPT) << refuse("r3", POISON)
+
+
+def test_one_death_is_one_however_many_requests_of_a_body_it_ended():
+    play = Playbook(replicas="a")
+    for request in ("r1", "r2", "r3"):
+        sent(play, request)
+        _ = play >> started(request)
+    for request in ("r1", "r2", "r3"):
+        _ = play >> cut(request)
+    assert sent(play, "r4") == "a"
+
+
+def test_a_replica_that_is_found_well_has_not_died():
+    for dies in (True, False):
+        play = Playbook(replicas="a b c d")
+        for request in ("r1", "r2"):
+            replica = breaks_off(play, request, dies=dies)
+            _ = play.later(0.1) >> up(replica)
+        assert bool(sent(play, "r3")) is not dies
+
+
+def test_one_that_answers_nothing_in_time_may_be_dead_whatever_its_checks_say():
+    play = Playbook(replicas="a b c d")
+    for request in ("r1", "r2"):
+        replica = sent(play, request)
+        _ = play >> failed(request, was_sent=True, timed_out=True)
+        play.take()
+        _ = play.later(0.1) >> up(replica)
+    play >> arrived("r3", **PROMPT) << refuse("r3", POISON)
+
+
+def test_an_error_counts_if_the_replica_goes_down():
+    for dies in (True, False):
+        play = Playbook(replicas="a b c d")
+        for request in ("r1", "r2"):
+            replica = sent(play, request)
+            _ = play >> at_once(request, status=500)
+            if dies:
+                _ = play >> down(replica)
+        assert bool(sent(play, "r3")) is not dies
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(suspects, "_MOST_REMEMBERED", 2)
+    play = Playbook(replicas="a b c d e f")
+    for number in (1, 2, 3, 1, 2, 3):
+        breaks_off(play, f"r{len(play.records)}", {"body": number})
+    assert len(play.brain._attempts._suspects._failed) == 2

@@ -1,0 +1,88 @@
+"""What is up, what only answers, and what is said of it."""
+
+import pytest
+
+from gateway.config.upstream import UpstreamConfig
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.upstream.examine import _checked
+from gateway.upstream.replica import Address, Replica
+from tests.server.bench import Backend, Message, answer, listing
+
+MODELS = answer(listing("m"))
+
+
+def status(code: int) -> bytes:
+    return answer(b"{}", status=b"%d X" % code, headers=b"Location: /login\r\n")
+
+
+class Server(Backend):
+    """Answers each path with the bytes of a table, and `rest` to any other."""
+
+    def __init__(self, table: dict[str, bytes], rest: bytes) -> None:
+        super().__init__()
+        self.table, self.rest = table, rest
+        self.checks: list[Message] = []
+
+    async def _answer_check(self, request, writer) -> bool:
+        self.checks.append(request)
+        method, target, _ = request.first_line.decode().split(" ")
+        table = self.table
+        writer.write(table.get(f"{method} {target}") or table.get(target) or self.rest)
+        return True
+
+
+async def first_word(url: str, key: str | None = None) -> str:
+    """What the first check says: `up`, or why not."""
+    config, address = UpstreamConfig(), Address.of_backend(url)
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=config, api_key=key, tls=None)
+    facts, why = await _checked(replica, config)
+    return "up" if facts is not None else why
+
+
+CHAT = "/v1/chat/completions"
+SERVERS: dict[str, tuple[dict[str, bytes], int, str | None, str]] = {
+    "vLLM": ({"/health": answer(b""), "/v1/models": MODELS}, 404, None, "up"),
+    "vLLM, our key": ({"/health": answer(b""), "/v1/models": MODELS}, 404, "k", "up"),
+    "vLLM, a client's key": ({"/health": answer(b""), "/v1/models": status(401)}, 401, None, "up"),
+    "vLLM, a wrong key of ours": ({"/health": answer(b"")}, 401, "k", "401 at /v1/models): is the API key"),
+    "Ollama, LiteLLM": ({"/v1/models": MODELS}, 404, None, "up"),
+    "a proxy that wants clients' keys": ({}, 401, None, "up"),
+    "a proxy that wants clients' keys for /v1": ({"/v1/models": status(401)}, 404, None, "up"),
+    "a proxy that refuses our key": ({}, 403, "k", "403 at /health, 403 at /v1/models): is the API key"),
+    "a key of ours that may not list": ({"/v1/models": status(403), CHAT: status(405)}, 404, "k", "up"),
+    "an engine that loads": ({"/v1/models": status(503)}, 404, None, "up"),
+    "/health alone": ({"/health": answer(b"")}, 404, None, "up"),
+    "no check's path, by FastAPI": ({CHAT: status(405)}, 404, None, "up"),
+    "no check's path, by Express": ({f"OPTIONS {CHAT}": answer(b"POST")}, 404, None, "up"),
+    "embeddings alone": ({"/v1/embeddings": status(405)}, 404, None, "up"),
+    "nothing": ({}, 404, None, "404 at /health, 404 at /v1/models): is its URL that of the server's root"),
+    "a login": ({}, 302, None, "302 at /health, 302 at /v1/models): give the URL that it redirects to"),
+    "nothing but POST": ({CHAT: status(404)}, 405, None, "up"),
+    "POST elsewhere": (
+        {"/health": status(405), "/v1/models": status(405)}, 404, None, "405 at /health, 405 at /v1/models)",
+    ),
+    "gone": ({}, 410, None, "410 at /health"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "rest", "key", "word"), SERVERS.values(), ids=SERVERS)
+async def test_what_answers_is_up_unless_it_clearly_is_no_engine(table, rest, key, word):
+    server = Server(table, status(rest))
+    await server.open()
+    try:
+        found = await first_word(server.url, key)
+        assert found == word if word == "up" else word in found
+        assert all(not each.first_line.startswith(b"POST") for each in server.checks), "nothing is generated"
+    finally:
+        await server.close()
+
+
+async def test_an_address_with_a_zone_is_asked_like_any_other():
+    server = Server({"/p/health": answer(b""), "/p/v1/models": MODELS}, status(404))
+    server.host = "::1"
+    await server.open()
+    try:
+        assert await first_word(f"http://[::1%251]:{server.port}/p") == "up"
+        assert {each.get(b"host") for each in server.checks} == {b"[::1]:%d" % server.port}
+    finally:
+        await server.close()
