@@ -25,9 +25,15 @@ def moves_kv() -> Refusal:
     return Refusal(reason=RefusalReason.KV_FIELD, message=message)
 
 
-def unread(coding: str, facts: RequestFacts) -> Refusal:
+def unread(coding: str, facts: RequestFacts, *, is_known: bool, swells: bool) -> Refusal:
+    """`is_known`: bodies in this content coding are read, but for those that are damaged or swell."""
     reason, message = RefusalReason.MALFORMED_HTTP, "The body could not be read."
-    if coding:
+    if coding and swells:
+        reason = RefusalReason.BODY_TOO_LARGE
+        message = f"The body, in the Content-Encoding {coding}, inflates to more than is read."
+    elif coding and is_known:
+        message = f"The body is damaged: it is not, or not wholly, in the Content-Encoding {coding}."
+    elif coding:
         reason = RefusalReason.UNSUPPORTED_CODING
         message = f"No body is read in the Content-Encoding {coding[:64]}; gzip, deflate and zstd are."
     elif facts.is_oversized:

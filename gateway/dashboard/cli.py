@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.client.straight import open_straight
 from gateway.config.load import ConfigError
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.dashboard.sentences import outcome_lines
@@ -281,7 +282,7 @@ def ask(
     url = arguments.control.rstrip("/") + path
     request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+        with open_straight(request, timeout=timeout_s) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         try:

@@ -66,7 +66,8 @@ class Asking:
 
     def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
         """None if its body may pass."""
-        return refusal_of(request, facts, are_keys_required=self.are_keys_required)
+        is_salted = self.outbound.is_salted
+        return refusal_of(request, facts, are_keys_required=self.are_keys_required, is_salted=is_salted)
 
     async def is_ours(
         self,

@@ -7,30 +7,34 @@ nothing where its gateway was known. Where it was not, it counts for nothing eit
 URL has answered a question that nobody asked before, sealed with the secret.
 
 Invariants: what was heard counts for a second; a gateway that does not answer holds nobody up for longer than
-half of one.
+half of one; nobody is asked where nothing may be sent (`peer_links.py`), or where a redirect leads; of an answer
+no more is read than a gateway has to say.
 """
 
 import asyncio
 import contextlib
 import secrets
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import msgspec
 
+from gateway.server.bounded_answers import read_at_most
 from gateway.server.peer_door import PASSED, PATH, Passing
+from gateway.server.peer_links import PeerLinks
 from gateway.server.peer_words import Told
 from gateway.shared_state.fleet_secret import Seal
-from gateway.upstream.replica import open_session
 
 LASTS_S: Final = 1.0
 _KEPT_S: Final = 10.0
 _EVERY_S: Final = 0.25
 """A gateway asks all others, so this is less often than the store is asked."""
 _WITHIN_S: Final = 0.5
+_MAX_BYTES: Final = 1 << 20
 _STALLED_S: Final = 0.1
 """An answer that comes so much later than it may was waited for by a loop that stood still."""
 
@@ -50,6 +54,7 @@ class DirectTalk:
         now: Callable[[], float],
         *,
         passing: Passing,
+        links: PeerLinks,
         tls: ssl.SSLContext | None,
         server_name: str | None,
     ) -> None:
@@ -57,6 +62,7 @@ class DirectTalk:
         self._announcements, self._answers = Seal(secret, "announcements"), Seal(secret, "answers")
         self._now = now
         self._passing = passing
+        self._links = links
         self._tls, self._server_name = tls, server_name
         self._told_s = float("-inf")
         self._heard: dict[str, tuple[float, Told]] = {}
@@ -107,11 +113,25 @@ class DirectTalk:
             return True
         self._told_s = began_s
         if self._session is None:
-            self._session = open_session(_WITHIN_S)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(socket_factory=self._socket),
+                timeout=aiohttp.ClientTimeout(total=_WITHIN_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept-Encoding": "identity"},
+                auto_decompress=False,
+            )
+        listeners = {origin: url for origin, url in urls.items() if self._links.address_of(url) is not None}
         await asyncio.gather(
-            *(self._tell_one(self._session, origin, url, announced) for origin, url in urls.items())
+            *(self._tell_one(self._session, origin, url, announced) for origin, url in listeners.items())
         )
         return self._now() - began_s < _WITHIN_S + _STALLED_S
+
+    def _socket(self, found: tuple[Any, ...]) -> socket.socket:
+        """For one of the addresses that a name has."""
+        family, kind, protocol, _, address = found
+        if not self._links.is_allowed(str(address[0])):
+            raise PermissionError(f"nothing is sent to {address[0]} in clear")
+        return socket.socket(family, kind, protocol)
 
     async def _tell_one(
         self, session: aiohttp.ClientSession, origin: str, url: str, announced: bytes
@@ -128,9 +148,10 @@ class DirectTalk:
                 headers=headers,
                 ssl=self._tls or True,
                 server_hostname=self._server_name if self._tls is not None else None,
+                allow_redirects=False,
             ) as response:
                 if response.status == HTTPStatus.OK:
-                    told = _MESSAGE.decode(await response.read())
+                    told = _MESSAGE.decode(await read_at_most(response, _MAX_BYTES) or b"")
                     if told.origin == origin and told.nonce == self._sealed(origin, nonce):
                         self._proven[origin] = url
                         self.hear_of(origin, told.announced)

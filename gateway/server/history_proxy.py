@@ -14,6 +14,7 @@ from yarl import URL
 
 from gateway.config.history import HistoryConfig
 from gateway.config.load import read_api_key
+from gateway.server.bounded_answers import read_at_most
 
 _AT_ONCE: Final = 4
 _MAX_BYTES: Final = 16 << 20
@@ -59,14 +60,12 @@ class HistoryProxy:
         async with self._session.get(url, allow_redirects=False) as response:
             if response.status not in (200, 400, 404):
                 return _unavailable(f"the history answers {response.status}")
-            body = bytearray()
-            async for data in response.content.iter_any():
-                body += data
-                if len(body) > _MAX_BYTES:
-                    return _unavailable("the history's answer is too long")
+            body = await read_at_most(response, _MAX_BYTES)
+            if body is None:
+                return _unavailable("the history's answer is too long")
         return web.Response(
             status=response.status,
-            body=bytes(body),
+            body=body,
             content_type="application/json",
             headers={"Cache-Control": "no-store"},
         )

@@ -1,13 +1,17 @@
 """Bodies that are turned away for what they say, or for what they may say where nobody can read them."""
 
 from gateway.core import refusals
+from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import Refusal
 from gateway.domain.request import Protocol, RequestFacts, Work
 from gateway.server.request_parser import HttpRequest
+from gateway.wire.inflate import INFLATABLE
 
 
-def refusal_of(request: HttpRequest, facts: RequestFacts, *, are_keys_required: bool) -> Refusal | None:
-    """None if it may pass."""
+def refusal_of(
+    request: HttpRequest, facts: RequestFacts, *, are_keys_required: bool, is_salted: bool
+) -> Refusal | None:
+    """None if it may pass. `is_salted`: each tenant's prompts have a cache of their own."""
     may_move_kv = request.head.visitor.tenant.may_move_kv
     if facts.moves_kv and not may_move_kv:
         return refusals.moves_kv()
@@ -18,6 +22,8 @@ def refusal_of(request: HttpRequest, facts: RequestFacts, *, are_keys_required: 
     is_turn, is_ours = facts.work is Work.GENERATE, facts.protocol is Protocol.RESPONSES
     must_be_known = is_turn or is_ours or not may_move_kv
     is_unknown = coding or (not facts.is_readable and (is_ours or (facts.is_hidden and is_turn)))
-    if are_keys_required and must_be_known and is_unknown:
-        return refusals.unread(coding, facts)
+    # Into what is in a coding no salt can be put; engines that pass over the header would take the client's.
+    lacks_salt = bool(coding) and is_salted and facts.work in GPU_WORK
+    if lacks_salt or (are_keys_required and must_be_known and is_unknown):
+        return refusals.unread(coding, facts, is_known=coding in INFLATABLE, swells=request.swells)
     return None

@@ -19,6 +19,7 @@ import aiohttp
 
 from gateway.config.jwt import JwtConfig
 from gateway.config.load import ConfigError
+from gateway.server.bounded_answers import read_at_most
 from gateway.upstream.replica import open_session
 
 _log = logging.getLogger(__name__)
@@ -186,14 +187,12 @@ class JwtTokens:
             session = open_session(_FETCH_S)
             try:
                 async with session.get(self._config.jwks, allow_redirects=False) as response:
-                    body = bytearray()
-                    async for some in response.content.iter_any():
-                        body += some
-                        if len(body) > _MAX_JWKS:
-                            raise ConfigError("jwt.jwks: is too large")
                     if response.status != 200:
                         raise ConfigError(f"jwt.jwks: the answer is {response.status}")
-                    keys = read_jwks(bytes(body))
+                    body = await read_at_most(response, _MAX_JWKS)
+                    if body is None:
+                        raise ConfigError("jwt.jwks: is too large")
+                    keys = read_jwks(body)
             finally:
                 await session.close()
         except (ConfigError, aiohttp.ClientError, OSError, TimeoutError) as error:

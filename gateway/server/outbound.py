@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.config.hints import HintsConfig
+from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
 from gateway.domain.request import Work
@@ -43,6 +44,7 @@ _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 class Outbound:
     def __init__(self, hints: HintsConfig, *, are_keys_required: bool) -> None:
         self._hints = hints
+        self.is_salted = hints.cache_salt_secret is not None
         self._are_keys_required = are_keys_required
 
     def chunks(
@@ -119,10 +121,11 @@ class Outbound:
         """`more`: fields."""
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
-        if head.visitor.endpoint.work is Work.GENERATE and not head.facts.coding:
-            if secret is not None and abilities.cache_salt:
-                tenant = head.visitor.tenant.id
-                fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
+        work, is_plain = head.visitor.endpoint.work, not head.facts.coding
+        if secret is not None and abilities.cache_salt and work in GPU_WORK and is_plain:
+            tenant = head.visitor.tenant.id
+            fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
+        if work is Work.GENERATE and is_plain:
             if hint is not None and self._hints.turnpike and is_readable:
                 key = replica.hint_key
                 fields |= with_hint(request.body, signed(hint, key) if key is not None else hint)

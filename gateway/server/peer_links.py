@@ -59,12 +59,7 @@ class PeerLinks:
         known = self._links.get(origin)
         if known is not None and known.address.url == url:
             return True
-        try:
-            address = Address.parse(url)
-        except ValueError:
-            return False
-        if address.is_tls is not (self._tls is not None):
-            _warn(url)
+        if (address := self.address_of(url)) is None:
             return False
         self._leave(origin)
         self._links[origin] = Replica(
@@ -78,6 +73,17 @@ class PeerLinks:
             may_connect_to=self.is_allowed,
         )
         return True
+
+    def address_of(self, url: str) -> Address | None:
+        """None if nothing is sent there."""
+        try:
+            address = Address.parse(url)
+        except ValueError:
+            return None
+        if address.is_tls is not (self._tls is not None):
+            _warn(url)
+            return None
+        return address
 
     def is_allowed(self, address: str) -> bool:
         """Whether requests may be sent to this IP address."""

@@ -128,6 +128,7 @@ class Peers:
             secret,
             now,
             passing=self._passing,
+            links=self.links,
             tls=self._tls.client,
             server_name=config.shared.peer_tls_server_name,
         )

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from gateway.config import Config
+from gateway.core.stream import GPU_WORK
 from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.server.driver import Driver
 from gateway.server.request_parser import HttpRequest
@@ -16,7 +17,7 @@ from gateway.wire.endpoints import Endpoint
 from gateway.wire.engine_json import in_utf8, is_utf8
 from gateway.wire.explicit_ids import CONNECTION_SCHEMA
 from gateway.wire.facts import TRANSCRIPTS, hash_body, reading_body_facts, unread_facts
-from gateway.wire.inflate import INFLATABLE, InflationError, inflating
+from gateway.wire.inflate import INFLATABLE, InflationError, SwollenError, inflating
 from gateway.wire.kv_fields import may_have_kv_fields
 from gateway.wire.slices import finish
 
@@ -47,14 +48,15 @@ class Reading:
         """The same request with a body that needs no inflating, and can be spliced into where fields have to
         be: what is read is what is sent. As it came if it is so already, or cannot be made so."""
         coding, body = request.head.facts.coding, request.body
-        is_spliced = self._is_salted or bool(self._driver.coordinator.models.named)
-        is_spliced &= request.head.visitor.endpoint.work is Work.GENERATE
+        is_salted = self._is_salted and request.head.visitor.endpoint.work in GPU_WORK
+        is_spliced = is_salted or bool(self._driver.coordinator.models.named)
         is_wide = is_spliced and not coding and not is_utf8(body)
         if not body or not (is_wide or coding in INFLATABLE):
             return request
         try:
             return await self._driver.in_slices(made_plain(request, is_spliced=is_spliced))
-        except (InflationError, UnicodeError):
+        except (InflationError, UnicodeError) as error:
+            request.swells = isinstance(error, SwollenError)
             return request
 
     async def read(self, request: HttpRequest) -> RequestFacts:

@@ -45,6 +45,8 @@ class HttpRequest(msgspec.Struct):
     """Empty once it is no longer needed."""
     before: GrownBodies | None = None
     """Bodies that it may begin with."""
+    swells: bool = False
+    """It is compressed, and inflates to more than is read."""
 
 
 Judge = Callable[[str, bytes, RawHeaders], Visitor | Refusal]

@@ -140,7 +140,9 @@ class Tunnels:
         elif classify("POST", head.visitor.path).name == "/v1/responses":
             pool, replicas = self._brain.fleet.pool_for(model), self._replicas.values()
             without = tuple(each.id for each in replicas if not each.responses_websocket)
-            if not any(each.pool == pool and each.responses_websocket for each in replicas):
+            # Who has a cache of its own gets it by a field that has to be in each message.
+            is_served = any(each.pool == pool and each.responses_websocket for each in replicas)
+            if self._asking.outbound.is_salted or not is_served:
                 refusal = "Responses over WebSocket are not served here: use HTTP."
         if refusal is not None:
             self._counts["refused"] += 1

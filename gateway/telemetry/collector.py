@@ -71,11 +71,13 @@ class Collector:
     async def post(self, body: bytes) -> Verdict:
         assert self._session is not None
         try:
-            async with self._session.post(self._endpoint, data=body, headers=self._headers) as response:
+            async with self._session.post(
+                self._endpoint, data=body, headers=self._headers, allow_redirects=False
+            ) as response:
                 status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return self._failed(f"{type(error).__name__} {error}", Verdict.LATER)
-        if status < 400:
+        if status < 300:
             self.failures = 0
             return Verdict.TAKEN
         return self._failed(f"it answered {status}", Verdict.LATER if status in _LATER else Verdict.REFUSED)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from gateway.client.straight import open_straight
 from gateway.domain.host import HostSignals
 from gateway.tool_probe.host import HostMeter, Sample
 
@@ -45,7 +46,7 @@ def tell(gateway: str, name: str, signals: HostSignals, *, key: str | None) -> N
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     url = f"{gateway.rstrip('/')}/turnpike/hosts/{quote(name, safe='')}"
     request = urllib.request.Request(url, msgspec.json.encode(signals), headers, method="POST")
-    with urllib.request.urlopen(request, timeout=5):
+    with open_straight(request, timeout=5):
         pass
 
 

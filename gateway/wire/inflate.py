@@ -43,6 +43,10 @@ class InflationError(ValueError):
     """The bytes are not of that coding, or swell beyond the limits."""
 
 
+class SwollenError(InflationError):
+    """They swell beyond the limits."""
+
+
 class Inflater:
     """Inflates one body, chunk by chunk, up to a limit."""
 
@@ -68,7 +72,7 @@ class Inflater:
                 yield piece[: self._left_bytes]
                 self._left_bytes -= len(piece)
                 if self._left_bytes < 0:
-                    raise InflationError("the body swells beyond the limit")
+                    raise SwollenError("the body swells beyond the limit")
 
     def _open(self, chunk: bytes) -> "_Stream | zstd.ZstdDecompressor":
         """For the next member; its first byte tells zlib's wrapper (RFC 1950 §2.2) from bare deflate.
@@ -76,8 +80,10 @@ class Inflater:
         RFC 9110 §8.4.1.2 asks for the wrapper, but some servers leave it out.
         """
         self._members += 1
-        if self._members > (1 if self._coding == "deflate" else MAX_MEMBERS):
+        if self._members > 1 and self._coding == "deflate":
             raise InflationError("bytes follow the end of the compressed body")
+        if self._members > MAX_MEMBERS:
+            raise SwollenError("the compressed body has too many parts")
         if self._coding == "zstd":
             return zstd.ZstdDecompressor(options=_ZSTD_WINDOW)
         if self._coding != "deflate":

@@ -17,6 +17,7 @@ import pydantic_core
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.config.upstream import UpstreamConfig
+from gateway.core.stream import GPU_WORK
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work
@@ -171,13 +172,13 @@ def check(given: tuple[str, str, bytes]) -> None:
     assert again.transcript == facts.transcript and again.echoed_ids == facts.echoed_ids
     chunks = _OUTBOUND.chunks(request, _REPLICA, _ABILITIES, None, is_readable=facts.is_readable, hint=_OURS)
     sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]
-    is_turn = endpoint.work is Work.GENERATE
+    is_turn, is_salted = endpoint.work is Work.GENERATE, endpoint.work in GPU_WORK
     if isinstance(said := _try(json.loads, body), dict):
         named = said.get("model")
         assert facts.is_readable
         assert not isinstance(named, str) or facts.model == clean_name(named) or _HALF.search(named)
-        assert fields.coding or not is_turn or _try(json.loads, sent)["cache_salt"]
-    if fields.coding or not is_turn:
+        assert fields.coding or not is_salted or _try(json.loads, sent)["cache_salt"]
+    if fields.coding or not is_salted:
         assert sent == body
     for reader, read in _READERS.items():
         got, came = _try(read, sent), _try(read, body)

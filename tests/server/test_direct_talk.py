@@ -1,8 +1,16 @@
-"""Whose announcements count, and for how long."""
+"""Whose announcements count, for how long, and who is asked."""
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.config.load import load_config
 from gateway.domain.shares import Share
 from gateway.server.direct_talk import LASTS_S, DirectTalk
 from gateway.server.peer_door import Passing
+from gateway.server.peer_links import PeerLinks
 from gateway.server.peer_words import Told
 
 SECRET, URL = b"s" * 32, "http://127.0.0.1:1"
@@ -17,8 +25,14 @@ class Gateways:
         self.stranger = self.made("one", b"t" * 32)
 
     def made(self, origin: str, secret: bytes) -> DirectTalk:
-        passing = Passing(secret)
-        return DirectTalk(origin, secret, lambda: self.now, passing=passing, tls=None, server_name=None)
+        passing, tree = Passing(secret), {"pools": [{"replicas": [{"url": "http://a"}]}]}
+        return DirectTalk(
+            *(origin, secret, lambda: self.now),
+            passing=passing,
+            links=PeerLinks(load_config(None, {}, tree), passing, None),
+            tls=None,
+            server_name=None,
+        )
 
 
 def told(number: int) -> Told:
@@ -65,3 +79,57 @@ async def test_who_stood_still_while_it_asked_has_heard_nothing_of_who_did_not_a
         gateways.one._tell_one = ask  # type: ignore[method-assign,assignment]
         assert await gateways.one.tell({"other": URL}, b"") is has_verdict
     await gateways.one.close()
+
+
+class Listener:
+    """Answers everything with the same bytes, perhaps again and again."""
+
+    def __init__(self, *answer: bytes) -> None:
+        self._answer = answer
+        self.got, self.sent = b"", 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            self.got += await reader.read(1 << 16)
+            for piece in self._answer:
+                writer.write(piece)
+                await writer.drain()
+                self.sent += len(piece)
+
+    @contextlib.asynccontextmanager
+    async def listening(self, host: str = "127.0.0.1") -> AsyncIterator[str]:
+        async with await asyncio.start_server(self.serve, host, 0) as server:
+            yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_nobody_is_asked_where_a_redirect_leads(status):
+    talk, internal = Gateways().one, Listener(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with internal.listening() as url:
+        head = b"HTTP/1.1 %d Go\r\nLocation: %s/latest/meta-data\r\nContent-Length: 0\r\n\r\n"
+        peer = Listener(head % (status, url.encode()))
+        async with peer.listening() as asked:
+            await talk.tell({"other": asked}, b"")
+            await asyncio.sleep(0.05)
+    assert peer.got.startswith(b"POST /turnpike/peer") and not internal.got
+    await talk.close()
+
+
+async def test_of_an_answer_no_more_is_read_than_a_gateway_says():
+    talk, piece = Gateways().one, b"x" * (1 << 20)
+    peer = Listener(b"HTTP/1.1 200 OK\r\n\r\n", *[piece] * 64)
+    async with peer.listening() as url:
+        await talk.tell({"other": url}, b"")
+        await asyncio.sleep(0.05)
+    assert peer.sent < 32 << 20
+    await talk.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_in_clear_nobody_is_asked_but_where_that_is_allowed(host, monkeypatch):
+    talk, peer = Gateways().one, Listener(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    monkeypatch.setattr(talk._links, "is_allowed", lambda address: not address.startswith("127."))
+    async with peer.listening() as url:
+        await talk.tell({"one": url.replace("127.0.0.1", host), "two": "https://127.0.0.1:1"}, b"")
+    assert not peer.got
+    await talk.close()

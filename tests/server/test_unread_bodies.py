@@ -174,11 +174,16 @@ LARGE = b'{"model":"m","messages":[%s]}' % b",".join([b"{}"] * 2**21)
 """More than is read, and than is searched for its model."""
 
 
+SWELLING = gzip.compress(b" " * 2**24)
+
+
 @pytest.mark.parametrize(
     ("body", "coding", "status"),
-    [(PACKED, b"br", 415), (PACKED, b"gzip, gzip", 415), (PACKED, b"zstd", 415), (LARGE, b"", 413)],
-    ids=["unknown", "twice", "not of it", "too large"],
-)
+    [(PACKED, b"br", 415), (PACKED, b"gzip, gzip", 415), (LARGE, b"", 413), (SWELLING, b"gzip", 413),
+     (gzip.compress(b"") * 2049, b"gzip", 413), (zstd.compress(b"")[:5] + b"\xb8", b"zstd", 400),
+     *((PACKED[:at] + b"!" + PACKED[at:-2], b"x-gzip", 400) for at in (0, 2, 30))],
+    ids=["unknown", "twice", "too large", "swells", "parts", "window", "magic", "flags", "cut"],
+)  # fmt: skip
 async def test_what_an_engine_may_read_and_we_do_not_is_refused_where_tenants_are_apart(
     start, body, coding, status
 ):
@@ -186,6 +191,7 @@ async def test_what_an_engine_may_read_and_we_do_not_is_refused_where_tenants_ar
     bench = await start(**LIMITED)
     refused = await bench.ask(post(body, headers=headers + b"Authorization: Bearer salted\r\n"))
     assert refused.status == status and not bench.backend.seen
+    assert (b"damaged" in refused.body) is (status == 400)
     alone = await start(bounds=[{"name": "short", "turns": 1}])
     client = await alone.connect()
     assert [(await client.ask(post(body, headers=headers))).status for _ in range(2)] == [200, 403]
@@ -207,3 +213,35 @@ async def test_a_form_is_no_way_around_what_a_turn_says(start):
     body = spoilt(b',"session_id":"s"').replace(b"hi", b"ho")
     ask = post(body).replace(b"application/json", b"multipart/form-data; boundary=x")
     assert [(await bench.ask(ask)).status for _ in range(2)] == [200, 403]
+
+
+CLAIMING = b'{"model":"m","messages":[],"cache_salt":"theirs"%b}'
+CLAIM = CLAIMING % b""
+CLAIMS = [
+    *((claim, b"", 200) for claim in (CLAIM, b"\xef\xbb\xbf" + CLAIM, CLAIM.decode().encode("utf-16"),
+      CLAIMING % b',"cache_salt":"again"', CLAIMING % b',"cache\\u005fsalt":"again" ', CLAIMING % EXAMPLES[0],
+      CLAIMING % EXAMPLES[4], CLAIMING % b',"extra_body":{"cache_salt":"x"}', CLAIM + b" " * 2**20,
+      CLAIMING % (b',"a":[%s]' % b",".join([b"{}"] * 2**21)), CLAIMING % b',"vllm_xargs":7')),
+    *((CLAIM, coding, 415) for coding in (b"br", b"gzip, gzip", b"identity, br", b"\xff", b"a" * 200)),
+    (CLAIM, b"identity", 200), (CLAIM, b"gzip", 400), (CLAIM, b"identity, zstd", 400), (PACKED[:-9], b"gzip", 400),
+    (gzip.compress(CLAIM), b"identity, gzip", 200), (zstd.compress(CLAIM.decode().encode("utf-32")), b"zstd", 200),
+]  # fmt: skip
+"""Bodies, their content coding, and what becomes of them."""
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/embeddings", b"/inference/v1/generate"])
+@pytest.mark.parametrize("content_type", [b"application/json", b"multipart/form-data; boundary=x"])
+async def test_a_clients_own_salt_counts_nowhere(start, path, content_type):
+    """Also where no key is asked for; engines pass over content codings that they do not know."""
+    bench = await start(hints=LIMITED["hints"])
+    for number, (body, coding, status) in enumerate(CLAIMS):
+        headers = b"Content-Encoding: %s\r\n" % coding if coding else b""
+        ask = post(body, path, headers).replace(b"application/json", content_type)
+        got = await bench.ask(ask)
+        assert got.status == status or b"kv_field" in got.body, (number, got.body)  # of forms, less is known
+        if got.status == 200:
+            sent = bench.backend.seen.pop().body
+            with contextlib.suppress(RecursionError):
+                assert json.loads(sent)["cache_salt"] not in ("theirs", "again"), number
+            assert sent.rfind(b"cache_salt") > sent.rfind(b"theirs")
+        assert not bench.backend.seen

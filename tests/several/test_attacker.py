@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from itertools import pairwise
+from itertools import cycle, pairwise
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,6 +41,8 @@ class Attacker:
         """Of all gateways, in the order in which they were read."""
         self.got = b""
         """What was sent to it."""
+        self.internal = b""
+        """What was sent where it redirects to."""
 
     def read(self) -> None:
         with self._fleet.redis.admin() as admin:
@@ -75,17 +77,27 @@ class Attacker:
 
     @contextlib.asynccontextmanager
     async def listening(self, port: int = 0) -> AsyncIterator[str]:
-        """As a gateway would: to whatever is asked it answers, with what it knows."""
+        """As a gateway would: to whatever is asked it answers with what it knows, or that somebody inside the
+        fleet's network knows."""
+
+        async def serve_inside(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.closing(writer):
+                self.internal += await reader.read(65536)
+
+        inside = await asyncio.start_server(serve_inside, "127.0.0.1", 0)
+        place = b"http://127.0.0.1:%d/latest/meta-data" % inside.sockets[0].getsockname()[1]
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.closing(writer), contextlib.suppress(OSError):
                 while piece := await reader.read(65536):
                     self.got += piece
-                    body = self.announced[-1][1][HEAD:]
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+                    body, status = self.announced[-1][1][HEAD:], next(statuses)
+                    head = b"HTTP/1.1 %d OK\r\nLocation: %s\r\nContent-Length: %d\r\n\r\n"
+                    writer.write(head % (status, place, len(body)) + body)
 
+        statuses = cycle((200, 302, 307, 308))
         server = await asyncio.start_server(serve, "127.0.0.1", port)
-        async with server:
+        async with inside, server:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
     def url_of(self, origin: bytes) -> str:
@@ -129,7 +141,8 @@ async def test_who_reads_and_writes_the_store_gets_no_key_no_prompt_and_no_reque
             for each in fleet.gateways:
                 assert await is_metric(each, "peers_alive", 1), "the two that live"
             replaying.cancel()
-        assert b"POST /turnpike/peer" in attacker.got, "who did not know it asked who that is"
+        assert attacker.got.count(b"POST /turnpike/peer") > 1, "who did not know it asked who that is"
+        assert attacker.internal == b"", "nobody asks where it redirects to"
         assert [text for text in (KEY, SECRET, TASK) if text in attacker.got] == []
 
 

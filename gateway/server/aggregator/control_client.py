@@ -6,7 +6,10 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
+from gateway.server.bounded_answers import read_at_most
+
 _ASK_S: Final = 5.0
+_MAX_BYTES: Final = 64 << 20
 _HOP_BY_HOP: Final = frozenset(
     ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length")
 )
@@ -70,10 +73,11 @@ class ControlClient:
         *,
         timeout_s: float = _ASK_S,
     ) -> Answer | None:
-        """None if it does not answer."""
+        """None if it does not answer, or says too much."""
         try:
             async with self.request(method, path, headers, body, timeout_s=timeout_s) as response:
-                return Answer(response.status, end_to_end(response.headers), await response.read())
+                body = await read_at_most(response, _MAX_BYTES)
+                return None if body is None else Answer(response.status, end_to_end(response.headers), body)
         except UNREACHABLE:
             return None
 

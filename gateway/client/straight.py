@@ -1,0 +1,12 @@
+"""Asking the server that was named, and no other: a redirect is an error, so no key follows one."""
+
+import urllib.request
+from typing import Any
+
+
+class _Straight(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """None: raises HTTPError."""
+
+
+open_straight = urllib.request.build_opener(_Straight).open
