@@ -7,8 +7,8 @@ nothing where its gateway was known. Where it was not, it counts for nothing eit
 URL has answered a question that nobody asked before, sealed with the secret.
 
 Invariants: what was heard counts for a second; a gateway that does not answer holds nobody up for longer than
-half of one; nobody is asked where nothing may be sent (`peer_links.py`), or where a redirect leads; of an answer
-no more is read than a gateway has to say.
+half of one; nobody is asked where nothing may be sent (`peer_links.py`), or where a redirect leads; of an
+answer no more is read than a gateway has to say.
 """
 
 import asyncio

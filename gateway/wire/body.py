@@ -66,12 +66,17 @@ _BODY = msgspec.json.Decoder(RequestBody)
 _RESPONSES_BODY = msgspec.json.Decoder(ResponsesBody)
 _TEXT = msgspec.json.Decoder(str)
 _NAMED = msgspec.json.Decoder(_Named)
+_FLAG = msgspec.json.Decoder(bool | float | str)
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises on malformed JSON, wrong types, bad UTF-8 and bottomless nesting."""
 
-_TRUE = frozenset({b"true", b"1", b'"true"', b'"1"'})
-_FALSE = frozenset({b"false", b"0", b'"false"', b'"0"'})
+_WORDS = {
+    **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
+    **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
+}
+_MAX_FLAG_BYTES = 64
+"""With every letter escaped, none is longer, but for numbers that nobody writes."""
 
 MAX_STRUCTURE = 2**19
 """Values that a body may hold and still be read, counted by commas, brackets and braces, those in texts
@@ -195,10 +200,19 @@ def read_as(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | str) -> T | Non
         return None
 
 
+def truth_of(raw: Raw) -> bool | None:
+    """Yes or no, as leniently as the engines read it (pydantic); None if it is neither, or absent."""
+    if raw is ABSENT or len(memoryview(raw)) > _MAX_FLAG_BYTES:
+        return None
+    value = read_as(_FLAG, raw)
+    if isinstance(value, str):
+        return _WORDS.get(value.lower())
+    return bool(value) if value in (0.0, 1.0) else None
+
+
 def is_true(raw: Raw) -> bool:
-    """Whether the field says yes, as leniently as the engines read it."""
-    return raw is not ABSENT and bytes(raw) in _TRUE
+    return truth_of(raw) is True
 
 
 def is_false(raw: Raw) -> bool:
-    return bytes(raw) in _FALSE
+    return truth_of(raw) is False

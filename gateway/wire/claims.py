@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Claims
-from gateway.wire.body import ABSENT, RequestBody, read_as, read_text
+from gateway.wire.body import ABSENT, RequestBody, read_as, read_text, truth_of
 from gateway.wire.explicit_ids import XARGS, Xargs
 
 CLASS_HEADER: Final = b"x-turnpike-class"
@@ -25,7 +25,6 @@ MAX_DEADLINE_S: Final = 7 * 86_400.0
 _CLASSES: Final = frozenset({"reactive", "proactive"})
 _TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
 _SECONDS: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
-_TRUTH: Final = {b"true": True, b"false": False}
 _MAX_CONTEXT_BYTES: Final = 16 * 2**10
 
 
@@ -87,7 +86,7 @@ def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
             malformed.append("retention")
     resumes = None
     if not _is_null(context.expected_resume):
-        resumes = _TRUTH.get(bytes(context.expected_resume))
+        resumes = truth_of(context.expected_resume)
         if resumes is None:
             malformed.append("resume")
     found = msgspec.structs.replace(

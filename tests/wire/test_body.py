@@ -1,6 +1,12 @@
+import contextlib
+import json
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
+from pydantic import TypeAdapter
 
 from gateway.wire import body as module
 from gateway.wire.body import (
@@ -14,6 +20,7 @@ from gateway.wire.body import (
     read_as,
     read_text,
     read_text_or_id,
+    truth_of,
 )
 
 TEXT = msgspec.json.Decoder(str)
@@ -124,10 +131,40 @@ def test_text_or_id(raw, text):
     assert read_text_or_id(raw) == text
 
 
-def test_flags_are_read_as_leniently_as_engines_read_them():
-    for yes in (b"true", b"1", b'"true"'):
-        assert is_true(Raw(yes)) and not is_false(Raw(yes))
-    for no in (b"false", b"0", b'"false"'):
-        assert is_false(Raw(no)) and not is_true(Raw(no))
-    for neither in (Raw(b"null"), Raw(b"[]"), ABSENT):
-        assert not is_true(neither) and not is_false(neither)
+PYDANTIC = TypeAdapter(bool)
+words = st.sampled_from("0 1 on off t f true false y n yes no tru 01 1.0 oN TRUE False Yes nO".split())
+flags = st.one_of(
+    st.builds(
+        "{}{}{}".format, st.sampled_from(("", " ", "\n", "\0")), words, st.sampled_from(("", " ", "s"))
+    ),
+    st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-1, 2) | st.text(max_size=5),
+    st.sampled_from((1.0, 0.0, -0.0, [], {}, [1], 2**70, "\u017fo", "\uff59", "o\u0307n", "\u212a")),
+)
+
+
+@given(flags, st.booleans())
+def test_flags_are_read_as_leniently_as_engines_read_them(value, ascii_alone):
+    """vLLM reads a body with Python's json, and its fields with pydantic."""
+    text = json.dumps(value, ensure_ascii=ascii_alone).encode("utf-8", "surrogatepass")
+    assert _is_as_pydantic_says(text)
+
+
+SPELLINGS = [b"1e0", b"1.00", b"10e-1", b"-0", b"-0.0e7", b"0.1e1", b"1e400", b"1" * 5000,
+             b'"\\u0059\\u0065s"', b'"\\u0074\\u0072\\u0075\\u0065"', b'"o\\u006e "']  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_flags_in_other_spellings(text):
+    assert _is_as_pydantic_says(text)
+
+
+def _is_as_pydantic_says(text: bytes) -> bool:
+    expected = None
+    with contextlib.suppress(ValueError):
+        expected = PYDANTIC.validate_python(json.loads(text))
+    raw = Raw(text)
+    return (truth_of(raw), is_true(raw), is_false(raw)) == (expected, expected is True, expected is False)
+
+
+def test_an_absent_flag_is_neither():
+    assert truth_of(ABSENT) is None

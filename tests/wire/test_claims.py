@@ -112,7 +112,7 @@ def test_whether_a_conversation_goes_on():
         )
     assert claims({"agent_hint": {"session_id": "s", "kv_retention_ttl_seconds": 5}}) is None
     assert claims({"agent_hint": {"expected_resume": True}, **context({})}) is None  # they are never mixed
-    assert claims({"agent_hint": {"expected_resume": "yes"}}) == Claims(malformed=("resume",))
+    assert claims({"agent_hint": {"expected_resume": "maybe"}}) == Claims(malformed=("resume",))
 
 
 def test_header_and_body_make_one_claim_and_our_deadline_counts():

@@ -146,7 +146,7 @@ def test_unreadable_bodies_are_proxied_plainly(endpoint, body):
 
 
 def test_fields_of_other_types_are_lost_alone():
-    found = facts(CHAT, {**TURN, "model": 3, "stream": "yes", "metadata": [], "user": {}})
+    found = facts(CHAT, {**TURN, "model": 3, "stream": "streamed", "metadata": [], "user": {}})
     assert found.is_readable and found.model is None and not found.stream and found.echoed_ids == ("b", "a")
 
 
