@@ -6,11 +6,12 @@ Environment variables are named after the keys: `TURNPIKE_SERVER__LISTEN=0.0.0.0
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import inspect
 
 from gateway.config import Config
 from gateway.config.profiles import load_profile
@@ -22,6 +23,29 @@ _SECTIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Conf
 
 class ConfigError(Exception):
     """What is wrong, for a person: the file, the key, and what was expected there."""
+
+
+_GONE: Final = {
+    "disaggregation.late_roles": "name fixed roles: pools.replicas.role",
+    **dict.fromkeys(
+        ("history.path", "history.max_"),
+        "it is an option of `turnpike history`, a process with a history.url",
+    ),
+    "mcp.early_": "agents begin their calls themselves (docs/design/ready-calls.md)",
+    **dict.fromkeys(
+        ("objective.currency", "objective.gpu", "objective.savings"),
+        "see admission.shadow, and cached tokens at /metrics",
+    ),
+    "otel.metrics_": "let a collector scrape /metrics",
+    "pools.replicas.kv_tier": 'set pools.transfer to "nixl" or "shared_storage"',
+    "pools.replicas.zone": "make a pool for each zone",
+    "prefix_pull": 'set pools.transfer to "nixl" or "shared_storage"',
+    "routing.background_weight": "use hints.priority, the engine's plugin, or pools of their own",
+    "routing.stealing": "a waiting turn is placed when it can run",
+    "server.websocket": "WebSockets pass as bytes: pools.replicas.responses_websocket",
+    "shared.socket": "the store is a Redis: shared.url",
+}
+"""Keys of earlier versions, by how they begin, and what to do instead."""
 
 
 def load_config(
@@ -98,13 +122,16 @@ def _what_is_wrong_with_bounds(config: Config) -> str | None:
     return None
 
 
-def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) -> str | None:
-    """A replica's key, from where the settings say that it is. Raises ConfigError if it is not there, or no
-    header can hold it."""
+def read_api_key(
+    env: str | None, file: str | None, environ: Mapping[str, str], *, named: str = "api_key_env"
+) -> str | None:
+    """A key, from where the settings say that it is. Raises ConfigError if it is not there, or no header can
+    hold it. `named`: where `env` is named."""
     if env is not None:
+        where = f"{named}: the environment variable {env}"
         if not environ.get(env, "").strip():
-            raise ConfigError(f"api_key_env: the environment variable {env} is not set, or empty")
-        return _sendable(environ[env].strip(), f"api_key_env: the environment variable {env}")
+            raise ConfigError(f"{where} is not set, or empty")
+        return _sendable(environ[env].strip(), where)
     if file is not None:
         try:
             key = Path(file).read_text(encoding="utf-8").strip()
@@ -150,7 +177,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         section, dots, _ = name.partition("__")
         if variable.startswith(_ENV_PREFIX) and (dots or section in _SECTIONS):
             if section not in _SECTIONS:
-                raise ConfigError(f"environment variable {variable}: there is no section `{section}`")
+                why = _replaced(section) or f"there is no section `{section}`"
+                raise ConfigError(f"environment variable {variable}: {why}")
             found[name.replace("__", ".")] = variable
     return found
 
@@ -179,5 +207,51 @@ def _explain(message: str) -> str:
     field = re.fullmatch(r"Object (?:contains (unknown)|missing required) field `(.*)`", what)
     if field is not None:
         key = f"{key}.{field[2]}" if key else field[2]
-        what = "there is no such key" if field[1] else "is required"
+        what = "is required" if field[1] is None else _replaced(_INDEX.sub("", key)) or "there is no such key"
+    elif "matching regex" in what or what.startswith("Invalid enum"):
+        what = f"{what.partition(' matching')[0]}{_form_of(_INDEX.sub('', key))}"
     return f"{key}: {what}" if key else what
+
+
+_INDEX: Final = re.compile(r"\[[^]]*\]")
+
+
+def _replaced(key: str) -> str | None:
+    """`key`: one that there is not."""
+    for gone, instead in _GONE.items():
+        if key.startswith(gone):
+            return f"there is no such key any more; {instead}"
+    return None
+
+
+def _form_of(key: str) -> str:
+    """What has to stand there: the form of a text, or one of some words."""
+    shapes: Iterable[inspect.Type] = [inspect.type_info(Config)]
+    for name in key.split("."):
+        fields = [each.fields for each in _inner(shapes) if isinstance(each, inspect.StructType)]
+        shapes = [field.type for some in fields for field in some if field.name == name]
+    forms, words = list[str](), list[str]()
+    for shape in _inner(shapes):
+        if isinstance(shape, inspect.Metadata):
+            forms += (shape.extra_json_schema or {}).get("examples", ())
+        elif isinstance(shape, inspect.LiteralType):
+            words += [msgspec.json.encode(each).decode() for each in shape.values]
+        elif isinstance(shape, inspect.IntType):
+            words.append("a number")
+    return f": it has to be {' or '.join(forms) or 'one of ' + ', '.join(words)}"
+
+
+def _inner(shapes: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
+    for shape in shapes:
+        yield shape
+        match shape:
+            case inspect.Metadata():
+                yield from _inner([shape.type])
+            case inspect.UnionType():
+                yield from _inner(shape.types)
+            case inspect.CollectionType():
+                yield from _inner([shape.item_type])
+            case inspect.DictType():
+                yield from _inner([shape.value_type])
+            case _:
+                pass

@@ -11,10 +11,16 @@ from gateway.config.http_limits import HttpLimits
 from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
 
-Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
+Listen = Annotated[
+    str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z", examples=["HOST:PORT"]), PRIVATE
+]
 
 
-HostName = Annotated[str, Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z"), PRIVATE]
+HostName = Annotated[
+    str,
+    Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z", examples=["a name without a port, in lower case"]),
+    PRIVATE,
+]
 """In lower case, without a port."""
 
 
@@ -98,6 +104,17 @@ def split_listen(listen: str) -> tuple[str, int]:
     """Host and port; the host without the brackets of an IPv6 address."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def listen_of(option: str, text: str) -> tuple[str, int]:
+    """Of an option of a command. Raises ValueError."""
+    try:
+        address = split_listen(msgspec.convert(text, Listen))
+    except msgspec.ValidationError:
+        address = "", 1 << 16
+    if address[1] >= 1 << 16:
+        raise ValueError(f"{option}: {text!r} is not HOST:PORT, such as 127.0.0.1:8080")
+    return address
 
 
 def worker_count(workers: int | Literal["auto"], *, cores: int) -> int:

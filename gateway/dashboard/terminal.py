@@ -36,9 +36,12 @@ class Printable(io.TextIOBase):
 
 
 class LineFormatter(logging.Formatter):
-    """A message is one line; the lines of a trace are indented, so none looks like a message."""
+    """A message is one line, with its level and event (`log_lines.py`); the lines of a trace are indented, so
+    none looks like a message."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        if not hasattr(record, "event"):
+            record.message = f"{record.levelname.lower()} log: {record.message}"
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: _Raised) -> str:  # noqa: N802 - logging's name

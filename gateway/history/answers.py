@@ -63,11 +63,25 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, query: Mapping[str, str]) -> "Look":
         """By default the last day. Raises ValueError."""
         given = {name: value for name, value in query.items() if name in cls.__struct_fields__ and value}
-        to_s = float(given.get("to_s", time.time()))
-        look = msgspec.convert({"to_s": to_s, "from_s": to_s - _DAY_S, **given}, cls, strict=False)
+        to_s = _seconds(given, "to_s", time.time())
+        times = {"to_s": to_s, "from_s": _seconds(given, "from_s", to_s - _DAY_S)}
+        try:
+            look = msgspec.convert({**given, **times}, cls, strict=False)
+        except msgspec.ValidationError as error:
+            what, _, where = str(error).rpartition(" - at `$.")
+            raise ValueError(f"{where.removesuffix('`')}: {what}") from None
         if not 1 <= look.limit <= _MAX_ROWS:
             raise ValueError(f"limit: from 1 to {_MAX_ROWS}")
         return look
+
+
+def _seconds(query: Mapping[str, str], name: str, default: float) -> float:
+    """A time of day, as Unix counts them. Raises ValueError."""
+    text = query.get(name) or repr(default)
+    with contextlib.suppress(ValueError):
+        if math.isfinite(seconds := float(text)) or not query.get(name):
+            return seconds
+    raise ValueError(f"{name}: a number of seconds since 1970, not {text[:40]!r}")
 
 
 class Answers:
@@ -109,7 +123,7 @@ class Answers:
 
     def session(self, session: str, query: Mapping[str, str]) -> dict[str, Any] | None:
         """Its newest turns, or those that arrived before `before_s`; and its kin."""
-        before_s = float(query.get("before_s", "inf"))
+        before_s = _seconds(query, "before_s", math.inf)
         found = list(self._rows(_TURNS, session, before_s, _MAX_ROWS + 1))
         own = next(self._rows(f"SELECT {_ROW} FROM sessions WHERE session = ?", session), None)  # noqa: S608
         if own is None and not found:

@@ -18,16 +18,16 @@ import aiohttp
 from aiohttp import web
 
 from gateway.config.load import ConfigError, read_api_key
-from gateway.config.server import is_loopback, split_listen
+from gateway.config.server import is_loopback, listen_of
 from gateway.history.answers import Answers
 from gateway.history.sources import Events, Files
 from gateway.history.store import Store
 from gateway.server.control_access import ControlAccess
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants, hash_key
+from gateway.telemetry.log_lines import ChangeLog
 
-_log: Final = logging.getLogger(__name__)
-_LISTEN: Final = "127.0.0.1:8082"
+_LISTEN: Final = "127.0.0.1:8070"  # below 8081, from which on workers have their control planes
 _PATH: Final = "turnpike-history.sqlite"
 _PERIOD_S: Final = 1.0
 _MAX_WAITING: Final = 16  # questions; more are refused
@@ -58,13 +58,14 @@ def _history(arguments: argparse.Namespace) -> int:
         raise ConfigError("nothing to follow: name a --gateway URL, or a --stream FILE")
     if arguments.max_mb < 16 or not arguments.max_age_h > 0:
         raise ConfigError("--max-mb is at least 16, --max-age-h more than 0")
-    gateway_key = read_api_key(arguments.gateway_key_env, None, os.environ)
-    key = read_api_key(arguments.key_env, None, os.environ)
+    host, port = listen_of("--listen", arguments.listen)
+    gateway_key = read_api_key(arguments.gateway_key_env, None, os.environ, named="--gateway-key-env")
+    key = read_api_key(arguments.key_env, None, os.environ, named="--key-env")
     if key is None and not is_loopback(arguments.listen):
         raise ConfigError(f"--listen: {arguments.listen} is reachable from elsewhere; name a --key-env")
     sources: list[Events | Files] = [Events(each, gateway_key) for each in arguments.gateway]
     sources += map(Files, map(Path, arguments.stream))
-    path, (host, port) = Path(arguments.path), split_listen(arguments.listen)
+    path = Path(arguments.path)
     store = Store(path, max_bytes=arguments.max_mb << 20, max_age_s=arguments.max_age_h * 3600)
     hashes = [hash_key(key)] if key is not None else []
     access = ControlAccess(write_hashes=(), read_hashes=hashes, tenants=Tenants(()), hosts=[host.lower()])
@@ -79,7 +80,7 @@ class History:
     def __init__(self, answers: Answers, store: Store, sources: Sequence[Events | Files]) -> None:
         self._answers, self._store, self._sources = answers, store, sources
         self._writer, self._reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self._waiting = 0
+        self._waiting, self._log = 0, ChangeLog()
         self._failing = {each.name: "" for each in sources}  # why; empty before the first try
 
     def app(self, access: ControlAccess) -> web.Application:
@@ -114,14 +115,14 @@ class History:
                         if batch.lines or batch.gaps or batch.begins:
                             await self._write(self._store.write, name, batch)
                         if batch.gaps:
-                            _log.warning("records of %s are missing: it has them no more", name)
+                            self._log.log(f"gaps of {name}", logging.WARNING, "records_missing", source=name)
                         if self._failing.pop(name, None) is not None:
-                            _log.info("%s is followed", name)
+                            self._log.log(name, logging.INFO, "source_up", source=name)
                 raise OSError("the stream ended")
             except _FAULTS as error:
                 why = str(error) or type(error).__name__
                 if not self._failing.get(name):
-                    _log.warning("%s cannot be followed for now: %s", name, why)
+                    self._log.log(name, logging.WARNING, "source_down", source=name, cause=why)
                 self._failing[name] = why
             await asyncio.sleep(_PERIOD_S)
 

@@ -58,10 +58,13 @@ class Batch(NamedTuple):
 
 class Store:
     def __init__(self, path: Path, *, max_bytes: int, max_age_s: float) -> None:
-        """Raises ValueError for a file that is not ours, or is in use; OSError or sqlite3.Error for one that
-        cannot be opened."""
+        """Raises ValueError for a file that is not ours, is in use, or has no place; OSError or sqlite3.Error
+        for one that cannot be opened."""
         self._max_bytes, self._max_age_s = max_bytes, max_age_s
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ValueError(f"{path}: neither it nor its lock can be written: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

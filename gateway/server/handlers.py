@@ -34,6 +34,7 @@ from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
 from gateway.server.tunnel import Tunnels
 from gateway.server.unseen_answers import read_whole
+from gateway.telemetry.log_lines import log_event
 from gateway.telemetry.spreads import Spread
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
@@ -316,7 +317,7 @@ class Handlers:
             upstream = await exchange(chunks_with(priority=None))
             if upstream.head is not None and upstream.head.status != HTTPStatus.BAD_REQUEST:
                 replica.refuses_priority = True
-                _log.warning("%s rejected the priority header; disabled until it restarts", replica.id)
+                log_event(logging.WARNING, "priority_refused", replica=replica.id, until="its restart")
             return upstream
         except LocalFault as error:
             ticket.attempt_failed(error, is_local=True)

@@ -26,7 +26,7 @@ class HistoryProxy:
         """Raises ConfigError for a variable that is not there."""
         self._url = config.url.rstrip("/") if config.url is not None else None
         self._timeout = aiohttp.ClientTimeout(total=config.timeout_s)
-        key = read_api_key(config.key_env, None, environ)
+        key = read_api_key(config.key_env, None, environ, named="history.key_env")
         self._headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._running = 0
         self._session: aiohttp.ClientSession | None = None

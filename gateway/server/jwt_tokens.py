@@ -20,9 +20,9 @@ import aiohttp
 from gateway.config.jwt import JwtConfig
 from gateway.config.load import ConfigError
 from gateway.server.bounded_answers import read_at_most
+from gateway.telemetry.log_lines import ChangeLog
 from gateway.upstream.replica import open_session
 
-_log = logging.getLogger(__name__)
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
 """By the key's type; of EC keys, those of P-256."""
 _MAX_TOKEN: Final = 8192
@@ -94,6 +94,7 @@ class JwtTokens:
         self._keys: Keys = keys or {}
         self._verified: dict[bytes, _Verified] = {}
         self._has_forgotten = False
+        self._log = ChangeLog()
         self._is_key_missing = asyncio.Event()
         self._told_s = clock()
         """When keys were last had."""
@@ -132,7 +133,7 @@ class JwtTokens:
         last."""
         now = self._clock()
         if self._config.is_url and self._keys and now - self._told_s > _KEYS_STAY_S:
-            _log.error("the keys that tokens are verified by are too old: tokens are refused")
+            self._log.log("keys", logging.ERROR, "jwt_keys_too_old", refused="all tokens")
             self.set_keys({})
         expired = [digest for digest, each in self._verified.items() if each.expires_s <= now]
         for digest in expired:
@@ -196,8 +197,7 @@ class JwtTokens:
             finally:
                 await session.close()
         except (ConfigError, aiohttp.ClientError, OSError, TimeoutError) as error:
-            _log.warning(
-                "keys that tokens are verified by were not read: %s", str(error) or type(error).__name__
-            )
+            why = str(error) or type(error).__name__
+            self._log.log("keys", logging.WARNING, "jwt_keys_unread", cause=why)
         else:
             self.set_keys(keys)

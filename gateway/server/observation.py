@@ -34,7 +34,7 @@ from gateway.telemetry.contents import Contents
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
-from gateway.telemetry.log_lines import log_changes
+from gateway.telemetry.log_lines import ChangeLog, log_event
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective, OutcomeView
 from gateway.telemetry.ring import Ring
@@ -42,7 +42,6 @@ from gateway.telemetry.trace_context import TraceContexts
 from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
 
-_log: Final = logging.getLogger(__name__)
 _LAG_PERIOD_S: Final = 0.25
 
 
@@ -111,7 +110,7 @@ class Observation:
             outcome=self._view_outcome,
         )
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)
-        takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, log_changes]
+        takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, ChangeLog().log_replicas]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces: TraceContexts | None = None
         """For the handlers; None if nobody traces."""
@@ -142,9 +141,8 @@ class Observation:
             )
             yield self._export.take
         if self.contents is not None:
-            _log.warning(
-                "otel.content: spans say what requests and answers say, prompts and secrets included"
-            )
+            told = "otel.content: spans say what requests and answers say, prompts and secrets included"
+            log_event(logging.WARNING, "content_traced", told)
 
     def _count(self, who: str, name: str) -> int:
         """What somebody counts; 0 while there is nobody."""

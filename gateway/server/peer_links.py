@@ -23,12 +23,12 @@ from gateway.server.forwarded import TrustedProxies
 from gateway.server.peer_door import INHERITS, PASSED, Passing
 from gateway.server.relay import framing_of
 from gateway.server.request_parser import HttpRequest
+from gateway.telemetry.log_lines import log_event
 from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk
 
-_log: Final = logging.getLogger(__name__)
 _CONNECT_WITHIN_S: Final = 0.5
 BACK: Final = b"x-turnpike-passed: back\r\n"
 """In an answer: the request is not for the one that got it, which did nothing with it."""
@@ -171,4 +171,4 @@ class PeerLinks:
 
 @lru_cache(16)  # once for each
 def _warn(url: str) -> None:
-    _log.warning("the gateway at %s speaks TLS and this one does not, or the other way round", url)
+    log_event(logging.WARNING, "peer_refused", url=url, cause="of it and this one, one alone speaks TLS")

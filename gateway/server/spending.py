@@ -35,6 +35,7 @@ from gateway.server.driver import Driver
 from gateway.server.peers import Peers
 from gateway.server.state_file import write_anew
 from gateway.shared_state.protocol import Store, StoreUnavailable
+from gateway.telemetry.log_lines import log_event
 
 _log: Final = logging.getLogger(__name__)
 _TTL_S: Final = 40 * 86_400.0
@@ -102,7 +103,7 @@ class Spending:
         with contextlib.suppress(StoreUnavailable):
             await self._tell()
         if self._pending:
-            _log.warning("the shared store was not told what %d accounts used last", len(self._pending))
+            log_event(logging.WARNING, "spending_lost", accounts=len(self._pending))
 
     async def _reserve(self, accounts: Sequence[Account], amounts: Amounts) -> Reserved | None:
         spent: list[Spent] = []

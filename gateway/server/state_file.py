@@ -20,6 +20,7 @@ from typing import BinaryIO, Final
 from gateway.config import Config
 from gateway.domain.ids import ReplicaId
 from gateway.routing.state_residence import StateKey, StateResidence
+from gateway.telemetry.log_lines import log_event
 
 _log = logging.getLogger(__name__)
 _PERIOD_S: Final = 1.0
@@ -46,7 +47,8 @@ class StateFile:
         """None if the settings name none."""
         if (path := config.server.state_path) is None:
             if config.tenants:
-                _log.info("server.state_path is not set: stored responses will be unknown after a restart")
+                told = "server.state_path is not set: stored responses will be unknown after a restart"
+                log_event(logging.INFO, "state_not_kept", told)
             return None
         return cls(path, residence, max_ids=config.state.max_state_ids)
 

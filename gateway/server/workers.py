@@ -3,7 +3,8 @@
 They are what gateways of several machines are: they share through Redis alone. All listen on `server.listen`
 (SO_REUSEPORT: the system deals new connections out); each has a control port, a port for peers and files of
 its own. This process takes no requests. It starts the workers, passes signals on, and replaces a worker that
-ends: after a pause that doubles while workers of that number end soon after their start.
+ends: after a pause that doubles while workers of that number end soon after their start. One whose port
+another program has is not started until that is free.
 
 Where the settings name no secret of the fleet, their environment has one that the parent drew. A worker
 writes a line to its standard output once it serves. Until the first one has, the others are not started: what
@@ -30,8 +31,8 @@ from gateway.config.server import split_listen
 from gateway.server.listening import listening_sockets
 from gateway.server.memory import max_buffered_bytes
 from gateway.server.tasks import CALM_S, pause_s
+from gateway.telemetry.log_lines import ChangeLog, log_event
 
-_log: Final = logging.getLogger(__name__)
 _ROOT: Final = Path(__file__).parents[2]
 _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from gateway.__main__ import main; sys.exit(main())"
 _LONGEST_PAUSE_S: Final = 5.0
@@ -55,6 +56,7 @@ class Workers:
         self._begin_others = asyncio.Event()
         self._ending = asyncio.Event()
         self._status = 0
+        self._log = ChangeLog()
 
     async def run(self) -> int:
         """Until SIGTERM or SIGINT, and all have ended; the exit status. Raises OSError if the address cannot
@@ -101,11 +103,15 @@ class Workers:
         if number > 1:
             await self._begin_others.wait()
         while not self._ending.is_set():
+            if self._is_first_up:  # else what is wrong ends all
+                await self._ports_are_free(number)
             began_s = self._clock()
             try:
                 status = await self._run_one(number)
             except OSError as error:  # no more processes, or files
-                _log.error("worker %d cannot be started: %s", number, error)
+                self._log.log(
+                    f"start {number}", logging.ERROR, "worker_not_started", worker=number, cause=error
+                )
                 status = 1
             if self._ending.is_set():
                 return
@@ -115,10 +121,33 @@ class Workers:
                 return
             failures = 1 if self._clock() - began_s > CALM_S else failures + 1
             wait_s = min(_LONGEST_PAUSE_S, pause_s(failures))
-            _log.warning("worker %d ended with %s, and is replaced", number, _name_of(status))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._ending.wait()
+            ended, told = _name_of(status), {"worker": number, "next_in_s": wait_s}
+            self._log.log(f"end {number}", logging.WARNING, "worker_ended", status=ended, **told)
+            await self._pause(wait_s)
+
+    async def _ports_are_free(self, number: int) -> None:
+        """Or until all end. Where another program has one, worker after worker would fail; of that there is
+        one line."""
+        own = of_worker(self._config, number, self._count)
+        ports = {"server.control": own.server.control, "shared.peer_listen": own.shared.peer_listen}
+        failures = 0
+        while ports and not self._ending.is_set():
+            setting, address = next(iter(ports.items()))
+            try:
+                for each in await listening_sockets(*split_listen(address)):
+                    each.close()
+                del ports[setting]
+            except OSError as error:
+                failures += 1
+                if failures == 1:
+                    told = f"worker {number} waits for its {setting}, {address}: {error.strerror}"
+                    log_event(logging.ERROR, "worker_port_taken", told, worker=number, address=address)
+                await self._pause(min(_LONGEST_PAUSE_S, pause_s(failures)))
+
+    async def _pause(self, wait_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._ending.wait()
 
     async def _run_one(self, number: int) -> int:
         process = await asyncio.create_subprocess_exec(
@@ -150,7 +179,8 @@ class Workers:
 
     def _end(self, number: signal.Signals) -> None:
         if not self._ending.is_set():
-            _log.info("ending %d workers; signal again to hurry", len(self._processes))
+            told = f"ending {len(self._processes)} workers; signal again to hurry"
+            log_event(logging.INFO, "drain", told, workers=len(self._processes))
         self._is_over()
         self._signal_all(number)
 

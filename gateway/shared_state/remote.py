@@ -20,8 +20,7 @@ import msgspec
 
 from gateway.shared_state.breaker import Breaker
 from gateway.shared_state.protocol import Counters, Entry, OnReplaced, StoreUnavailable, checked_size
-
-_log = logging.getLogger(__name__)
+from gateway.telemetry.log_lines import ChangeLog, log_event
 
 DEADLINE_S: Final = 0.02
 SLICES: Final = 4
@@ -59,6 +58,7 @@ class RemoteStore(ABC):
         self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
         self._breaker = Breaker()
+        self._log = ChangeLog()
         self._is_closed = False
         self._waiting: deque[tuple[float, int, Entry]] = deque()
         """What is to be written: since when, and its bytes."""
@@ -75,8 +75,7 @@ class RemoteStore(ABC):
         """Connects, within `CONNECT_S`. A store that is not there is probed until it is."""
         await self._probe()
         if not self.is_up and not self._is_closed:
-            _log.warning("the shared store %s does not answer: serving alone until it does", self._name)
-            self._keep_probing()
+            self._opened("it does not answer")
 
     async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
@@ -221,8 +220,7 @@ class RemoteStore(ABC):
             self._opened(why)
 
     def _opened(self, why: str) -> None:
-        told = {"event": "store_down", "fields": {"store": self._name, "cause": why}}
-        _log.warning("the shared store %s is down: %s", self._name, why, extra=told)
+        self._log.log("store", logging.WARNING, "store_down", store=self._name, cause=why)
         if not self._is_closed:
             self._keep_probing()
 
@@ -237,8 +235,7 @@ class RemoteStore(ABC):
                 await self._probe()
         finally:
             self._prober = None
-        told = {"event": "store_up", "fields": {"store": self._name}}
-        _log.warning("the shared store %s is up again", self._name, extra=told)
+        self._log.log("store", logging.INFO, "store_up", store=self._name)
 
     async def _probe(self) -> None:
         try:
@@ -246,7 +243,7 @@ class RemoteStore(ABC):
                 await self._connect()
             await self._in_time(self._ping())
         except Exception as error:  # noqa: BLE001 - whatever it is, the store is not up, and is probed again
-            _log.debug("the shared store %s does not answer a probe: %r", self._name, error)
+            log_event(logging.DEBUG, "store_probed", store=self._name, cause=repr(error))
             self._breaker.probed(works=False)
         else:
             self._breaker.probed(works=True)

@@ -17,8 +17,8 @@ from opentelemetry.sdk.resources import Resource
 from gateway import __version__
 from gateway.config.load import ConfigError
 from gateway.config.otel import OtelConfig
+from gateway.telemetry.log_lines import ChangeLog
 
-_log: Final = logging.getLogger(__name__)
 _LATER: Final = frozenset((408, 429, 502, 503, 504))
 _INSTANCE: Final = "service.instance.id"
 
@@ -51,6 +51,7 @@ class Collector:
                 raise ConfigError(f"otel.authorization_env: {config.authorization_env} is not set, or empty")
             self._headers["Authorization"] = authorization
         self._session: aiohttp.ClientSession | None = None
+        self._log = ChangeLog()
         self.failures = 0
         """In a row."""
 
@@ -78,6 +79,8 @@ class Collector:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return self._failed(f"{type(error).__name__} {error}", Verdict.LATER)
         if status < 300:
+            if self.failures:
+                self._log.log("collector", logging.INFO, "collector_up", failures=self.failures)
             self.failures = 0
             return Verdict.TAKEN
         return self._failed(f"it answered {status}", Verdict.LATER if status in _LATER else Verdict.REFUSED)
@@ -85,5 +88,5 @@ class Collector:
     def _failed(self, why: str, verdict: Verdict) -> Verdict:
         self.failures += 1
         if self.failures == 1:
-            _log.warning("traces cannot be sent to the collector for now: %s", why)
+            self._log.log("collector", logging.WARNING, "collector_down", cause=why)
         return verdict

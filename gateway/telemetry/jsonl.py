@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from gateway.config.stream import StreamFileConfig
+from gateway.telemetry.log_lines import log_event
 
-_log = logging.getLogger(__name__)
 _FLUSH_PERIOD_S: Final = 0.05
 _BATCH: Final = 256
 """So much of what was given is written at once."""
@@ -76,7 +76,7 @@ class StreamFile:
                 self._write(b"".join([lines for lines, _ in batch]))
             except OSError as error:
                 if not self._unwritable:
-                    _log.error("the information stream cannot be written to %s: %s", self._path, error)
+                    log_event(logging.ERROR, "stream_unwritten", path=self._path, cause=error)
                 self._unwritable += count
             self._written += count
 

@@ -1,9 +1,11 @@
 """The gateway's own log: one line for each change of state, as text or as JSON.
 
 Of refusals, which may be thousands a second, there is a line for each reason at most once in
-`REFUSALS_EVERY_S`, with how many there were since the last one.
+`REFUSALS_EVERY_S`, with how many there were since the last one. What changes to and fro has a few lines, then
+one in `CHANGES_EVERY_S`: its newest state, with how many changes that stands for.
 """
 
+import asyncio
 import json
 import logging
 from collections import Counter
@@ -14,15 +16,17 @@ from typing import Any, Final
 from gateway.domain.records import Record, ReplicaChanged
 
 REFUSALS_EVERY_S: Final = 10.0
+CHANGES_EVERY_S: Final = 10.0
+_AT_ONCE: Final = 4
 _log: Final = logging.getLogger("gateway")
 _GRAVE: Final = ("down", "ejected")
 
 
 def log_event(level: int, event: str, message: str = "", **fields: Any) -> None:
-    """`message`: what a person reads instead, with the fields in it."""
+    """`message`: what a person reads instead of the fields, with these in it."""
     if _log.isEnabledFor(level):
-        told = [f"{name}={_quoted(value)}" for name, value in fields.items()]
-        text = message or " ".join([logging.getLevelName(level).lower(), event, *told])
+        text = message or " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+        text = f"{logging.getLevelName(level).lower()} {event}{':' if message else ''} {text}"
         _log.log(level, "%s", text, extra={"event": event, "message_of": message, "fields": fields})
 
 
@@ -54,11 +58,33 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({**fields, **line}, default=str)
 
 
-def log_changes(records: Iterable[Record]) -> None:
-    for record in records:
-        if type(record) is ReplicaChanged:
-            level = logging.WARNING if record.state in _GRAVE else logging.INFO
-            log_event(level, f"replica_{record.state}", replica=record.replica, cause=record.why)
+class ChangeLog:
+    """Of what may change to and fro."""
+
+    def __init__(self) -> None:
+        self._lately: dict[str, tuple[int, int, str, dict[str, Any]]] = {}
+        """Of each subject, how many changes there were since its window began, and the newest."""
+
+    def log(self, of: str, level: int, event: str, **fields: Any) -> None:
+        """`of`: what changes. To be called on a running loop."""
+        count = self._lately[of][0] if of in self._lately else 0
+        if not count:
+            asyncio.get_running_loop().call_later(CHANGES_EVERY_S, self._tell_newest, of)
+        if count < _AT_ONCE:
+            log_event(level, event, **fields)
+        self._lately[of] = count + 1, level, event, fields
+
+    def _tell_newest(self, of: str) -> None:
+        count, level, event, fields = self._lately.pop(of)
+        if count > _AT_ONCE:
+            self.log(of, level, event, **fields | {"count": count - _AT_ONCE})
+
+    def log_replicas(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if type(record) is ReplicaChanged:
+                level = logging.WARNING if record.state in _GRAVE else logging.INFO
+                name = record.replica
+                self.log(name, level, f"replica_{record.state}", replica=name, cause=record.why)
 
 
 class RefusalLog:

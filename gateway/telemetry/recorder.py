@@ -25,9 +25,9 @@ from gateway.telemetry.event_log import (
     encode_event,
 )
 from gateway.telemetry.jsonl import StreamFile, create_private
+from gateway.telemetry.log_lines import log_event
 from gateway.wire.hashing import hash_secret, key_hashes
 
-_log: Final = logging.getLogger(__name__)
 KEY_SUFFIX: Final = ".key"
 
 
@@ -88,4 +88,4 @@ class Recorder:
 
     def _end(self, why: str) -> None:
         self._is_over = True
-        _log.warning("the recording has ended: %s", why)
+        log_event(logging.WARNING, "recording_ended", cause=why)

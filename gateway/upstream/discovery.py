@@ -12,9 +12,8 @@ from pathlib import Path
 
 from gateway.config.upstream import DiscoveryConfig, PoolConfig
 from gateway.domain.ids import PoolId
+from gateway.telemetry.log_lines import ChangeLog
 from gateway.upstream.replica import Address
-
-_log = logging.getLogger(__name__)
 
 OnList = Callable[[PoolId, str, Collection[str]], None]
 """Of a pool, a list's name, and what it says."""
@@ -28,6 +27,7 @@ class Discovery:
         self._config = config
         self._on_list = on_list
         self._complaints: dict[str, str] = {}
+        self._log = ChangeLog()
         """Told once each, until they change."""
 
     async def run(self) -> None:
@@ -44,7 +44,8 @@ class Discovery:
         except (OSError, ValueError) as error:
             if self._complaints.get(origin) != str(error):
                 self._complaints[origin] = str(error)
-                _log.warning("the %s of pool %s says nothing: %s", origin, self._pool, error)
+                told = {"pool": self._pool, "origin": origin, "cause": error}
+                self._log.log(origin, logging.WARNING, "discovery_failed", **told)
             return
         self._complaints.pop(origin, None)
         self._on_list(self._pool, origin, urls)

@@ -13,9 +13,9 @@ import msgspec
 
 from gateway.client.straight import open_straight
 from gateway.domain.host import HostSignals
+from gateway.telemetry.log_lines import log_event
 from gateway.tool_probe.host import HostMeter, Sample
 
-_log = logging.getLogger(__name__)
 _LOOKS: Final = 10
 """A report."""
 _CGROUP: Final = Path("/sys/fs/cgroup")
@@ -68,7 +68,7 @@ def _probe(arguments: argparse.Namespace) -> int:
                 complained = False
             except OSError as error:
                 if not complained:
-                    _log.warning("the gateway was not told: %s", error)
+                    log_event(logging.WARNING, "gateway_not_told", cause=error)
                 complained = True
     except KeyboardInterrupt:
         return 0

@@ -24,6 +24,7 @@ from yarl import URL
 
 from gateway.config.kubernetes import KubernetesConfig
 from gateway.fleet.membership import MOST
+from gateway.telemetry.log_lines import ChangeLog
 from gateway.upstream.endpoint_slices import (
     EndpointSlice,
     EndpointSliceList,
@@ -32,8 +33,6 @@ from gateway.upstream.endpoint_slices import (
     Status,
     WatchEvent,
 )
-
-_log = logging.getLogger(__name__)
 
 OnSaid = Callable[[Said], None]
 
@@ -77,6 +76,7 @@ class KubernetesDiscovery:
         self._said: Said | None = None
         self._complaint = ""
         self._failures = 0
+        self._log = ChangeLog()
         self._version = ""
         """Up to which everything is known; empty: nothing is."""
         self.lists = 0
@@ -183,7 +183,7 @@ class KubernetesDiscovery:
         if why != self._complaint:
             self._complaint = why
             name = f"{self._config.namespace}/{self._config.service}"
-            _log.warning("the Kubernetes API says nothing of service %s: %s", name, why)
+            self._log.log("api", logging.WARNING, "discovery_failed", service=name, cause=why)
 
     async def _pause(self, at_least_s: float) -> None:
         longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 16))

@@ -25,9 +25,9 @@ from zmq.constants import SocketOption, SocketType
 
 from gateway.config.upstream import KvEventsConfig
 from gateway.domain.ids import ReplicaId, SessionId
+from gateway.telemetry.log_lines import ChangeLog
 from gateway.upstream.kv_events import AllBlocksCleared, KvIndex, decode_batch, number_of
 
-_log = logging.getLogger(__name__)
 _REPORT_EVERY_S: Final = 0.5
 _REPLAY_SILENCE_S: Final = 2.0
 _HEARTBEAT_MS: Final = 5000
@@ -48,6 +48,7 @@ class KvFeed:
         self.index = KvIndex()
         self._last_live = -1
         self._has_changed = False
+        self._log = ChangeLog()
 
     async def run(self) -> None:
         context = Context()
@@ -89,7 +90,7 @@ class KvFeed:
             if number > self.index.next and self._config.replay is not None:
                 await self._replay(context, self._config.replay)
             if number > self.index.next > 0:
-                _log.warning("KV events of %s are lost: its index begins anew", self._replica)
+                self._log.log("lost", logging.WARNING, "kv_events_lost", replica=self._replica)
             self._apply(number, payload)
 
     def _restart(self) -> None:
@@ -101,7 +102,7 @@ class KvFeed:
         try:
             events = decode_batch(payload).events
         except msgspec.MsgspecError as error:
-            _log.warning("%s publishes what is no batch of KV events: %s", self._replica, error)
+            self._log.log("bad", logging.WARNING, "kv_events_malformed", replica=self._replica, cause=error)
             events = [AllBlocksCleared()]  # what it changed is not known
         self.index.apply(number, events)
         self._has_changed = True
@@ -120,7 +121,7 @@ class KvFeed:
                 self._apply(number, payload)
                 await asyncio.sleep(0)  # thousands may have come already: others have their turn
         except TimeoutError:
-            _log.warning("%s does not replay lost KV events", self._replica)
+            self._log.log("replay", logging.WARNING, "kv_events_not_replayed", replica=self._replica)
         finally:
             replay.close(linger=0)
 

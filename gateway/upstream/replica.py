@@ -16,6 +16,7 @@ import msgspec
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.telemetry.log_lines import log_event
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import (
     AnswerMissing,
@@ -31,7 +32,6 @@ from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
 from gateway.wire.splice import Chunk
 
-_log: Final = logging.getLogger(__name__)
 _MAX_URL: Final = 2048
 _PRINTED: Final = re.compile(r"[!-~]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[A-Fa-f0-9:.]+(%[A-Za-z0-9._-]+)?")
@@ -341,7 +341,8 @@ class Replica:
 
 @lru_cache(256)  # once for each
 def _tell_of_v1(url: str) -> None:
-    _log.warning("%s: /v1 at its end is left out, since the paths of requests begin with it", url)
+    told = f"{url}: /v1 at its end is left out, since the paths of requests begin with it"
+    log_event(logging.WARNING, "url_shortened", told, url=url)
 
 
 def _shown(url: str) -> str:

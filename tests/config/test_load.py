@@ -1,9 +1,13 @@
 """Reading the settings: what wins, and what is said when they are wrong."""
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from msgspec import inspect
 
+from gateway.config import Config, load
 from gateway.config.load import ConfigError, load_config, read_api_key
 
 POOLS = '[[pools]]\nreplicas = [{ url = "http://a:8000" }]\n'
@@ -76,7 +80,37 @@ def test_a_file_is_utf8_whatever_the_locale(write):
         ('[core]\nmax_wait_s = "long"\n', "core.max_wait_s: Expected `float`, got `str`"),
         ("[sessions]\nidle_s = inf\n", "sessions.idle_s: Expected `float` <= "),
         ("[sessions]\nidle_s = nan\n", "sessions.idle_s: Expected `float`"),
-        ('[server]\nlisten = "nowhere"\n', "server.listen: Expected `str` matching regex"),
+        ('[server]\nlisten = "nowhere"\n', "server.listen: Expected `str`: it has to be HOST:PORT"),
+        (
+            '[server]\nworkers = "many"\n',
+            "server.workers: Invalid enum value 'many': it has to be one of a number, ",
+        ),
+        (
+            '[shared]\nurl = "memory://"\n',
+            "shared.url: Expected `str`: it has to be redis://[USER][:PASSWORD@]HOST:",
+        ),
+        (
+            "[history]\nmax_mb = 1\n",
+            "history.max_mb: there is no such key any more; it is an option of `turnpike h",
+        ),
+        ('[history]\nulr = "x"\n', "history.ulr: there is no such key"),
+        ("[prefix_pull]\nenabled = true\n", "prefix_pull: there is no such key any more; set pools.transfer"),
+        (
+            '[[mcp]]\nname = "a"\nurl = "http://a"\nearly_tools = []\n',
+            "mcp[0].early_tools: there is no such key any more; agents begin their calls themselves",
+        ),
+        (
+            '[[tenants]]\nname = "a"\ntrust = ["all"]\n',
+            'tenants[0].trust[0]: Invalid enum value \'all\': it has to be one of "engine-control", "kv-transf',
+        ),
+        (
+            '[[pools]]\nreplicas = [{ url = "http://a" }]\ntransfer = "p2p"\n',
+            'pools[1].transfer: Invalid enum value \'p2p\': it has to be one of "nixl", "shared_storage"',
+        ),
+        (
+            '[[pools]]\nreplicas = [{ url = "http://a", zone = "b" }]\n',
+            "pools[1].replicas[0].zone: there is no such key any more; make a pool for each zone",
+        ),
         ('[server]\nlisten = "localhost:99999"\n', "server: listen names a port above 65535"),
         ('[server]\nlisten = "0.0.0.0:80"\n', "server.listen: 0.0.0.0:80 is reachable from elsewhere"),
         ('[[tenants]]\nname = "a"\nkey_hashes = ["secret"]\n', "tenants[0].key_hashes[0]: Expected"),
@@ -110,6 +144,24 @@ def test_a_typo_in_the_environment_is_not_passed_over(write):
         "environment variable TURNPIKE_SEVER__LISTEN: there is no section `sever`"
     )
     assert "server.lisen: there is no such key" in complaint(write(""), {"TURNPIKE_SERVER__LISEN": "x"})
+
+
+def test_every_form_is_told_in_words():
+    """No pattern is left for a person to read."""
+
+    def patterns(shape: Any, seen: set[Any]) -> Iterator[Any]:
+        for each in load._inner([shape]):
+            if isinstance(each, inspect.StructType) and each.cls not in seen:
+                seen.add(each.cls)
+                for field in each.fields:
+                    yield from patterns(field.type, seen)
+            elif isinstance(each, inspect.Metadata) and (each.extra_json_schema or {}).get("examples"):
+                yield None
+            elif isinstance(each, inspect.StrType) and each.pattern is not None:
+                yield each.pattern
+
+    found = list(patterns(inspect.type_info(Config), set()))
+    assert len(found) > 40 and found.count(None) == len(found) // 2
 
 
 def test_a_section_is_no_value(write):

@@ -19,7 +19,7 @@ def test_a_log_message_is_one_line():
     record = logging.LogRecord(
         "x", logging.INFO, "f", 1, "model %s", ("m\nturnpike: listening\x1b[2J",), None
     )
-    assert formatter.format(record) == "turnpike: model m\\u000aturnpike: listening\\u001b[2J"
+    assert formatter.format(record) == "turnpike: info log: model m\\u000aturnpike: listening\\u001b[2J"
 
 
 def test_a_trace_cannot_look_like_a_message():
@@ -29,5 +29,5 @@ def test_a_trace_cannot_look_like_a_message():
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "f", 1, "failed", (), sys.exc_info())
     first, *rest = formatter.format(record).split("\n")
-    assert first == "turnpike: failed" and len(rest) >= 3
+    assert first == "turnpike: error log: failed" and len(rest) >= 3
     assert all(line.startswith("    ") and line.isprintable() for line in rest)

@@ -223,8 +223,9 @@ CLAIMS = [
       CLAIMING % EXAMPLES[4], CLAIMING % b',"extra_body":{"cache_salt":"x"}', CLAIM + b" " * 2**20,
       CLAIMING % (b',"a":[%s]' % b",".join([b"{}"] * 2**21)), CLAIMING % b',"vllm_xargs":7')),
     *((CLAIM, coding, 415) for coding in (b"br", b"gzip, gzip", b"identity, br", b"\xff", b"a" * 200)),
-    (CLAIM, b"identity", 200), (CLAIM, b"gzip", 400), (CLAIM, b"identity, zstd", 400), (PACKED[:-9], b"gzip", 400),
-    (gzip.compress(CLAIM), b"identity, gzip", 200), (zstd.compress(CLAIM.decode().encode("utf-32")), b"zstd", 200),
+    (CLAIM, b"identity", 200), (CLAIM, b"gzip", 400), (CLAIM, b"identity, zstd", 400),
+    (PACKED[:-9], b"gzip", 400), (gzip.compress(CLAIM), b"identity, gzip", 200),
+    (zstd.compress(CLAIM.decode().encode("utf-32")), b"zstd", 200),
 ]  # fmt: skip
 """Bodies, their content coding, and what becomes of them."""
 

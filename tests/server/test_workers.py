@@ -1,5 +1,10 @@
 """The settings of workers, and what is refused before any is started."""
 
+import asyncio
+import logging
+import signal
+import socket
+
 import pytest
 
 from gateway.config import Config
@@ -58,3 +63,42 @@ async def test_ports_that_workers_would_take_from_one_another_are_refused(flags,
 
 def test_auto_is_one_a_core():
     assert worker_count("auto", cores=3) == 3 and worker_count(5, cores=3) == 5
+
+
+@pytest.mark.slow
+async def test_one_whose_port_another_program_has_waits_for_it_and_that_is_said_once(caplog):
+    caplog.set_level(logging.INFO)
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    flags = {"server__listen": "127.0.0.1:0", "server__control": f"127.0.0.1:{port - 1}"}
+    settings = config(server__workers=2, **{"shared.url": "redis://127.0.0.1:1"}, **flags)
+    words = [
+        "serve",
+        "--backend",
+        "http://127.0.0.1:1",
+        "--control",
+        f"127.0.0.1:{port - 1}",
+        "--workers",
+        "2",
+    ]
+    with pytest.MonkeyPatch.context() as environ:
+        environ.setenv("TURNPIKE_SHARED__URL", "redis://127.0.0.1:1")
+        environ.setenv("TURNPIKE_WORKERS_SECRET", "s" * 64)
+        workers = Workers(settings, words, count=2, can_reload=False)
+        running = asyncio.ensure_future(workers.run())
+        async with asyncio.timeout(60):
+            while "worker_port_taken" not in caplog.text:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1.0)
+            assert len(workers._processes) == 1
+            taken.close()
+            while len(workers._processes) < 2:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1.0)
+            workers._end(signal.SIGINT)
+            workers._signal_all(signal.SIGINT)
+            assert await running == 0
+    told = [text for text in caplog.messages if "worker" in text and "drain" not in text]
+    assert len(told) == 1 and told[0].startswith(
+        "error worker_port_taken: worker 2 waits for its server.control"
+    )

@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 ON_NEW_CONNECTIONS = b"Connection: close\r\n"
 """Each turn comes in at either worker."""
-SERVING = re.compile(r"turnpike (\d): listening on ")
+SERVING = re.compile(r"turnpike (\d): info listening: listening on ")
 AGENTS = 12
 """That one of two workers has none of their sessions is one run in 2**11, where clients are many."""
 
@@ -137,7 +137,7 @@ async def test_one_is_killed_while_the_other_serves_and_is_replaced(tmp_path):
         assert set(failures_of(fleet.agents)) <= {"refused", "broken", "cut"}
         assert len([agent for agent in fleet.agents if len(agent.sessions) == 1]) > AGENTS // 2
         assert len(workers.pids) == 2 and len(set(workers.pids) & set(before)) == 1
-        assert "ended with SIGKILL, and is replaced" in workers.log.read_text()
+        assert "warning worker_ended status=SIGKILL" in workers.log.read_text()
 
 
 async def test_sigterm_lets_streams_end_at_every_worker(tmp_path):

@@ -127,7 +127,7 @@ def test_a_recording_overwrites_what_was_there_and_ends_when_it_is_large_enough(
     decode_beginning(first)
     assert [decode_entry(line).at_s for line in lines] == [float(at) for at in range(len(lines))]
     assert 10 < len(lines) < 600 and path.stat().st_size <= 16384
-    assert caplog.messages == ["the recording has ended: it is as large as it may be"]
+    assert caplog.messages == ['warning recording_ended cause="it is as large as it may be"']
 
 
 def test_a_recording_with_a_hole_ends(tmp_path, caplog, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_recording_with_a_hole_ends(tmp_path, caplog, monkeypatch):
             recorder.told(ev.TimerFired())
             recorder.answered([], now=0.0)
     recorder.close()
-    assert caplog.messages == ["the recording has ended: not all of it could be written"]
+    assert caplog.messages == ['warning recording_ended cause="not all of it could be written"']
 
 
 def test_what_cannot_be_written_ends_the_recording_and_nothing_else(tmp_path, caplog):
@@ -150,4 +150,4 @@ def test_what_cannot_be_written_ends_the_recording_and_nothing_else(tmp_path, ca
         recorder.answered([], now=0.0)
     recorder.close()
     assert len(path.read_bytes().splitlines()) == 1
-    assert caplog.messages[0].startswith("the recording has ended: an event cannot be written")
+    assert caplog.messages[0].startswith('warning recording_ended cause="an event cannot be written')

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import uvloop
 from aiohttp import web
 
-from gateway.config.server import split_listen
+from gateway.config.server import listen_of
 from gateway.server.aggregator.control_client import ControlClient
 from gateway.server.aggregator.control_plane import AggregatedControl
+from gateway.telemetry.log_lines import log_event
 
-_log: Final = logging.getLogger(__name__)
-_LISTEN: Final = "127.0.0.1:8090"
+_LISTEN: Final = "127.0.0.1:8071"
 
 
 def add_control(commands: Any) -> None:
@@ -38,7 +38,7 @@ def _control(arguments: argparse.Namespace) -> int:
     for url in arguments.gateways:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
             raise ValueError(f"a control plane is a URL, not {url!r}")
-    host, port = split_listen(arguments.listen)
+    host, port = listen_of("--listen", arguments.listen)
     uvloop.run(_serve([url.rstrip("/") for url in arguments.gateways], host, port))
     return 0
 
@@ -56,7 +56,7 @@ async def _serve(urls: Sequence[str], host: str, port: int) -> None:
         await runner.setup()
         await web.TCPSite(runner, host, port).start()
         at = f"http://{host}:{runner.addresses[0][1]}/turnpike/"
-        _log.info("the dashboard of %d gateways is at %s", len(urls), at)
+        log_event(logging.INFO, "listening", f"the dashboard of {len(urls)} gateways is at {at}", url=at)
         await over.wait()
     finally:
         control.close()
