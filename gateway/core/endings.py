@@ -97,6 +97,8 @@ class Endings:
     def _learn(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         if self._trickle:
             self._trickle.over(live.request)
+        if live.facts.work is Work.POOL and answer is not None:
+            self._admission.used(live.tenant, answer.usage, now=now)
         if live.session is None:
             return
         is_tunnel = live.facts.work is Work.TUNNEL  # of which nothing is known but its time

@@ -29,6 +29,7 @@ from gateway.core.stream import Stream
 from gateway.domain.decision import Admit, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.request import Work
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
 
@@ -74,6 +75,11 @@ class Gate:
         if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._dispatcher.submit(live, candidates, now=now)
             return None
+        if (
+            live.facts.work is Work.POOL
+            and (refusal := self._admission.debt(live.tenant, now=now)) is not None
+        ):
+            return refusal
         waiting = len(self.waiting_room.turns)
         is_outage = not candidates and self._config.max_outage_s > 0
         if is_outage:

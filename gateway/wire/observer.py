@@ -19,6 +19,7 @@ from gateway.wire.responses_answers import ResponsesReader
 from gateway.wire.said import Said
 from gateway.wire.sighting import AnswerReader, Sighting
 from gateway.wire.sse import EventSplitter, event_data
+from gateway.wire.usage_answers import UsageObserver
 
 MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
@@ -85,6 +86,9 @@ def observe(
     """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
     told what the answer says; `may_keep`: asked before so many more bytes of it are kept."""
     observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
+    if work is Work.POOL:
+        coding = (content_encoding or "").strip().lower()
+        observer = cast(ResponseObserver, UsageObserver(observer, coding))
     if said is not None:
         observer.tell(said)
     return observer

@@ -101,7 +101,7 @@ def test_a_file_is_utf8_whatever_the_locale(write):
         ),
         (
             '[[tenants]]\nname = "a"\ntrust = ["all"]\n',
-            'tenants[0].trust[0]: Invalid enum value \'all\': it has to be one of "engine-control", "kv-transf',
+            'tenants[0].trust[0]: Invalid enum value \'all\': it has to be one of "engine-control", "kv-tra',
         ),
         (
             '[[pools]]\nreplicas = [{ url = "http://a" }]\ntransfer = "p2p"\n',

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from gateway.domain.ids import PoolId
-from tests.server.bench import CHAT, Client, Exchange, Message, answer, eventually, post
+from tests.server.bench import CHAT, Client, Exchange, Message, answer, eventually, get, post, sends
 
 
 class Gate:
@@ -59,6 +59,22 @@ async def test_a_tenant_beyond_its_quota_is_told_429(start):
     assert response.status == 429 and 1 <= int(response.get(b"retry-after")) <= 30
     assert response.get(b"x-turnpike-reason") == b"tenant_quota"
     assert response.json()["error"]["code"] == "tenant_quota"
+
+
+EMBEDDED = b'{"data":[{"embedding":[%s]}],"usage":{"prompt_tokens":50,"total_tokens":50}}' % (
+    b"0.5," * 99999 + b"1"
+)
+
+
+async def test_tokens_of_embeddings_are_counted_and_those_who_owe_are_told_429(start):
+    digest = "sha256:" + hashlib.sha256(b"sesame").hexdigest()
+    tenant = {"name": "t", "key_hashes": [digest], "quota": {"tokens_per_minute": 60}}
+    bench = await start(tenants=[tenant])
+    bench.backend.script = sends(answer(EMBEDDED))
+    asked = post(b'{"model":"m","input":"hi"}', b"/v1/embeddings", b"Authorization: Bearer sesame\r\n")
+    assert [(await bench.ask(asked)).status for _ in range(3)] == [200, 200, 429]
+    metrics = (await bench.control(get(b"/metrics"))).body.decode()
+    assert 'turnpike_tenant_tokens_total{kind="prompt",model="m",tenant="t"} 100.0' in metrics
 
 
 @pytest.mark.parametrize(("trust", "order"), [(["scheduling"], ["person", "task"]), ([], ["task", "person"])])

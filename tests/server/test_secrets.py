@@ -32,7 +32,7 @@ async def test_no_secret_is_in_anything_that_comes_out(start, tmp_path, caplog):
             stream={"path": str(tmp_path / "stream")},
             environ={"REPLICA_KEY": f"{CANARY}-replica", "COLLECTOR_KEY": f"{CANARY}-collector"},
         )
-        await eventually(lambda: "of pool c says nothing" in caplog.text)
+        await eventually(lambda: "discovery_failed pool=c" in caplog.text)
         key = f"Authorization: Bearer {tenant_key}\r\n".encode()
         assert (await bench.ask(post(headers=key))).status == 200
         await bench.backends[1].close()

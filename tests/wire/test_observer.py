@@ -141,7 +141,6 @@ def test_nothing_that_a_backend_sends_raises(protocol, work, content_type, codin
     [
         (Protocol.OTHER, Work.GENERATE, JSON, None),
         (Protocol.MESSAGES, Work.LIGHT, JSON, None),
-        (Protocol.OTHER, Work.POOL, JSON, "gzip"),
         (Protocol.CHAT, Work.GENERATE, "text/html", None),
         (Protocol.CHAT, Work.GENERATE, STREAM, "br"),
         (Protocol.CHAT, Work.GENERATE, STREAM, "gzip, gzip"),

@@ -1,0 +1,61 @@
+"""What answers took that nobody reads: however large they are, and wherever they are cut."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.request import Protocol, Usage, Work
+from gateway.wire.inflate import zstd
+from gateway.wire.observer import observe
+
+NUMBERS = [{"index": 0, "embedding": [0.015625] * 300_000}]
+DETAILS = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens": 0}
+FORGED = [{"document": {"text": '"usage": {"prompt_tokens": 1}, \\" "usage":{"prompt_tokens":2}'}}] * 200
+ANSWERS = [
+    ({"data": NUMBERS, "usage": {"prompt_tokens": 9, "total_tokens": 9, **DETAILS}}, 9, 4, 0),
+    ({"id": "r", "usage": {"prompt_tokens": 7, "total_tokens": 7}, "results": FORGED}, 7, None, 0),
+    ({"results": FORGED, "usage": {"prompt_tokens": 6}}, 6, None, 0),
+    ({"embeddings": {}, "meta": {"billed_units": {"input_tokens": 5}}}, 5, None, 0),
+    ({"usage": {"input_tokens": 3, "output_tokens": 2}, "answers": []}, 3, None, 2),
+    ({"usage": {"prompt_tokens": "many"}}, None, None, None),
+    ({"data": NUMBERS, "usage": None}, None, None, None),
+    ({"usage": {"prompt_tokens": -5}}, None, None, None),
+]
+
+
+def usage_of(body: bytes, size: int, coding: str | None = None, status: int = 200) -> Usage:
+    observer = observe(Protocol.OTHER, Work.POOL, "application/json", coding)
+    for at in range(0, len(body), size):
+        assert observer.feed(body[at : at + size]) is False
+    return observer.answer(status, is_over=True).usage
+
+
+@pytest.mark.parametrize(("answer", "prompt", "cached", "output"), ANSWERS)
+@pytest.mark.parametrize(
+    ("coding", "pack"), [(None, bytes), ("gzip", gzip.compress), ("zstd", zstd.compress)]
+)
+def test_it_is_found(answer, prompt, cached, output, coding, pack):
+    expected = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
+    for indent in (None, 1):
+        body = pack(json.dumps(answer, indent=indent).encode())
+        assert usage_of(body, 65_536, coding) == usage_of(body, 1 << 24, coding) == expected
+        assert usage_of(body, 65_536, coding, status=400) == Usage()
+
+
+@given(st.integers(1, 5000), st.sampled_from(ANSWERS[1:6]))
+def test_wherever_it_is_cut(size, case):
+    answer, prompt, *_ = case
+    assert usage_of(json.dumps(answer).encode(), size).prompt_tokens == prompt
+
+
+@given(st.binary(max_size=300), st.sampled_from((None, "gzip", "br")))
+def test_what_is_no_answer_says_nothing_and_fails_nothing(body, coding):
+    assert usage_of(body, 7, coding) == Usage()
+
+
+def test_little_is_kept_and_time_is_linear_in_braces():
+    body = b'"usage":{' * 500_000
+    assert usage_of(body, 1000) == usage_of(b'{"usage":{"a":{' + b"{}" * 10**6, 65_536) == Usage()
