@@ -65,14 +65,7 @@ class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much may be used, and what happens beyond (docs/reference/bounds.md)."""
 
-    name: Annotated[
-        str,
-        Meta(
-            pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z",
-            examples=["a name of lower-case letters, digits, `.`, `_` and `-`"],
-        ),
-        _RECORDED,
-    ]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), _RECORDED]
     """Stands in refusals, headers, records and metrics."""
     of: Literal["session", "agent", "tenant"] = "session"
     """What is bounded: each session; all sessions of an agent type, of one tenant; or all of a tenant."""
@@ -80,9 +73,7 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of an agent type or a tenant: over which time it is counted, in UTC."""
     tenants: tuple[Annotated[str, _RECORDED], ...] = ()
     """For these alone; by default for each."""
-    agents: tuple[
-        Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z", examples=["16 hexadecimal digits"]), _KEYED], ...
-    ] = ()
+    agents: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z"), _KEYED], ...] = ()
     """For these agent types alone, as `turnpike sessions --json` names them; by default for each."""
     turns: _Count | None = None
     """Requests that an engine works for."""

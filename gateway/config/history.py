@@ -11,9 +11,7 @@ from gateway.config.privacy import PRIVATE
 class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `turnpike history` that follows this gateway (docs/reference/history.md)."""
 
-    url: (
-        Annotated[str, Meta(pattern=r"^https?://[^/?#]+/?$", examples=["http://HOST:PORT"]), PRIVATE] | None
-    ) = None
+    url: Annotated[str, Meta(pattern=r"^https?://[^/?#]+/?$"), PRIVATE] | None = None
     """Its address, such as `http://127.0.0.1:8070`. The control plane passes questions about sessions and
     turns on to it; without one it answers from memory alone."""
     key_env: Annotated[str, PRIVATE] | None = None

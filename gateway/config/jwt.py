@@ -15,7 +15,7 @@ class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Bearer tokens (JWT, RS256 or ES256) of one issuer; needs `pip install turnpike-gateway[jwt]`
     (docs/reference/jwt.md)."""
 
-    jwks: Annotated[str, Meta(pattern=_JWKS, examples=["https://HOST/PATH, or the path of a file"]), PRIVATE]
+    jwks: Annotated[str, Meta(pattern=_JWKS), PRIVATE]
     """The issuer's public keys (JWKS): a file, or an https URL."""
     issuer: Annotated[str, Meta(min_length=1), PRIVATE]
     """What a token's `iss` must be."""

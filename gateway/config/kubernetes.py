@@ -9,22 +9,8 @@ from gateway.config.privacy import PRIVATE
 
 _ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where Kubernetes puts a pod's service account."""
-_Name = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z",
-        examples=["a name of lower-case letters, digits and `-`"],
-    ),
-    PRIVATE,
-]
-_PortName = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z",
-        examples=["a name of lower-case letters, digits and `-`"],
-    ),
-    PRIVATE,
-]
+_Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z"), PRIVATE]
+_PortName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"), PRIVATE]
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,9 +24,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The port of the pods, or its name in the service; by default the service's only one."""
     scheme: Literal["http", "https"] = "http"
     """What the pods speak there."""
-    api: Annotated[str, Meta(pattern=r"^https?://", examples=["https://HOST:PORT"]), PRIVATE] = (
-        "https://kubernetes.default.svc"
-    )
+    api: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE] = "https://kubernetes.default.svc"
     """The API server."""
     token_file: Annotated[str, PRIVATE] | None = f"{_ACCOUNT}/token"
     """The service account's token; read again for each request. It has to be allowed to `list` and

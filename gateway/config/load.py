@@ -46,6 +46,30 @@ _GONE: Final = {
     "shared.socket": "the store is a Redis: shared.url",
 }
 """Keys of earlier versions, by how they begin, and what to do instead."""
+_NAME: Final = "a name of lower-case letters, digits, `.`, `_` and `-`"
+_FORMS: Final = {
+    "shared.url": "redis://[USER][:PASSWORD@]HOST:PORT/DB, or rediss://, redis+cluster://, rediss+cluster://",
+    "shared.peer_url": "http://HOST:PORT, or https://HOST:PORT",
+    "jwt.jwks": "an https:// URL, or the path of a file",
+    "kv_events.endpoint": "tcp://HOST:PORT, or ipc://PATH",
+    "kv_events.replay": "tcp://HOST:PORT, or ipc://PATH",
+    "discovery.dns": "NAME:PORT",
+    "replicas.name": "a name of letters, digits, `.`, `_` and `-`",
+    **dict.fromkeys(
+        ("models.name", "targets.model", "models.fallbacks"), "1 to 256 visible ASCII characters"
+    ),
+    "bounds.agents": "16 hexadecimal digits",
+    "tenants.key_hashes": "sha256:…, as `turnpike hash-key` prints it",
+    **dict.fromkeys(
+        ("control_key_hashes", "control_read_key_hashes"), "sha256:…, as `turnpike hash-key` prints it"
+    ),
+    **dict.fromkeys(
+        ("url", "endpoint", "api"), "http://HOST:PORT, or https://, with a path where there is one"
+    ),
+    **dict.fromkeys(("listen", "control", "peer_listen"), "HOST:PORT"),
+    **dict.fromkeys(("name", "namespace", "service", "port", "control_hosts"), _NAME),
+}
+"""Of texts, by how their keys end."""
 
 
 def load_config(
@@ -226,32 +250,23 @@ def _replaced(key: str) -> str | None:
 
 def _form_of(key: str) -> str:
     """What has to stand there: the form of a text, or one of some words."""
+    if form := next((form for end, form in _FORMS.items() if f".{key}".endswith(f".{end}")), None):
+        return f": it has to be {form}"
     shapes: Iterable[inspect.Type] = [inspect.type_info(Config)]
     for name in key.split("."):
         fields = [each.fields for each in _inner(shapes) if isinstance(each, inspect.StructType)]
         shapes = [field.type for some in fields for field in some if field.name == name]
-    forms, words = list[str](), list[str]()
+    words = []
     for shape in _inner(shapes):
-        if isinstance(shape, inspect.Metadata):
-            forms += (shape.extra_json_schema or {}).get("examples", ())
-        elif isinstance(shape, inspect.LiteralType):
+        if isinstance(shape, inspect.LiteralType):
             words += [msgspec.json.encode(each).decode() for each in shape.values]
         elif isinstance(shape, inspect.IntType):
             words.append("a number")
-    return f": it has to be {' or '.join(forms) or 'one of ' + ', '.join(words)}"
+    return f": it has to be one of {', '.join(words)}"
 
 
 def _inner(shapes: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
     for shape in shapes:
         yield shape
-        match shape:
-            case inspect.Metadata():
-                yield from _inner([shape.type])
-            case inspect.UnionType():
-                yield from _inner(shape.types)
-            case inspect.CollectionType():
-                yield from _inner([shape.item_type])
-            case inspect.DictType():
-                yield from _inner([shape.value_type])
-            case _:
-                pass
+        below = [getattr(shape, name, None) for name in ("type", "item_type", "value_type")]
+        yield from _inner([each for each in (*below, *getattr(shape, "types", ())) if each is not None])

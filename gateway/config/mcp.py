@@ -7,13 +7,7 @@ from msgspec import Meta
 
 from gateway.config.privacy import PRIVATE
 
-McpName = Annotated[
-    str,
-    Meta(
-        pattern=r"^[a-z0-9][a-z0-9_-]{0,63}\Z", examples=["a name of lower-case letters, digits, `_` and `-`"]
-    ),
-    PRIVATE,
-]
+McpName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}\Z"), PRIVATE]
 
 
 class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +15,7 @@ class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     name: McpName
     """Its path at the gateway is `/mcp/NAME`; it appears in metrics."""
-    url: Annotated[str, Meta(pattern=r"^https?://", examples=["http://HOST:PORT/mcp"]), PRIVATE]
+    url: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE]
     """Its MCP endpoint, for example `http://tools:9000/mcp`."""
     api_key_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds the key to send to it, instead of what the client sends."""

@@ -9,9 +9,7 @@ from gateway.config.privacy import PRIVATE
 
 
 class OtelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    endpoint: (
-        Annotated[str, Meta(pattern=r"^https?://", examples=["http://HOST:4318/v1/traces"]), PRIVATE] | None
-    ) = None
+    endpoint: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE] | None = None
     """Where spans are sent by OTLP/HTTP, such as `http://collector:4318/v1/traces`; nowhere if not set."""
     headers: dict[Annotated[str, PRIVATE], Annotated[str, PRIVATE]] = {}
     """Sent with spans."""

@@ -11,16 +11,10 @@ from gateway.config.http_limits import HttpLimits
 from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
 
-Listen = Annotated[
-    str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z", examples=["HOST:PORT"]), PRIVATE
-]
+Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
 
 
-HostName = Annotated[
-    str,
-    Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z", examples=["a name without a port, in lower case"]),
-    PRIVATE,
-]
+HostName = Annotated[str, Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z"), PRIVATE]
 """In lower case, without a port."""
 
 

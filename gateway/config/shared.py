@@ -1,6 +1,6 @@
 """What several gateways share, and how they reach one another."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -8,13 +8,11 @@ from msgspec import Meta
 from gateway.config.privacy import PRIVATE
 from gateway.config.server import Listen, Network, is_loopback
 
-_STORE: Final = "redis://[USER][:PASSWORD@]HOST:PORT/DB; or rediss://, redis+cluster://, rediss+cluster://"
-
 
 class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The store that several gateways share (docs/design/several-gateways.md)."""
 
-    url: Annotated[str, Meta(pattern=r"^rediss?(\+cluster)?://", examples=[_STORE]), PRIVATE] | None = None
+    url: Annotated[str, Meta(pattern=r"^rediss?(\+cluster)?://"), PRIVATE] | None = None
     """`redis://`, `rediss://` (TLS), `redis+cluster://` or `rediss+cluster://`; none if not set. An ACL user,
     and a password, may stand in it: `rediss://USER:PASSWORD@HOST:PORT`."""
     password_env: Annotated[str, PRIVATE] | None = None
@@ -32,10 +30,7 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     peer_listen: Listen = "127.0.0.1:0"
     """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Of
     `server.workers`, the first has this port, the next the one above it, and so on, in `peer_url` too."""
-    peer_url: (
-        Annotated[str, Meta(pattern=r"^https?://[^/]+:\d{1,5}\Z", examples=["http://HOST:PORT"]), PRIVATE]
-        | None
-    ) = None
+    peer_url: Annotated[str, Meta(pattern=r"^https?://[^/]+:\d{1,5}\Z"), PRIVATE] | None = None
     """How the others reach that; by default its address."""
     peer_tls_certificate: Annotated[str, PRIVATE] | None = None
     """PEM file with the certificate chain that this gateway shows to the others, as server and as client:

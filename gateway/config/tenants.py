@@ -8,11 +8,7 @@ from msgspec import Meta
 from gateway.admission.quotas import Quota
 from gateway.config.privacy import PRIVATE, RECORDED
 
-KeyHash = Annotated[
-    str,
-    Meta(pattern=r"^sha256:[0-9a-f]{64}\Z", examples=["sha256:…, as `turnpike hash-key` prints it"]),
-    PRIVATE,
-]
+KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z"), PRIVATE]
 """What `turnpike hash-key` prints."""
 
 Trust = Literal["engine-control", "scheduling", "kv-transfer"]
@@ -22,14 +18,7 @@ Trust = Literal["engine-control", "scheduling", "kv-transfer"]
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[
-        str,
-        Meta(
-            pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z",
-            examples=["a name of lower-case letters, digits, `.`, `_` and `-`"],
-        ),
-        RECORDED,
-    ]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), RECORDED]
     """Appears in records and metrics; lower-case letters, digits, dots, dashes, underscores."""
     key_hashes: tuple[KeyHash, ...] = ()
     """Several, so that a key can be replaced without a gap. None for a tenant that comes with tokens alone

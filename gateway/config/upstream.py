@@ -15,28 +15,20 @@ _Seconds = Annotated[float, Meta(gt=0)]
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an engine publishes what its KV cache holds (vLLM's `--kv-events-config`)."""
 
-    endpoint: Annotated[str, Meta(pattern=r"^(tcp|ipc)://", examples=["tcp://HOST:PORT"]), PRIVATE]
+    endpoint: Annotated[str, Meta(pattern=r"^(tcp|ipc)://"), PRIVATE]
     """For example `tcp://gpu-7:5557`."""
-    replay: Annotated[str, Meta(pattern=r"^(tcp|ipc)://", examples=["tcp://HOST:PORT"]), PRIVATE] | None = (
-        None
-    )
+    replay: Annotated[str, Meta(pattern=r"^(tcp|ipc)://"), PRIVATE] | None = None
     """Where lost events can be had again."""
     backlog: Annotated[int, Meta(ge=1)] = 100_000
     """Batches that are kept until they are looked at."""
 
 
-ReplicaName = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
-        examples=["a name of letters, digits, `.`, `_` and `-`"],
-    ),
-]
+ReplicaName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
 """It stands in headers of responses."""
 
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    url: Annotated[str, Meta(pattern=r"^https?://", examples=["http://HOST:PORT"]), PRIVATE]
+    url: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE]
     """For example `http://gpu-7:8000`; a path in it is put before every request's path."""
     name: Annotated[ReplicaName, RECORDED] | None = None
     """Shown to clients in receipts, so not the address; by default the pool's name and a number."""
@@ -69,12 +61,7 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     file: Annotated[str, PRIVATE] | None = None
     """A file that names one URL a line; it may change at any time."""
-    dns: (
-        Annotated[
-            str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z", examples=["NAME:PORT"]), PRIVATE
-        ]
-        | None
-    ) = None
+    dns: Annotated[str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z"), PRIVATE] | None = None
     """A name whose every address is a replica, with the port: `vllm.models.svc:8000`."""
     kubernetes: KubernetesConfig | None = None
     """A service in Kubernetes, whose endpoints are replicas: known at once, with what the cluster knows of
@@ -100,14 +87,7 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[
-        str,
-        Meta(
-            pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z",
-            examples=["a name of lower-case letters, digits, `.`, `_` and `-`"],
-        ),
-        RECORDED,
-    ] = "default"
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), RECORDED] = "default"
     """Shown in records, and in the names that replicas get by default."""
     models: tuple[Annotated[str, RECORDED], ...] = ()
     """Model names to route here; by default those that the replicas say they serve."""

@@ -22,9 +22,7 @@ from gateway.domain.ids import PoolId
 from gateway.domain.model_choice import Target
 
 _RECORDED: Final = Meta(extra={"recorded": True})
-ModelName = Annotated[
-    str, Meta(pattern=r"^[!-~]{1,256}\Z", examples=["a name of 1 to 256 visible ASCII characters"]), _RECORDED
-]
+ModelName = Annotated[str, Meta(pattern=r"^[!-~]{1,256}\Z"), _RECORDED]
 """It stands in headers of responses."""
 
 

@@ -28,6 +28,7 @@ from gateway.server.peer_door import PASSED, PATH, Passing
 from gateway.server.peer_links import PeerLinks
 from gateway.server.peer_words import Told
 from gateway.shared_state.fleet_secret import Seal
+from gateway.upstream.replica import open_session
 
 LASTS_S: Final = 1.0
 _KEPT_S: Final = 10.0
@@ -113,13 +114,7 @@ class DirectTalk:
             return True
         self._told_s = began_s
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(socket_factory=self._socket),
-                timeout=aiohttp.ClientTimeout(total=_WITHIN_S),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"Accept-Encoding": "identity"},
-                auto_decompress=False,
-            )
+            self._session = open_session(_WITHIN_S, aiohttp.TCPConnector(socket_factory=self._socket))
         listeners = {origin: url for origin, url in urls.items() if self._links.address_of(url) is not None}
         await asyncio.gather(
             *(self._tell_one(self._session, origin, url, announced) for origin, url in listeners.items())

@@ -356,9 +356,10 @@ def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:
         connecting.result().abort()
 
 
-def open_session(timeout_s: float) -> aiohttp.ClientSession:
+def open_session(timeout_s: float, connector: aiohttp.TCPConnector | None = None) -> aiohttp.ClientSession:
     """For `Replica.ask`. Nothing is decompressed, so a small answer cannot become a large one."""
     return aiohttp.ClientSession(
+        connector=connector,
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Accept-Encoding": "identity"},

@@ -1,7 +1,7 @@
 """How many tokens an answer says that it took, where no more of it is read: embeddings, scores, rerankings.
 
 These are megabytes of numbers, and engines write their usage at the end, vLLM's reranking at the beginning. A
-few kilobytes of both are kept, and no more. A quote inside a JSON text is escaped, so no text says `"usage":`.
+few kilobytes of both are kept, and no more. In a JSON text a quote is escaped, so no text says `"usage":`.
 """
 
 import re

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,10 @@ from gateway.wire.inflate import zstd
 from gateway.wire.observer import observe
 
 NUMBERS = [{"index": 0, "embedding": [0.015625] * 300_000}]
-DETAILS = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens": 0}
+DETAILS: dict[str, Any] = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens": 0}
 FORGED = [{"document": {"text": '"usage": {"prompt_tokens": 1}, \\" "usage":{"prompt_tokens":2}'}}] * 200
-ANSWERS = [
-    ({"data": NUMBERS, "usage": {"prompt_tokens": 9, "total_tokens": 9, **DETAILS}}, 9, 4, 0),
+ANSWERS: list[Any] = [
+    ({"data": NUMBERS, "usage": {"prompt_tokens": 9, "total_tokens": 9} | DETAILS}, 9, 4, 0),
     ({"id": "r", "usage": {"prompt_tokens": 7, "total_tokens": 7}, "results": FORGED}, 7, None, 0),
     ({"results": FORGED, "usage": {"prompt_tokens": 6}}, 6, None, 0),
     ({"embeddings": {}, "meta": {"billed_units": {"input_tokens": 5}}}, 5, None, 0),
