@@ -231,6 +231,13 @@ async def test_responses_are_a_426_at_once(start, path):
     assert await client.rest() == (b"", "eof") and not bench.backend.seen
 
 
+async def test_where_each_tenant_has_a_salt_they_are_a_426_too(start):
+    """None can be put into their messages."""
+    bench = await start(pools=TAKER, hints={"cache_salt_secret": "0123456789abcdef"})
+    bench.backend.script = agrees()
+    assert (await bench.ask(handshake(RESPONSES))).status == 426 and not bench.backend.seen
+
+
 async def test_they_go_to_the_replicas_that_take_them(start):
     pools = [{"name": "a", "backends": 2}, {"name": "b", "backends": 1}]
     bench = await start(pools=pools)
