@@ -20,7 +20,7 @@ import aiohttp
 from gateway.config.jwt import JwtConfig
 from gateway.config.load import ConfigError
 from gateway.server.bounded_answers import read_at_most
-from gateway.telemetry.log_lines import ChangeLog
+from gateway.telemetry.log_lines import ChangeLog, log_event
 from gateway.upstream.replica import open_session
 
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
@@ -133,7 +133,7 @@ class JwtTokens:
         last."""
         now = self._clock()
         if self._config.is_url and self._keys and now - self._told_s > _KEYS_STAY_S:
-            self._log.log("keys", logging.ERROR, "jwt_keys_too_old", refused="all tokens")
+            log_event(logging.ERROR, "jwt_keys_too_old", refused="all tokens")
             self.set_keys({})
         expired = [digest for digest, each in self._verified.items() if each.expires_s <= now]
         for digest in expired:
