@@ -1,6 +1,7 @@
 """The wheels as somebody gets them who has nothing else: built, checked, installed, started."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -92,11 +93,10 @@ def test_it_serves(empty, tmp_path):
     with log.open("w") as written, subprocess.Popen(command, stderr=written, cwd="/") as process:
         try:
             deadline = time.monotonic() + 60
-            while "listening on" not in log.read_text():
+            while (found := re.search(r"control on port (\d+)\n", log.read_text())) is None:
                 assert process.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
-            port = log.read_text().rpartition(" ")[2].strip()
-            page = f"http://127.0.0.1:{port}/turnpike/"
+            page = f"http://127.0.0.1:{found[1]}/turnpike/"
             with urllib.request.urlopen(page, timeout=10) as answer:
                 assert b"<html" in answer.read()
         finally:
