@@ -6,8 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from anthropic import Anthropic
-
-from gateway.client.ready_calls import ready_calls_sync
+from ready_calls import ready_calls_sync
 
 SCHEMA = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
 TOOLS: Any = [{"name": "price", "description": "The price of an item", "input_schema": SCHEMA}]

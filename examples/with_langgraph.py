@@ -8,8 +8,7 @@ from langchain_core.messages import AIMessageChunk, ToolMessage  # type: ignore[
 from langchain_core.tools import tool  # type: ignore[import-not-found]
 from langchain_openai import ChatOpenAI  # type: ignore[import-not-found]
 from langgraph.graph import END, START, MessagesState, StateGraph  # type: ignore[import-not-found]
-
-from gateway.client.ready_calls import ready_calls
+from ready_calls import ready_calls
 
 
 @tool

@@ -10,8 +10,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
-
-from gateway.client.ready_calls import ready_calls
+from ready_calls import ready_calls
 
 PARAMETERS = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
 FUNCTION = {"name": "price", "description": "The price of an item", "parameters": PARAMETERS}

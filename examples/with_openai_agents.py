@@ -15,8 +15,7 @@ from agents import (  # type: ignore[import-not-found]
 )
 from agents.tool_context import ToolContext  # type: ignore[import-not-found]
 from openai import AsyncOpenAI
-
-from gateway.client.ready_calls import ready_calls
+from ready_calls import ready_calls
 
 set_tracing_disabled(True)
 begun: dict[str, asyncio.Task[str]] = {}

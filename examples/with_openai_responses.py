@@ -6,8 +6,7 @@ import sys
 from typing import Any
 
 from openai import AsyncOpenAI
-
-from gateway.client.ready_calls import ready_calls
+from ready_calls import ready_calls
 
 PARAMETERS = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
 TOOLS: Any = [

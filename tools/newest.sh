@@ -11,7 +11,7 @@ export UV_LINK_MODE=copy
 
 # What needs no vLLM.
 gateway_tests=()
-for folder in admission cli client config core domain fleet mcp routing server shared_state telemetry upstream wire workflow; do
+for folder in admission cli config core domain fleet mcp routing server shared_state telemetry upstream wire workflow; do
   gateway_tests+=("tests/$folder")
 done
 

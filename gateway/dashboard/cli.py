@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.client.straight import open_straight
 from gateway.config.load import ConfigError
+from gateway.config.straight import open_straight
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.dashboard.sentences import outcome_lines
 from gateway.dashboard.trace import trace_of

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from gateway.client.straight import open_straight
+from gateway.config.straight import open_straight
 from gateway.domain.host import HostSignals
 from gateway.telemetry.log_lines import log_event
 from gateway.tool_probe.host import HostMeter, Sample

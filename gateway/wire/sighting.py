@@ -4,12 +4,12 @@ from typing import Protocol as Interface
 
 import msgspec
 
-from gateway.client.ready_calls import ObjectEnd
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire.answer_errors import error_status
 from gateway.wire.hashing import text_hash
 from gateway.wire.items import as_run, without_thought
+from gateway.wire.object_end import ObjectEnd
 from gateway.wire.said import Said
 from gateway.wire.spoken import SpokenWords
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.client.ready_calls import ready_calls
+from examples.ready_calls import ready_calls
 from tests.clients.dialogue import Dialogue, Said, arguments
 from tests.clients.faults import Cut, Refuse, in_turn, pass_all
 from tests.clients.sdks import Chat, Messages, Responses

@@ -31,7 +31,7 @@ async def play(bench: Bench, python: Path, example: str) -> None:
         ROOT / "examples" / f"{example}.py",
         "m",
         "What do a pear and a fig cost?",
-        env={**os.environ, **urls, **keys, "PYTHONPATH": str(ROOT), "NO_PROXY": "*"},
+        env={**os.environ, **urls, **keys, "NO_PROXY": "*"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

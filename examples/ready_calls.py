@@ -9,8 +9,7 @@ The chunks are those of OpenAI's SDK (chat completions and Responses), of Anthro
 LangChain (message chunks), as objects or as dictionaries; also the events of their streaming helpers and of
 openai-agents, which hold such chunks. Others are passed over.
 
-This module needs the standard library and nothing else: a program may import it, or copy it. The gateway
-finds the ends of calls by the same `ObjectEnd`.
+This module needs the standard library and nothing else: copy it into your program.
 
 Invariants: a call comes at most once, at the chunk that completes its arguments, and none whose arguments do
 not end, or are not JSON. Whoever goes through the whole answer afterwards finds every call, those too.

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client.ready_calls import ObjectEnd
+from gateway.wire.object_end import ObjectEnd
 
 VALUES: Any = st.recursive(
     st.none()

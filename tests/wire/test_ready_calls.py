@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client import ready_calls as module
-from gateway.client.ready_calls import CallReader, ReadyCall, ready_calls, ready_calls_sync
-from tests.client.test_object_end import OBJECTS
+from examples import ready_calls as module
+from examples.ready_calls import CallReader, ReadyCall, ready_calls, ready_calls_sync
+from tests.wire.test_object_end import OBJECTS
 
 Chunk = dict[str, Any]
 
