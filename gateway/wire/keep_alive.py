@@ -4,12 +4,13 @@ Once a keep-alive was sent, the head is out with it: status 200 and an event str
 events can follow, so what would have been a status becomes the protocol's error event.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from gateway.domain.request import Protocol
 from gateway.wire.body import UNREADABLE
+from gateway.wire.engine_json import read_loosely
 from gateway.wire.headers import RawHeaders
 
 STREAMED: Final = frozenset((Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES, Protocol.MESSAGES))
@@ -62,9 +63,16 @@ def _event(protocol: Protocol, status: int, error: dict[str, object]) -> bytes:
     return b"data: %s\n\ndata: [DONE]\n\n" % msgspec.json.encode({"error": error})
 
 
+def _decode(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except UNREADABLE:
+        return msgspec.json.decode(read_loosely(body)[1])
+
+
 def _error_in(body: bytes) -> dict[str, object] | None:
     try:
-        told = msgspec.json.decode(body)
+        told = _decode(body)
     except UNREADABLE:
         return None
     if not isinstance(told, dict):
