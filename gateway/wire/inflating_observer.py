@@ -11,7 +11,7 @@ from gateway.domain.request import Answer
 from gateway.wire.inflate import Inflater, InflationError
 
 if TYPE_CHECKING:
-    from gateway.wire.observer import WatchingObserver
+    from gateway.wire.observer import ResponseObserver
 
 _AT_ONCE: Final = 2**20
 """Work for one `feed`, in bytes: 6,500 of the smallest events take 35 ms, 4,000 with a token 25 ms."""
@@ -26,7 +26,7 @@ _MAX_BEHIND_BYTES: Final = 2**22
 class InflatingObserver:
     """Inflates a copy of an answer for another observer; in all else it is that one."""
 
-    def __init__(self, inner: "WatchingObserver", coding: str) -> None:
+    def __init__(self, inner: "ResponseObserver", coding: str) -> None:
         self._inner = inner
         self._inflater: Inflater | None = Inflater(coding)
         self._waiting = bytearray()

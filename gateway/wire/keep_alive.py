@@ -4,7 +4,7 @@ Once a keep-alive was sent, the head is out with it: status 200 and an event str
 events can follow, so what would have been a status becomes the protocol's error event.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -63,16 +63,9 @@ def _event(protocol: Protocol, status: int, error: dict[str, object]) -> bytes:
     return b"data: %s\n\ndata: [DONE]\n\n" % msgspec.json.encode({"error": error})
 
 
-def _decode(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except UNREADABLE:
-        return msgspec.json.decode(read_loosely(body)[1])
-
-
 def _error_in(body: bytes) -> dict[str, object] | None:
     try:
-        told = _decode(body)
+        told = msgspec.json.decode(read_loosely(body)[1])
     except UNREADABLE:
         return None
     if not isinstance(told, dict):

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final, cast
-from typing import Protocol as Interface
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Work
 from gateway.wire.body import UNREADABLE, structure_of
@@ -53,146 +52,63 @@ _TEXTS: Final = ("", "application/octet-stream", "application/xml")
 """Content types of what may be an answer or a page that says why there is none, beside `text/…`."""
 
 
-class ResponseObserver(Interface):
-    """Sees one answer. `feed` every chunk in order, then ask for the `answer` once."""
+class ResponseObserver:
+    """Sees one answer: `feed` every chunk in order, then ask for the `answer`. This one sees nothing."""
 
-    @property
-    def has_first_token(self) -> bool:
-        """The model has begun: content, reasoning or a tool call was seen; or the whole answer was."""
+    is_stream = False
+    """It sees an answer grow, so that what it sees first came first."""
+    is_behind = False
+    """More has come than was read at once; `feed(b"")` goes on with it."""
 
-    @property
-    def has_terminal(self) -> bool:
-        """The protocol's own end of the answer was seen."""
-
-    @property
-    def tool_calls(self) -> list[ToolCall]:
-        """The calls seen so far, in order; each appears once its id and name are known."""
-
-    @property
-    def closed_calls(self) -> list[ToolCall]:
-        """Those whose arguments are complete, in the order in which they became so."""
-
-    def arguments_of(self, number: int) -> bytes | None:
-        """The arguments of a closed call, by its place among them, as they came; None if they, or what was
-        said before, were too much to be kept."""
-
-    @property
-    def state_ids(self) -> list[str]:
-        """Ids of what the replica stores for later requests, seen so far, in order."""
-
-    @property
-    def is_stream(self) -> bool:
-        """It sees an answer grow, so that what it sees first came first."""
-
-    @property
-    def is_behind(self) -> bool:
-        """More has come than was read at once; `feed(b"")` goes on with it."""
-
-    def tell(self, said: Said) -> None:
-        """What the answer says goes there, too; to be called before the first chunk."""
-
-    def feed(self, chunk: bytes) -> bool:
-        """The next bytes of the body. False if they plainly brought no milestone."""
-
-    def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        """What was seen, after the last byte. `is_over`: that was the answer's own end, and no cut."""
-
-
-def observe(
-    protocol: Protocol,
-    work: Work,
-    content_type: str,
-    content_encoding: str | None,
-    *,
-    said: Said | None = None,
-    may_keep: MayKeep | None = None,
-) -> ResponseObserver:
-    """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
-    told what the answer says; `may_keep`: asked before so many more bytes of it are kept."""
-    observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
-    if said is not None:
-        observer.tell(said)
-    return observer
-
-
-@lru_cache(256)
-def _choose(
-    protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
-) -> Callable[[MayKeep | None], ResponseObserver]:
-    reader = _choose_reader(protocol, work)
-    media_type = content_type.partition(";")[0].strip().lower()
-    coding = (content_encoding or "identity").strip().lower()
-    make: Callable[[MayKeep | None], ResponseObserver]
-    if reader is None or (coding != "identity" and coding not in INFLATABLE):
-        return lambda _: SilentObserver()
-    is_text = media_type.startswith("text/") or media_type in _TEXTS
-    if media_type == "text/event-stream":
-        make = lambda _: StreamObserver(reader)  # noqa: E731
-    elif media_type.endswith(("/json", "+json")) or (
-        is_text and work is Work.GENERATE and reader.knows_answers
-    ):
-        make = partial(BodyObserver, reader)
-    else:
-        return lambda _: SilentObserver()
-    if coding == "identity":
-        return make
-    return lambda may_keep: cast(ResponseObserver, InflatingObserver(make(may_keep), coding))
-
-
-def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
-    match protocol, work:
-        case Protocol.CHAT | Protocol.COMPLETIONS, Work.GENERATE:
-            return ChatReader
-        case Protocol.RESPONSES, Work.GENERATE:
-            return ResponsesReader
-        case Protocol.RESPONSES, Work.STATE:
-            return StoredReader
-        case Protocol.MESSAGES, Work.GENERATE:
-            return MessagesReader
-        case (Protocol.MCP, _) | (_, Work.TUNNEL):
-            return None
-        case _:
-            return ErrorReader
-
-
-class WatchingObserver:
-    """What every observer says of its sighting."""
-
-    is_stream = is_behind = False
+    def __init__(self) -> None:
+        self._sighting = Sighting()
 
     @property
     def events_left(self) -> int:
         """How many more it would read; below zero, it reads nothing any more."""
         return MAX_EVENTS
 
-    def __init__(self) -> None:
-        self._sighting = Sighting()
-
     @property
     def has_first_token(self) -> bool:
+        """The model has begun: content, reasoning or a tool call was seen; or the whole answer was."""
         return self._sighting.has_first_token
 
     @property
     def has_terminal(self) -> bool:
+        """The protocol's own end of the answer was seen."""
         return self._sighting.has_terminal
 
     @property
     def tool_calls(self) -> list[ToolCall]:
+        """The calls seen so far, in order; each appears once its id and name are known."""
         return self._sighting.tool_calls
 
     @property
     def closed_calls(self) -> list[ToolCall]:
+        """Those whose arguments are complete, in the order in which they became so."""
         return self._sighting.closed_calls
 
     def arguments_of(self, number: int) -> bytes | None:
+        """The arguments of a closed call, by its place among them, as they came; None if they, or what was
+        said before, were too much to be kept."""
         return self._sighting.arguments_of(number)
 
     @property
     def state_ids(self) -> list[str]:
+        """Ids of what the replica stores for later requests, seen so far, in order."""
         return self._sighting.state_ids
 
     def tell(self, said: Said) -> None:
+        """What the answer says goes there, too; to be called before the first chunk."""
         self._sighting.said = said
+
+    def feed(self, chunk: bytes) -> bool:
+        """The next bytes of the body. False if they plainly brought no milestone."""
+        return False
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        """What was seen, after the last byte. `is_over`: that was the answer's own end, and no cut."""
+        return Answer(status=status)
 
     def _begin(self) -> None:
         said = self._sighting.said
@@ -212,23 +128,15 @@ class WatchingObserver:
 _NOTHING = Sighting()
 
 
-class SilentObserver(WatchingObserver):
-    """Sees nothing."""
-
+class SilentObserver(ResponseObserver):
     def __init__(self) -> None:
         self._sighting = _NOTHING
 
     def tell(self, said: Said) -> None:
         """There is nothing to be told."""
 
-    def feed(self, chunk: bytes) -> bool:
-        return False
 
-    def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        return Answer(status=status)
-
-
-class StreamObserver(WatchingObserver):
+class StreamObserver(ResponseObserver):
     """Sees server-sent events. Those that plainly bring a piece are not decoded."""
 
     is_stream = True
@@ -300,7 +208,7 @@ class StreamObserver(WatchingObserver):
             sighting.fail(None)
 
 
-class BodyObserver(WatchingObserver):
+class BodyObserver(ResponseObserver):
     """Sees one JSON document, or a stream that does not say that it is one."""
 
     def __init__(self, make_reader: type[AnswerReader], may_keep: MayKeep | None = None) -> None:
@@ -396,6 +304,63 @@ class BodyObserver(WatchingObserver):
             self._begin()
             if is_last:
                 self._is_known = read_anyway(data, read, self._sighting) is not None
+
+
+def observe(
+    protocol: Protocol,
+    work: Work,
+    content_type: str,
+    content_encoding: str | None,
+    *,
+    said: Said | None = None,
+    may_keep: MayKeep | None = None,
+) -> ResponseObserver:
+    """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
+    told what the answer says; `may_keep`: asked before so many more bytes of it are kept."""
+    observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
+    if said is not None:
+        observer.tell(said)
+    return observer
+
+
+@lru_cache(256)
+def _choose(
+    protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
+) -> Callable[[MayKeep | None], ResponseObserver]:
+    reader = _choose_reader(protocol, work)
+    media_type = content_type.partition(";")[0].strip().lower()
+    coding = (content_encoding or "identity").strip().lower()
+    make: Callable[[MayKeep | None], ResponseObserver]
+    if reader is None or (coding != "identity" and coding not in INFLATABLE):
+        return lambda _: SilentObserver()
+    is_text = media_type.startswith("text/") or media_type in _TEXTS
+    if media_type == "text/event-stream":
+        make = lambda _: StreamObserver(reader)  # noqa: E731
+    elif media_type.endswith(("/json", "+json")) or (
+        is_text and work is Work.GENERATE and reader.knows_answers
+    ):
+        make = partial(BodyObserver, reader)
+    else:
+        return lambda _: SilentObserver()
+    if coding == "identity":
+        return make
+    return lambda may_keep: cast(ResponseObserver, InflatingObserver(make(may_keep), coding))
+
+
+def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
+    match protocol, work:
+        case Protocol.CHAT | Protocol.COMPLETIONS, Work.GENERATE:
+            return ChatReader
+        case Protocol.RESPONSES, Work.GENERATE:
+            return ResponsesReader
+        case Protocol.RESPONSES, Work.STATE:
+            return StoredReader
+        case Protocol.MESSAGES, Work.GENERATE:
+            return MessagesReader
+        case (Protocol.MCP, _) | (_, Work.TUNNEL):
+            return None
+        case _:
+            return ErrorReader
 
 
 def _is_dense(data: bytes) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 from gateway.wire.answer_errors import error_in, is_error
 from gateway.wire.body import UNREADABLE
 from gateway.wire.engine_json import read_loosely
-from gateway.wire.sighting import Sighting
+from gateway.wire.sighting import AnswerReader, Sighting
 
 _MAX_BYTES: Final = 2**18
 """Of what is read again."""
@@ -52,17 +52,11 @@ class _Answer(msgspec.Struct):
 _ANSWER = msgspec.json.Decoder(_Answer)
 
 
-class ErrorReader:
+class ErrorReader(AnswerReader):
     """For protocols that have no reader: embeddings, scores, engines' own. Only an object is an error there,
     as nobody knows what else is called so."""
 
     knows_answers = False
-
-    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
-        return None
-
-    def learn(self, event: bytes) -> None:
-        """Nothing is read of its events."""
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if b'"error"' in data:
