@@ -210,6 +210,6 @@ def _is_fault(live: LiveRequest, outcome: str, answer: Answer | None) -> bool | 
     if outcome in ("failed", "cut"):
         return True
     if outcome == "finished" and answer is not None:
-        is_own = live.facts.work is Work.GENERATE  # else a good answer may tell of an earlier one that failed
+        is_own = live.facts.work is not Work.STATE  # there, good answers may tell of earlier ones that failed
         return answer.is_fault if is_own else answer.status >= 500
     return None

@@ -366,7 +366,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """How long the client was told to wait before it asks again."""
     failure: str = ""
     """What is wrong with one whose status is good: `error` (it reports one of the server's), `rejected` (one
-    of its client's), `truncated` (its end is missing) or `empty`."""
+    of its client's), `truncated` (its end is missing), `empty`, or `malformed` (it is no answer at all)."""
 
     @property
     def is_good(self) -> bool:
@@ -375,4 +375,4 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_fault(self) -> bool:
         """Of the server's."""
-        return self.status >= 500 or self.failure in ("error", "truncated", "empty")
+        return self.status >= 500 or self.failure in ("error", "truncated", "empty", "malformed")

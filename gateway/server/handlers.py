@@ -254,7 +254,7 @@ class Handlers:
                 write = held.writer(head)
             whole = upstream.take_whole()
             if whole is not None:
-                pass_whole(write, whole, head, ticket, observer)
+                await pass_whole(write, whole, head, ticket, observer)
                 is_reusable = True
             else:
                 relay = Relay(client, upstream, head, ticket, observer, write)

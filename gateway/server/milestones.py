@@ -1,7 +1,20 @@
 """What was seen of an answer, told to the brain: each milestone once."""
 
+import asyncio
+from typing import Final
+
 from gateway.server.driver import Ticket
 from gateway.wire.observer import ResponseObserver
+
+_PAUSE_S: Final = 1e-3
+"""No time at all would need a task (`upstream/moments.py`)."""
+
+
+async def catch_up(observer: ResponseObserver) -> None:
+    """All that has come is read, in slices."""
+    while observer.is_behind:
+        await asyncio.sleep(_PAUSE_S)
+        observer.feed(b"")
 
 
 class Milestones:

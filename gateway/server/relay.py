@@ -4,7 +4,7 @@ Every read is written on before the next read; no event is held back, nothing is
 client does not read, the replica's socket is not read either, also if the client stopped reading before
 this response began. If the replica dies in the middle, the client's connection is cut, because several
 clients take a clean end for success. So is it if the end of the replica's connection is all that says that a
-stream is over, and the stream was going on.
+stream is over.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 from gateway.domain.request import Answer
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Ticket
-from gateway.server.milestones import Milestones
+from gateway.server.milestones import Milestones, catch_up
 from gateway.server.request_head import RequestHead
 from gateway.server.response_writer import Framing
 from gateway.upstream.connection import UpstreamConnection
@@ -65,12 +65,14 @@ class Relay:
             await upstream.done
             if self._is_short:
                 raise AnswerCut("the stream ended before its last event")
+            if self._observer.is_behind:
+                await catch_up(self._observer)
         except AnswerCut as cut:
             self._ticket.cut(self._told_answer(), str(cut))
             client.abort()
             return False
         except asyncio.CancelledError:
-            if self._observer.has_terminal:  # it left with the whole answer in hand
+            if self._observer.has_terminal or upstream.done.has_come:  # it left with the whole answer in hand
                 self._ticket.finished(self._told_answer())
             raise
         finally:
@@ -93,9 +95,8 @@ class Relay:
             self._tell()
 
     def _lacks_its_end(self) -> bool:
-        observer = self._observer
-        has_begun = observer.is_stream and observer.has_first_token
-        return has_begun and answer_of(observer, self._head, is_over=True).failure == "truncated"
+        answer = answer_of(self._observer, self._head, is_over=True)
+        return self._observer.is_stream and answer.failure == "truncated"
 
     def _tell(self) -> None:
         if self._head.status < 400:
@@ -120,7 +121,7 @@ def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
     return Framing.CLOSE if request.is_http_1_0 else Framing.CHUNKED
 
 
-def pass_whole(
+async def pass_whole(
     write: Write,
     parts: list[bytes],
     head: ResponseHead,
@@ -130,11 +131,15 @@ def pass_whole(
     """A response that has come as a whole: `parts` is its body."""
     write(parts, True)
     observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
-    answer = answer_of(observer, head, is_over=True)
-    if ticket.is_asked_for_calls and head.status < 400:
-        for number, call in enumerate(observer.closed_calls):
-            ticket.hand_over(call, observer.arguments_of(number))
-    ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
+    try:
+        if observer.is_behind:
+            await catch_up(observer)
+    finally:  # also if its client leaves meanwhile, with the whole answer in hand
+        answer = answer_of(observer, head, is_over=True)
+        if ticket.is_asked_for_calls and head.status < 400:
+            for number, call in enumerate(observer.closed_calls):
+                ticket.hand_over(call, observer.arguments_of(number))
+        ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
 
 
 def answer_of(observer: ResponseObserver, head: ResponseHead, *, is_over: bool) -> Answer:

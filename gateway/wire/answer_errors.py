@@ -1,6 +1,7 @@
-"""What an error inside an answer would be as a status: a server's fault, or its client's (pure)."""
+"""Errors inside answers: where they stand, and what they would be as a status, a server's fault or its
+client's (pure)."""
 
-from typing import Final
+from typing import Any, Final
 
 UNKNOWN: Final = 500
 _FIELDS: Final = ("code", "status", "status_code", "http_status", "error_code")
@@ -11,6 +12,25 @@ _WORDS: Final = (
     ("bad_request", 400), ("validation", 422),
 )  # fmt: skip
 """In the names that vLLM, SGLang, OpenAI, Anthropic and LiteLLM give errors."""
+
+
+def is_error(error: object) -> bool:
+    """Engines send the field with good answers, too: `false`, `null` or a form that nobody filled in."""
+    return any(error.values()) if isinstance(error, dict) else bool(error)
+
+
+def reported(error: object, kind: object, shape: object, code: object) -> object | None:
+    """The error that an answer, or an event, consists in, by its fields `error`, `type`, `object` and `code`;
+    None if it is something else. vLLM before 0.11 wrote errors without a layer around them."""
+    if is_error(error):
+        return error
+    is_bare = "error" in (kind, shape) or (type(code) is int and 400 <= code < 600)
+    return {"code": code, "type": kind} if is_bare else None
+
+
+def error_in(answer: dict[str, Any]) -> object | None:
+    """The same of one whose other fields fit no protocol."""
+    return reported(*map(answer.get, ("error", "type", "object", "code")))
 
 
 def error_status(error: object) -> int:

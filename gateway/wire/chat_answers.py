@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.wire.answer_errors import is_error, reported
 from gateway.wire.said import Kind, Said
-from gateway.wire.sighting import MAX_CALLS, Sighting
+from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
 from gateway.wire.text_gap import CALL, TEXT, THOUGHT, Piece, Pieces
 
 _DONE = b"[DONE]"
@@ -56,6 +57,7 @@ class _Choice(msgspec.Struct):
     message: _Delta | None = None
     finish_reason: str | None = None
     text: Any = None
+    error: Any = None
 
 
 class _FirstChoice(msgspec.Struct):
@@ -77,6 +79,7 @@ class _Completion(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
+    type: Any = None
     object: Any = None
     code: Any = None
     id: Any = None
@@ -93,6 +96,8 @@ _FIRST = msgspec.json.Decoder(_FirstCompletion)
 
 class ChatReader:
     """Reads chat completions and text completions."""
+
+    knows_answers = True
 
     def __init__(self) -> None:
         self._open_calls: dict[tuple[int, int], tuple[str, str | None]] = {}
@@ -130,8 +135,10 @@ class ChatReader:
         self._read(_COMPLETION.decode(data), sighting)
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
-        self._read(_COMPLETION.decode(data), sighting)
-        sighting.has_first_token = sighting.has_terminal = True
+        completion = _COMPLETION.decode(data)
+        self._read(completion, sighting)
+        sighting.has_terminal |= completion.choices is not None
+        sighting.has_first_token |= bool(completion.choices)
 
     def _read(self, completion: _Completion, sighting: Sighting) -> None:
         sighting.add_names(completion.id, completion.model)
@@ -149,12 +156,16 @@ class ChatReader:
                 sighting.finish_reason = choice.finish_reason
                 if self._open_calls and choice.finish_reason in _WHOLE:
                     self._close_calls(choice.index or 0, sighting)
+                if choice.finish_reason == ERROR_FINISH:
+                    sighting.fail(None)
+            if choice.error and is_error(choice.error):
+                sighting.fail(choice.error)
         if completion.usage is not None:
             _read_usage(completion.usage, sighting)
-        if completion.error not in _NOTHING:
-            sighting.fail(completion.error)
-        elif completion.object == "error":  # as vLLM wrote them before 0.11
-            sighting.fail({"code": completion.code})
+        if completion.error or completion.choices is None:
+            error = reported(completion.error, completion.type, completion.object, completion.code)
+            if error is not None:
+                sighting.fail(error)
 
     def _read_piece(self, choice: int, call: _Call, sighting: Sighting) -> None:
         place = (choice, call.index or 0)
@@ -172,19 +183,18 @@ class ChatReader:
             _keep_call(key, call, call_id, sighting.said)
 
     def _close_calls(self, choice: int, sighting: Sighting) -> None:
-        for place, (call_id, _) in self._open_calls.items():
-            if place[0] == choice:
-                sighting.close_call((place, call_id))
+        for place in [each for each in self._open_calls if each[0] == choice]:
+            sighting.close_call((place, self._open_calls.pop(place)[0]))
 
 
 def _piece_of(data: bytes) -> Piece | None:
     completion = _COMPLETION.decode(data)
     choices = completion.choices or []
-    if completion.usage is not None or completion.error not in _NOTHING or len(choices) != 1:
+    if completion.usage is not None or is_error(completion.error) or len(choices) != 1:
         return None
     choice = choices[0]
     delta = choice.delta
-    if choice.finish_reason is not None or choice.message is not None:
+    if choice.finish_reason is not None or choice.message is not None or choice.error:
         return None
     if delta is None:
         is_first = type(choice.text) is str and not choice.index

@@ -11,9 +11,10 @@ copy, or the body counts as too much to be read.
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Any, Final
 
 from gateway.wire.body import Oversized
 
@@ -36,6 +37,23 @@ _ESCAPE: Final = rb"\\(?:[^u]|u(?:[^dD]|[dD](?:[0-7]|[89abAB][0-9a-fA-F]{2}%s)))
 _TO_HALF: Final = re.compile(rb"[^\\\xed]*+(?:(?:%s|\xed[\x80-\x9f])[^\\\xed]*+)*+" % _ESCAPE, re.DOTALL)
 """Over whole escapes, so that none is cut where a piece ends."""
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\xed[\xa0-\xbf][\x80-\xbf]")
+
+
+_LOOSE: Final = json.JSONDecoder(
+    parse_constant=lambda _: None,
+    parse_float=lambda text: number if math.isfinite(number := float(text)) else None,
+)
+
+
+def read_loosely(data: bytes) -> tuple[Any, bytes]:
+    """The value that an engine's words begin with, however bad their UTF-8 is, and a strict reader's copy of
+    it, which is empty if more follows. For little data, as it is read at once and more slowly than others.
+    Raises ValueError, or RecursionError."""
+    text = data.decode(json.detect_encoding(data), "replace").strip()
+    value, end = _LOOSE.raw_decode(text)
+    return value, json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") if end == len(
+        text
+    ) else b""
 
 
 def is_utf8(body: bytes) -> bool:

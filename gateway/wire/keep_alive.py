@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.domain.request import Protocol
 from gateway.wire.body import UNREADABLE
+from gateway.wire.engine_json import read_loosely
 from gateway.wire.headers import RawHeaders
 
 STREAMED: Final = frozenset((Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES, Protocol.MESSAGES))
@@ -64,7 +65,7 @@ def _event(protocol: Protocol, status: int, error: dict[str, object]) -> bytes:
 
 def _error_in(body: bytes) -> dict[str, object] | None:
     try:
-        told = msgspec.json.decode(body)
+        told = msgspec.json.decode(read_loosely(body)[1])
     except UNREADABLE:
         return None
     if not isinstance(told, dict):

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.wire.answer_errors import reported
 from gateway.wire.body import ABSENT
 from gateway.wire.said import Kind, Said
-from gateway.wire.sighting import Sighting
+from gateway.wire.sighting import ERROR_FINISH, Sighting
 from gateway.wire.text_gap import CALL, TEXT, Piece, Pieces
 
 
@@ -39,6 +40,8 @@ class _Message(msgspec.Struct):
     id: Any = None
     model: Any = None
     error: Any = None
+    object: Any = None
+    code: Any = None
 
 
 class _Delta(msgspec.Struct):
@@ -58,6 +61,8 @@ class _Event(msgspec.Struct):
     delta: _Delta | None = None
     usage: _Usage | None = None
     error: Any = None
+    object: Any = None
+    code: Any = None
 
 
 _NO_INPUT = frozenset({b"", b"{}", b"null"})
@@ -67,6 +72,8 @@ _MESSAGE = msgspec.json.Decoder(_Message)
 
 class MessagesReader:
     """Reads Messages."""
+
+    knows_answers = True
 
     def __init__(self) -> None:
         self._usage = _Usage()
@@ -111,10 +118,8 @@ class MessagesReader:
                 self._read_usage(event.usage, sighting)
             case "message_stop":
                 sighting.has_terminal = True
-            case "error":
-                sighting.fail(event.error)
-            case _:
-                pass  # pings, and what is not known yet
+            case _:  # errors, pings, and what is not known yet
+                _read_error(event, sighting)
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         message = _MESSAGE.decode(data)
@@ -125,10 +130,10 @@ class MessagesReader:
             if sighting.said is not None:
                 _keep_block(place, block, sighting.said)
         self._read_stop(message.stop_reason, sighting)
-        if message.type == "error":
-            sighting.fail(message.error)
+        _read_error(message, sighting)
         self._read_usage(message.usage, sighting)
-        sighting.has_first_token = sighting.has_terminal = True
+        sighting.has_terminal |= message.content is not None or message.stop_reason is not None
+        sighting.has_first_token |= bool(message.content) or message.stop_reason is not None
 
     def _read_block(self, block: _Block, sighting: Sighting, key: int | None = None) -> None:
         """`key`: of what is streamed of it."""
@@ -147,6 +152,8 @@ class MessagesReader:
     def _read_stop(self, stop_reason: str | None, sighting: Sighting) -> None:
         if stop_reason is not None:
             sighting.finish_reason = stop_reason
+        if stop_reason == ERROR_FINISH:
+            sighting.fail(None)
 
     def _read_usage(self, usage: _Usage | None, sighting: Sighting) -> None:
         if usage is None:
@@ -157,6 +164,12 @@ class MessagesReader:
         if prompt_tokens is not None:
             prompt_tokens += (merged.cache_read_input_tokens or 0) + (merged.cache_creation_input_tokens or 0)
         sighting.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)
+
+
+def _read_error(part: _Event | _Message, sighting: Sighting) -> None:
+    error = reported(part.error, part.type, part.object, part.code)
+    if error is not None:
+        sighting.fail(error)
 
 
 def _piece_of(data: bytes) -> Piece | None:

@@ -5,17 +5,19 @@ not need and never raises, so it can slow or break nothing. What it says does no
 bytes were cut into chunks, except how early it says it.
 """
 
+import re
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, cast
-from typing import Protocol as Interface
+from typing import Final, cast
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Work
 from gateway.wire.body import UNREADABLE, structure_of
 from gateway.wire.chat_answers import ChatReader
-from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
+from gateway.wire.inflate import INFLATABLE
+from gateway.wire.inflating_observer import InflatingObserver
 from gateway.wire.messages_answers import MessagesReader
-from gateway.wire.responses_answers import ResponsesReader
+from gateway.wire.other_answers import ErrorReader, read_anyway
+from gateway.wire.responses_answers import ResponsesReader, StoredReader
 from gateway.wire.said import Said
 from gateway.wire.sighting import AnswerReader, Sighting
 from gateway.wire.sse import EventSplitter, event_data
@@ -25,53 +27,284 @@ MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
 MAX_STRUCTURE = 2**17
 """Nor is an answer, or an event, of more values than that (`body.structure_of`): each becomes an object."""
+MAX_EVENTS: Final = 2**18
+"""In one answer, of those that come several at once: twice what the longest have. Each costs some 4 µs."""
+MAX_EVENTS_AT_ONCE: Final = 2**12
+"""In one chunk, comments and empty ones included, unless they are of `_EVENT_BYTES` on average: a read of
+256 kB has as many of those, they take 30 ms, and events with a token are larger."""
+_EVENT_BYTES: Final = 32
+_MAX_LOOSE_EVENTS: Final = 2**9
+"""In one answer: what is no strict JSON takes five times as long."""
 
 MayKeep = Callable[[int], bool]
 
 _MAX_EARLY_TRIES = 8
 _EARLY_BYTES = 2**18
 """A larger answer is read once, at its end."""
+_MAX_ERROR_BYTES: Final = 2**16
+"""Of an answer that is read for errors alone."""
+_START_BYTES: Final = 16
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
+_FIELD: Final = re.compile(rb"(?:data|event|id|retry|):")
+"""How an event stream begins, under whatever content type."""
+_ERROR_EVENT: Final = re.compile(rb"^(?:\xef\xbb\xbf)?event: ?(?:response\.)?error$", re.MULTILINE)
+_DONE: Final = b"[DONE]"
+_TEXTS: Final = ("", "application/octet-stream", "application/xml")
+"""Content types of what may be an answer or a page that says why there is none, beside `text/…`."""
 
 
-class ResponseObserver(Interface):
-    """Sees one answer. `feed` every chunk in order, then ask for the `answer` once."""
+class ResponseObserver:
+    """Sees one answer: `feed` every chunk in order, then ask for the `answer`. This one sees nothing."""
+
+    is_stream = False
+    """It sees an answer grow, so that what it sees first came first."""
+    is_behind = False
+    """More has come than was read at once; `feed(b"")` goes on with it."""
+
+    def __init__(self) -> None:
+        self._sighting = Sighting()
+
+    @property
+    def events_left(self) -> int:
+        """How many more it would read; below zero, it reads nothing any more."""
+        return MAX_EVENTS
 
     @property
     def has_first_token(self) -> bool:
         """The model has begun: content, reasoning or a tool call was seen; or the whole answer was."""
+        return self._sighting.has_first_token
 
     @property
     def has_terminal(self) -> bool:
         """The protocol's own end of the answer was seen."""
+        return self._sighting.has_terminal
 
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The calls seen so far, in order; each appears once its id and name are known."""
+        return self._sighting.tool_calls
 
     @property
     def closed_calls(self) -> list[ToolCall]:
         """Those whose arguments are complete, in the order in which they became so."""
+        return self._sighting.closed_calls
 
     def arguments_of(self, number: int) -> bytes | None:
         """The arguments of a closed call, by its place among them, as they came; None if they, or what was
         said before, were too much to be kept."""
+        return self._sighting.arguments_of(number)
 
     @property
     def state_ids(self) -> list[str]:
         """Ids of what the replica stores for later requests, seen so far, in order."""
-
-    @property
-    def is_stream(self) -> bool:
-        """It sees an answer grow, so that what it sees first came first."""
+        return self._sighting.state_ids
 
     def tell(self, said: Said) -> None:
         """What the answer says goes there, too; to be called before the first chunk."""
+        self._sighting.said = said
 
     def feed(self, chunk: bytes) -> bool:
         """The next bytes of the body. False if they plainly brought no milestone."""
+        return False
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
         """What was seen, after the last byte. `is_over`: that was the answer's own end, and no cut."""
+        return Answer(status=status)
+
+    def _begin(self) -> None:
+        said = self._sighting.said
+        self._sighting = Sighting()
+        if said is not None:
+            said.begin()
+            self._sighting.said = said
+
+    def _answer(self, status: int, *, is_known: bool, lacks: str = "truncated") -> Answer:
+        # An error says nothing about the session: what it mentions was not made.
+        if status >= 400:
+            return Answer(status=status)
+        is_judged = is_known and status < 300 and status not in (204, 205)  # they need no content
+        return self._sighting.answer(status, self._sighting.failure(is_known=is_judged, lacks=lacks))
+
+
+_NOTHING = Sighting()
+
+
+class SilentObserver(ResponseObserver):
+    def __init__(self) -> None:
+        self._sighting = _NOTHING
+
+    def tell(self, said: Said) -> None:
+        """There is nothing to be told."""
+
+
+class StreamObserver(ResponseObserver):
+    """Sees server-sent events. Those that plainly bring a piece are not decoded."""
+
+    is_stream = True
+
+    def __init__(self, make_reader: type[AnswerReader], sighting: Sighting | None = None) -> None:
+        super().__init__()
+        self._sighting = sighting or self._sighting
+        self._reader = make_reader()
+        self._splitter = EventSplitter()
+        self._events_left = MAX_EVENTS
+        self._loose_left = _MAX_LOOSE_EVENTS
+        self._is_between = True
+        """What comes next is the start of an event."""
+        self._has_unread = False
+        """Events, one of which may have been the last."""
+
+    @property
+    def events_left(self) -> int:
+        return -1 if self._splitter.is_stopped else self._events_left
+
+    def feed(self, chunk: bytes) -> bool:
+        was_between, sighting = self._is_between, self._sighting
+        if was_between and sighting.has_first_token:
+            has_news = self._reader.take(chunk, sighting)
+            if has_news is not None:
+                return has_news
+        blocks = self._splitter.feed(chunk)
+        count = len(blocks)
+        if count > 1:
+            self._events_left -= count
+            is_dense = count > MAX_EVENTS_AT_ONCE and count * _EVENT_BYTES > len(chunk)
+            if is_dense or self._events_left < 0:
+                self._splitter.stop()
+                del blocks[MAX_EVENTS_AT_ONCE:]
+        for block in blocks:
+            self._read(block)
+        self._is_between = self._splitter.is_between_events
+        is_whole = was_between and self._is_between and count == 1
+        if is_whole and sighting.has_first_token and sighting.finish_reason is None:
+            self._reader.learn(chunk)
+        return True
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        # Some servers leave out the empty line after their last event.
+        for block in self._splitter.finish():
+            self._read(block)
+        is_unsure = self._has_unread or self._splitter.is_stopped or not self._reader.knows_answers
+        return self._answer(status, is_known=is_over and not is_unsure)
+
+    def _read(self, block: bytes) -> None:
+        data, read, sighting = event_data(block), self._reader.read_event, self._sighting
+        if not data and block.lstrip(_BLANK).startswith(b"{"):  # a whole answer, under this content type
+            data, read = block, self._reader.read_body
+        if data:
+            try:
+                if _is_dense(data):
+                    self._has_unread = True
+                else:
+                    read(data, sighting)
+            except UNREADABLE:
+                if data.strip() == _DONE:
+                    sighting.has_terminal = True
+                    return
+                self._loose_left -= 1
+                found = read_anyway(data, read, sighting) if self._loose_left >= 0 else None
+                self._has_unread |= found is None or (found is False and data is not block)
+        has_fields = len(block) != len(data) + len(b"data: ")
+        if has_fields and b"error" in block and not sighting.error_status and _ERROR_EVENT.search(block):
+            sighting.fail(None)
+
+
+class BodyObserver(ResponseObserver):
+    """Sees one JSON document, or a stream that does not say that it is one."""
+
+    def __init__(self, make_reader: type[AnswerReader], may_keep: MayKeep | None = None) -> None:
+        super().__init__()
+        self._make_reader = make_reader
+        self._may_keep = may_keep
+        self._max_bytes = MAX_BODY_BYTES if make_reader.knows_answers else _MAX_ERROR_BYTES
+        self._pieces: list[bytes] = []
+        self._seen_bytes = 0
+        self._read_bytes = 0
+        """How many bytes had come when we last tried to read the document."""
+        self._is_known = True
+        """What it is, or that it is nothing."""
+        self._tries_left = _MAX_EARLY_TRIES
+        self._start: bytes | None = b""
+        """Until it is known what begins so."""
+        self._stream: StreamObserver | None = None
+
+    @property
+    def events_left(self) -> int:
+        if self._stream is not None:
+            return self._stream.events_left
+        return -1 if self._seen_bytes > self._max_bytes else MAX_EVENTS
+
+    def feed(self, chunk: bytes) -> bool:
+        if self._stream is not None:
+            return self._stream.feed(chunk)
+        self._seen_bytes += len(chunk)
+        if (
+            self._seen_bytes <= self._max_bytes
+            and self._may_keep is not None
+            and not self._may_keep(len(chunk))
+        ):
+            self._seen_bytes = self._max_bytes + 1
+        if self._seen_bytes > self._max_bytes:
+            self._pieces.clear()
+            self._begin()
+            return False
+        self._pieces.append(chunk)
+        if self._start is not None:
+            if not self._start and chunk.startswith(b"{"):
+                self._start = None
+            elif self._begins_stream(chunk):
+                return self._go_on_as_stream()
+        # It may be complete. If it hardly ever is, it is read at the end alone.
+        is_early = self._tries_left and self._seen_bytes <= _EARLY_BYTES
+        if is_early and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
+            self._tries_left -= 1
+            self._read()
+            return True
+        return False
+
+    def _begins_stream(self, chunk: bytes) -> bool:
+        start = ((self._start or b"") + chunk).lstrip(_BLANK)[:_START_BYTES]
+        self._start = start if len(start) < _START_BYTES and not start.startswith(b"{") else None
+        return self._start is None and _FIELD.match(start) is not None
+
+    def _go_on_as_stream(self) -> bool:
+        self.is_stream = True
+        self._stream = StreamObserver(self._make_reader, self._sighting)
+        pieces, self._pieces = self._pieces, []
+        return self._stream.feed(b"".join(pieces))
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        if self._start and _FIELD.match(self._start):  # all that has come is very little
+            self._start = None
+            self._go_on_as_stream()
+        if self._stream is not None:
+            return self._stream.answer(status, is_over=is_over)
+        is_kept = self._seen_bytes <= self._max_bytes
+        if is_kept and (self._read_bytes != self._seen_bytes or not self._is_known):
+            self._read(is_last=is_over)
+        return self._answer(
+            status,
+            is_known=is_over and is_kept and self._is_known and self._make_reader.knows_answers,
+            lacks="malformed" if self._seen_bytes else "truncated",
+        )
+
+    def _read(self, *, is_last: bool = False) -> None:
+        if self._read_bytes:
+            self._begin()
+        self._read_bytes = self._seen_bytes
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        data, self._is_known = self._pieces[0], False
+        if len(data) > MAX_STRUCTURE and _is_dense(data):
+            return
+        read = self._make_reader().read_body
+        try:
+            read(data, self._sighting)
+            self._is_known = True
+        except UNREADABLE:
+            self._begin()
+            if is_last:
+                self._is_known = read_anyway(data, read, self._sighting) is not None
 
 
 def observe(
@@ -104,9 +337,12 @@ def _choose(
     make: Callable[[MayKeep | None], ResponseObserver]
     if reader is None or (coding != "identity" and coding not in INFLATABLE):
         return lambda _: SilentObserver()
+    is_text = media_type.startswith("text/") or media_type in _TEXTS
     if media_type == "text/event-stream":
         make = lambda _: StreamObserver(reader)  # noqa: E731
-    elif media_type == "application/json":
+    elif media_type.endswith(("/json", "+json")) or (
+        is_text and work is Work.GENERATE and reader.knows_answers
+    ):
         make = partial(BodyObserver, reader)
     else:
         return lambda _: SilentObserver()
@@ -119,212 +355,17 @@ def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
     match protocol, work:
         case Protocol.CHAT | Protocol.COMPLETIONS, Work.GENERATE:
             return ChatReader
-        case Protocol.RESPONSES, Work.GENERATE | Work.STATE:
+        case Protocol.RESPONSES, Work.GENERATE:
             return ResponsesReader
+        case Protocol.RESPONSES, Work.STATE:
+            return StoredReader
         case Protocol.MESSAGES, Work.GENERATE:
             return MessagesReader
-        case _:
+        case (Protocol.MCP, _) | (_, Work.TUNNEL):
             return None
-
-
-class _Observer:
-    """What every observer says of its sighting."""
-
-    is_stream = False
-
-    def __init__(self) -> None:
-        self._sighting = Sighting()
-
-    @property
-    def has_first_token(self) -> bool:
-        return self._sighting.has_first_token
-
-    @property
-    def has_terminal(self) -> bool:
-        return self._sighting.has_terminal
-
-    @property
-    def tool_calls(self) -> list[ToolCall]:
-        return self._sighting.tool_calls
-
-    @property
-    def closed_calls(self) -> list[ToolCall]:
-        return self._sighting.closed_calls
-
-    def arguments_of(self, number: int) -> bytes | None:
-        return self._sighting.arguments_of(number)
-
-    @property
-    def state_ids(self) -> list[str]:
-        return self._sighting.state_ids
-
-    def tell(self, said: Said) -> None:
-        self._sighting.said = said
-
-    def _begin(self) -> None:
-        said = self._sighting.said
-        self._sighting = Sighting()
-        if said is not None:
-            said.begin()
-            self._sighting.said = said
-
-    def _answer(self, status: int, *, is_over: bool, may_miss_its_end: bool) -> Answer:
-        # An error says nothing about the session: what it mentions was not made.
-        if status >= 400:
-            return Answer(status=status)
-        return self._sighting.answer(
-            status, self._sighting.failure(may_miss_its_end=may_miss_its_end or not is_over)
-        )
-
-
-_NOTHING = Sighting()
-_ERROR_EVENTS = (b"event: error\n", b"event:error\n")
-
-
-class SilentObserver(_Observer):
-    """Sees nothing."""
-
-    def __init__(self) -> None:
-        self._sighting = _NOTHING
-
-    def tell(self, said: Said) -> None:
-        """There is nothing to be told."""
-
-    def feed(self, chunk: bytes) -> bool:
-        return False
-
-    def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        return Answer(status=status)
-
-
-class StreamObserver(_Observer):
-    """Sees server-sent events. Those that plainly bring a piece are not decoded."""
-
-    is_stream = True
-
-    def __init__(self, make_reader: Callable[[], AnswerReader]) -> None:
-        super().__init__()
-        self._reader = make_reader()
-        self._splitter = EventSplitter()
-        self._is_between = True
-        """What comes next is the start of an event."""
-        self._has_unread = False
-        """Events, one of which may have been the last."""
-
-    def feed(self, chunk: bytes) -> bool:
-        was_between, sighting = self._is_between, self._sighting
-        if was_between and sighting.has_first_token:
-            has_news = self._reader.take(chunk, sighting)
-            if has_news is not None:
-                return has_news
-        blocks = self._splitter.feed(chunk)
-        for block in blocks:
-            self._read(block)
-        self._is_between = self._splitter.is_between_events
-        is_whole = was_between and self._is_between and len(blocks) == 1
-        if is_whole and sighting.has_first_token and sighting.finish_reason is None:
-            self._reader.learn(chunk)
-        return True
-
-    def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        # Some servers leave out the empty line after their last event.
-        for block in self._splitter.finish():
-            self._read(block)
-        is_unsure = self._has_unread or self._splitter.is_stopped
-        return self._answer(status, is_over=is_over, may_miss_its_end=is_unsure)
-
-    def _read(self, block: bytes) -> None:
-        data = event_data(block)
-        if not data or _is_dense(data):
-            self._has_unread |= bool(data)
-            return
-        try:
-            self._reader.read_event(data, self._sighting)
-        except UNREADABLE:
-            self._has_unread = True
-        if block.startswith(_ERROR_EVENTS) and not self._sighting.error_status:
-            self._sighting.fail(None)
-
-
-class BodyObserver(_Observer):
-    """Sees one JSON document."""
-
-    def __init__(self, make_reader: Callable[[], AnswerReader], may_keep: MayKeep | None = None) -> None:
-        super().__init__()
-        self._make_reader = make_reader
-        self._may_keep = may_keep
-        self._pieces: list[bytes] = []
-        self._seen_bytes = 0
-        self._read_bytes = 0
-        """How many bytes had come when we last tried to read the document."""
-        self._tries_left = _MAX_EARLY_TRIES
-
-    def feed(self, chunk: bytes) -> bool:
-        self._seen_bytes += len(chunk)
-        if (
-            self._seen_bytes <= MAX_BODY_BYTES
-            and self._may_keep is not None
-            and not self._may_keep(len(chunk))
-        ):
-            self._seen_bytes = MAX_BODY_BYTES + 1
-        if self._seen_bytes > MAX_BODY_BYTES:
-            self._pieces.clear()
-            self._begin()
-            return False
-        self._pieces.append(chunk)
-        # It may be complete. If it hardly ever is, it is read at the end alone.
-        is_early = self._tries_left and self._seen_bytes <= _EARLY_BYTES
-        if is_early and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
-            self._tries_left -= 1
-            self._read()
-            return True
-        return False
-
-    def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        if self._read_bytes != self._seen_bytes <= MAX_BODY_BYTES:
-            self._read()
-        # One that cannot be read may be in another form.
-        return self._answer(status, is_over=is_over, may_miss_its_end=self._seen_bytes > 0)
-
-    def _read(self) -> None:
-        if self._read_bytes:
-            self._begin()
-        self._read_bytes = self._seen_bytes
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        data = self._pieces[0]
-        if len(data) > MAX_STRUCTURE and _is_dense(data):
-            return
-        try:
-            self._make_reader().read_body(data, self._sighting)
-        except UNREADABLE:
-            self._begin()
+        case _:
+            return ErrorReader
 
 
 def _is_dense(data: bytes) -> bool:
     return len(data) > MAX_STRUCTURE and structure_of(data) > MAX_STRUCTURE
-
-
-class InflatingObserver:
-    """Inflates a copy of a compressed answer for another observer; in all else it is that one."""
-
-    def __init__(self, inner: ResponseObserver, coding: str) -> None:
-        self._inner = inner
-        self._inflater: Inflater | None = Inflater(coding)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def feed(self, chunk: bytes) -> bool:
-        if self._inflater is None:
-            return False
-        has_news = False
-        try:
-            for piece in self._inflater.feed(chunk):
-                has_news |= self._inner.feed(piece)
-        except InflationError:
-            self._inflater = None
-        return has_news
-
-    def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        return self._inner.answer(status, is_over=is_over and self._inflater is not None)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.wire.answer_errors import reported
 from gateway.wire.body import ABSENT, read_text, read_text_or_id
 from gateway.wire.chat_answers import read_said
 from gateway.wire.said import Kind, Said
@@ -17,6 +18,7 @@ from gateway.wire.text_gap import Piece, Pieces
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
 _UNFINISHED = frozenset({"queued", "in_progress"})
+_STATUSES = _UNFINISHED | {each.removeprefix("response.") for each in _TERMINALS}
 
 
 class _Item(msgspec.Struct):
@@ -60,6 +62,9 @@ class _Stored(msgspec.Struct):
     model: Any = None
     conversation: Raw = ABSENT
     error: Any = None
+    type: Any = None
+    object: Any = None
+    code: Any = None
 
 
 class _Event(msgspec.Struct):
@@ -68,6 +73,7 @@ class _Event(msgspec.Struct):
     item: _Item | None = None
     output_index: int | None = None
     error: Any = None
+    object: Any = None
     code: Any = None
 
 
@@ -101,7 +107,9 @@ _STORED = msgspec.json.Decoder(_Stored)
 
 
 class ResponsesReader:
-    """Reads responses, and what is stored beside them."""
+    """Reads responses."""
+
+    knows_answers = True
 
     def __init__(self) -> None:
         self._calls: dict[object, str] = {}
@@ -152,8 +160,9 @@ class ResponsesReader:
             _read_stored(event.response, sighting, was_said=self._was_said, was_told=bool(self._told))
         if kind in _TERMINALS:
             sighting.has_terminal = True
-        elif kind == "error":
-            sighting.fail(event.error if event.error is not None else {"code": event.code})
+        error = reported(event.error, kind, event.object, event.code)
+        if error is not None or (kind == "response.failed" and not sighting.error_status):
+            sighting.fail(error)
 
     def _open_call(self, place: int, call_id: str | None) -> None:
         if call_id is not None and len(self._calls) < MAX_CALLS:
@@ -168,8 +177,23 @@ class ResponsesReader:
             sighting.add_arguments(call_id, piece.delta)
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
-        _read_stored(_STORED.decode(data), sighting, was_said=False, was_told=False)
-        sighting.has_first_token = sighting.has_terminal = True
+        stored = _STORED.decode(data)
+        if self._is_answer(stored):
+            _read_stored(stored, sighting, was_said=False, was_told=False)
+            sighting.has_first_token = sighting.has_terminal = True
+        elif (error := _error_of(stored)) is not None:
+            sighting.fail(error)
+
+    def _is_answer(self, stored: _Stored) -> bool:
+        is_named = isinstance(stored.object, str) and stored.object.startswith("response")
+        return is_named or stored.output is not None or stored.status in _STATUSES
+
+
+class StoredReader(ResponsesReader):
+    """Reads what is stored: responses, conversations, items, and that they were deleted."""
+
+    def _is_answer(self, stored: _Stored) -> bool:
+        return True
 
 
 def _is_one(event: bytes) -> bool:
@@ -208,8 +232,13 @@ def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool, was_tol
         sighting.finish_reason = details.reason
     elif stored.status is not None and stored.status not in _UNFINISHED:
         sighting.finish_reason = stored.status
-    if stored.status == "failed" or (stored.status is None and stored.error is not None):
-        sighting.fail(stored.error, stored.status or ERROR_FINISH)
+    if (error := _error_of(stored)) is not None:
+        sighting.fail(error, "failed" if stored.status == "failed" else ERROR_FINISH)
+
+
+def _error_of(stored: _Stored) -> object | None:
+    error = reported(stored.error, stored.type, stored.object, stored.code)
+    return {} if error is None and stored.status == "failed" else error
 
 
 def _read_item(item: _Item, sighting: Sighting) -> None:

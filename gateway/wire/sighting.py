@@ -65,13 +65,13 @@ class Sighting:
         self.finish_reason, self.has_terminal = finish_reason, True
         self.error_status = error_status(error)
 
-    def failure(self, *, may_miss_its_end: bool) -> str:
-        """`Answer.failure`, of one that is over."""
+    def failure(self, *, is_known: bool, lacks: str = "truncated") -> str:
+        """`Answer.failure`. `is_known`: all of the answer was read; `lacks`: what it is without its end."""
         if self.error_status:
             return "error" if self.error_status >= 500 else "rejected"
-        if self.finish_reason is not None or may_miss_its_end:
+        if self.finish_reason is not None or not is_known:
             return ""
-        return "truncated" if not self.has_terminal else "" if self.has_first_token else "empty"
+        return lacks if not self.has_terminal else "" if self.has_first_token else "empty"
 
     def add_call(
         self,
@@ -221,6 +221,9 @@ class Sighting:
 
 class AnswerReader(Interface):
     """Reads one protocol's answers. The `read_` methods may raise one of `body.UNREADABLE`."""
+
+    knows_answers: bool
+    """What holds none of its protocol is a failure."""
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
         """Takes in whole events that plainly bring a piece of text or of arguments, and need not be decoded:

@@ -20,7 +20,7 @@ class EventSplitter:
         """The start of an event whose end has not come."""
         self._ends_in_cr = False
         self.is_stopped = False
-        """An event was too large; nothing more will come out."""
+        """An event was too large, or there were too many; nothing more will come out."""
 
     @property
     def is_between_events(self) -> bool:
@@ -62,14 +62,14 @@ class EventSplitter:
         if len(complete) > MAX_EVENT_BYTES:
             for at, block in enumerate(blocks):
                 if len(block) > MAX_EVENT_BYTES:
-                    self._stop()
+                    self.stop()
                     return blocks[:at]
         # One byte more than an event: the first half of its end.
         if len(self._pending) > MAX_EVENT_BYTES + 1:
-            self._stop()
+            self.stop()
         return blocks
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         self.is_stopped = True
         self._pending.clear()
 

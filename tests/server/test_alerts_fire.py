@@ -9,7 +9,8 @@ import yaml
 
 from tests.prerequisites import require_command
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, chunk, get, post, sends
-from tests.server.test_failures import ERROR, STREAM, event
+from tests.server.test_failed_answers import ERROR, event
+from tests.server.test_failures import STREAM
 
 RULES = Path(__file__).parents[2] / "docker/prometheus/alerts.yaml"
 SAMPLE = re.compile(r"^(turnpike_\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)

@@ -234,7 +234,7 @@ class BothSides(RuleBasedStateMachine):
             observer = observe(endpoint.protocol, endpoint.work, head.content_type, None)
             whole = upstream.take_whole()
             if whole is not None:
-                pass_whole(client.write, whole, head, ticket, observer)
+                await pass_whole(client.write, whole, head, ticket, observer)
                 is_reusable = True
             else:
                 relay = Relay(client, upstream, head, ticket, observer, client.write)

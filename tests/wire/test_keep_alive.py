@@ -49,6 +49,22 @@ def test_an_error_without_a_layer_around_it():
     assert json.loads(told)["error"]["message"] == "no"
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":{"message":"no","took":NaN,"left":-Infinity,"far":1e999}}', "no"),
+        (rb'{"error":{"message":"half \ud83d","code":500}}', "half ?"),
+        (b'{"error":{"message":"cut \xf0\x9f"},"choices":[NaN]}', "cut \ufffd"),
+        (b'\xef\xbb\xbf{"object":"error","message":"no"}', "no"),
+        ('{"error":{"message":"no"}}'.encode("utf-16"), "no"),
+    ],
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_error_that_is_no_strict_json_keeps_its_message(protocol, body, message):
+    told = json.loads(events(error_event(protocol, 502, body))[0].decode(), parse_constant=pytest.fail)
+    assert told["error"]["message"] == message
+
+
 DEEP = [b'{"error":{"message":"m","x":' + b"[" * n + b"]" * n + b"}}" for n in (900, 990, 100_000)]
 BARE = [b'{"message":"m","x":' + b"[" * n + b"]" * n + b"}" for n in range(940, 1010)]
 

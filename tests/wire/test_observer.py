@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Utterance, Work
 from gateway.wire import observer as module
 from gateway.wire.hashing import text_hash
-from gateway.wire.inflate import Inflater
 from gateway.wire.marks import leave_marks
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from tests.examples import examples
@@ -139,9 +138,10 @@ def test_nothing_that_a_backend_sends_raises(protocol, work, content_type, codin
 @pytest.mark.parametrize(
     ("protocol", "work", "content_type", "coding"),
     [
-        (Protocol.OTHER, Work.GENERATE, JSON, None),
-        (Protocol.MESSAGES, Work.LIGHT, JSON, None),
-        (Protocol.CHAT, Work.GENERATE, "text/html", None),
+        (Protocol.MCP, Work.LIGHT, JSON, None),
+        (Protocol.OTHER, Work.TUNNEL, JSON, None),
+        (Protocol.OTHER, Work.GENERATE, "text/html", None),
+        (Protocol.CHAT, Work.GENERATE, "application/cbor", None),
         (Protocol.CHAT, Work.GENERATE, STREAM, "br"),
         (Protocol.CHAT, Work.GENERATE, STREAM, "gzip, gzip"),
     ],
@@ -291,28 +291,6 @@ def test_the_first_of_several_answers_is_the_one():
     observer = observe(Protocol.COMPLETIONS, Work.GENERATE, JSON, None)
     observer.feed(encode({"choices": choices}))
     assert observer.answer(200).utterance.text == text_hash("Yes, of course.")
-
-
-class Recorder(SilentObserver):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = b""
-
-    def feed(self, chunk: bytes) -> bool:
-        self.seen += chunk
-        return True
-
-
-def test_beyond_a_limit_or_a_fault_nothing_more_is_inflated(monkeypatch):
-    monkeypatch.setattr(module, "Inflater", lambda coding: Inflater(coding, 10))
-    packed = gzip.compress(bytes(range(97, 123)))
-    for at in range(len(packed)):
-        recorder = Recorder()
-        observer = module.InflatingObserver(recorder, "gzip")
-        observer.feed(packed[:at])
-        observer.feed(packed[at:])
-        observer.feed(packed)
-        assert recorder.seen == b"abcdefghij"
 
 
 @pytest.mark.parametrize(

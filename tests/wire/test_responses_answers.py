@@ -4,7 +4,7 @@ import pytest
 
 from gateway.domain.request import ToolCall, Usage
 from gateway.wire.body import UNREADABLE
-from gateway.wire.responses_answers import ResponsesReader
+from gateway.wire.responses_answers import ResponsesReader, StoredReader
 from gateway.wire.sighting import Sighting
 from tests.wire.shapes import encode, response, responses_events
 
@@ -20,7 +20,7 @@ def stream(*events: Any) -> Sighting:
 
 def body(value: Any) -> Sighting:
     sighting = Sighting()
-    ResponsesReader().read_body(encode(value), sighting)
+    StoredReader().read_body(encode(value), sighting)
     return sighting
 
 

@@ -28,7 +28,7 @@ from gateway.server.asking import Asking
 from gateway.server.door import Door, Visitor
 from gateway.server.driver import Ticket
 from gateway.server.listener import Listener
-from gateway.server.milestones import Milestones
+from gateway.server.milestones import Milestones, catch_up
 from gateway.server.peer_door import INHERITS, PASSED
 from gateway.server.picker import answers, messages
 from gateway.server.picker.answers import RefusedError
@@ -155,7 +155,7 @@ class Stream:
             return [self._response_began(message.response_headers)]
         if message.HasField("response_body"):
             part = message.response_body
-            self._part_came(part.body, is_last=part.end_of_stream)
+            await self._part_came(part.body, is_last=part.end_of_stream)
             if self._answers_duplex:
                 return answers.pieces(answers.RESPONSE_BODY, part.body, is_last=part.end_of_stream)
             return [answers.go_on(answers.RESPONSE_BODY)]
@@ -349,20 +349,20 @@ class Stream:
             ticket.response_started(self._status)
             ticket.seen = self._seen
 
-    def _part_came(self, part: bytes, *, is_last: bool) -> None:
+    async def _part_came(self, part: bytes, *, is_last: bool) -> None:
         ticket, observer = self._ticket, self._observer
         if ticket is None or observer is None:
             return
         if self._status == HTTPStatus.BAD_REQUEST and self._replica is not None:
             self._replica.refuses_priority |= b"priority" in part.lower()
+        observer.feed(part)
+        await catch_up(observer)
         if is_last and self._milestones is None and not ticket.is_over:
-            observer.feed(part)
             answer = observer.answer(self._status, is_over=True)
             ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
             return
         self._began()
-        if observer.feed(part):
-            self._tell()
+        self._tell()
         if is_last:
             self._ended()
 
