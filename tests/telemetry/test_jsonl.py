@@ -47,7 +47,7 @@ def test_a_full_disk_costs_the_records_and_nothing_else(caplog):
         stream.extend(*line(number))
     stream.close()
     assert stream.dropped == 100 and not stream._thread.is_alive()
-    assert len([r for r in caplog.records if "cannot be written" in r.message]) == 1
+    assert len([r for r in caplog.records if "stream_unwritten" in r.message]) == 1
 
 
 def test_half_a_write_is_taken_back(tmp_path, monkeypatch):
