@@ -181,7 +181,7 @@ async def test_a_history_that_does_not_read_holds_up_nobody_and_counts_the_gap(p
         return counts(place)[0][2] >= 1
 
     await comes(has_gap, history.log)
-    assert "are missing" in history.log.read_text()
+    assert "records_missing" in history.log.read_text()
     metrics = (await gateway.ask("/metrics")).body.decode()
     assert "turnpike_event_gaps_total 0.0" not in metrics
 

@@ -99,7 +99,7 @@ async def test_gateways_that_start_without_redis_join_when_it_is_back(tmp_path):
             for each in restarted:
                 each.kill()
             await fleet.start(*restarted)
-            assert all("serving alone until it does" in each.log.read_text() for each in restarted)
+            assert all("store_down" in each.log.read_text() for each in restarted)
             alone = fleet.agent(f"alone-{len(restarted)}", asks=[1])
             await alone.turn()
             fleet.redis.start()
