@@ -59,10 +59,13 @@ class Suspects:
             self._failed.popitem(last=False)
 
     def answered_well(self, live: LiveRequest) -> None:
-        self._failed.pop(_body_of(live), None)
+        if self._failed:
+            self._failed.pop(_body_of(live), None)
 
     def deaths(self, live: LiveRequest, *, now: float) -> int:
         """How many replicas may have died of its body lately."""
+        if not self._failed:
+            return 0
         known = self._failed.get(_body_of(live), ())
         return sum(self._may_have_died(each) for each in known if now - each.failed_s <= _REMEMBERED_S)
 

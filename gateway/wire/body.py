@@ -202,7 +202,12 @@ def read_as(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | str) -> T | Non
 
 def truth_of(raw: Raw) -> bool | None:
     """Yes or no, as leniently as the engines read it (pydantic); None if it is neither, or absent."""
-    if raw is ABSENT or len(memoryview(raw)) > _MAX_FLAG_BYTES:
+    if raw is ABSENT:
+        return None
+    text = bytes(raw)
+    if text in (b"true", b"false"):
+        return text == b"true"
+    if len(text) > _MAX_FLAG_BYTES:
         return None
     value = read_as(_FLAG, raw)
     if isinstance(value, str):

@@ -46,30 +46,33 @@ def hash_secret() -> bytes | None:
 
 def keyed(number: int) -> int:
     """A hash of 64 bits, as it may leave the process; itself while hashes are not keyed."""
-    if (key := _key[0]) is None:
+    if _key[0] is None:
         return number
-    hashed = key.copy()
+    hashed = _key[0].copy()
     hashed.update((number & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "big"))
     return int.from_bytes(hashed.digest(), "big")
 
 
 def digest(data: bytes | memoryview | Raw) -> int:
     """64 bits."""
-    return keyed(xxh3_64_intdigest(data, _seed[0]))
+    number = xxh3_64_intdigest(data, _seed[0])
+    return number if _key[0] is None else keyed(number)  # twenty times a turn, mostly without a key
 
 
 def hash_text(text: str) -> int:
-    return keyed(xxh3_64_intdigest(text.encode("utf-8", "replace"), _seed[0]))
+    number = xxh3_64_intdigest(text.encode("utf-8", "replace"), _seed[0])
+    return number if _key[0] is None else keyed(number)
 
 
 def text_hash(text: str) -> int:
     """Equal for texts that differ in white space alone; 0 for a text without any other."""
     plain = text.encode("utf-8", "replace").translate(None, _BLANKS)
-    return keyed(xxh3_64_intdigest(plain, _seed[0])) if plain else 0
+    number = xxh3_64_intdigest(plain, _seed[0]) if plain else 0
+    return number if _key[0] is None or not plain else keyed(number)
 
 
 def digest_all(pieces: Iterable[bytes | Raw]) -> list[int]:
-    hashes = inner_digests(pieces)
+    hashes = list(map(xxh3_64_intdigest, pieces, repeat(_seed[0])))
     return hashes if _key[0] is None else list(map(keyed, hashes))
 
 
