@@ -146,6 +146,8 @@ class Attempts:
             self._dispatcher.leg_ended(live, None, _OUTCOMES[Step.LEAVE], is_fault=None, now=now)
             self._stream.left_waiting(live, now=now)
         else:
+            if live.replica is not None:
+                self._suspects.failed(live, live.replica, Failure.ANSWERED, now=now)
             answer = self._dispatcher.ended(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._endings.over(live, answer, now=now)
 
@@ -166,7 +168,7 @@ class Attempts:
         times = event.resends + event.was_sent
         if times:
             failure = Failure.TIMED_OUT if event.timed_out else Failure.BROKEN
-            self._suspects.failed(live, live.replica, failure, times=times, now=now)
+            self._suspects.failed(live, live.replica, failure, now=now)
         self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
         live.unanswered += times
@@ -187,5 +189,9 @@ class Attempts:
                 return
             if self._models.falls_back(live, is_refused=True, now=now):
                 return
-        refusal = refusals.unanswered_again() if is_poison else refusals.attempt_failed(event)
+        # A kept connection and a fresh one of one replica broke: it died once, and its client may ask again.
+        is_one_death = live.unanswered == times
+        refusal = (
+            refusals.unanswered_again() if is_poison and not is_one_death else refusals.attempt_failed(event)
+        )
         self._endings.refuse(live, refusal, now=now)

@@ -177,6 +177,7 @@ class Dispatcher:
             replica,
             failed=_is_fault(live, outcome, answer) if blames_replica else None,
             output_tokens=answer.usage.output_tokens if answer is not None else None,
+            is_proof=live.facts.work not in CAPACITY_FREE_WORK and answer is not None and answer.is_good,
             now=now,
         )
         is_whole = outcome == "finished" and answer is not None and answer.is_good

@@ -8,7 +8,7 @@ little later, from its health checks: one that failed is checked at once.
 |---|---|
 | got no head in time | yes |
 | got no head, or its answer broke off | unless a check found it well since, and it was not down meanwhile |
-| was answered with an error of the replica's own | if the replica was down since, or is |
+| was answered with an error of the replica's own, or its client left | if the replica was down since, or is |
 
 Requests of the same body that one death ended are one failure.
 """
@@ -44,16 +44,13 @@ class Suspects:
         self._fleet = fleet
         self._failed: OrderedDict[tuple[TenantId, int], list[_Failed]] = OrderedDict()
 
-    def failed(
-        self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, times: int = 1, now: float
-    ) -> None:
-        """`times`: that the replica failed with it, one after the other."""
+    def failed(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
         body = _body_of(live)
         if not body[1]:
             return
         known = [each for each in self._failed.pop(body, ()) if now - each.failed_s <= _REMEMBERED_S]
         if not any(each.replica == replica and each.failed_s >= live.submitted_s for each in known):
-            known += [_Failed(replica, now, failure)] * times
+            known.append(_Failed(replica, now, failure))
         self._failed[body] = known[-2 * MOST_DEATHS :]
         if len(self._failed) > _MOST_REMEMBERED:
             self._failed.popitem(last=False)

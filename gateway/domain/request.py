@@ -375,4 +375,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_fault(self) -> bool:
         """Of the server's."""
+        if self.status == 501:  # it lacks what it was asked for
+            return False
         return self.status >= 500 or self.failure in ("error", "truncated", "empty", "malformed")

@@ -212,10 +212,12 @@ class FleetHealth:
         *,
         failed: bool | None,
         output_tokens: int | None = None,
+        is_proof: bool = True,
         now: float,
     ) -> None:
         """`failed`: it was the replica's fault; None if the turn says nothing about that. `output_tokens`: of
-        its answer, if that was told."""
+        its answer, if that was told. `is_proof`: it shows that the replica can do what it failed to do, which
+        counting tokens, or an error of the client's, does not."""
         if (awaited := self._awaited.pop(request, None)) is not None:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
@@ -229,7 +231,7 @@ class FleetHealth:
             breaker.failures += 1
             if breaker.state is BreakerState.TRIED or breaker.failures >= self._config.failures_until_out:
                 self._eject(replica, breaker, "fails", now=now)
-        elif failed is not None:
+        elif failed is not None and is_proof:
             breaker.failures = 0
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Collection, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -34,8 +35,12 @@ _NOTHING: Final = _REDIRECTS | {404, 410}
 """Statuses of paths at which nothing is."""
 _REFUSED: Final = frozenset((401, 403))
 NO_ENGINE: Final = "something answers, but not as an engine"
-_SERVED: Final = "chat/completions completions responses messages embeddings audio/transcriptions".split()
-"""Paths below `/v1`, of which each engine serves one at least."""
+_SERVED: Final = tuple(
+    "/v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/embeddings /v1/rerank /v1/score "
+    "/v1/audio/transcriptions /v1/audio/speech /v1/images/generations /rerank /score /invocations /generate "
+    "/api/chat".split()
+)
+"""Of these each engine serves one at least."""
 _MAX_NAME: Final = 1024
 """Characters of a model's name; others are not listed."""
 
@@ -156,7 +161,7 @@ class HealthChecks:
         began_s = now()
         try:
             status, _ = await self._get(replica, "/health")
-            if status >= 500:
+            if status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED:
                 raise aiohttp.ClientError(f"/health answered {status}")
             facts = await self._learn(replica, status)
         except (aiohttp.ClientError, OSError, TimeoutError, _Unusable, _NoEngine) as error:
@@ -168,6 +173,8 @@ class HealthChecks:
             if (kind := local_kind(cause)) is not None:
                 # It says nothing of the replica; what was known stays.
                 replica.local_faults.saw(kind, now=now())
+                if replica.id not in self._facts:
+                    self._on_down(replica.id, _describe(error))
                 return
             if isinstance(error, TimeoutError) and replica.local_faults.lost_s(began_s, now=now()):
                 self.check_now(replica.id)  # it was we who took so long
@@ -211,9 +218,9 @@ class HealthChecks:
         if models not in refused and not {health, models} <= nothing | {405}:
             return
         for path in _SERVED:
-            if (await self._get(replica, f"/v1/{path}"))[0] not in nothing:
+            if (await self._get(replica, path))[0] not in nothing:
                 return
-            if (await self._get(replica, f"/v1/{path}", "OPTIONS"))[0] < 300:  # some say 404 to other GETs
+            if (await self._get(replica, path, "OPTIONS"))[0] < 300:  # some say 404 to other GETs
                 return
         if {health, models} & refused:
             do = "is the API key that the gateway has for it the right one?"
@@ -289,4 +296,6 @@ def _describe(error: BaseException) -> str:
         if error.errno and not isinstance(error, socket.gaierror):
             return os.strerror(error.errno)
         return error.strerror or type(error).__name__
+    if isinstance(error, aiohttp.ClientResponseError):  # its text has the URL
+        return error.message or type(error).__name__
     return str(error) or type(error).__name__

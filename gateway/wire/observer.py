@@ -122,7 +122,7 @@ class ResponseObserver:
         # An error says nothing about the session: what it mentions was not made.
         if status >= 400:
             return Answer(status=status)
-        is_judged = is_known and status < 300 and status not in (204, 205)  # they need no content
+        is_judged = is_known and status < 300 and status not in (202, 204, 205)  # they need no answer
         return self._sighting.answer(status, self._sighting.failure(is_known=is_judged, lacks=lacks))
 
 

@@ -47,6 +47,8 @@ class _Answer(msgspec.Struct):
     error: Any = None
     object: Any = None
     code: Any = None
+    id: Any = None
+    status: Any = None
 
 
 _ANSWER = msgspec.json.Decoder(_Answer)
@@ -54,7 +56,8 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 class ErrorReader(AnswerReader):
     """For protocols that have no reader: embeddings, scores, engines' own. Only an object is an error there,
-    as nobody knows what else is called so."""
+    as nobody knows what else is called so, and only in an answer without an id or a status: a job that is
+    looked up may have failed, and JSON-RPC answers whoever called wrongly."""
 
     knows_answers = False
 
@@ -65,6 +68,7 @@ class ErrorReader(AnswerReader):
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         answer = _ANSWER.decode(data)
         if isinstance(answer.error, dict) and is_error(answer.error):
-            sighting.fail(answer.error)
+            if answer.id is None and answer.status is None:
+                sighting.fail(answer.error)
         elif answer.object == "error":
             sighting.fail({"code": answer.code})

@@ -77,7 +77,7 @@ def test_what_was_not_sent_counts_for_nothing_and_a_resend_for_one_attempt():
     play = Playbook(replicas="a b c d", core={"max_attempts": 9})
     play >> arrived("r1", is_replayable=True) << dispatch("r1", to="a")
     play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
-    play >> failed("r1", was_sent=True, resends=1) << refuse("r1", POISON)
+    play >> failed("r1", was_sent=True, resends=1) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
 
 
 def test_what_timed_out_is_not_tried_again():

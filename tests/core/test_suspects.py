@@ -81,6 +81,23 @@ def test_one_death_is_one_however_many_requests_of_a_body_it_ended():
     assert sent(play, "r4") == "a"
 
 
+def test_two_connections_that_one_replica_breaks_are_one_death():
+    play = Playbook(replicas="a b c d")
+    replica = sent(play, "r1")
+    play >> failed("r1", was_sent=True, resends=1) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
+    _ = play >> down(replica)
+    assert sent(play, "r2") not in (False, replica)
+
+
+def test_a_replica_that_dies_after_its_client_left_may_have_died_of_the_body():
+    play = Playbook(replicas="a b c d")
+    for request in ("r1", "r2"):
+        replica = sent(play, request)
+        play >> left(request) << nothing
+        _ = play >> down(replica)
+    play >> arrived("r3", **PROMPT) << refuse("r3", POISON)
+
+
 def test_a_replica_that_is_found_well_has_not_died():
     for dies in (True, False):
         play = Playbook(replicas="a b c d")

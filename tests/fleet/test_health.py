@@ -70,6 +70,14 @@ def test_failures_in_a_row_have_it_ejected():
     assert [(each.replica, each.state) for each in fleet.health.said] == [("a", BreakerState.EJECTED)]
 
 
+def test_what_shows_nothing_of_what_failed_does_not_excuse_it():
+    fleet = Fleet()
+    for _ in range(3):
+        fleet.fail("a")
+        fleet.health.ended(fleet.send("a"), A, failed=False, is_proof=False, now=0.0)
+    assert fleet.is_("a", BreakerState.EJECTED)
+
+
 def test_what_says_nothing_of_the_replica_counts_for_nothing():
     fleet = Fleet()
     fleet.fail("a", 2)

@@ -174,6 +174,8 @@ def test_protocols_without_a_reader(work):
         b'{"error":"0.3"}',
         b'{"x":' + BROKE + b"}",
         b"[1]",
+        b'{"id":"video-1","status":"failed","error":{"message":"no"}}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no such method"}}',
     ):
         assert failure(OTHER, fine, JSON, work) == failure(OTHER, fine, SSE, work) == ""
     assert failure(OTHER, BROKE + b" " * 2**16, JSON, work) == "", "errors are small"
@@ -190,7 +192,7 @@ def test_what_is_not_known_is_no_failure(monkeypatch):
     assert failure(CHAT, chat_body().decode().encode("utf-16"), JSON) == ""
     assert failure(CHAT, b'{"x":[%s0]}' % (b"0," * 2**17), JSON) == ""
     assert failure(CHAT, b"data: no JSON\n\n") == ""
-    for status in (204, 205, 302, 307):
+    for status in (202, 204, 205, 302, 307):
         assert not observe(CHAT, Work.GENERATE, "", None).answer(status, is_over=True).failure
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 10)
     assert failure(CHAT, b"<html>too much</html>", "text/html") == ""
