@@ -116,6 +116,7 @@ class ChatReader:
             if said is not None:
                 said.add(TEXT, TEXT, text)
         elif kind is THOUGHT:
+            sighting.unkept_chars += len(text)
             if said is not None and text:
                 field = str(pieces.place)
                 said.add(field, THOUGHT, text, field=field)
@@ -144,10 +145,16 @@ class ChatReader:
         sighting.add_names(completion.id, completion.model)
         for choice in completion.choices or ():
             message = choice.delta or choice.message
+            said = choice.text if message is None else message.content
+            text = said if type(said) is str else read_said(said)
             if not choice.index:  # of several answers to one question, a client goes on with the first
-                said = choice.text if message is None else message.content
-                sighting.add_text(said if type(said) is str else read_said(said))
+                sighting.add_text(text)
                 _keep(choice, sighting.said)
+            elif text:
+                sighting.unkept_chars += len(text)
+            if message is not None:
+                others = (message.reasoning or message.reasoning_content, message.refusal)
+                sighting.unkept_chars += sum(len(each) for each in others if type(each) is str)
             if message is not None and message.tool_calls:
                 read_call = self._read_piece if choice.delta is not None else _read_call
                 for call in message.tool_calls:

@@ -319,9 +319,9 @@ def observe(
     """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
     told what the answer says; `may_keep`: asked before so many more bytes of it are kept."""
     observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
-    if work is Work.POOL:
+    if work is Work.POOL or (work is Work.GENERATE and protocol is Protocol.OTHER):
         coding = (content_encoding or "").strip().lower()
-        observer = cast(ResponseObserver, UsageObserver(observer, coding))
+        observer = cast(ResponseObserver, UsageObserver(observer, coding, writes=work is Work.GENERATE))
     if said is not None:
         observer.tell(said)
     return observer

@@ -60,6 +60,8 @@ class Sighting:
         self._said = bytearray()
         self._arguments: dict[object, bytearray] = {}
         self._bytes_left = MAX_SAID_BYTES
+        self.unkept_chars = 0
+        """Of what a model wrote besides: thoughts, refusals, further choices. They cost tokens, too."""
 
     def fail(self, error: object, finish_reason: str = ERROR_FINISH) -> None:
         self.finish_reason, self.has_terminal = finish_reason, True
@@ -196,7 +198,7 @@ class Sighting:
             utterance=self._utterance(),
             state_ids=tuple(self.state_ids),
             usage=self.usage,
-            said_bytes=MAX_SAID_BYTES - self._bytes_left,
+            said_bytes=MAX_SAID_BYTES - self._bytes_left + self.unkept_chars,
             finish_reason=clean_name(self.finish_reason) if self.finish_reason else self.finish_reason,
             response_id=self.response_id,
             model=self.model,

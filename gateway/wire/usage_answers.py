@@ -36,8 +36,10 @@ _DECODE: Final = msgspec.json.Decoder(_Usage).decode
 class UsageObserver:
     """In all but usage it is `inner`."""
 
-    def __init__(self, inner: Any, coding: str) -> None:
-        """`coding`: the answer's content coding."""
+    def __init__(self, inner: Any, coding: str, *, writes: bool = False) -> None:
+        """`coding`: the answer's content coding; `writes`: where it reports nothing, its bytes tell how much a
+        model wrote."""
+        self._writes, self._bytes = writes, 0
         self._inner = inner
         self._inflater = Inflater(coding) if coding in INFLATABLE else None
         self._start = self._end = b""
@@ -48,6 +50,7 @@ class UsageObserver:
     def feed(self, chunk: bytes) -> bool:
         try:
             for piece in (chunk,) if self._inflater is None else self._inflater.feed(chunk):
+                self._bytes += len(piece)
                 if len(self._start) < _KEPT_BYTES:
                     self._start += piece[: _KEPT_BYTES - len(self._start)]
                 self._end = (self._end + piece[-_KEPT_BYTES:])[-_KEPT_BYTES:]
@@ -57,7 +60,10 @@ class UsageObserver:
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
         answer: Answer = self._inner.answer(status, is_over=is_over)
-        return msgspec.structs.replace(answer, usage=self._usage()) if status < 400 else answer
+        if status >= 400:
+            return answer
+        said_bytes = self._bytes if self._writes else 0
+        return msgspec.structs.replace(answer, usage=self._usage(), said_bytes=said_bytes)
 
     def _usage(self) -> Usage:
         for found in [*_USAGE.finditer(self._end)][::-1] or _USAGE.finditer(self._start):

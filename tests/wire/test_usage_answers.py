@@ -60,3 +60,12 @@ def test_what_is_no_answer_says_nothing_and_fails_nothing(body, coding):
 def test_little_is_kept_and_time_is_linear_in_braces():
     body = b'"usage":{' * 500_000
     assert usage_of(body, 1000) == usage_of(b'{"usage":{"a":{' + b"{}" * 10**6, 65_536) == Usage()
+
+
+def test_what_an_unread_endpoint_writes_is_told_by_its_usage_or_its_bytes():
+    reported, unknown = b'{"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":20000}}', b"x" * 4000
+    for body, output in ((reported, 20000), (unknown, None)):
+        observer = observe(Protocol.OTHER, Work.GENERATE, "application/json", None)
+        observer.feed(body)
+        answer = observer.answer(200, is_over=True)
+        assert answer.usage.output_tokens == output and answer.said_bytes == len(body)
