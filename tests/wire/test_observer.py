@@ -140,7 +140,6 @@ def test_nothing_that_a_backend_sends_raises(protocol, work, content_type, codin
     [
         (Protocol.MCP, Work.LIGHT, JSON, None),
         (Protocol.OTHER, Work.TUNNEL, JSON, None),
-        (Protocol.OTHER, Work.GENERATE, "text/html", None),
         (Protocol.CHAT, Work.GENERATE, "application/cbor", None),
         (Protocol.CHAT, Work.GENERATE, STREAM, "br"),
         (Protocol.CHAT, Work.GENERATE, STREAM, "gzip, gzip"),
