@@ -37,8 +37,8 @@ class UsageObserver:
     """In all but usage it is `inner`."""
 
     def __init__(self, inner: Any, coding: str, *, writes: bool = False) -> None:
-        """`coding`: of the answer's content; `writes`: where it reports nothing, its bytes tell how much a model
-        wrote."""
+        """`coding`: of the answer's content; `writes`: where no usage is reported, bytes tell how much was
+        written."""
         self._writes, self._bytes = writes, 0
         self._inner = inner
         self._inflater = Inflater(coding) if coding in INFLATABLE else None
