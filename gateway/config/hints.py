@@ -20,4 +20,5 @@ class HintsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     that are trusted for scheduling."""
     cache_salt_secret: Annotated[str, Meta(min_length=16), PRIVATE] | None = None
     """If set, tenants do not share cached prefixes: each gets a `cache_salt` made from this secret and its
-    name (CVE-2025-46570: cache hits of other tenants can be timed). Prefix reuse within a tenant stays."""
+    name (CVE-2025-46570: cache hits of other tenants can be timed). Prefix reuse within a tenant stays. Each
+    backend gets it, and no body passes to which it cannot be added."""

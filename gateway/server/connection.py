@@ -53,6 +53,7 @@ class ClientConnection(ResponseWriter):
     def __init__(self, listener: "Listener") -> None:
         super().__init__(listener)
         self._limits = listener.limits
+        self.budget = listener.budget
         self._parser = RequestParser(listener.limits, listener.budget, self._judge)
         self._run: Run | None = None
         """The handler of the current request, once it has to wait."""
@@ -202,7 +203,7 @@ class ClientConnection(ResponseWriter):
         if self._current.body:
             self.let_go_of_body()
         if self._kept_bytes:
-            self._listener.budget.give_back(self._current.head.visitor.tenant.id, self._kept_bytes)
+            self.budget.give_back(self._current.head.visitor.tenant.id, self._kept_bytes)
             self._kept_bytes = 0
         self._current = None
         self._since = self._first_byte = self._last_read = self._listener.now()
@@ -237,21 +238,21 @@ class ClientConnection(ResponseWriter):
     def let_go_of_body(self) -> None:
         request = self._current
         if request is not None and request.body:
-            self._listener.budget.give_back(request.head.visitor.tenant.id, len(request.body))
+            self.budget.give_back(request.head.visitor.tenant.id, len(request.body))
             request.body = b""
 
     def keep_more(self, size: int) -> bool:
         """Counts bytes of the answer that are kept until the request is over; False if there is no room."""
-        current, budget = self._current, self._listener.budget
-        has_room = current is not None and budget.take(current.head.visitor.tenant.id, size)
+        current = self._current
+        has_room = current is not None and self.budget.take(current.head.visitor.tenant.id, size)
         self._kept_bytes += size * has_room
         return has_room
 
     def hold_instead(self, request: HttpRequest) -> Refusal | None:
         """Holds the current request in another form, such as inflated, whose body counts instead of the one
         that came; or why not."""
-        budget, limits, size = self._listener.budget, self._listener.limits, len(request.body)
-        refusal = take_room(budget, limits, request.head, size, whole=size)
+        size = len(request.body)
+        refusal = take_room(self.budget, self._listener.limits, request.head, size, whole=size)
         if refusal is None:
             self.let_go_of_body()
             self._current = request

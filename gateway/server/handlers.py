@@ -132,12 +132,13 @@ class Handlers:
         if self._health.lists_models and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
-        plain = await self._asking.reading.plain(request)
+        plain = await self._asking.reading.plain(request, client.budget)
         if plain is not request:
-            refusal = client.hold_instead(plain)
+            refusal = plain if isinstance(plain, Refusal) else client.hold_instead(plain)
             if refusal is not None:
                 client.refuse(endpoint.protocol, refusal)
                 return
+            assert isinstance(plain, HttpRequest)
             request = plain
         facts = await self._asking.reading.read(request)
         if path.startswith(_MODELS):
@@ -189,7 +190,8 @@ class Handlers:
             while True:
                 decision = ticket.decided()
                 if decision is None:
-                    if held is None and (held := self._hold(client, request, facts)) is not None:
+                    if held is None and facts.takes_keep_alives:  # else it cannot be told anything meanwhile
+                        held = Held(client, request, facts, config=self._holding)
                         request = _uncompressed(request)
                     decision = await ticket.decision()
                 if type(decision) is PrefillLeg:
@@ -266,12 +268,6 @@ class Handlers:
                 self._asking.prefills.answered(kept, is_whole=is_whole)
         if ticket.has_failed or not is_reusable:
             self._health.check_now(replica.id)
-
-    def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
-        """The client is about to wait; None if it cannot be told anything meanwhile."""
-        if not facts.takes_keep_alives:
-            return None
-        return Held(client, request, facts, config=self._holding)
 
     def _is_listing(self, head: RequestHead) -> bool:
         return head.visitor.path.rstrip("/") == "/v1/models" and head.method in ("GET", "HEAD")

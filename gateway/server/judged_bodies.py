@@ -4,8 +4,10 @@ from gateway.core import refusals
 from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import Refusal
 from gateway.domain.request import Protocol, RequestFacts, Work
+from gateway.server.outbound import is_form_alone
 from gateway.server.request_parser import HttpRequest
 from gateway.wire.inflate import INFLATABLE
+from gateway.wire.splice import is_object
 
 
 def refusal_of(
@@ -22,8 +24,11 @@ def refusal_of(
     is_turn, is_ours = facts.work is Work.GENERATE, facts.protocol is Protocol.RESPONSES
     must_be_known = is_turn or is_ours or not may_move_kv
     is_unknown = coding or (not facts.is_readable and (is_ours or (facts.is_hidden and is_turn)))
-    # Into what is in a coding no salt can be put; engines that pass over the header would take the client's.
-    lacks_salt = bool(coding) and is_salted and facts.work in GPU_WORK
+    # Where no salt can be put, an engine might take the client's: one that passes over the coding, say. Forms
+    # have none.
+    is_salted = is_salted and bool(request.body) and facts.work in GPU_WORK
+    is_form = is_form_alone(request) and request.body.startswith(b"--")
+    lacks_salt = is_salted and (bool(coding) or not (is_form or is_object(request.body)))
     if lacks_salt or (are_keys_required and must_be_known and is_unknown):
         return refusals.unread(coding, facts, is_known=coding in INFLATABLE, swells=request.swells)
     return None

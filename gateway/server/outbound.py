@@ -27,7 +27,7 @@ from gateway.upstream.replica import Replica
 from gateway.wire.body import ABSENT, read_as
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.model_name import with_model, with_model_in_form
-from gateway.wire.splice import Chunk, splice_fields
+from gateway.wire.splice import Chunk, is_object, splice_fields
 from gateway.workflow.hints import signed
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
@@ -68,7 +68,7 @@ class Outbound:
         that say where its prompt, or the beginning of it, is."""
         head = request.head
         request = _asking_for(model, request)
-        body = self._body(request, replica, abilities, hint, is_readable=is_readable, more=fetch or {})
+        body = self._body(request, replica, hint, is_readable=is_readable, more=fetch or {})
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
@@ -112,7 +112,6 @@ class Outbound:
         self,
         request: HttpRequest,
         replica: Replica,
-        abilities: Abilities,
         hint: str | None,
         *,
         is_readable: bool,
@@ -122,7 +121,8 @@ class Outbound:
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
         work, is_plain = head.visitor.endpoint.work, not head.facts.coding
-        if secret is not None and abilities.cache_salt and work in GPU_WORK and is_plain:
+        # Whatever engine it is: what is read of its version may be anything, and its own salt must not count.
+        if secret is not None and work in GPU_WORK and is_plain and not is_form_alone(request):
             tenant = head.visitor.tenant.id
             fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
         if work is Work.GENERATE and is_plain:
@@ -130,26 +130,26 @@ class Outbound:
                 key = replica.hint_key
                 fields |= with_hint(request.body, signed(hint, key) if key is not None else hint)
             fields |= more
-        if fields:
-            try:
-                return splice_fields(request.body, fields)
-            except ValueError:  # no object, or wider than UTF-8 where nothing has to be spliced in
-                pass
+        if fields and request.body and ("cache_salt" in fields or is_object(request.body)):
+            return splice_fields(request.body, fields)
         return [request.body] if request.body else []
 
 
 def _asking_for(model: str | None, request: HttpRequest) -> HttpRequest:
     """The same request, for another model if one is given. Where a path names it, there is nothing to
     replace."""
-    if model is None:
+    if model is None or not request.body:
         return request
-    facts, body = request.head.facts, request.body
-    if facts.is_form:
-        return HttpRequest(request.head, with_model_in_form(facts.content_type, body, model))
-    try:
-        return HttpRequest(request.head, with_model(body, model))
-    except ValueError:
-        return request
+    head, body = request.head, request.body
+    if is_form_alone(request):
+        return HttpRequest(head, with_model_in_form(head.facts.content_type, body, model))
+    return HttpRequest(head, with_model(body, model))
+
+
+def is_form_alone(request: HttpRequest) -> bool:
+    """It is a form, and nothing that some engines read as JSON whatever it is called."""
+    is_turn = request.head.visitor.endpoint.work is Work.GENERATE
+    return request.head.facts.is_form and not is_turn and not is_object(request.body)
 
 
 def head_lines(

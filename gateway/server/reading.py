@@ -3,15 +3,18 @@
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 import msgspec
 
 from gateway.config import Config
 from gateway.core.stream import GPU_WORK
+from gateway.domain.decision import Refusal
 from gateway.domain.request import ExplicitId, RequestFacts, Work
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.driver import Driver
+from gateway.server.request_head import RefusedRequest, no_room
 from gateway.server.request_parser import HttpRequest
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.engine_json import in_utf8, is_utf8
@@ -44,20 +47,33 @@ class Reading:
         is_salted = config.hints.cache_salt_secret is not None
         return cls(driver, unread, is_relay=config.server.is_relay, is_salted=is_salted)
 
-    async def plain(self, request: HttpRequest) -> HttpRequest:
+    async def plain(self, request: HttpRequest, budget: BufferBudget) -> HttpRequest | Refusal:
         """The same request with a body that needs no inflating, and can be spliced into where fields have to
-        be: what is read is what is sent. As it came if it is so already, or cannot be made so."""
+        be: what is read is what is sent. As it came if it is so already, or cannot be made so. While it is
+        made, what is there of it counts in `budget`; the caller takes room for the whole at once."""
         coding, body = request.head.facts.coding, request.body
         is_salted = self._is_salted and request.head.visitor.endpoint.work in GPU_WORK
         is_spliced = is_salted or bool(self._driver.coordinator.models.named)
         is_wide = is_spliced and not coding and not is_utf8(body)
         if not body or not (is_wide or coding in INFLATABLE):
             return request
+        tenant, taken = request.head.visitor.tenant.id, 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if not budget.take(tenant, size):
+                raise RefusedRequest(no_room())
+            taken += size
+
         try:
-            return await self._driver.in_slices(made_plain(request, is_spliced=is_spliced))
+            return await self._driver.in_slices(made_plain(request, take, is_spliced=is_spliced))
+        except RefusedRequest as error:
+            return error.refusal
         except (InflationError, UnicodeError) as error:
             request.swells = isinstance(error, SwollenError)
             return request
+        finally:
+            budget.give_back(tenant, taken)
 
     async def read(self, request: HttpRequest) -> RequestFacts:
         """What the request says. Between the slices of a body that may take long to read, others are served.
@@ -99,13 +115,16 @@ class Reading:
         return msgspec.structs.replace(facts, moves_kv=moves_kv, is_relayed=is_relayed)
 
 
-def made_plain(request: HttpRequest, *, is_spliced: bool) -> Generator[None, None, HttpRequest]:
-    """Raises InflationError or UnicodeError."""
+def made_plain(
+    request: HttpRequest, take: Callable[[int], None], *, is_spliced: bool
+) -> Generator[None, None, HttpRequest]:
+    """Raises InflationError, UnicodeError, or what `take` raises."""
     head, body = request.head, request.body
     if head.facts.coding:
-        body = yield from inflating(body, head.facts.coding)
+        body = yield from inflating(body, head.facts.coding, take)
     headers = [field for field in head.headers if field[0].lower() != b"content-encoding"]
     if is_spliced and not is_utf8(body):
+        take(len(body) * 3 // 2)  # two bytes become three at most
         body = yield from in_utf8(body)
         headers = [field if field[0].lower() != b"content-type" else _IN_UTF8 for field in headers]
     facts = msgspec.structs.replace(head.facts, coding="")

@@ -33,7 +33,7 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
 
 
-class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks
+class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave callbacks
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
@@ -72,7 +72,7 @@ def check_head(
         raise malformed("the length of the body is ambiguous")
     if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
         raise malformed("the request target must be a path")
-    if is_websocket and (lengths or codings or not is_handshake(method, headers, version)):
+    if is_websocket and (length or codings or not is_handshake(method, headers, version)):
         message = "The opening handshake of the WebSocket is not that of RFC 6455, version 13."
         raise refused(RefusalReason.UNSUPPORTED_UPGRADE, message)
     return None if codings else length

@@ -100,7 +100,8 @@ class RedisStore(RemoteStore):
 
     async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         others = await self._run(_EXCHANGE, _GAUGES, origin, gauges, _ms(ttl_s))
-        return {name.decode(): theirs for name, theirs in zip(others[::2], others[1::2], strict=True)}
+        pairs = zip(others[::2], others[1::2], strict=True)
+        return {name.decode(): theirs for name, theirs in pairs if name.isascii()}  # as those of gateways are
 
     async def _add(
         self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float

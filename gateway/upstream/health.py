@@ -282,7 +282,6 @@ def vllm_abilities(version: str) -> Abilities:
         engine="vllm",
         version=version[:64],
         session_header=release >= (0, 28),
-        cache_salt=release >= (0, 9),
         priority=release >= (0, 28),
     )
 

@@ -10,6 +10,7 @@ copy, or the body counts as too much to be read.
 """
 
 import codecs
+import io
 import json
 import math
 import re
@@ -61,18 +62,22 @@ def is_utf8(body: bytes) -> bool:
 
 
 def in_utf8(body: bytes) -> Generator[None, None, bytes]:
-    """The same text in UTF-8, without a byte order mark, in slices. Raises ValueError."""
+    """The same text in UTF-8, without its byte order mark, in slices. Raises UnicodeError, also if another one
+    follows: no engine reads that, and nothing that one reads is to be made of it."""
     coding = json.detect_encoding(body)
-    if coding in ("utf-8", "utf-8-sig"):
-        return body if coding == "utf-8" else body[len(codecs.BOM_UTF8) :]
+    if coding == "utf-8":
+        return body
     decoder = codecs.getincrementaldecoder(coding)("surrogatepass")
-    pieces = []
+    whole = io.BytesIO()
     for start in range(0, len(body), _PIECE_BYTES):
         end = start + _PIECE_BYTES
         text = decoder.decode(body[start:end], end >= len(body))
-        pieces.append(text.encode("utf-8", "surrogatepass"))
+        whole.write(text.encode("utf-8", "surrogatepass"))
         yield
-    return b"".join(pieces)
+    plain = whole.getvalue()
+    if plain.startswith(codecs.BOM_UTF8):
+        raise UnicodeError("a second byte order mark")
+    return plain
 
 
 def strict_copy(body: bytes, *, is_deep: bool = False) -> Generator[None, None, bytes]:

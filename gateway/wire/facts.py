@@ -96,8 +96,8 @@ class HeaderFacts(msgspec.Struct, frozen=True):
 def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     selected = select_headers(headers, _WANTED_HEADERS)
     content_type = selected.pop("content-type", "")
-    coding = selected.pop("content-encoding", "").lower()
-    if coding:  # as one list, in however many fields
+    coding = ""
+    if selected.pop("content-encoding", None) is not None:  # as one list, in however many fields
         codings = [value.decode("latin-1") for name, value in headers if name.lower() == b"content-encoding"]
         stated = [each.strip().lower() for each in ",".join(codings).split(",")]
         coding = ", ".join(each for each in stated if each not in ("", "identity"))
@@ -151,9 +151,13 @@ def reading_body_facts(
         try:
             plain = b""
             plain = yield from strict_copy(body, is_deep=isinstance(error, RecursionError))
-            return (yield from _read(endpoint, header, plain, None, is_relayed=is_relayed, is_anew=True))
+            try:
+                return (yield from _read(endpoint, header, plain, None, is_relayed=is_relayed, is_anew=True))
+            except RecursionError:  # another error came first
+                plain = yield from strict_copy(body, is_deep=True)
+                return (yield from _read(endpoint, header, plain, None, is_relayed=is_relayed, is_anew=True))
         except UNREADABLE as again:
-            is_oversized = isinstance(again, Oversized)
+            is_oversized = isinstance(again, (Oversized, RecursionError))
     facts = unread_facts(endpoint, header, len(body), is_hidden=is_oversized)
     moves_kv = yield from may_have_kv_fields(body)
     facts = msgspec.structs.replace(facts, moves_kv=moves_kv, is_oversized=is_oversized)

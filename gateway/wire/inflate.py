@@ -6,9 +6,10 @@ allows is refused. gzip members or zstd frames in a row are one body (RFC 1952 Â
 number of them: an empty one costs much more than its few bytes.
 """
 
+import io
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 if sys.version_info >= (3, 14):
@@ -108,13 +109,15 @@ def inflated_limit_bytes(deflated_bytes: int) -> int:
     return min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * deflated_bytes))
 
 
-def inflating(body: bytes, coding: str) -> Generator[None, None, bytes]:
-    """The whole body, inflated, in slices. Raises InflationError if it is damaged, cut or too large."""
+def inflating(body: bytes, coding: str, take: Callable[[int], None]) -> Generator[None, None, bytes]:
+    """The whole body, inflated, in slices. `take` is called before so many more bytes of it are kept. Raises
+    InflationError if it is damaged, cut or too large, and what `take` raises."""
     inflater = Inflater(coding, inflated_limit_bytes(len(body)))
-    pieces: list[bytes] = []
+    whole = io.BytesIO()  # which gives away what it holds, where a join would copy it all at once
     for piece in inflater.feed(body):
-        pieces.append(piece)
+        take(len(piece))
+        whole.write(piece)
         yield
     if not inflater.is_complete:
         raise InflationError("the compressed body is cut short")
-    return b"".join(pieces)
+    return whole.getvalue()

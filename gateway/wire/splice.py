@@ -7,6 +7,7 @@ A body that is not valid JSON stays invalid: the comma, quote and letters that w
 an unfinished string, array or object. So a client cannot smuggle a field past us by malforming one.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,15 @@ Chunk = bytes | memoryview
 """A piece of a body to write; a memoryview where copying the client's bytes would be waste."""
 
 _BLANKS = b" \t\n\r"
+_BEGINS = re.compile(rb"[ \t\n\r]*+\{")
 _NEAR_BYTES = 64
 _OPEN, _CLOSE = b"{}"
+
+
+def is_object(body: bytes) -> bool:
+    """By its outer bytes."""
+    end = _rfind_visible(body, len(body))
+    return end > 0 and body[end] == _CLOSE and _BEGINS.match(body) is not None
 
 
 def splice_fields(body: bytes, fields: Mapping[str, Any]) -> list[Chunk]:
@@ -25,10 +33,10 @@ def splice_fields(body: bytes, fields: Mapping[str, Any]) -> list[Chunk]:
 
     Raises ValueError if the body is not an object by its outer bytes.
     """
+    if not is_object(body):
+        raise ValueError("the body is not a JSON object")
     brace_at = _rfind_visible(body, len(body))
     before_brace_at = _rfind_visible(body, brace_at)
-    if before_brace_at < 0 or body[brace_at] != _CLOSE or not body.lstrip(_BLANKS).startswith(b"{"):
-        raise ValueError("the body is not a JSON object")
     if not fields:
         return [body]
     ours = msgspec.json.encode(dict(fields))[1:]

@@ -23,6 +23,7 @@ from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work
 from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
+from gateway.server.judged_bodies import refusal_of
 from gateway.server.outbound import Outbound
 from gateway.server.reading import made_plain
 from gateway.server.request_parser import RequestParser
@@ -69,7 +70,7 @@ _REPLICA = Replica(
 )
 _REPLICA.hint_key = _KEY
 _OUTBOUND = Outbound(HintsConfig(cache_salt_secret="salt" * 8), are_keys_required=False)
-_ABILITIES = Abilities(engine="vllm", cache_salt=True, turnpike_hints=True)
+_ABILITIES = Abilities(engine="vllm", turnpike_hints=True)
 _OURS = Hint(session="s-ours", seq=1).as_json()
 
 
@@ -166,10 +167,13 @@ def check(given: tuple[str, str, bytes]) -> None:
     request = parser.next_request()
     assert request is not None
     with contextlib.suppress(InflationError, UnicodeError):
-        request = finish(made_plain(request, is_spliced=True))
+        request = finish(made_plain(request, lambda _: None, is_spliced=True))
     body, fields = request.body, request.head.facts
     facts, again = (finish(reading_body_facts(endpoint, fields, body)) for _ in range(2))
     assert again.transcript == facts.transcript and again.echoed_ids == facts.echoed_ids
+    if refusal_of(request, facts, are_keys_required=False, is_salted=True) is not None:
+        assert fields.coding or not isinstance(_try(json.loads, body), dict)
+        return
     chunks = _OUTBOUND.chunks(request, _REPLICA, _ABILITIES, None, is_readable=facts.is_readable, hint=_OURS)
     sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]
     is_turn, is_salted = endpoint.work is Work.GENERATE, endpoint.work in GPU_WORK
@@ -194,7 +198,7 @@ def check(given: tuple[str, str, bytes]) -> None:
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-_TENANT = Tenant(TenantId("t"), False)
+_TENANT = Tenant(TenantId("t"), False, may_move_kv=True)
 _WIDE = HttpLimits(max_body_bytes=1 << 20, max_buffered_bytes=1 << 21)
 _UNREAD: Any = object()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.server.tenants import hash_key
 from gateway.wire.inflate import zstd
 from tests.examples import examples
-from tests.server.bench import Bench, Exchange, answer, eventually, post
+from tests.server.bench import Backend, Bench, Exchange, answer, eventually, post
 from tests.server.test_models import listing
 from tests.server.test_stop_session import control, newest
 
@@ -62,7 +62,8 @@ def spoilt(before_end: bytes = b"") -> bytes:
 
 
 EXAMPLES = (b',"zz":NaN', b',"tools":[{"default":-Infinity}]', b',"user":"\\ud83d"',
-            b',"user":"\xed\xa0\x80"', b',"a":%b' % (b"[" * 5000 + b"]" * 5000))  # fmt: skip
+            b',"user":"\xed\xa0\x80"', b',"a":%b' % (b"[" * 5000 + b"]" * 5000),
+            b',"zz":NaN,"a":%b' % (b"[" * 5000 + b"]" * 5000))  # fmt: skip
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
@@ -75,6 +76,8 @@ EXAMPLES = (b',"zz":NaN', b',"tools":[{"default":-Infinity}]', b',"user":"\\ud83
 @example((spoilt(EXAMPLES[2]), ""))
 @example((spoilt(EXAMPLES[3]), ""))
 @example((spoilt(EXAMPLES[4]), ""))
+@example((spoilt(EXAMPLES[5]), ""))
+@example((b"\xef\xbb\xbf" + spoilt(EXAMPLES[4]), "gzip"))
 def test_what_an_engine_reads_passes_no_limit(given_body: tuple[bytes, str]) -> None:
     asyncio.run(_passes_no_limit(*given_body))
 
@@ -158,7 +161,7 @@ BROKEN = [b"no json", b'{"model":"m","messages":[', b"\0\x01", spoilt()[:-1] + b
 
 @pytest.mark.parametrize("body", BROKEN)
 async def test_what_nobody_reads_is_charged_and_counts_as_a_turn_of_its_id_or_connection(start, body):
-    bench = await start(**LIMITED | {"bounds": [{"name": "short", "turns": 1}]})
+    bench = await start(**LIMITED | {"bounds": [{"name": "short", "turns": 1}], "hints": {}})
     key = b"Authorization: Bearer salted\r\n"
     client, stated = await bench.connect(), key + b"X-Session-ID: s\r\n"
     answers = [await client.ask(post(body, headers=headers)) for headers in (key, key, stated, stated)]
@@ -207,6 +210,17 @@ async def test_a_session_that_was_stopped_is_found_in_what_is_too_much(start):
     assert (await bench.ask(post(body))).status == 403
 
 
+async def test_nor_do_marks_and_depth_together_hide_it(start):
+    deep = spoilt(b',"session_id":"wild"%b' % EXAMPLES[4])
+    bench = await start(**LIMITED)
+    key = b"Authorization: Bearer stopped\r\n"
+    assert (await bench.ask(post(spoilt(b',"session_id":"wild"'), headers=key))).status == 200
+    assert (await bench.control(control(newest(bench)))).status == 200
+    for odd in (b"\xef\xbb\xbf" + deep, deep.decode().encode("utf-16"), deep.replace(b"hi", b"\xed\xa0\x80"),
+                deep.replace(b'"model"', b'"n":NaN,"model"'), deep.replace(b"hi", b"\\ud83d")):  # fmt: skip
+        assert (await bench.ask(post(odd, headers=key))).status == 403, odd[:30]
+
+
 async def test_a_form_is_no_way_around_what_a_turn_says(start):
     """Some engines read a body as JSON, whatever it is called."""
     bench = await start(bounds=[{"name": "short", "turns": 1}])
@@ -225,6 +239,10 @@ CLAIMS = [
     *((CLAIM, coding, 415) for coding in (b"br", b"gzip, gzip", b"identity, br", b"\xff", b"a" * 200)),
     (CLAIM, b"identity", 200), (CLAIM, b"gzip", 400), (CLAIM, b"identity, zstd", 400),
     (PACKED[:-9], b"gzip", 400), (gzip.compress(CLAIM), b"identity, gzip", 200),
+    (gzip.compress(CLAIM), b"\r\nContent-Encoding: gzip", 200), (CLAIM, b"\r\nContent-Encoding: br", 415),
+    *((claim, b"", 400) for claim in (b"\xef\xbb\xbf" * 2 + CLAIM, b"\xef\xbb\xbf" * 3 + CLAIM, CLAIM + b"\0",
+      *(("\ufeff" + CLAIM.decode()).encode(coding) for coding in ("utf-16", "utf-32")), b"[%b]" % CLAIM)),
+    (gzip.compress(b"\xef\xbb\xbf" * 2 + CLAIM), b"gzip", 400),
     (zstd.compress(CLAIM.decode().encode("utf-32")), b"zstd", 200),
 ]  # fmt: skip
 """Bodies, their content coding, and what becomes of them."""
@@ -246,3 +264,23 @@ async def test_a_clients_own_salt_counts_nowhere(start, path, content_type):
                 assert json.loads(sent)["cache_salt"] not in ("theirs", "again"), number
             assert sent.rfind(b"cache_salt") > sent.rfind(b"theirs")
         assert not bench.backend.seen
+
+
+@pytest.mark.parametrize("version", [b'{"version":"0.1.dev1+g1"}', b'{"version":"dev"}', b"{}", b"nothing"])
+async def test_nor_does_it_where_the_engines_version_is_not_known(start, version):
+    def engine() -> Backend:
+        backend = Backend()
+        backend.version = version
+        return backend
+
+    bench = await start(hints=LIMITED["hints"], backend=engine)
+    assert (await bench.ask(post(CLAIM))).status == 200
+    assert json.loads(bench.backend.seen[0].body)["cache_salt"] != "theirs"
+
+
+async def test_of_an_alias_a_second_mark_is_the_engines_to_judge(start):
+    """No engine reads such a body, and one that would is not to be made of it."""
+    bench = await start(models=[{"name": "m", "targets": [{"model": "mm"}]}])
+    for body in (b"\xef\xbb\xbf" * 2 + spoilt(), ("\ufeff" + spoilt().decode()).encode("utf-16")):
+        assert (await bench.ask(post(body))).status == 200
+        assert bench.backend.seen[-1].body == body

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import gzip
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -47,6 +49,27 @@ async def test_a_body_counts_until_the_response_has_begun(start):
         assert b" 200 " in await client.reader.readuntil(b"\r\n\r\n")
     assert bench.gateway.listener.budget.used == 0
     assert all(c._current.body == b"" for c in bench.gateway.listener._connections)
+
+
+async def test_bodies_take_room_while_they_are_inflated(start):
+    """A dozen, each of which would fit in alone."""
+    bench = await start(limits={"max_buffered_bytes": 8 << 20})
+    text = random.randbytes(10_000).hex().encode() * 150
+    packed = gzip.compress(b'{"model":"m","messages":[],"user":"%s"}' % text)
+    request = post(packed, headers=b"Content-Encoding: gzip\r\n")
+    clients = [await bench.connect() for _ in range(12)]
+    tracemalloc.start()
+    try:
+        answers = await asyncio.gather(*(client.ask(request) for client in clients))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {each.status for each in answers} == {200, 503} and len(bench.backend.seen) < 6
+    assert peak < 24 << 20
+    cut = post(packed[:-9], headers=b"Content-Encoding: gzip\r\n")
+    assert (await bench.ask(cut)).status == 200, "it passes as it came"
+    (await bench.send(request)).writer.close()
+    await eventually(lambda: bench.gateway.listener.budget.used == 0)
 
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])

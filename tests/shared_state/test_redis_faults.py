@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -230,6 +231,8 @@ async def test_values_of_another_version_are_absent(server, store):
     with server.admin() as admin:
         admin.set(PREFIX + b"e:a", b"\x02" + b"x" * 30, px=60_000)
         admin.hset((PREFIX + b"g").decode(), "old", b"\x02" + b"\0\0\0\0\0\0\xf0\x7f" + b"gauges")
+        no_name: Any = b"\xff"
+        admin.hset((PREFIX + b"g").decode(), no_name, b"\x01" + b"\0\0\0\0\0\0\xf0\x7f" + b"gauges")
     assert await store.find([b"a", b"b"]) == [None, None]
     assert await store.claim(b"a", b"1", 60.0) == b"1"
     assert await store.exchange("a", b"1", 60.0) == {}

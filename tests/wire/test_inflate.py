@@ -13,7 +13,7 @@ from gateway.wire.slices import finish
 
 
 def inflate(body: bytes, coding: str) -> bytes:
-    return finish(inflating(body, coding))
+    return finish(inflating(body, coding, lambda _: None))
 
 
 def deflate_bare(body: bytes) -> bytes:

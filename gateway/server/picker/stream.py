@@ -231,7 +231,10 @@ class Stream:
 
     async def _decide(self, of: str, request: HttpRequest) -> Sequence[Any]:
         asking, came, self._came = self._picking.asking, request, request.body
-        request = await in_task(asking.reading.plain(came))
+        plain = await in_task(asking.reading.plain(came, self._picking.listener.budget))
+        if isinstance(plain, Refusal):
+            raise RefusedError(plain)
+        request = plain
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(asking.reading.read(request))
