@@ -190,8 +190,7 @@ class Handlers:
             while True:
                 decision = ticket.decided()
                 if decision is None:
-                    if held is None and facts.takes_keep_alives:  # else it cannot be told anything meanwhile
-                        held = Held(client, request, facts, config=self._holding)
+                    if held is None and (held := self._hold(client, request, facts)) is not None:
                         request = _uncompressed(request)
                     decision = await ticket.decision()
                 if type(decision) is PrefillLeg:
@@ -268,6 +267,10 @@ class Handlers:
                 self._asking.prefills.answered(kept, is_whole=is_whole)
         if ticket.has_failed or not is_reusable:
             self._health.check_now(replica.id)
+
+    def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
+        """None if the client cannot be told anything meanwhile."""
+        return Held(client, request, facts, config=self._holding) if facts.takes_keep_alives else None
 
     def _is_listing(self, head: RequestHead) -> bool:
         return head.visitor.path.rstrip("/") == "/v1/models" and head.method in ("GET", "HEAD")
