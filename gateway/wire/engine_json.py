@@ -62,8 +62,8 @@ def is_utf8(body: bytes) -> bool:
 
 
 def in_utf8(body: bytes) -> Generator[None, None, bytes]:
-    """The same text in UTF-8, without its byte order mark, in slices. Raises UnicodeError, also if another one
-    follows: no engine reads that, and nothing that one reads is to be made of it."""
+    """The same text in UTF-8, without its byte order mark, in slices. Raises UnicodeError, also if another
+    one follows: no engine reads that, and nothing that one reads is to be made of it."""
     coding = json.detect_encoding(body)
     if coding == "utf-8":
         return body
