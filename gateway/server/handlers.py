@@ -196,8 +196,9 @@ class Handlers:
                 if type(decision) is PrefillLeg:
                     assert self._legs is not None
                     ticket.began_s = 0.0  # what the leg takes is no overhead
-                    trace = self._asking.trace(ticket, decision.session)
-                    handed_over = await self._legs.run(ticket, decision, request, trace)
+                    handed_over = await self._legs.run(
+                        ticket, decision, request, self._asking.trace(ticket, decision.session)
+                    )
                     continue
                 told = receipts(decision) if self._with_receipts else b""
                 if type(decision) is Refuse:

@@ -24,8 +24,7 @@ def refusal_of(
     is_turn, is_ours = facts.work is Work.GENERATE, facts.protocol is Protocol.RESPONSES
     must_be_known = is_turn or is_ours or not may_move_kv
     is_unknown = coding or (not facts.is_readable and (is_ours or (facts.is_hidden and is_turn)))
-    # Where no salt can be put, an engine might take the client's: one that passes over the coding, say. Forms
-    # have none.
+    # Where no salt can be put, an engine might take the client's: one that passes over the coding, say.
     is_salted = is_salted and bool(request.body) and facts.work in GPU_WORK
     is_form = is_form_alone(request) and request.body.startswith(b"--")
     lacks_salt = is_salted and (bool(coding) or not (is_form or is_object(request.body)))

@@ -63,7 +63,7 @@ class Stream:
     ) -> None:
         """`peer`: who is connected; `context`: gRPC's, of the call; `links`: to other pickers."""
         self._picking = picking
-        self._config = picking.config
+        self._config, self._budget = picking.config, picking.listener.budget
         self._door = door
         self._peer = peer
         self._context = context
@@ -217,24 +217,21 @@ class Stream:
             self._let_go()
 
     def _hold(self, head: RequestHead, more: int, *, whole: int) -> None:
-        refusal = take_room(
-            self._picking.listener.budget, self._config.server.limits, head, more, whole=whole
-        )
-        if refusal is not None:
+        limits = self._config.server.limits
+        if (refusal := take_room(self._budget, limits, head, more, whole=whole)) is not None:
             raise RefusedError(refusal)
         self._held += more
 
     def _let_go(self) -> None:
         if self._held and self._head is not None:
-            self._picking.listener.budget.give_back(self._head.visitor.tenant.id, self._held)
+            self._budget.give_back(self._head.visitor.tenant.id, self._held)
             self._held = 0
 
-    async def _decide(self, of: str, request: HttpRequest) -> Sequence[Any]:
-        asking, came, self._came = self._picking.asking, request, request.body
-        plain = await in_task(asking.reading.plain(came, self._picking.listener.budget))
-        if isinstance(plain, Refusal):
-            raise RefusedError(plain)
-        request = plain
+    async def _decide(self, of: str, came: HttpRequest) -> Sequence[Any]:
+        asking, self._came = self._picking.asking, came.body
+        request = await in_task(asking.reading.plain(came, self._budget))
+        if isinstance(request, Refusal):
+            raise RefusedError(request)
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(asking.reading.read(request))
