@@ -43,7 +43,6 @@ _GONE: Final = {
     "routing.background_weight": "use hints.priority, the engine's plugin, or pools of their own",
     "routing.stealing": "a waiting turn is placed when it can run",
     "server.websocket": "WebSockets pass as bytes: pools.replicas.responses_websocket",
-    "shared.socket": "the store is a Redis: shared.url",
 }
 """Keys of earlier versions, by how they begin, and what to do instead."""
 _NAME: Final = "a name of lower-case letters, digits, `.`, `_` and `-`"

@@ -147,7 +147,7 @@ class Attempts:
             self._stream.left_waiting(live, now=now)
         else:
             if live.replica is not None:
-                self._suspects.failed(live, live.replica, Failure.ANSWERED, now=now)
+                self._suspects.failed(live, live.replica, Failure.LEFT, now=now)
             answer = self._dispatcher.ended(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._endings.over(live, answer, now=now)
 

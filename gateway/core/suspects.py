@@ -31,6 +31,9 @@ class Failure(Word):
     TIMED_OUT = "timed out"
     BROKEN = "broken"
     ANSWERED = "answered"
+    """With an error of its own."""
+    LEFT = "left"
+    """By its client, before it was answered."""
 
 
 class _Failed(NamedTuple):
@@ -69,7 +72,7 @@ class Suspects:
     def _may_have_died(self, failed: _Failed) -> bool:
         state = self._fleet.get(failed.replica)
         was_up = state is not None and state.is_up and state.up_s <= failed.failed_s
-        if failed.failure is Failure.ANSWERED:
+        if failed.failure in (Failure.ANSWERED, Failure.LEFT):
             return not was_up
         is_well = was_up and state is not None and state.checked_s > failed.failed_s
         return failed.failure is Failure.TIMED_OUT or not is_well
