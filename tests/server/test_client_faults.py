@@ -74,7 +74,7 @@ async def test_a_client_that_leaves_takes_its_request_along(start, first, how):
     client = await bench.send(post())
     latency = await departure.latency_after(getattr(client, how))
     print(f"the backend saw it {latency * 1e3:.1f} ms after the client left")
-    assert latency < 0.5
+    assert latency < 2.0
     await eventually(bench.is_quiet)
     assert ended == ["client_left"]
 
@@ -117,7 +117,7 @@ async def test_a_half_closed_client_is_gone(start, first):
     bench = await start()
     bench.backend.script = departure = Departure(first)
     client = await bench.send(post())
-    assert await departure.latency_after(client.writer.write_eof) < 0.5
+    assert await departure.latency_after(client.writer.write_eof) < 2.0
     assert (await client.rest())[1] == "reset"
 
 
