@@ -69,7 +69,7 @@ class Bounding:
             return
         if answer is not None and (answer.is_good or (answer.status < 400 and live.saw_first_token)):
             self.bounds.turn_over(live.request, live.runs_on, answer.usage)
-        elif answer is None and live.tried:
+        elif answer is None and (live.tried or live.had_leg):
             # Its client left before an answer began: an engine computed its prompt all the same.
             self.bounds.turn_over(live.request, live.runs_on, None)
         else:

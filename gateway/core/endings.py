@@ -97,15 +97,17 @@ class Endings:
     def _learn(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         if self._trickle:
             self._trickle.over(live.request)
-        if live.facts.work is Work.POOL and answer is not None:
-            self._admission.used(live.tenant, answer.usage, now=now)
+        usage = answer.usage if answer is not None else _NO_USAGE
+        if answer is None and (live.tried or live.had_leg):  # which computed its prompt
+            usage = self._forecasts.prompt_alone(live)
+        if live.facts.work is Work.POOL:
+            self._admission.used(live.tenant, usage, now=now)
         if live.session is None:
             return
         is_tunnel = live.facts.work is Work.TUNNEL  # of which nothing is known but its time
         is_answered = answer is not None and answer.is_good and not is_tunnel
         outcome = None
         if live.tried:
-            usage = answer.usage if answer is not None else _NO_USAGE
             learns = is_answered and self._admission.may_learn(live.request, now=now)
             outcome = TurnOutcome(
                 was_answered=is_answered,
@@ -126,6 +128,8 @@ class Endings:
                     now=now,
                 )
         self._admission.turn_over(live.request, outcome, now=now)
+        if outcome is None:
+            self._admission.used(live.tenant, usage, now=now)
         if self._ahead:
             self._ahead.turn_over(live.request, answer.usage if answer and is_answered else None, now=now)
             if live.tried:

@@ -42,6 +42,8 @@ _MODELS: Final = 4096
 """Of all tenants together."""
 _NEVER_EVICTED: Final = 20_000.0
 """Tokens that a replica computes before it needs the room of what it computed last."""
+_FORM_FACTOR: Final = 16
+"""Forms bring sound: an engine makes some 50 tokens of a second, which has 3 kB or more."""
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 """Its prompt begins with its parent's."""
 
@@ -132,6 +134,13 @@ class Forecasts:
     def expected_tokens(self, live: LiveRequest) -> float:
         return self._of_model(live).expect(live.facts.body_bytes, self._before(live))
 
+    def prompt_alone(self, live: LiveRequest) -> Usage:
+        """What a request took of which nothing is known but that an engine got it."""
+        tokens = self.expected_tokens(live)
+        if live.facts.is_form:
+            tokens /= _FORM_FACTOR
+        return Usage(prompt_tokens=round(tokens), output_tokens=0)
+
     def _counted(self, live: LiveRequest, answer: Answer) -> Answer:
         usage = answer.usage
         if usage.prompt_tokens is not None and usage.output_tokens is not None:
@@ -215,6 +224,9 @@ class Forecasts:
     ) -> Answer | None:
         """The answer, with a guess where the backend did not count: a stream does only if it is asked to.
         `is_whole`: it came to its end."""
+        if live.facts.work is Work.POOL and answer is not None and answer.is_good:
+            is_counted = answer.usage.prompt_tokens is not None
+            return answer if is_counted else msgspec.structs.replace(answer, usage=self.prompt_alone(live))
         if live.facts.work is not Work.GENERATE or live.facts.is_relayed:
             return answer
         known, request = self._replicas[replica], live.request

@@ -244,6 +244,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """It was not read because that would have taken too long."""
     is_hidden: bool = False
     """And an engine may read more in it: an id, a model, where KV caches are."""
+    is_form: bool = False
+    """A form, as sound is sent: most of its bytes are no text."""
     is_relayed: bool = False
     """Nobody asks which session it is of: it is placed by load alone, and nothing is learned from it."""
     moves_kv: bool = False

@@ -248,6 +248,7 @@ class Handlers:
                 *(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding),
                 said=attempt.said,
                 may_keep=client.keep_more,
+                head=head.start,
             )
         try:
             if held is None or not held.has_begun:

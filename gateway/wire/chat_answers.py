@@ -116,7 +116,7 @@ class ChatReader:
             if said is not None:
                 said.add(TEXT, TEXT, text)
         elif kind is THOUGHT:
-            sighting.unkept_chars += len(text)
+            sighting.count(text)
             if said is not None and text:
                 field = str(pieces.place)
                 said.add(field, THOUGHT, text, field=field)
@@ -145,16 +145,16 @@ class ChatReader:
         sighting.add_names(completion.id, completion.model)
         for choice in completion.choices or ():
             message = choice.delta or choice.message
-            said = choice.text if message is None else message.content
-            text = said if type(said) is str else read_said(said)
+            content = choice.text if message is None else message.content
+            said = content if type(content) is str else read_said(content)
+            if choice.index or not said:
+                sighting.count(content)
             if not choice.index:  # of several answers to one question, a client goes on with the first
-                sighting.add_text(text)
+                sighting.add_text(said)
                 _keep(choice, sighting.said)
-            elif text:
-                sighting.unkept_chars += len(text)
             if message is not None:
-                others = (message.reasoning or message.reasoning_content, message.refusal)
-                sighting.unkept_chars += sum(len(each) for each in others if type(each) is str)
+                sighting.count(message.reasoning or message.reasoning_content)
+                sighting.count(message.refusal or message.function_call or message.audio)
             if message is not None and message.tool_calls:
                 read_call = self._read_piece if choice.delta is not None else _read_call
                 for call in message.tool_calls:
@@ -286,18 +286,8 @@ def read_said(content: object) -> str | None:
 
 
 def _has_content(choice: _FirstChoice) -> bool:
-    delta = choice.delta or _Delta()
-    if delta.tool_calls:
-        return True
-    parts = (
-        choice.text,
-        delta.content,
-        delta.reasoning,
-        delta.reasoning_content,
-        delta.refusal,
-        delta.function_call,
-    )
-    return any(part not in _NOTHING for part in parts)
+    parts = (getattr(choice.delta, each) for each in _SAYS) if choice.delta is not None else ()
+    return any(part not in _NOTHING for part in (choice.text, *parts))
 
 
 def _read_usage(usage: _Usage, sighting: Sighting) -> None:

@@ -289,6 +289,7 @@ def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes) -> Request
         unread_facts(endpoint, header, len(body), is_hidden=False),
         model=_name(read_form_field(header.content_type, body, "model")),
         moves_kv=form_may_have_kv_fields(body),
+        is_form=True,
         is_readable=True,
     )
 

@@ -92,6 +92,8 @@ class MessagesReader:
             sighting.add_text(text)
         elif kind is CALL:
             return sighting.add_arguments(pieces.place, text)
+        else:
+            sighting.count(text)
         return False
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
@@ -101,6 +103,7 @@ class MessagesReader:
                 sighting.has_first_token = True
                 if event.delta is not None:
                     sighting.add_text(event.delta.text)
+                    sighting.count(event.delta.thinking)
                     sighting.add_arguments(event.index, event.delta.partial_json)
                     if sighting.said is not None:
                         _keep_piece(event.index, event.delta, sighting.said)
@@ -148,6 +151,8 @@ class MessagesReader:
         elif block.type == "text":
             if block.text:
                 sighting.add_text(block.text + "\n")
+        else:
+            sighting.count(block.thinking)
 
     def _read_stop(self, stop_reason: str | None, sighting: Sighting) -> None:
         if stop_reason is not None:

@@ -21,7 +21,7 @@ from gateway.wire.responses_answers import ResponsesReader, StoredReader
 from gateway.wire.said import Said
 from gateway.wire.sighting import AnswerReader, Sighting
 from gateway.wire.sse import EventSplitter, event_data
-from gateway.wire.usage_answers import UsageObserver
+from gateway.wire.usage_answers import METADATA, UsageObserver
 
 MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
@@ -49,6 +49,7 @@ _FIELD: Final = re.compile(rb"(?:data|event|id|retry|):")
 """How an event stream begins, under whatever content type."""
 _ERROR_EVENT: Final = re.compile(rb"^(?:\xef\xbb\xbf)?event: ?(?:response\.)?error$", re.MULTILINE)
 _DONE: Final = b"[DONE]"
+_TAKES_TOKENS: Final = (Work.GENERATE, Work.POOL)
 _TEXTS: Final = ("", "application/octet-stream", "application/xml")
 """Content types of what may be an answer or a page that says why there is none, beside `text/…`."""
 
@@ -172,6 +173,8 @@ class StreamObserver(ResponseObserver):
             if is_dense or self._events_left < 0:
                 self._splitter.stop()
                 del blocks[MAX_EVENTS_AT_ONCE:]
+        if self._splitter.is_stopped:
+            sighting.unsaid_bytes += len(chunk)
         for block in blocks:
             self._read(block)
         self._is_between = self._splitter.is_between_events
@@ -193,9 +196,8 @@ class StreamObserver(ResponseObserver):
             data, read = block, self._reader.read_body
         if data:
             try:
-                if _is_dense(data):
-                    self._has_unread = True
-                else:
+                is_unread = _is_dense(data)
+                if not is_unread:
                     read(data, sighting)
             except UNREADABLE:
                 if data.strip() == _DONE:
@@ -203,7 +205,10 @@ class StreamObserver(ResponseObserver):
                     return
                 self._loose_left -= 1
                 found = read_anyway(data, read, sighting) if self._loose_left >= 0 else None
-                self._has_unread |= found is None or (found is False and data is not block)
+                is_unread = found is None or (found is False and data is not block)
+            if is_unread:
+                self._has_unread = True
+                sighting.unsaid_bytes += len(data)
         has_fields = len(block) != len(data) + len(b"data: ")
         if has_fields and b"error" in block and not sighting.error_status and _ERROR_EVENT.search(block):
             sighting.fail(None)
@@ -315,13 +320,14 @@ def observe(
     *,
     said: Said | None = None,
     may_keep: MayKeep | None = None,
+    head: bytes = b"",
 ) -> ResponseObserver:
     """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
-    told what the answer says; `may_keep`: asked before so many more bytes of it are kept."""
+    told what the answer says; `may_keep`: asked before so many more bytes of it are kept; `head`: its head,
+    where vLLM says what it took if the body is bytes."""
     observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
-    if work is Work.POOL or (work is Work.GENERATE and protocol is Protocol.OTHER):
-        coding = (content_encoding or "").strip().lower()
-        observer = cast(ResponseObserver, UsageObserver(observer, coding, writes=work is Work.GENERATE))
+    if work is Work.POOL and (found := METADATA.search(head)) is not None:
+        observer = cast(ResponseObserver, UsageObserver(observer, metadata=found[0]))
     if said is not None:
         observer.tell(said)
     return observer
@@ -334,18 +340,23 @@ def _choose(
     reader = _choose_reader(protocol, work)
     media_type = content_type.partition(";")[0].strip().lower()
     coding = (content_encoding or "identity").strip().lower()
-    make: Callable[[MayKeep | None], ResponseObserver]
-    if reader is None or (coding != "identity" and coding not in INFLATABLE):
-        return lambda _: SilentObserver()
+    is_read = reader is not None and reader.knows_answers
+    make: Callable[[MayKeep | None], ResponseObserver] = lambda _: SilentObserver()  # noqa: E731
     is_text = media_type.startswith("text/") or media_type in _TEXTS
-    if media_type == "text/event-stream":
+    is_stream = media_type == "text/event-stream"
+    if reader is None or (coding != "identity" and coding not in INFLATABLE):
+        coding, is_stream = "identity", False
+    elif is_stream:
         make = lambda _: StreamObserver(reader)  # noqa: E731
-    elif media_type.endswith(("/json", "+json")) or (
-        is_text and work is Work.GENERATE and reader.knows_answers
-    ):
+    elif media_type.endswith(("/json", "+json")) or (is_text and work is Work.GENERATE and is_read):
         make = partial(BodyObserver, reader)
-    else:
-        return lambda _: SilentObserver()
+    elif work not in _TAKES_TOKENS:
+        coding = "identity"
+    if work in _TAKES_TOKENS and not (is_stream and is_read):  # such a stream is read piece by piece
+        bare, is_generated = make, work is Work.GENERATE
+        make = lambda may_keep: cast(  # noqa: E731
+            ResponseObserver, UsageObserver(bare(may_keep), is_generated=is_generated, is_read=is_read)
+        )
     if coding == "identity":
         return make
     return lambda may_keep: cast(ResponseObserver, InflatingObserver(make(may_keep), coding))

@@ -4,6 +4,7 @@ Items come twice in a stream: in events of their own, and in the response that e
 give an item another id the second time, and clients echo either one, so all ids are kept.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -101,6 +102,7 @@ _CALL = ("function_call_arguments",)
 _CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
 _LAST_TEXT_ENDS = tuple(each + end for each in _TEXT_ENDS for end in (b"\n\n", b"\r\n\r\n"))
 
+_DELTA = re.compile(rb'"delta": ?"([^"\\\n]*(?:\\.[^"\\\n]*)*)"')
 _PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
 _STORED = msgspec.json.Decoder(_Stored)
@@ -122,18 +124,22 @@ class ResponsesReader:
         self.learn = self._pieces.learn
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
-        if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
+        if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk) and _count(chunk, sighting):
             return False
         pieces = self._pieces
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
         if text is None:
             return None
         call_id = self._calls.get(pieces.place)
-        return call_id is not None and sighting.add_arguments(call_id, text)
+        if call_id is None:
+            _count(chunk, sighting)
+            return False
+        return sighting.add_arguments(call_id, text)
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if data.endswith(_TEXT_ENDS) or data.startswith(_TEXT_STARTS):
             sighting.has_first_token = True
+            _count(data, sighting)
             return
         if data.endswith(_CALL_ENDS) or data.startswith(_CALL_STARTS):
             sighting.has_first_token = True
@@ -145,6 +151,8 @@ class ResponsesReader:
             sighting.has_first_token = True
             if kind == "response.function_call_arguments.delta":
                 self._read_piece(data, sighting)
+            else:
+                _count(data, sighting)
             return
         if event.item is not None and kind.startswith("response.output_item."):
             _read_item(event.item, sighting)
@@ -169,12 +177,12 @@ class ResponsesReader:
             self._calls[place] = call_id
 
     def _read_piece(self, data: bytes, sighting: Sighting) -> None:
-        if not self._calls:
-            return
-        piece = _PIECE.decode(data)
+        piece = _PIECE.decode(data) if self._calls else _Piece()
         call_id = self._calls.get(piece.output_index) if piece.output_index is not None else None
         if call_id is not None:
             sighting.add_arguments(call_id, piece.delta)
+        else:
+            _count(data, sighting)
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         stored = _STORED.decode(data)
@@ -265,9 +273,23 @@ def _keep(place: int, item: _Item, said: Said) -> None:
         said.add(place, Kind.CALL, arguments, id=item.call_id or item.id, name=name)
 
 
+def _count(event: bytes, sighting: Sighting) -> bool:
+    """Whether it brings a text; its bytes as they come, escaped."""
+    found = _DELTA.search(event)
+    if found is not None:
+        sighting.streamed_bytes += found.end(1) - found.start(1)
+    return found is not None
+
+
 def _read_content(item: _Item, sighting: Sighting) -> None:
     if item.type == "message":
-        sighting.add_text(read_said(item.content))
+        said = read_said(item.content)
+        sighting.add_text(said)
+        if not said:
+            sighting.count(item.content)
+    elif item.type == "reasoning":
+        sighting.count(item.summary)
+        sighting.count(item.content)
     elif item.call_id is not None:
         if arguments := read_text(item.arguments) or read_text(item.input):
             sighting.set_arguments(item.call_id, arguments)

@@ -44,6 +44,10 @@ class Sighting:
     response_id: str | None = None
     model: str | None = None
     """As the answer says."""
+    unsaid_bytes = 0
+    """Of what the model wrote beside its utterance: thoughts, refusals, further choices, what nobody read."""
+    streamed_bytes = 0
+    """Of texts that a stream repeats when they are complete."""
     said: Said | None = None
     """Told all that the answer says, if somebody wants to know."""
 
@@ -60,8 +64,6 @@ class Sighting:
         self._said = bytearray()
         self._arguments: dict[object, bytearray] = {}
         self._bytes_left = MAX_SAID_BYTES
-        self.unkept_chars = 0
-        """Of what a model wrote besides: thoughts, refusals, further choices. They cost tokens, too."""
 
     def fail(self, error: object, finish_reason: str = ERROR_FINISH) -> None:
         self.finish_reason, self.has_terminal = finish_reason, True
@@ -112,6 +114,14 @@ class Sighting:
             self._known_state_ids.add(state_id)
             self.state_ids.append(state_id)
 
+    def count(self, value: object) -> None:
+        """More that the model wrote, and that is not in its utterance."""
+        if type(value) is str:
+            is_ascii = value.isascii()
+            self.unsaid_bytes += len(value) if is_ascii else len(value.encode("utf-8", "surrogatepass"))
+        elif value:
+            self.unsaid_bytes += len(msgspec.json.encode(value))
+
     def add_text(self, text: str | None) -> None:
         if text:
             piece = text.encode("utf-8", "surrogatepass")
@@ -125,7 +135,10 @@ class Sighting:
         """A piece of the arguments of a call, whatever the protocol tells calls apart by. Whether they are
         complete with it."""
         known = self._arguments.get(call)
-        if not piece or (known is None and len(self._arguments) >= MAX_CALLS):
+        if not piece:
+            return False
+        if known is None and len(self._arguments) >= MAX_CALLS:
+            self.count(piece)
             return False
         encoded = piece.encode("utf-8", "surrogatepass")
         self._bytes_left -= len(encoded)
@@ -198,7 +211,7 @@ class Sighting:
             utterance=self._utterance(),
             state_ids=tuple(self.state_ids),
             usage=self.usage,
-            said_bytes=MAX_SAID_BYTES - self._bytes_left + self.unkept_chars,
+            said_bytes=max(MAX_SAID_BYTES - self._bytes_left + self.unsaid_bytes, self.streamed_bytes),
             finish_reason=clean_name(self.finish_reason) if self.finish_reason else self.finish_reason,
             response_id=self.response_id,
             model=self.model,

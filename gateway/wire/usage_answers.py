@@ -1,4 +1,5 @@
-"""How many tokens an answer says that it took, where no more of it is read: embeddings, scores, rerankings.
+"""How many tokens an answer says that it took, where no more of it is read: embeddings, scores, rerankings,
+engines' own protocols, whole answers that are too large.
 
 These are megabytes of numbers, and engines write their usage at the end, vLLM's reranking at the beginning. A
 few kilobytes of both are kept, and no more. In a JSON text a quote is escaped, so no text says `"usage":`.
@@ -11,23 +12,30 @@ import msgspec
 
 from gateway.domain.request import Answer, Usage
 from gateway.wire.body import UNREADABLE
-from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
 
 _KEPT_BYTES: Final = 4096
 """Of the beginning, and of the end."""
+_MAX_BYTES: Final = 2**28
+"""Of what is inflated for it."""
 _USAGE: Final = re.compile(rb'"(?:usage|billed_units)"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*){0,8}\})')
+METADATA: Final = re.compile(rb"\nmetadata:[^\r\n]*", re.IGNORECASE)
 
 
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Counts(msgspec.Struct):
     prompt_tokens: int | None = None
     input_tokens: int | None = None
     completion_tokens: int | None = None
     output_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
+
+
+class _Usage(_Counts):
+    tokens: _Counts | None = None
+    billed_units: _Counts | None = None
 
 
 _DECODE: Final = msgspec.json.Decoder(_Usage).decode
@@ -36,44 +44,50 @@ _DECODE: Final = msgspec.json.Decoder(_Usage).decode
 class UsageObserver:
     """In all but usage it is `inner`."""
 
-    def __init__(self, inner: Any, coding: str, *, writes: bool = False) -> None:
-        """`coding`: of the answer's content; `writes`: where no usage is reported, bytes tell how much was
-        written."""
-        self._writes, self._bytes = writes, 0
-        self._inner = inner
-        self._inflater = Inflater(coding) if coding in INFLATABLE else None
+    def __init__(
+        self, inner: Any, *, is_generated: bool = False, is_read: bool = False, metadata: bytes = b""
+    ) -> None:
+        """`is_generated`: a model wrote it, and bytes count where nothing else does; `is_read`: `inner` may
+        have counted them; `metadata`: a field of its head."""
+        self._inner, self._metadata = inner, metadata
+        self._is_generated, self._is_read = is_generated, is_read
         self._start = self._end = b""
+        self._seen_bytes = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    @property
+    def events_left(self) -> int:
+        """Usage is at the end, however little `inner` reads."""
+        return max(0, self._inner.events_left) if self._seen_bytes < _MAX_BYTES else -1
+
     def feed(self, chunk: bytes) -> bool:
-        try:
-            for piece in (chunk,) if self._inflater is None else self._inflater.feed(chunk):
-                self._bytes += len(piece)
-                if len(self._start) < _KEPT_BYTES:
-                    self._start += piece[: _KEPT_BYTES - len(self._start)]
-                self._end = (self._end + piece[-_KEPT_BYTES:])[-_KEPT_BYTES:]
-        except InflationError:
-            self._inflater = None
+        self._seen_bytes += len(chunk)
+        if len(self._start) < _KEPT_BYTES:
+            self._start += chunk[: _KEPT_BYTES - len(self._start)]
+        self._end = (self._end + chunk[-_KEPT_BYTES:])[-_KEPT_BYTES:]
         return bool(self._inner.feed(chunk))
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
         answer: Answer = self._inner.answer(status, is_over=is_over)
-        if status >= 400:
+        if status >= 400 or answer.usage.prompt_tokens is not None or (self._is_read and answer.said_bytes):
             return answer
-        said_bytes = self._bytes if self._writes else 0
+        said_bytes = self._seen_bytes if self._is_generated else 0
         return msgspec.structs.replace(answer, usage=self._usage(), said_bytes=said_bytes)
 
     def _usage(self) -> Usage:
-        for found in [*_USAGE.finditer(self._end)][::-1] or _USAGE.finditer(self._start):
+        found = [*_USAGE.finditer(self._metadata), *_USAGE.finditer(self._end)][::-1]
+        for each in found or _USAGE.finditer(self._start):
             try:
-                read = _DECODE(found[1])
+                whole = _DECODE(each[1])
             except UNREADABLE:
                 continue
+            read = whole.tokens or whole.billed_units or whole
             prompt = read.input_tokens if read.prompt_tokens is None else read.prompt_tokens
             output = read.output_tokens if read.completion_tokens is None else read.completion_tokens
             cached = read.prompt_tokens_details.cached_tokens if read.prompt_tokens_details else None
             if prompt is not None and prompt >= 0:
-                return Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output or 0)
+                output = output if self._is_generated else output or 0
+                return Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
         return Usage()

@@ -15,6 +15,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
     Playbook,
+    answer,
     arrived,
     cut,
     dispatch,
@@ -22,6 +23,7 @@ from tests.core.playbook import (
     failed,
     finished,
     first_token,
+    left,
     started,
     stated,
 )
@@ -97,6 +99,40 @@ def test_whoever_is_not_counted_pays_for_what_is_guessed():
     told = play >> arrived("r2", tenant="t", body_bytes=2_400, stream=True)
     assert isinstance(refused := told.take(), Refuse)
     assert refused.refusal.reason is RefusalReason.TENANT_QUOTA, "of 1,500 tokens 1,800 were used"
+
+
+@pytest.mark.parametrize("work", [Work.POOL, Work.GENERATE])
+@pytest.mark.parametrize("seen", [None, answer()])
+def test_what_an_engine_got_stays_charged_whenever_its_client_leaves(work, seen):
+    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
+    play = Playbook(tenants=[tenant], bounds=[{"name": "b", "of": "tenant", "per": "day", "tokens": 1_900}])
+    for number in range(3):
+        request = f"r{number}"
+        play >> arrived(request, tenant="t", body_bytes=2_400, work=work) << dispatch(request, to="a")
+        if seen is not None:
+            _ = play >> started(request)
+        _ = play >> left(request, seen)
+        if number == 1:
+            play.now += 24.0  # 600 tokens
+    told = play >> arrived("r3", tenant="t", body_bytes=2_400, work=work)
+    assert isinstance(refused := told.take(), Refuse)
+    assert refused.refusal.reason is RefusalReason.BOUND_REACHED
+    play = Playbook(tenants=[tenant])
+    play >> arrived("r0", tenant="t", body_bytes=7_000, work=work) << dispatch("r0", to="a")
+    _ = play >> left("r0")
+    told = play >> arrived("r1", tenant="t", body_bytes=2_400, work=work)
+    assert isinstance(refused := told.take(), Refuse)
+    assert refused.refusal.reason is RefusalReason.TENANT_QUOTA
+
+
+def test_what_no_engine_got_or_an_engine_refused_is_given_back():
+    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
+    for work in (Work.POOL, Work.GENERATE):
+        play = Playbook(tenants=[tenant])
+        for number in range(5):
+            request = f"r{number}"
+            play >> arrived(request, tenant="t", body_bytes=4_800, work=work) << dispatch(request, to="a")
+            _ = play >> started(request, 400) >> finished(request, status=400)
 
 
 def test_a_side_request_may_go_on_as_well():

@@ -168,25 +168,3 @@ def test_events_that_say_more_than_a_piece_are_never_known_again(other):
     assert reader.take(block(other), sighting) is None
     assert reader.take(b"data: [DONE]\n\n", sighting) is None
     assert sighting.answer(200).said_bytes == 1
-
-
-@pytest.mark.parametrize(
-    "choice",
-    [
-        {"index": 7, "delta": {"content": "x" * 40}},
-        {"index": 1, "text": "x" * 40},
-        {"index": 0, "delta": {"reasoning": "x" * 40}},
-        {"index": 0, "delta": {"reasoning_content": "x" * 40}},
-        {"index": 0, "delta": {"refusal": "x" * 40}},
-    ],
-)
-def test_all_that_a_model_wrote_counts_where_usage_is_not_reported(choice):
-    event = encode({"choices": [choice]})
-    reader, sighting = ChatReader(), Sighting()
-    chunk = b"data: %s\n\n" % event
-    for _ in range(8):
-        if reader.take(chunk, sighting) is None:
-            reader.read_event(event, sighting)
-            reader.learn(chunk)
-    answer = sighting.answer(200)
-    assert answer.said_bytes == 8 * 40 and answer.utterance.text == 0

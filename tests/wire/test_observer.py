@@ -147,8 +147,8 @@ def test_nothing_that_a_backend_sends_raises(protocol, work, content_type, codin
 )
 def test_what_we_cannot_read_is_not_watched(protocol, work, content_type, coding):
     observer = observe(protocol, work, content_type, coding)
-    assert isinstance(observer, SilentObserver)
-    assert watch(observer, chat_stream(), []) == Answer(status=200)
+    assert isinstance(observer, SilentObserver) is (work is not Work.GENERATE)
+    assert watch(observer, chat_stream(), []) == Answer(status=200, usage=observer.answer(200).usage)
     assert not observer.has_first_token and not observer.has_terminal
     assert observer.tool_calls == [] and observer.state_ids == []
 
@@ -184,7 +184,7 @@ def test_what_follows_a_whole_answer_spoils_it():
     observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
     observer.feed(chat_body())
     observer.feed(b"{}")
-    assert observer.answer(200) == Answer(status=200)
+    assert plain(observer.answer(200)) == Answer(status=200, usage=answer("stop").usage)
 
 
 def test_a_huge_body_is_given_up(monkeypatch):
@@ -192,7 +192,7 @@ def test_a_huge_body_is_given_up(monkeypatch):
     assert watch(observe(Protocol.CHAT, Work.GENERATE, JSON, None), chat_body(), []) == answer("tool_calls")
     for at in ([], [10], [len(chat_body())]):
         observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
-        assert watch(observer, chat_body() + b" ", at) == Answer(status=200)
+        assert watch(observer, chat_body() + b" ", at) == Answer(status=200, usage=answer("stop").usage)
         assert not observer.has_first_token
 
 

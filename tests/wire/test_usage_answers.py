@@ -31,6 +31,8 @@ def usage_of(body: bytes, size: int, coding: str | None = None, status: int = 20
     observer = observe(Protocol.OTHER, Work.POOL, "application/json", coding)
     for at in range(0, len(body), size):
         observer.feed(body[at : at + size])
+    while observer.is_behind:
+        observer.feed(b"")
     return observer.answer(status, is_over=True).usage
 
 
@@ -44,6 +46,50 @@ def test_it_is_found(answer, prompt, cached, output, coding, pack):
         body = pack(json.dumps(answer, indent=indent).encode())
         assert usage_of(body, 65_536, coding) == usage_of(body, 1 << 24, coding) == expected
         assert usage_of(body, 65_536, coding, status=400) == Usage()
+
+
+COHERE: Any = {"message": {"content": [{"type": "text", "text": "word " * 9_000}]}}
+TAKEN: Any = {
+    "usage": {"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 9, "output_tokens": 8}}
+}
+LONG: Any = {"choices": [{"message": {"content": "a", "x": [0] * 300_000}}]}
+COUNTED: Any = {"usage": {"prompt_tokens": 9, "completion_tokens": 8}}
+JSON, STREAM = "application/json", "text/event-stream"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "content_type", "parts", "is_counted"),
+    [
+        (Protocol.OTHER, JSON, [json.dumps(COHERE | TAKEN)], True),
+        (Protocol.OTHER, JSON, [json.dumps(COHERE)], False),
+        (Protocol.OTHER, STREAM, [f"data: {json.dumps(each)}\n\n" for each in (COHERE, TAKEN)], True),
+        (Protocol.OTHER, STREAM, [f"data: {json.dumps(COHERE)}\n\n"] * 9, False),
+        (Protocol.OTHER, "application/cbor", ["word " * 9_000], False),
+        (Protocol.CHAT, JSON, [json.dumps(LONG | COUNTED)], True),  # too many values to be read
+        (Protocol.CHAT, JSON, [json.dumps(LONG)], False),
+        (Protocol.CHAT, JSON, [json.dumps(COHERE)[:9_000]], False),  # its client left meanwhile
+        (Protocol.CHAT, "application/cbor", ["word " * 9_000], False),
+    ],
+)
+@pytest.mark.parametrize("coding", [None, "gzip"])
+def test_what_a_model_wrote_counts_also_where_it_is_not_read(
+    protocol, content_type, parts, is_counted, coding
+):
+    body = "".join(parts).encode()
+    observer = observe(protocol, Work.GENERATE, content_type, coding)
+    observer.feed(body if coding is None else gzip.compress(body))
+    while observer.is_behind:
+        observer.feed(b"")
+    answer = observer.answer(200)
+    assert answer.usage == (Usage(prompt_tokens=9, output_tokens=8) if is_counted else Usage())
+    assert is_counted or answer.said_bytes == len(body)
+
+
+def test_vllm_says_beside_bytes_what_they_took():
+    head = b'HTTP/1.1 200 OK\r\nMetadata: {"data": [], "usage": {"prompt_tokens": 7}}\r\nx: "usage": {}\r\n'
+    observer = observe(Protocol.OTHER, Work.POOL, "application/octet-stream", None, head=head)
+    observer.feed(bytes(9_000))
+    assert observer.answer(200).usage == Usage(prompt_tokens=7, output_tokens=0)
 
 
 @given(st.integers(1, 5000), st.sampled_from(ANSWERS[1:6]))
@@ -60,12 +106,3 @@ def test_what_is_no_answer_says_nothing_and_fails_nothing(body, coding):
 def test_little_is_kept_and_time_is_linear_in_braces():
     body = b'"usage":{' * 500_000
     assert usage_of(body, 1000) == usage_of(b'{"usage":{"a":{' + b"{}" * 10**6, 65_536) == Usage()
-
-
-def test_what_an_unread_endpoint_writes_is_told_by_its_usage_or_its_bytes():
-    reported, unknown = b'{"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":20000}}', b"x" * 4000
-    for body, output in ((reported, 20000), (unknown, None)):
-        observer = observe(Protocol.OTHER, Work.GENERATE, "application/json", None)
-        observer.feed(body)
-        answer = observer.answer(200, is_over=True)
-        assert answer.usage.output_tokens == output and answer.said_bytes == len(body)
