@@ -103,6 +103,8 @@ _CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
 _LAST_TEXT_ENDS = tuple(each + end for each in _TEXT_ENDS for end in (b"\n\n", b"\r\n\r\n"))
 
 _DELTA = re.compile(rb'"delta": ?"([^"\\\n]*(?:\\.[^"\\\n]*)*)"')
+_SMALL_BYTES, _TOKEN_BYTES = 256, 8
+"""An event of no more than that brings a token or two; its text is not looked for."""
 _PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
 _STORED = msgspec.json.Decoder(_Stored)
@@ -124,7 +126,11 @@ class ResponsesReader:
         self.learn = self._pieces.learn
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
-        if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk) and _count(chunk, sighting):
+        if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
+            if len(chunk) > _SMALL_BYTES:
+                _count(chunk, sighting)
+            else:
+                sighting.streamed_bytes += _TOKEN_BYTES
             return False
         pieces = self._pieces
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
@@ -273,12 +279,9 @@ def _keep(place: int, item: _Item, said: Said) -> None:
         said.add(place, Kind.CALL, arguments, id=item.call_id or item.id, name=name)
 
 
-def _count(event: bytes, sighting: Sighting) -> bool:
-    """Whether it brings a text; its bytes as they come, escaped."""
-    found = _DELTA.search(event)
-    if found is not None:
-        sighting.streamed_bytes += found.end(1) - found.start(1)
-    return found is not None
+def _count(event: bytes, sighting: Sighting) -> None:
+    found = _DELTA.search(event) if len(event) > _SMALL_BYTES else None
+    sighting.streamed_bytes += found.end(1) - found.start(1) if found is not None else _TOKEN_BYTES
 
 
 def _read_content(item: _Item, sighting: Sighting) -> None:

@@ -8,7 +8,7 @@ import pytest
 from gateway.domain.request import Protocol, Work
 from gateway.wire.observer import observe
 
-W = "words and so on "
+W = "words and so on " * 20
 
 
 def deltas(index: int, **delta: Any) -> dict[str, Any]:
