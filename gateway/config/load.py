@@ -25,26 +25,6 @@ class ConfigError(Exception):
     """What is wrong, for a person: the file, the key, and what was expected there."""
 
 
-_GONE: Final = {
-    "disaggregation.late_roles": "name fixed roles: pools.replicas.role",
-    **dict.fromkeys(
-        ("history.path", "history.max_"),
-        "it is an option of `turnpike history`, a process with a history.url",
-    ),
-    "mcp.early_": "agents begin their calls themselves (docs/design/ready-calls.md)",
-    **dict.fromkeys(
-        ("objective.currency", "objective.gpu", "objective.savings"),
-        "see admission.shadow, and cached tokens at /metrics",
-    ),
-    "otel.metrics_": "let a collector scrape /metrics",
-    "pools.replicas.kv_tier": 'set pools.transfer to "nixl" or "shared_storage"',
-    "pools.replicas.zone": "make a pool for each zone",
-    "prefix_pull": 'set pools.transfer to "nixl" or "shared_storage"',
-    "routing.background_weight": "use hints.priority, the engine's plugin, or pools of their own",
-    "routing.stealing": "a waiting turn is placed when it can run",
-    "server.websocket": "WebSockets pass as bytes: pools.replicas.responses_websocket",
-}
-"""Keys of earlier versions, by how they begin, and what to do instead."""
 _NAME: Final = "a name of lower-case letters, digits, `.`, `_` and `-`"
 _FORMS: Final = {
     "shared.url": "redis://[USER][:PASSWORD@]HOST:PORT/DB, or rediss://, redis+cluster://, rediss+cluster://",
@@ -200,7 +180,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
         section, dots, _ = name.partition("__")
         if variable.startswith(_ENV_PREFIX) and (dots or section in _SECTIONS):
             if section not in _SECTIONS:
-                why = _replaced(section) or f"there is no section `{section}`"
+                why = f"there is no section `{section}`"
                 raise ConfigError(f"environment variable {variable}: {why}")
             found[name.replace("__", ".")] = variable
     return found
@@ -230,21 +210,13 @@ def _explain(message: str) -> str:
     field = re.fullmatch(r"Object (?:contains (unknown)|missing required) field `(.*)`", what)
     if field is not None:
         key = f"{key}.{field[2]}" if key else field[2]
-        what = "is required" if field[1] is None else _replaced(_INDEX.sub("", key)) or "there is no such key"
+        what = "is required" if field[1] is None else "there is no such key"
     elif "matching regex" in what or what.startswith("Invalid enum"):
         what = f"{what.partition(' matching')[0]}{_form_of(_INDEX.sub('', key))}"
     return f"{key}: {what}" if key else what
 
 
 _INDEX: Final = re.compile(r"\[[^]]*\]")
-
-
-def _replaced(key: str) -> str | None:
-    """`key`: one that there is not."""
-    for gone, instead in _GONE.items():
-        if key.startswith(gone):
-            return f"there is no such key any more; {instead}"
-    return None
 
 
 def _form_of(key: str) -> str:

@@ -51,6 +51,9 @@ class _Delta(msgspec.Struct):
     audio: Any = None
 
 
+_NO_DELTA = _Delta()
+
+
 class _Choice(msgspec.Struct):
     index: int | None = None
     delta: _Delta | None = None
@@ -147,18 +150,13 @@ class ChatReader:
             message = choice.delta or choice.message
             content = choice.text if message is None else message.content
             said = content if type(content) is str else read_said(content)
-            if choice.index or not said:
+            if content and (choice.index or not said):
                 sighting.count(content)
             if not choice.index:  # of several answers to one question, a client goes on with the first
                 sighting.add_text(said)
                 _keep(choice, sighting.said)
             if message is not None:
-                sighting.count(message.reasoning or message.reasoning_content)
-                sighting.count(message.refusal or message.function_call or message.audio)
-            if message is not None and message.tool_calls:
-                read_call = self._read_piece if choice.delta is not None else _read_call
-                for call in message.tool_calls:
-                    read_call(choice.index or 0, call, sighting)
+                self._read_beside(choice, message, sighting)
             if choice.finish_reason is not None:
                 sighting.finish_reason = choice.finish_reason
                 if self._open_calls and choice.finish_reason in _WHOLE:
@@ -173,6 +171,16 @@ class ChatReader:
             error = reported(completion.error, completion.type, completion.object, completion.code)
             if error is not None:
                 sighting.fail(error)
+
+    def _read_beside(self, choice: _Choice, message: _Delta, sighting: Sighting) -> None:
+        if thought := message.reasoning or message.reasoning_content:
+            sighting.count(thought)
+        if other := message.refusal or message.function_call or message.audio:
+            sighting.count(other)
+        if message.tool_calls:
+            read_call = self._read_piece if choice.delta is not None else _read_call
+            for call in message.tool_calls:
+                read_call(choice.index or 0, call, sighting)
 
     def _read_piece(self, choice: int, call: _Call, sighting: Sighting) -> None:
         place = (choice, call.index or 0)
@@ -197,7 +205,7 @@ class ChatReader:
 def _piece_of(data: bytes) -> Piece | None:
     completion = _COMPLETION.decode(data)
     choices = completion.choices or []
-    if completion.usage is not None or is_error(completion.error) or len(choices) != 1:
+    if completion.usage is not None or completion.error or len(choices) != 1:
         return None
     choice = choices[0]
     delta = choice.delta
@@ -286,8 +294,12 @@ def read_said(content: object) -> str | None:
 
 
 def _has_content(choice: _FirstChoice) -> bool:
-    parts = (getattr(choice.delta, each) for each in _SAYS) if choice.delta is not None else ()
-    return any(part not in _NOTHING for part in (choice.text, *parts))
+    delta = choice.delta or _NO_DELTA
+    thoughts = delta.reasoning, delta.reasoning_content
+    for part in (delta.content, delta.tool_calls, choice.text, *thoughts, delta.refusal, delta.function_call):
+        if part not in _NOTHING:
+            return True
+    return delta.audio not in _NOTHING
 
 
 def _read_usage(usage: _Usage, sighting: Sighting) -> None:

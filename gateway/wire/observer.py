@@ -21,7 +21,7 @@ from gateway.wire.responses_answers import ResponsesReader, StoredReader
 from gateway.wire.said import Said
 from gateway.wire.sighting import AnswerReader, Sighting
 from gateway.wire.sse import EventSplitter, event_data
-from gateway.wire.usage_answers import METADATA, UsageObserver
+from gateway.wire.usage_answers import MAX_BYTES, METADATA, AnswerEnds, UsageObserver
 
 MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
@@ -232,12 +232,15 @@ class BodyObserver(ResponseObserver):
         self._start: bytes | None = b""
         """Until it is known what begins so."""
         self._stream: StreamObserver | None = None
+        self._ends: AnswerEnds | None = None
+        """Of one that is too large."""
 
     @property
     def events_left(self) -> int:
         if self._stream is not None:
             return self._stream.events_left
-        return -1 if self._seen_bytes > self._max_bytes else MAX_EVENTS
+        max_bytes = MAX_BYTES if self._ends is not None else self._max_bytes
+        return -1 if self._seen_bytes > max_bytes else MAX_EVENTS
 
     def feed(self, chunk: bytes) -> bool:
         if self._stream is not None:
@@ -250,6 +253,10 @@ class BodyObserver(ResponseObserver):
         ):
             self._seen_bytes = self._max_bytes + 1
         if self._seen_bytes > self._max_bytes:
+            if self._ends is None and self._make_reader.knows_answers:
+                self._keep_ends()
+            if self._ends is not None:
+                self._ends.keep(chunk)
             self._pieces.clear()
             self._begin()
             return False
@@ -287,11 +294,19 @@ class BodyObserver(ResponseObserver):
         is_kept = self._seen_bytes <= self._max_bytes
         if is_kept and (self._read_bytes != self._seen_bytes or not self._is_known):
             self._read(is_last=is_over)
-        return self._answer(
-            status,
-            is_known=is_over and is_kept and self._is_known and self._make_reader.knows_answers,
-            lacks="malformed" if self._seen_bytes else "truncated",
+        is_known = is_kept and self._is_known and self._make_reader.knows_answers
+        answer = self._answer(
+            status, is_known=is_over and is_known, lacks="malformed" if self._seen_bytes else "truncated"
         )
+        if is_known or not self._make_reader.knows_answers:
+            return answer
+        return (self._ends or self._keep_ends()).counted(answer)
+
+    def _keep_ends(self) -> AnswerEnds:
+        self._ends = AnswerEnds(is_generated=True)
+        for piece in self._pieces:
+            self._ends.keep(piece)
+        return self._ends
 
     def _read(self, *, is_last: bool = False) -> None:
         if self._read_bytes:
@@ -327,10 +342,14 @@ def observe(
     where vLLM says what it took if the body is bytes."""
     observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
     if work is Work.POOL and (found := METADATA.search(head)) is not None:
-        observer = cast(ResponseObserver, UsageObserver(observer, metadata=found[0]))
+        observer = cast(ResponseObserver, UsageObserver(observer, is_generated=False, metadata=found[0]))
     if said is not None:
         observer.tell(said)
     return observer
+
+
+def _see_nothing(_: MayKeep | None) -> ResponseObserver:
+    return SilentObserver()
 
 
 @lru_cache(256)
@@ -341,7 +360,7 @@ def _choose(
     media_type = content_type.partition(";")[0].strip().lower()
     coding = (content_encoding or "identity").strip().lower()
     is_read = reader is not None and reader.knows_answers
-    make: Callable[[MayKeep | None], ResponseObserver] = lambda _: SilentObserver()  # noqa: E731
+    make: Callable[[MayKeep | None], ResponseObserver] = _see_nothing
     is_text = media_type.startswith("text/") or media_type in _TEXTS
     is_stream = media_type == "text/event-stream"
     if reader is None or (coding != "identity" and coding not in INFLATABLE):
@@ -352,10 +371,10 @@ def _choose(
         make = partial(BodyObserver, reader)
     elif work not in _TAKES_TOKENS:
         coding = "identity"
-    if work in _TAKES_TOKENS and not (is_stream and is_read):  # such a stream is read piece by piece
+    if work in _TAKES_TOKENS and (make is _see_nothing or not is_read):
         bare, is_generated = make, work is Work.GENERATE
         make = lambda may_keep: cast(  # noqa: E731
-            ResponseObserver, UsageObserver(bare(may_keep), is_generated=is_generated, is_read=is_read)
+            ResponseObserver, UsageObserver(bare(may_keep), is_generated=is_generated)
         )
     if coding == "identity":
         return make

@@ -4,7 +4,6 @@ Items come twice in a stream: in events of their own, and in the response that e
 give an item another id the second time, and clients echo either one, so all ids are kept.
 """
 
-import re
 from typing import Any
 
 import msgspec
@@ -102,9 +101,8 @@ _CALL = ("function_call_arguments",)
 _CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
 _LAST_TEXT_ENDS = tuple(each + end for each in _TEXT_ENDS for end in (b"\n\n", b"\r\n\r\n"))
 
-_DELTA = re.compile(rb'"delta": ?"([^"\\\n]*(?:\\.[^"\\\n]*)*)"')
-_SMALL_BYTES, _TOKEN_BYTES = 256, 8
-"""An event of no more than that brings a token or two; its text is not looked for."""
+_SMALL_BYTES, _TOKEN_BYTES, _FIELDS_BYTES = 256, 8, 48
+"""An event of no more than that brings a token or two; of a larger one, all but its fields' names is text."""
 _PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
 _STORED = msgspec.json.Decoder(_Stored)
@@ -127,10 +125,7 @@ class ResponsesReader:
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
         if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
-            if len(chunk) > _SMALL_BYTES:
-                _count(chunk, sighting)
-            else:
-                sighting.streamed_bytes += _TOKEN_BYTES
+            _count(chunk, sighting)
             return False
         pieces = self._pieces
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
@@ -280,8 +275,8 @@ def _keep(place: int, item: _Item, said: Said) -> None:
 
 
 def _count(event: bytes, sighting: Sighting) -> None:
-    found = _DELTA.search(event) if len(event) > _SMALL_BYTES else None
-    sighting.streamed_bytes += found.end(1) - found.start(1) if found is not None else _TOKEN_BYTES
+    is_large = len(event) > _SMALL_BYTES
+    sighting.streamed_bytes += len(event) - _FIELDS_BYTES if is_large else _TOKEN_BYTES
 
 
 def _read_content(item: _Item, sighting: Sighting) -> None:

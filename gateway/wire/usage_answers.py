@@ -15,7 +15,7 @@ from gateway.wire.body import UNREADABLE
 
 _KEPT_BYTES: Final = 4096
 """Of the beginning, and of the end."""
-_MAX_BYTES: Final = 2**28
+MAX_BYTES: Final = 2**28
 """Of what is inflated for it."""
 _USAGE: Final = re.compile(rb'"(?:usage|billed_units)"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*){0,8}\})')
 METADATA: Final = re.compile(rb"\nmetadata:[^\r\n]*", re.IGNORECASE)
@@ -41,37 +41,24 @@ class _Usage(_Counts):
 _DECODE: Final = msgspec.json.Decoder(_Usage).decode
 
 
-class UsageObserver:
-    """In all but usage it is `inner`."""
+class AnswerEnds:
+    """Of an answer, its beginning and its end."""
 
-    def __init__(
-        self, inner: Any, *, is_generated: bool = False, is_read: bool = False, metadata: bytes = b""
-    ) -> None:
-        """`is_generated`: a model wrote it, and bytes count where nothing else does; `is_read`: `inner` may
-        have counted them; `metadata`: a field of its head."""
-        self._inner, self._metadata = inner, metadata
-        self._is_generated, self._is_read = is_generated, is_read
+    def __init__(self, *, is_generated: bool, metadata: bytes = b"") -> None:
+        """`is_generated`: a model wrote it, and bytes count where nothing else does; `metadata`: a field of
+        its head."""
+        self._is_generated, self._metadata = is_generated, metadata
         self._start = self._end = b""
         self._seen_bytes = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @property
-    def events_left(self) -> int:
-        """Usage is at the end, however little `inner` reads."""
-        return max(0, self._inner.events_left) if self._seen_bytes < _MAX_BYTES else -1
-
-    def feed(self, chunk: bytes) -> bool:
+    def keep(self, chunk: bytes) -> None:
         self._seen_bytes += len(chunk)
         if len(self._start) < _KEPT_BYTES:
             self._start += chunk[: _KEPT_BYTES - len(self._start)]
         self._end = (self._end + chunk[-_KEPT_BYTES:])[-_KEPT_BYTES:]
-        return bool(self._inner.feed(chunk))
 
-    def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        answer: Answer = self._inner.answer(status, is_over=is_over)
-        if status >= 400 or answer.usage.prompt_tokens is not None or (self._is_read and answer.said_bytes):
+    def counted(self, answer: Answer) -> Answer:
+        if answer.status >= 400 or answer.usage.prompt_tokens is not None:
             return answer
         said_bytes = self._seen_bytes if self._is_generated else 0
         return msgspec.structs.replace(answer, usage=self._usage(), said_bytes=said_bytes)
@@ -91,3 +78,26 @@ class UsageObserver:
                 output = output if self._is_generated else output or 0
                 return Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
         return Usage()
+
+
+class UsageObserver(AnswerEnds):
+    """In all but usage it is `inner`."""
+
+    def __init__(self, inner: Any, *, is_generated: bool, metadata: bytes = b"") -> None:
+        super().__init__(is_generated=is_generated, metadata=metadata)
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def events_left(self) -> int:
+        """Usage is at the end, however little `inner` reads."""
+        return max(0, self._inner.events_left) if self._seen_bytes < MAX_BYTES else -1
+
+    def feed(self, chunk: bytes) -> bool:
+        self.keep(chunk)
+        return bool(self._inner.feed(chunk))
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        return self.counted(self._inner.answer(status, is_over=is_over))
