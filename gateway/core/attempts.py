@@ -63,7 +63,10 @@ class Attempts:
 
     def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
         """Goes on counting where the same body failed lately, or refuses it."""
+        if not self._suspects.remembered:
+            return None
         live.unanswered = self._suspects.deaths(live, now=now)
+        live.without += self._suspects.others(live, now=now)
         return refusals.unanswered_again() if live.unanswered >= MOST_DEATHS else None
 
     def _known(self, request: RequestId) -> LiveRequest:
@@ -126,7 +129,8 @@ class Attempts:
         live.step(step)
         assert live.replica is not None
         if answer.is_good and step is Step.FINISH:
-            self._suspects.answered_well(live)
+            if self._suspects.remembered:
+                self._suspects.answered_well(live)
         elif answer.is_fault or step is Step.CUT:
             failure = Failure.BROKEN if step is Step.CUT else Failure.ANSWERED
             self._suspects.failed(live, live.replica, failure, now=now)

@@ -10,7 +10,8 @@ little later, from its health checks: one that failed is checked at once.
 | got no head, or its answer broke off | unless a check found it well since, and it was not down meanwhile |
 | was answered with an error of the replica's own, or its client left | if the replica was down since, or is |
 
-Requests of the same body that one death ended are one failure.
+Requests of the same body that one death ended are one failure. A process that answers with an error because
+it is dying takes a second to go: until then a body that two replicas answered so goes to none but those.
 """
 
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from gateway.domain.words import Word
 MOST_DEATHS = 2
 """Replicas that may have died of a body; then nobody gets it any more."""
 _REMEMBERED_S = 60.0
+_DYING_S = 2.0
 _MOST_REMEMBERED = 4096
 
 
@@ -45,29 +47,39 @@ class _Failed(NamedTuple):
 class Suspects:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._failed: OrderedDict[tuple[TenantId, int], list[_Failed]] = OrderedDict()
+        self.remembered: OrderedDict[tuple[TenantId, int], list[_Failed]] = OrderedDict()
+        """Failures by body. While it is empty, nobody need ask."""
 
     def failed(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
         body = _body_of(live)
         if not body[1]:
             return
-        known = [each for each in self._failed.pop(body, ()) if now - each.failed_s <= _REMEMBERED_S]
+        known = [each for each in self.remembered.pop(body, ()) if now - each.failed_s <= _REMEMBERED_S]
         if not any(each.replica == replica and each.failed_s >= live.submitted_s for each in known):
             known.append(_Failed(replica, now, failure))
-        self._failed[body] = known[-2 * MOST_DEATHS :]
-        if len(self._failed) > _MOST_REMEMBERED:
-            self._failed.popitem(last=False)
+        self.remembered[body] = known[-2 * MOST_DEATHS :]
+        if len(self.remembered) > _MOST_REMEMBERED:
+            self.remembered.popitem(last=False)
 
     def answered_well(self, live: LiveRequest) -> None:
-        if self._failed:
-            self._failed.pop(_body_of(live), None)
+        self.remembered.pop(_body_of(live), None)
 
     def deaths(self, live: LiveRequest, *, now: float) -> int:
         """How many replicas may have died of its body lately."""
-        if not self._failed:
-            return 0
-        known = self._failed.get(_body_of(live), ())
+        known = self.remembered.get(_body_of(live), ())
         return sum(self._may_have_died(each) for each in known if now - each.failed_s <= _REMEMBERED_S)
+
+    def others(self, live: LiveRequest, *, now: float) -> tuple[ReplicaId, ...]:
+        """Replicas that shall not get its body, while those that answered it with errors may die yet."""
+        known = self.remembered.get(_body_of(live), ())
+        dying = {
+            each.replica
+            for each in known
+            if now - each.failed_s <= _DYING_S and each.failure is Failure.ANSWERED
+        }
+        if len(dying) < MOST_DEATHS or not any(each.facts.id in dying for each in self._fleet if each.is_up):
+            return ()
+        return tuple(each.facts.id for each in self._fleet if each.facts.id not in dying)
 
     def _may_have_died(self, failed: _Failed) -> bool:
         state = self._fleet.get(failed.replica)

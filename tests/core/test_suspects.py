@@ -50,6 +50,18 @@ def test_an_answer_that_breaks_off_counts_whatever_the_body_is():
         assert sent(play.later(61.0), "r6", body)
 
 
+def test_while_those_that_answered_with_an_error_may_die_of_it_nobody_else_gets_it():
+    play = Playbook(replicas="a b c d")
+    failed_on = []
+    for request in ("r1", "r2", "r3", "r4", "r5"):
+        failed_on.append(sent(play, request))
+        play >> at_once(request, status=500) << nothing
+    assert len(set(failed_on[:2])) == 2 and set(failed_on[2:]) <= set(failed_on[:2])
+    assert sent(play.later(2.1), "r6") not in failed_on, "they live"
+    play >> at_once("r6", status=500) << nothing
+    assert sent(play, "r7", {"transcript": Transcript(body=8)}) not in failed_on, "another body"
+
+
 def test_a_good_answer_clears_it_and_a_bad_one_does_not():
     ends: list[Any] = [finished("r2"), finished("r2", status=400), left("r2", answer())]
     for end, clears in zip(ends, (True, False, False), strict=True):
