@@ -19,7 +19,7 @@ from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import RequestFacts, Work
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
 from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver
@@ -160,7 +160,8 @@ class Handlers:
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, facts, attempt)
-                client.has_failed = ticket.has_failed
+                # What is stored of an answer that failed is itself answered well.
+                client.has_failed = ticket.has_failed and facts.work is not Work.STATE
 
     async def _serve_websocket(self, client: ClientConnection, request: HttpRequest) -> None:
         judged = self._tunnels.judge(request.head, await self._asking.reading.read(request))

@@ -2,7 +2,8 @@
 engines' own protocols, whole answers that are too large.
 
 These are megabytes of numbers, and engines write their usage at the end, vLLM's reranking at the beginning. A
-few kilobytes of both are kept, and no more. In a JSON text a quote is escaped, so no text says `"usage":`.
+few kilobytes of both are kept, and no more. In a JSON text a quote is escaped, so no text says `"usage":`;
+a document that is an object may, deeper inside.
 """
 
 import re
@@ -18,6 +19,8 @@ _KEPT_BYTES: Final = 4096
 MAX_BYTES: Final = 2**28
 """Of what is inflated for it."""
 _USAGE: Final = re.compile(rb'"(?:usage|billed_units)"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*){0,8}\})')
+_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_DEEPEST: Final = 2
 METADATA: Final = re.compile(rb"\nmetadata:[^\r\n]*", re.IGNORECASE)
 
 
@@ -30,6 +33,7 @@ class _Counts(msgspec.Struct):
     input_tokens: int | None = None
     completion_tokens: int | None = None
     output_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -64,8 +68,10 @@ class AnswerEnds:
         return msgspec.structs.replace(answer, usage=self._usage(), said_bytes=said_bytes)
 
     def _usage(self) -> Usage:
-        found = [*_USAGE.finditer(self._metadata), *_USAGE.finditer(self._end)][::-1]
-        for each in found or _USAGE.finditer(self._start):
+        start, end = self._start, self._end
+        ends = [each for each in _USAGE.finditer(end) if -_depth(end[each.end() :]) <= _DEEPEST]
+        starts = [each for each in _USAGE.finditer(start) if _depth(start[: each.start()]) <= _DEEPEST]
+        for each in (*ends[::-1], *starts, *_USAGE.finditer(self._metadata)):
             try:
                 whole = _DECODE(each[1])
             except UNREADABLE:
@@ -73,11 +79,19 @@ class AnswerEnds:
             read = whole.tokens or whole.billed_units or whole
             prompt = read.input_tokens if read.prompt_tokens is None else read.prompt_tokens
             output = read.output_tokens if read.completion_tokens is None else read.completion_tokens
+            if prompt is None and read.total_tokens is not None:
+                prompt = read.total_tokens - (output or 0)
             cached = read.prompt_tokens_details.cached_tokens if read.prompt_tokens_details else None
             if prompt is not None and prompt >= 0:
                 output = output if self._is_generated else output or 0
                 return Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
         return Usage()
+
+
+def _depth(text: bytes) -> int:
+    """Objects that are open at its end."""
+    bare = _TEXT.sub(b"", text)
+    return bare.count(b"{") - bare.count(b"}")
 
 
 class UsageObserver(AnswerEnds):

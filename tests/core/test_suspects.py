@@ -145,4 +145,4 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     play = Playbook(replicas="a b c d e f")
     for number in (1, 2, 3, 1, 2, 3):
         breaks_off(play, f"r{len(play.records)}", {"body": number})
-    assert len(play.brain._attempts._suspects._failed) == 2
+    assert len(play.brain._attempts._suspects.remembered) == 2

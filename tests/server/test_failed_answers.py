@@ -16,6 +16,7 @@ from tests.server.bench import (
     answer,
     chunk,
     eventually,
+    get,
     post,
     sends,
 )
@@ -100,6 +101,15 @@ async def test_a_replica_that_fails_inside_good_answers_is_ejected(start, asked,
     if asked != TOKENIZE:  # which runs on no GPU
         assert f'turnpike_attempts_total{{code="200",outcome="{failure}",replica="default-0"}} 3.0' in told
     assert 'code="200",endpoint="' in told and 'status_class="5xx"} 3.0' in told
+
+
+async def test_the_answer_to_a_question_after_a_failed_one_is_a_good_one(start):
+    bench = await start()
+    bench.backend.script = sends(answer(json.dumps(RESPONSE).encode()))
+    for _ in range(8):
+        assert (await bench.ask(get(b"/v1/responses/resp_1"))).status == 200
+    told = await metrics_of(bench)
+    assert 'status_class="2xx"} 8.0' in told and 'status_class="5xx"' not in told
 
 
 CLIENTS_FAULT = {"error": {"message": "too long", "type": "BadRequestError", "code": 400}}

@@ -1,5 +1,8 @@
 """What is up, what only answers, and what is said of it."""
 
+import asyncio
+import socket
+
 import pytest
 
 from gateway.config.upstream import UpstreamConfig
@@ -87,5 +90,23 @@ async def test_an_address_with_a_zone_is_asked_like_any_other():
     try:
         assert await first_word(f"http://[::1%251]:{server.port}/p") == "up"
         assert {each.get(b"host") for each in server.checks} == {b"[::1]:%d" % server.port}
+    finally:
+        await server.close()
+
+
+async def test_a_name_that_cannot_be_looked_up_is_a_cause_from_the_first_check_on(monkeypatch):
+    async def fails(*_args, **_fields):
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", fails)
+    assert "Temporary failure in name resolution" in await first_word("http://engine.invalid:8000")
+
+
+async def test_a_cause_is_free_of_the_url():
+    server = Server({}, b"HTTP/1.1 nonsense\r\n\r\n")
+    await server.open()
+    try:
+        found = await first_word(f"http://127.0.0.1:{server.port}/secret")
+        assert found and not any(each in found for each in ("secret", "127.0.0.1"))
     finally:
         await server.close()

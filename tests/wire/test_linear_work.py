@@ -30,6 +30,7 @@ BOUNDED = {
     "gateway.wire.agent_skeleton._TEXT": "3,000 bytes of a part (_HEAD)",
     "gateway.wire.manner._SKIPPED": "4,096 characters (_MAX_SKIPPED), from their beginning alone",
     "gateway.wire.manner._VALUE": "200 characters (_NEAR), from their beginning alone",
+    "gateway.wire.usage_answers._TEXT": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
     "gateway.wire.usage_answers._USAGE": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
 }
 """Expressions whose structure does not prove it, and how much they ever see."""

@@ -15,12 +15,17 @@ from gateway.wire.observer import observe
 NUMBERS = [{"index": 0, "embedding": [0.015625] * 300_000}]
 DETAILS: dict[str, Any] = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens": 0}
 FORGED = [{"document": {"text": '"usage": {"prompt_tokens": 1}, \\" "usage":{"prompt_tokens":2}'}}] * 200
+ECHOED: Any = [{"index": 0, "document": {"usage": {"prompt_tokens": 1}, "text": "}}}"}}] * 200
 ANSWERS: list[Any] = [
     ({"data": NUMBERS, "usage": {"prompt_tokens": 9, "total_tokens": 9} | DETAILS}, 9, 4, 0),
     ({"id": "r", "usage": {"prompt_tokens": 7, "total_tokens": 7}, "results": FORGED}, 7, None, 0),
     ({"results": FORGED, "usage": {"prompt_tokens": 6}}, 6, None, 0),
     ({"embeddings": {}, "meta": {"billed_units": {"input_tokens": 5}}}, 5, None, 0),
     ({"usage": {"input_tokens": 3, "output_tokens": 2}, "answers": []}, 3, None, 2),
+    ({"usage": {"total_tokens": 8}, "results": FORGED}, 8, None, 0),
+    ({"usage": {"total_tokens": 8}, "results": ECHOED}, 8, None, 0),
+    ({"results": ECHOED, "usage": {"total_tokens": 8}}, 8, None, 0),
+    ({"results": ECHOED}, None, None, None),
     ({"usage": {"prompt_tokens": "many"}}, None, None, None),
     ({"data": NUMBERS, "usage": None}, None, None, None),
     ({"usage": {"prompt_tokens": -5}}, None, None, None),
