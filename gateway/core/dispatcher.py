@@ -10,6 +10,7 @@ leg, is told; the pool in which one becomes free is among the `pools_with_room`.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from gateway.admission.session_admission import SessionAdmission
 from gateway.core.commands import Command, Dispatch
@@ -29,6 +30,7 @@ from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.routing.ranks import Ranks
 
+_EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
 CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 """Work that costs an engine next to nothing and so never waits for a place."""
 
@@ -172,12 +174,13 @@ class Dispatcher:
         self.pools_with_room[live.pool] = None
         if live.handed_over:
             self._legs.left_replica(live)
+        is_clients_fault = answer is not None and not (answer.is_good or answer.is_fault)
         self._fleet.health.ended(
             live.request,
             replica,
             failed=_is_fault(live, outcome, answer) if blames_replica else None,
             output_tokens=answer.usage.output_tokens if answer is not None else None,
-            is_proof=live.facts.work not in CAPACITY_FREE_WORK and answer is not None and answer.is_good,
+            effort=0 if is_clients_fault else _EFFORT.get(live.facts.work, 0),
             now=now,
         )
         is_whole = outcome == "finished" and answer is not None and answer.is_good

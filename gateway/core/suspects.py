@@ -85,7 +85,7 @@ class Suspects:
         state = self._fleet.get(failed.replica)
         was_up = state is not None and state.is_up and state.up_s <= failed.failed_s
         if failed.failure in (Failure.ANSWERED, Failure.LEFT):
-            return not was_up
+            return state is not None and not was_up  # one that was removed need not have died
         is_well = was_up and state is not None and state.checked_s > failed.failed_s
         return failed.failure is Failure.TIMED_OUT or not is_well
 

@@ -81,6 +81,7 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     state: BreakerState = BreakerState.UP
     since_s: float
     failures: int = 0
+    failed_effort: int = 0
     slow: dict[Phase, int] = msgspec.field(default_factory=dict)
     """Turns in a row that were too slow, by what of them was."""
     ahead_s: float = 0.0
@@ -95,4 +96,4 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
         if after is None:
             raise ValueError(f"a replica that is {self.state.value} is never {event.value}")
         self.state, self.since_s, self.trial = after, now, None
-        self.failures, self.slow = 0, {}
+        self.failures, self.failed_effort, self.slow = 0, 0, {}

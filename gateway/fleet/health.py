@@ -212,12 +212,12 @@ class FleetHealth:
         *,
         failed: bool | None,
         output_tokens: int | None = None,
-        is_proof: bool = True,
+        effort: int = 1,
         now: float,
     ) -> None:
         """`failed`: it was the replica's fault; None if the turn says nothing about that. `output_tokens`: of
-        its answer, if that was told. `is_proof`: it shows that the replica can do what it failed to do, which
-        counting tokens, or an error of the client's, does not."""
+        its answer, if that was told. `effort`: what it asks of a replica. What succeeds excuses no failure of
+        what asks more; 0, as of counting tokens or of an error of the client's, excuses none."""
         if (awaited := self._awaited.pop(request, None)) is not None:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
@@ -229,10 +229,12 @@ class FleetHealth:
             return
         if failed:
             breaker.failures += 1
+            breaker.failed_effort = max(breaker.failed_effort, effort)
             if breaker.state is BreakerState.TRIED or breaker.failures >= self._config.failures_until_out:
                 self._eject(replica, breaker, "fails", now=now)
-        elif failed is not None and is_proof:
-            breaker.failures = 0
+        elif failed is not None and effort:
+            if effort >= breaker.failed_effort:
+                breaker.failures = breaker.failed_effort = 0
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
         if breaker.trial == request:

@@ -11,6 +11,7 @@ both: the session is stopped, the key revoked, the drain over; one does not read
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -33,8 +34,9 @@ from gateway.upstream.errors import AnswerCut
 from gateway.upstream.moments import Moment
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import classify
-from gateway.wire.headers import get_header
+from gateway.wire.headers import RawHeaders, get_header
 
+_NO_NAME: Final = re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:.]+\]|localhost)(?::\d+)?")
 _SWITCHED: Final = Answer(status=101)
 _UPGRADE: Final = b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
 
@@ -134,7 +136,7 @@ class Tunnels:
         refusal, without = None, tuple[ReplicaId, ...]()
         if head.visitor.endpoint.protocol is Protocol.MCP:
             refusal = "Tool servers are reached by HTTP alone."
-        elif not self._asking.are_keys_required and get_header(head.headers, b"origin") is not None:
+        elif not self._asking.are_keys_required and _may_be_a_page(head.headers):
             # Any page in a browser may open one wherever its reader may, and read what comes.
             refusal = "Pages in browsers may not open WebSockets where no key is required."
         elif classify("POST", head.visitor.path).name == "/v1/responses":
@@ -190,3 +192,11 @@ class Tunnels:
             client.abort()
         elif now - tunnel.at_replica.stalled_s > config.upstream.stall_timeout_s:
             tunnel.over.fail(AnswerCut("the replica stopped reading"))
+
+
+def _may_be_a_page(headers: RawHeaders) -> bool:
+    """Of another origin. Some libraries state that of the address they connect to; names lead anywhere."""
+    origin, host = get_header(headers, b"origin"), get_header(headers, b"host")
+    return origin is not None and not (
+        host is not None and _NO_NAME.fullmatch(host) and origin.partition("://")[2] == host
+    )

@@ -67,6 +67,8 @@ _WANTED_HEADERS = IDENTITY_HEADERS | {
 TRANSCRIPTS = TranscriptReader()
 """One for the process: sessions of the same agent share their first messages."""
 
+_NO_CODINGS = frozenset(("", "identity", "none", "utf-8", "utf8"))
+"""Some clients name the character set here; a body is plain all the same."""
 _NO_CONVERSATION = (Transcript(), NO_ECHOES)
 _MAX_STATE_IDS = 64
 _REFERENCE_TYPE = b"item_reference"
@@ -100,7 +102,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     if selected.pop("content-encoding", None) is not None:  # as one list, in however many fields
         codings = [value.decode("latin-1") for name, value in headers if name.lower() == b"content-encoding"]
         stated = [each.strip().lower() for each in ",".join(codings).split(",")]
-        coding = ", ".join(each for each in stated if each not in ("", "identity"))
+        coding = ", ".join(each for each in stated if each not in _NO_CODINGS)
     software, attempt = selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), "")
     service_class = selected.pop(CLASS_HEADER.decode(), None)
     deadline = selected.pop(DEADLINE_HEADER.decode(), None)

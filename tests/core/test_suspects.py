@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gateway.core import events as ev
 from gateway.core import suspects
 from gateway.core.commands import Dispatch
 from gateway.domain.decision import RefusalReason
@@ -127,6 +128,14 @@ def test_one_that_answers_nothing_in_time_may_be_dead_whatever_its_checks_say():
         play.take()
         _ = play.later(0.1) >> up(replica)
     play >> arrived("r3", **PROMPT) << refuse("r3", POISON)
+
+
+def test_a_replica_that_leaves_the_fleet_has_not_died():
+    play = Playbook(replicas="a b c d")
+    for request in ("r1", "r2"):
+        replica = sent(play, request)
+        _ = play >> at_once(request, status=500) >> ev.ReplicaLeft(replica)
+    assert sent(play.later(2.1), "r3")
 
 
 def test_an_error_counts_if_the_replica_goes_down():

@@ -74,7 +74,7 @@ def test_what_shows_nothing_of_what_failed_does_not_excuse_it():
     fleet = Fleet()
     for _ in range(3):
         fleet.fail("a")
-        fleet.health.ended(fleet.send("a"), A, failed=False, is_proof=False, now=0.0)
+        fleet.health.ended(fleet.send("a"), A, failed=False, effort=0, now=0.0)
     assert fleet.is_("a", BreakerState.EJECTED)
 
 

@@ -103,6 +103,22 @@ async def test_a_replica_that_fails_inside_good_answers_is_ejected(start, asked,
     assert 'code="200",endpoint="' in told and 'status_class="5xx"} 3.0' in told
 
 
+async def test_embeddings_that_succeed_do_not_excuse_chats_that_fail(start):
+    bench = await start(replicas=2)
+
+    async def only_embeds(exchange):
+        is_chat = b"/chat/" in exchange.request.first_line
+        await exchange.send(answer(b"{}", status=b"500 X") if is_chat else GOOD[EMBED])
+
+    bench.backends[0].script = only_embeds
+    bench.backends[1].script = sends(answer())
+    for _ in range(8):
+        await bench.ask(post())
+        await bench.ask(EMBED)
+    seen = [each.first_line for each in bench.backends[0].seen]
+    assert sum(b"/chat/" in each for each in seen) == 3
+
+
 async def test_the_answer_to_a_question_after_a_failed_one_is_a_good_one(start):
     bench = await start()
     bench.backend.script = sends(answer(json.dumps(RESPONSE).encode()))

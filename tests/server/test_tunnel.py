@@ -311,6 +311,22 @@ async def test_a_page_in_a_browser_gets_none_where_no_key_is_required(start):
     assert not bench.backend.seen
 
 
+async def test_a_library_that_states_the_address_it_connects_to_is_no_page(start):
+    bench = await start()
+    bench.backend.script = agrees(echo)
+    for origin, host in (
+        (b"https://gw", b"gw"),  # a name that may lead here today
+        (b"http://127.0.0.1:8080", b"127.0.0.1:9000"),
+        (b"null", b"127.0.0.1:8080"),
+        (b"http://127.0.0.1.evil.example", b"127.0.0.1.evil.example"),
+    ):
+        page = handshake(headers=b"Origin: %b\r\n" % origin).replace(b"Host: gw", b"Host: %b" % host)
+        assert (await bench.ask(page)).status == 426, origin
+    for host in (b"127.0.0.1:8080", b"[::1]:8080", b"localhost"):
+        ours = handshake(headers=b"Origin: http://%b\r\n" % host).replace(b"Host: gw", b"Host: %b" % host)
+        await open_tunnel(bench, ours)
+
+
 async def test_a_tool_server_gets_none(start):
     bench = await start(mcp=[{"name": "tools", "url": "http://127.0.0.1:9/mcp"}])
     response = await bench.ask(handshake(b"/mcp/tools"))

@@ -237,7 +237,7 @@ CLAIMS = [
       CLAIMING % EXAMPLES[4], CLAIMING % b',"extra_body":{"cache_salt":"x"}', CLAIM + b" " * 2**20,
       CLAIMING % (b',"a":[%s]' % b",".join([b"{}"] * 2**21)), CLAIMING % b',"vllm_xargs":7')),
     *((CLAIM, coding, 415) for coding in (b"br", b"gzip, gzip", b"identity, br", b"\xff", b"a" * 200)),
-    (CLAIM, b"identity", 200), (CLAIM, b"gzip", 400), (CLAIM, b"identity, zstd", 400),
+    (CLAIM, b"identity", 200), (CLAIM, b"UTF-8", 200), (CLAIM, b"gzip", 400), (CLAIM, b"identity, zstd", 400),
     (PACKED[:-9], b"gzip", 400), (gzip.compress(CLAIM), b"identity, gzip", 200),
     (gzip.compress(CLAIM), b"\r\nContent-Encoding: gzip", 200), (CLAIM, b"\r\nContent-Encoding: br", 415),
     *((claim, b"", 400) for claim in (b"\xef\xbb\xbf" * 2 + CLAIM, b"\xef\xbb\xbf" * 3 + CLAIM, CLAIM + b"\0",
