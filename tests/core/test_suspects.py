@@ -134,7 +134,7 @@ def test_a_replica_that_leaves_the_fleet_has_not_died():
     play = Playbook(replicas="a b c d")
     for request in ("r1", "r2"):
         replica = sent(play, request)
-        _ = play >> at_once(request, status=500) >> ev.ReplicaLeft(replica)
+        _ = play >> at_once(request, status=500) >> ev.ReplicaLeft(replica, "removed")
     assert sent(play.later(2.1), "r3")
 
 
