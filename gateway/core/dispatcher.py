@@ -174,7 +174,8 @@ class Dispatcher:
         self.pools_with_room[live.pool] = None
         if live.handed_over:
             self._legs.left_replica(live)
-        is_clients_fault = answer is not None and not (answer.is_good or answer.is_fault)
+        is_good = answer is not None and answer.is_good
+        is_clients_fault = answer is not None and not is_good and not answer.is_fault
         self._fleet.health.ended(
             live.request,
             replica,
@@ -183,10 +184,10 @@ class Dispatcher:
             effort=0 if is_clients_fault else _EFFORT.get(live.facts.work, 0),
             now=now,
         )
-        is_whole = outcome == "finished" and answer is not None and answer.is_good
+        is_whole = outcome == "finished" and is_good
         counted = self._forecasts.ended(live, replica, answer, is_whole=is_whole, now=now)
         live.alone = None
-        if counted is not None and counted.is_good:
+        if counted is not None and is_good:
             live.alone = self._forecasts.alone(live, replica, counted.usage)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
         return counted

@@ -193,7 +193,7 @@ class FleetHealth:
 
     def first_token(self, request: RequestId, replica: ReplicaId, *, now: float) -> None:
         awaited = self._awaited.get(request)
-        if self.newcomers:
+        if self.newcomers.awaited:
             self._compare(request, replica, awaited, now=now)
         if awaited is None:
             return
@@ -222,7 +222,7 @@ class FleetHealth:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
                 self._end_came(request, awaited, output_tokens, now=now)
-        if self.newcomers and self.newcomers.ended(request, replica) is None and failed is not None:
+        if self.newcomers.awaited and self.newcomers.ended(request, replica) is None and failed is not None:
             self.newcomers.alive(replica, now=now)
         breaker = self._breakers.get(replica)
         if breaker is None:

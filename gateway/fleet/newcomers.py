@@ -37,28 +37,26 @@ class Newcomers:
     def __init__(self, several: int) -> None:
         """`several`: turns in a row."""
         self._several = several
-        self._awaited: dict[ReplicaId, dict[RequestId, _Awaited]] = {}
+        self.awaited: dict[ReplicaId, dict[RequestId, _Awaited]] = {}
+        """While it is empty, nobody need be told of ends and beginnings."""
         self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float]]] = {}
         """Of turns that began lately: where, when they were sent, and how they fared."""
 
-    def __bool__(self) -> bool:
-        return bool(self._awaited)
-
     def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> None:
-        self._awaited.setdefault(replica, {})[request] = _Awaited(now, max(work_s, _SHORT_S))
+        self.awaited.setdefault(replica, {})[request] = _Awaited(now, max(work_s, _SHORT_S))
 
     def ended(self, request: RequestId, replica: ReplicaId) -> tuple[float, float] | None:
-        turns = self._awaited.get(replica, {})
+        turns = self.awaited.get(replica, {})
         if (turn := turns.pop(request, None)) is None:
             return None
         if not turns:
-            del self._awaited[replica]
+            del self.awaited[replica]
         return turn.sent_s, turn.work_s + sum(
             each.work_s for each in turns.values() if each.sent_s <= turn.sent_s
         )
 
     def alive(self, replica: ReplicaId, *, now: float) -> None:
-        for turn in self._awaited.get(replica, {}).values():
+        for turn in self.awaited.get(replica, {}).values():
             turn.sent_s = now
 
     def began(self, replica: ReplicaId, pool: PoolId, sent_s: float, work_s: float, *, now: float) -> None:
@@ -68,7 +66,7 @@ class Newcomers:
     def wedged(self, pool: PoolId, peers: Collection[ReplicaId], *, now: float) -> Iterator[ReplicaId]:
         """Of the pool's replicas, `peers`; each once, until more is sent there."""
         paces = self._paces.get(pool, ())
-        for replica, turns in [each for each in self._awaited.items() if each[0] in peers]:
+        for replica, turns in [each for each in self.awaited.items() if each[0] in peers]:
             oldest_s = min(turn.sent_s for turn in turns.values())
             others = [pace for name, sent_s, pace in paces if name != replica and sent_s >= oldest_s]
             if len(turns) < self._several or len(others) < self._several:
@@ -78,13 +76,13 @@ class Newcomers:
                 ahead_s += turn.work_s
                 late += now - turn.sent_s >= max(_LEAST_S, _FAR * max(others) * ahead_s)
             if late >= self._several:
-                del self._awaited[replica]
+                del self.awaited[replica]
                 yield replica
 
     def stalled(self, lost_s: float) -> None:
-        for turns in self._awaited.values():
+        for turns in self.awaited.values():
             for turn in turns.values():
                 turn.sent_s += lost_s
 
     def forget(self, replica: ReplicaId) -> None:
-        self._awaited.pop(replica, None)
+        self.awaited.pop(replica, None)

@@ -25,9 +25,10 @@ def refusal_of(
     must_be_known = is_turn or is_ours or not may_move_kv
     is_unknown = coding or (not facts.is_readable and (is_ours or (facts.is_hidden and is_turn)))
     # Where no salt can be put, an engine might take the client's: one that passes over the coding, say.
-    is_salted = is_salted and bool(request.body) and facts.work in GPU_WORK
-    is_form = is_form_alone(request) and request.body.startswith(b"--")
-    lacks_salt = is_salted and (bool(coding) or not (is_form or is_object(request.body)))
+    lacks_salt = False
+    if is_salted and request.body and facts.work in GPU_WORK:
+        is_form = is_form_alone(request) and request.body.startswith(b"--")
+        lacks_salt = bool(coding) or not (is_form or is_object(request.body))
     if lacks_salt or (are_keys_required and must_be_known and is_unknown):
         return refusals.unread(coding, facts, is_known=coding in INFLATABLE, swells=request.swells)
     return None

@@ -216,8 +216,8 @@ def truth_of(raw: Raw) -> bool | None:
 
 
 def is_true(raw: Raw) -> bool:
-    return truth_of(raw) is True
+    return raw is not ABSENT and truth_of(raw) is True
 
 
 def is_false(raw: Raw) -> bool:
-    return truth_of(raw) is False
+    return raw is not ABSENT and truth_of(raw) is False
