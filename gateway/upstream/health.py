@@ -5,7 +5,7 @@ Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; w
 want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
 have for it, is wrong. *Nothing* is a redirect, 404 or 410, and 401 or 403 to our key; of `/health` and
 `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else (405, mostly), or
-OPTIONS 2xx. The table is in `docs/reference/faults.md`.
+OPTIONS 2xx, or 405 where a path that nobody has gives something else. The table is in `docs/reference/faults.md`.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ _NOTHING: Final = _REDIRECTS | {404, 410}
 """Statuses of paths at which nothing is."""
 _REFUSED: Final = frozenset((401, 403))
 NO_ENGINE: Final = "something answers, but not as an engine"
+_NOWHERE: Final = "/v1/no-such-path"
 _SERVED: Final = tuple(
     "/v1/chat/completions /v1/completions /v1/responses /v1/messages /v1/embeddings /v1/rerank /v1/score "
     "/v1/audio/transcriptions /v1/audio/speech /v1/images/generations /rerank /score /invocations /generate "
@@ -220,7 +221,8 @@ class HealthChecks:
         for path in _SERVED:
             if (await self._get(replica, path))[0] not in nothing:
                 return
-            if (await self._get(replica, path, "OPTIONS"))[0] < 300:  # some say 404 to other GETs
+            options = (await self._get(replica, path, "OPTIONS"))[0]  # some say 404 to other GETs
+            if options < 300 or (options == 405 != (await self._get(replica, _NOWHERE, "OPTIONS"))[0]):
                 return
         if {health, models} & refused:
             do = "is the API key that the gateway has for it the right one?"

@@ -8,6 +8,7 @@ import pytest
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.upstream.examine import _checked
+from gateway.upstream.health import _NOWHERE, _SERVED
 from gateway.upstream.replica import Address, Replica
 from tests.server.bench import Backend, Message, answer, listing
 
@@ -57,6 +58,10 @@ SERVERS: dict[str, tuple[dict[str, bytes], int, str | None, str]] = {
     "/health alone": ({"/health": answer(b"")}, 404, None, "up"),
     "no check's path, by FastAPI": ({CHAT: status(405)}, 404, None, "up"),
     "no check's path, by Express": ({f"OPTIONS {CHAT}": answer(b"POST")}, 404, None, "up"),
+    "no check's path, by a router": ({f"OPTIONS {CHAT}": status(405)}, 404, None, "up"),
+    "405 to whatever it is asked by OPTIONS": (
+        {f"OPTIONS {each}": status(405) for each in (*_SERVED, _NOWHERE)}, 404, None, "404 at /health",
+    ),
     "embeddings alone": ({"/v1/embeddings": status(405)}, 404, None, "up"),
     "rerankings alone": ({"/v1/rerank": status(405)}, 404, None, "up"),
     "its own API alone": ({"/generate": status(405)}, 404, None, "up"),
