@@ -5,7 +5,7 @@ Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; w
 want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
 have for it, is wrong. *Nothing* is a redirect, 404 or 410, and 401 or 403 to our key; of `/health` and
 `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else (405, mostly), or
-OPTIONS 2xx, or 405 where a path that nobody has gives something else. The table is in `docs/reference/faults.md`.
+OPTIONS 2xx, or 405 where a path that nobody has gives something else. Table: `docs/reference/faults.md`.
 """
 
 import asyncio
