@@ -10,6 +10,7 @@ never there keeps its belief, times what is wrong about the belief as a whole.
 
 import math
 from collections.abc import Sequence
+from operator import mul
 from typing import Final
 
 MEMORY: Final = 100
@@ -65,7 +66,7 @@ class DecayingFit:
 
     def predict(self, features: Sequence[float]) -> float:
         """As usual; times `pace`, as just now."""
-        return sum(c * x for c, x in zip(self.coefficients, features, strict=True))
+        return sum(map(mul, self.coefficients, features))
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         predicted = max(self.predict(features), _TINY)
@@ -79,7 +80,8 @@ class DecayingFit:
         for i, row in enumerate(self._products):
             scaled = weight * x[i]
             self._targets[i] = keep * self._targets[i] + scaled * y
-            row[:] = [keep * old + scaled * other for old, other in zip(row, x, strict=True)]
+            for j, other in enumerate(x):
+                row[j] = keep * row[j] + scaled * other
         self.observations += 1
         self._solve()
 
@@ -122,13 +124,11 @@ class DecayingFit:
                 if own <= _TINY:
                     theta[i] = centre
                     continue
-                rest = self._targets[i] - sum(map(float.__mul__, row, theta)) + own * theta[i]
+                rest = self._targets[i] - sum(map(mul, row, theta)) + own * theta[i]
                 theta[i] = max(0.0, (rest + BELIEF * own * centre) / (own * (1 + BELIEF)))
 
     def _scale(self) -> float:
-        told = sum(b * t for b, t in zip(self._belief, self._targets, strict=True))
-        believed = sum(
-            b * sum(map(float.__mul__, row, self._belief))
-            for b, row in zip(self._belief, self._products, strict=True)
-        )
+        told = sum(map(mul, self._belief, self._targets))
+        expected = [sum(map(mul, row, self._belief)) for row in self._products]
+        believed = sum(map(mul, self._belief, expected))
         return (told + self._trust) / (believed + self._trust) if believed > _TINY else 1.0
