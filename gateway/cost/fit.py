@@ -66,7 +66,8 @@ class DecayingFit:
 
     def predict(self, features: Sequence[float]) -> float:
         """As usual; times `pace`, as just now."""
-        return sum(map(mul, self.coefficients, features))
+        total: float = sum(map(mul, self.coefficients, features))
+        return total
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         predicted = max(self.predict(features), _TINY)
