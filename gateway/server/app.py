@@ -13,7 +13,7 @@ from gateway import __version__
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.config.changes import set_by_hand
-from gateway.config.server import split_listen
+from gateway.config.server import is_loopback, split_listen
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId
@@ -28,7 +28,13 @@ from gateway.server.hosts import Hosts
 from gateway.server.jwt_tokens import JwtTokens
 from gateway.server.leaving import Leaving
 from gateway.server.listener import Listener
-from gateway.server.listening import listening_on, listening_sockets
+from gateway.server.listening import (
+    agents_url,
+    binding,
+    dashboard_url,
+    listening_on,
+    listening_sockets,
+)
 from gateway.server.mcp_servers import McpServer, open_servers
 from gateway.server.observation import Observation, hosts_of
 from gateway.server.outbound import Outbound
@@ -141,6 +147,9 @@ class Gateway:
             recorder=self._recorder,
             send_hint=self._send_hint if self._config.hints.turnpike else None,
         )
+        server = self._config.server
+        is_own = not (self._config.tenants or server.trusted_proxies) and is_loopback(server.listen)
+        driver.tells_causes = is_own
         observation.on_tick = driver.tick
         return observation, driver
 
@@ -212,7 +221,8 @@ class Gateway:
         # Bodies that swell are read by who bounds them.
         self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
         await self._control.setup()
-        await web.TCPSite(self._control, *split_listen(server.control)).start()
+        with binding("server.control (--control)", server.control):
+            await web.TCPSite(self._control, *split_listen(server.control)).start()
         self.control_port = self._control.addresses[0][1]
         if (tokens := self._tenants.tokens) is not None and tokens.is_kept_by_url:
             await tokens.fetch()
@@ -222,7 +232,8 @@ class Gateway:
         if self._picker is not None:
             await self._picker.start()
         else:
-            sockets = await listening_sockets(*split_listen(server.listen), reuse_port=server.reuse_port)
+            with binding("server.listen (--listen)", server.listen):
+                sockets = await listening_sockets(*split_listen(server.listen), reuse_port=server.reuse_port)
             await self.listener.open(sockets, self._tls)
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
@@ -314,6 +325,10 @@ class Gateway:
             port = self.listener.port if self._picker is None else self.picker_port
             told = listening_on(self._config, port, self.control_port, self._picker is not None)
             log_event(logging.INFO, "listening", told, port=port, control_port=self.control_port)
+            if self._picker is None:
+                self.observation.views.listens_at = agents_url(self._config.server, port)
+            at = dashboard_url(self._config.server.control, self.control_port)
+            log_event(logging.INFO, "dashboard", f"the dashboard is at {at}", url=at)
             settings = set_by_hand(self._config)
             told = "; ".join(f"{key} = {value}" for key, value in settings.items())
             told = f"version {__version__}, with these settings: {told}"

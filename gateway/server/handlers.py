@@ -7,6 +7,7 @@ it is left.
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
@@ -28,7 +29,7 @@ from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held
 from gateway.server.prefill_ahead.kept import Kept
 from gateway.server.receipts import receipts
-from gateway.server.relay import Relay, Write, framing_of, pass_whole
+from gateway.server.relay import Relay, Write, answer_of, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
@@ -40,6 +41,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
+from gateway.wire.endpoints import classify, meant
 from gateway.wire.handshake import key_of
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from gateway.wire.said import Said
@@ -47,6 +49,10 @@ from gateway.wire.said import Said
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
+_NO_SUCH_PATH = re.compile(
+    rb'\s*|[^{]*|[^}]*"(?:detail|message|error)": ?"(?:\w+ )?not found\.?".*', re.I | re.S
+).fullmatch
+"""Of the body of a 404: what servers say of paths, and not of models or stored things."""
 _ERROR_WITHIN_S = 5.0
 """From the head of an error to its end, where it has to be read before it is passed on."""
 _OVERHEAD_OF_ONE_IN = 15
@@ -158,7 +164,7 @@ class Handlers:
             ticket.began_s = began_s
             ticket.on_cancel = client.refuse_instead
             attempt = await self._reach(ticket, client, request, facts)
-            if attempt is not None:
+            if attempt is not None and not self._is_misnamed(ticket, client, request, attempt):
                 await self._answer(ticket, client, request, facts, attempt)
                 # What is stored of an answer that failed is itself answered well.
                 client.has_failed = ticket.has_failed and facts.work is not Work.STATE
@@ -271,6 +277,21 @@ class Handlers:
         if ticket.has_failed or not is_reusable:
             self._health.check_now(replica.id)
 
+    def _is_misnamed(
+        self, ticket: Ticket, client: ClientConnection, request: HttpRequest, attempt: _Attempt
+    ) -> bool:
+        """Whether the replica has no such path, and the client was told which one it meant."""
+        head, path = attempt.upstream.head, _meant_instead(attempt.upstream, request.head)
+        if head is None or path is None:
+            return False
+        if not _NO_SUCH_PATH(b"".join(attempt.upstream.take_whole() or ())):
+            return False
+        protocol = classify(request.head.method, path).protocol
+        client.refuse(protocol, refusals.unknown_path(request.head.visitor.path, path), attempt.told)
+        ticket.answered_at_once(answer_of(SilentObserver(), head, is_over=True), has_first_token=False)
+        attempt.replica.release(attempt.upstream, reuse=True)
+        return True
+
     def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
         """None if the client cannot be told anything meanwhile."""
         return Held(client, request, facts, config=self._holding) if facts.takes_keep_alives else None
@@ -310,10 +331,12 @@ class Handlers:
                 ticket.fetch = None
                 replica.release(upstream, reuse=False)
                 upstream = await exchange(chunks_with(priority=priority))
+            if _meant_instead(upstream, head) is not None:
+                await self._read_error(replica, upstream)
             if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
                 return upstream
             # A vLLM may refuse a priority where it runs without that policy; 0.30 to 0.32 ignore it.
-            if not await self._blames_priority(replica, upstream):
+            if b"priority" not in (await self._read_error(replica, upstream)).lower():
                 return upstream
             replica.release(upstream, reuse=False)
             upstream = await exchange(chunks_with(priority=None))
@@ -336,11 +359,11 @@ class Handlers:
             ticket.attempt_failed(error)
         return None
 
-    async def _blames_priority(self, replica: Replica, upstream: UpstreamConnection) -> bool:
-        """Whether an error speaks of it. Its body is there to be passed on then."""
+    async def _read_error(self, replica: Replica, upstream: UpstreamConnection) -> bytes:
+        """The body of an error. It is there to be passed on then."""
         timer = asyncio.get_running_loop().call_later(_ERROR_WITHIN_S, upstream.give_up_on_rest)
         try:
-            return b"priority" in (await read_whole(upstream)).lower()
+            return await read_whole(upstream)
         except BaseException:
             replica.release(upstream, reuse=False)
             raise
@@ -353,6 +376,12 @@ class Handlers:
             return await relay.run()
         finally:
             del self._relays[relay]
+
+
+def _meant_instead(upstream: UpstreamConnection, head: RequestHead) -> str | None:
+    """The path that was meant, where the replica has none such."""
+    is_missing = upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
+    return meant(head.method, head.visitor.path) if is_missing else None
 
 
 def _uncompressed(request: HttpRequest) -> HttpRequest:

@@ -60,6 +60,15 @@ async def test_a_file_is_written_for_what_is_there_and_never_over_another(backen
     assert status == 1 and "stays as it is" in err and path.read_text() == written
 
 
+async def test_a_server_that_is_not_there_is_warned_of(backends, capsys, tmp_path):
+    path = tmp_path / "turnpike.toml"
+    urls = (backends[0].url, "http://127.0.0.1:9")
+    given = [part for url in urls for part in ("--backend", url)]
+    status, out, err = await turnpike(capsys, "init", "--output", str(path), *given)
+    assert status == 1 and path.exists() and "next:" not in out
+    assert "warning: http://127.0.0.1:9: not usable yet" in err and backends[0].url not in err
+
+
 async def test_without_addresses_the_usual_ones_are_looked_at(backends, capsys, tmp_path, monkeypatch):
     path = tmp_path / "turnpike.toml"
     monkeypatch.setattr(starter, "_PLACES", ("http://127.0.0.1:9", backends[0].url))

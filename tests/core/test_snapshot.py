@@ -19,5 +19,8 @@ def test_it_counts_and_shows_each_phase():
     }
     assert [view.state for view in seen.sessions] == ["waiting", "generating", "idle", "tool"]
     assert seen.sessions[-1].open_tools == ("bash",) and seen.sessions[0].service_class == "reactive"
+    assert [view.is_active for view in seen.sessions] == [True, True, False, True]
+    later = take_snapshot(play.brain, now=play.now + 601.0)
+    assert [view.is_active for view in later.sessions] == [True, True, False, False], "its agent may be gone"
     assert seen.waiting_by == {"reactive": 1}
     assert all(view.since_s == play.now and view.threads == 1 for view in seen.sessions)

@@ -58,12 +58,14 @@ export class Model {
     const turn = this.turn(r.turn, r.at_s);
     Object.assign(turn, {
       arriveS: r.at_s, tenant: r.tenant, protocol: r.protocol, model: r.model, edge: r.edge ?? null, parent: r.parent ?? null,
-      source: r.source, confidence: r.confidence, bytes: r.body_bytes, messages: r.message_count, tools: r.tool_count,
+      isStreamed: r.is_streamed !== false, source: r.source, confidence: r.confidence, bytes: r.body_bytes, messages: r.message_count, tools: r.tool_count,
     });
     if (r.session === null || turn.thread !== null) return; // no turn, or told twice
     const session = this.session(r.session, r.at_s, r.tenant);
     if (session.endedS !== null) session.endedS = session.endReason = null; // it goes on after all
     session.model = r.model ?? session.model;
+    session.client = r.client || session.client;
+    if (r.source !== "new" && (session.source === "new" || r.confidence > session.confidence)) Object.assign(session, { source: r.source, confidence: r.confidence });
     session.lastS = r.at_s;
     session.turnCount += 1;
     const thread = this.thread(session, r.thread ?? r.session);
@@ -194,7 +196,7 @@ export class Model {
     let session = this.sessions.get(id);
     if (session === undefined) {
       session = {
-        id, tenant: tenant ?? null, schema: null, source: null, confidence: null, parent: null, model: null, view: null,
+        id, tenant: tenant ?? null, schema: null, client: null, source: null, confidence: null, parent: null, model: null, view: null,
         startedS: atS, lastS: atS, endedS: null, endReason: null, threads: new Map(), turnCount: 0,
         promptTokens: 0, cachedTokens: 0, troubles: 0,
       };

@@ -40,7 +40,7 @@ function takeSessions(model, snapshot) {
     known.add(view.id);
     const session = model.session(view.id, view.started_s, view.tenant);
     Object.assign(session, {
-      source: view.source, confidence: view.confidence, schema: view.schema, parent: view.parent ?? null, view, endedS: null,
+      source: view.source, confidence: view.confidence, schema: view.schema, client: view.client || null, parent: view.parent ?? null, view, endedS: null,
       startedS: Math.min(session.startedS, view.started_s), lastS: Math.max(session.lastS, view.last_seen_s ?? 0),
       turnCount: Math.max(session.turnCount, view.turns ?? 0),
     });
@@ -73,7 +73,7 @@ function takeTurn(model, session, of, number) {
   const isNew = !model.turns.has(of.turn);
   const turn = model.turn(of.turn, of.arrived_s);
   Object.assign(turn, {
-    arriveS: of.arrived_s, submitS: of.submitted_s, firstS: of.first_token_s, tenant: session.tenant, model: of.model,
+    arriveS: of.arrived_s, submitS: of.submitted_s, firstS: of.first_token_s, isStreamed: of.is_streamed !== false, tenant: session.tenant, model: of.model,
     edge: of.edge, parent: of.parent, replica: of.replica, reason: of.reason, waitedMs: of.queue_ms, outcome: of.outcome,
     status: of.status, refused: of.refusal, number: turn.number ?? number,
     endS: of.outcome === "refused" ? null : of.ended_s, refusedS: of.outcome === "refused" ? of.ended_s : null,
