@@ -166,10 +166,7 @@ def test_an_explanation_does_nothing_in_a_terminal(control, capsys, monkeypatch)
 def test_a_request_is_explained(control, capsys):
     assert main(["explain", "r4", "--control", control]) == 0
     text = capsys.readouterr().out
-    assert (
-        "decided  waiting" in text
-        and "(`concurrency_full`) (nobody else queued)" in text
-    )
+    assert "decided  waiting" in text and "(`concurrency_full`) (nobody else queued)" in text
     assert main(["explain", "r4", "--control", control, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["turn"] == "r4"
 

@@ -134,7 +134,10 @@ def test_a_refusal_and_an_attempt_that_failed():
     play.take()
     told = explain(play, "r2")
     assert (told.decided.outcome, told.decided.refusal) == ("refused", "queue_full")
-    assert told.why[-1] == "It was refused after 0 ms: the waiting room was full (`queue_full`)." and told.alternatives == []
+    assert (
+        told.why[-1] == "It was refused after 0 ms: the waiting room was full (`queue_full`)."
+        and told.alternatives == []
+    )
 
     play = Playbook(replicas="a b")
     play >> arrived("r1", explicit=stated("one"))
