@@ -108,7 +108,8 @@ def listen_of(option: str, text: str) -> tuple[str, int]:
     except msgspec.ValidationError:
         address = "", 1 << 16
     if address[1] >= 1 << 16:
-        raise ValueError(f"{option}: {text!r} is not HOST:PORT{meant_listen(text)}")
+        instead = meant_listen(text) or ", such as 127.0.0.1:8080"
+        raise ValueError(f"{option}: {text!r} is not HOST:PORT{instead}")
     return address
 
 

@@ -128,10 +128,10 @@ async def test_what_is_over_is_found_by_time_and_by_what_it_is(page: Page, kept:
 
 async def test_it_says_so_where_no_history_is_configured(page: Page, control: FakeControl):
     await opened(page, control, "#history")
-    await page.until("document.getElementById('view-history').innerText.includes('No history is configured')")
+    await page.until("document.getElementById('view-history').innerText.includes('History is off')")
     await opened(page, control, "?again#session=s-none")
     await page.until(
-        "document.querySelector('#view-session [role=alert]')?.innerText.includes('Nothing is known')"
+        "document.querySelector('#view-session [role=alert]')?.innerText.includes('Unknown or expired')"
     )
 
 

@@ -1,4 +1,4 @@
-"""What is asked for in the wrong place: the answer says which one was meant, and who may know what is down."""
+"""What is asked for in the wrong place: which one was meant; and who may know what is down."""
 
 import pytest
 
