@@ -21,8 +21,6 @@ export function take(model, snapshot, { isWhole }) {
   for (const tenant of model.tenants.values()) tenant.views = [];
   for (const view of snapshot.tenants ?? []) model.tenant(view.id).views.push(view);
   model.counts.tools = snapshot.active_tools ?? model.counts.tools;
-  model.counts.running = snapshot.running ?? null;
-  model.counts.waiting = snapshot.waiting ?? null;
   if (isWhole) takeSessions(model, snapshot);
 }
 
@@ -45,9 +43,6 @@ function takeSessions(model, snapshot) {
       turnCount: Math.max(session.turnCount, view.turns ?? 0),
     });
     (view.last_turns ?? []).forEach((of, i, all) => takeTurn(model, session, of, session.turnCount - all.length + 1 + i));
-    if (session.promptTokens === 0 && view.prompt_tokens > 0) {
-      Object.assign(session, { promptTokens: view.prompt_tokens, cachedTokens: view.cached_tokens ?? 0 });
-    }
   }
   const isAll = known.size >= (snapshot.session_count ?? 0);
   for (const session of model.sessions.values()) {
