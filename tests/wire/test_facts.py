@@ -49,6 +49,7 @@ def test_a_turn_of_chat():
         transcript=found.transcript,
         attempt=2,
         client=hash_text("a/1"),
+        client_name="a",
         is_replayable=True,
     )
 
