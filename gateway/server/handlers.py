@@ -20,7 +20,7 @@ from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import RequestFacts, Work
+from gateway.domain.request import Answer, RequestFacts, Work
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
 from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver
@@ -29,7 +29,7 @@ from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held
 from gateway.server.prefill_ahead.kept import Kept
 from gateway.server.receipts import receipts
-from gateway.server.relay import Relay, Write, answer_of, framing_of, pass_whole
+from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
@@ -164,7 +164,7 @@ class Handlers:
             ticket.began_s = began_s
             ticket.on_cancel = client.refuse_instead
             attempt = await self._reach(ticket, client, request, facts)
-            if attempt is not None and not self._is_misnamed(ticket, client, request, attempt):
+            if attempt is not None:
                 await self._answer(ticket, client, request, facts, attempt)
                 # What is stored of an answer that failed is itself answered well.
                 client.has_failed = ticket.has_failed and facts.work is not Work.STATE
@@ -222,8 +222,10 @@ class Handlers:
                 fetch = handed_over.take() if handed_over is not None else None
                 upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
                 if upstream is not None:
-                    if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
+                    if _is_missing(upstream):
                         self._asking.not_found(replica, decision.model or facts.model)
+                        if self._is_misnamed(ticket, client, request.head, told, upstream, replica):
+                            return None
                     kept = self._asking.keep(ticket, decision, request, facts)
                     said = self._asking.listener(ticket, decision, request, facts, kept)
                     if upstream.has_sent_all:  # else the transport holds the body, and it still counts
@@ -278,18 +280,22 @@ class Handlers:
             self._health.check_now(replica.id)
 
     def _is_misnamed(
-        self, ticket: Ticket, client: ClientConnection, request: HttpRequest, attempt: _Attempt
+        self,
+        ticket: Ticket,
+        client: ClientConnection,
+        head: RequestHead,
+        told: bytes,
+        upstream: UpstreamConnection,
+        replica: Replica,
     ) -> bool:
         """Whether the replica has no such path, and the client was told which one it meant."""
-        head, path = attempt.upstream.head, _meant_instead(attempt.upstream, request.head)
-        if head is None or path is None:
+        path = meant(head.method, head.visitor.path)
+        if path is None or not _NO_SUCH_PATH(b"".join(upstream.take_whole() or ())):
             return False
-        if not _NO_SUCH_PATH(b"".join(attempt.upstream.take_whole() or ())):
-            return False
-        protocol = classify(request.head.method, path).protocol
-        client.refuse(protocol, refusals.unknown_path(request.head.visitor.path, path), attempt.told)
-        ticket.answered_at_once(answer_of(SilentObserver(), head, is_over=True), has_first_token=False)
-        attempt.replica.release(attempt.upstream, reuse=True)
+        refusal = refusals.unknown_path(head.visitor.path, path)
+        client.refuse(classify(head.method, path).protocol, refusal, told)
+        ticket.answered_at_once(Answer(status=HTTPStatus.NOT_FOUND), has_first_token=False)
+        replica.release(upstream, reuse=True)
         return True
 
     def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
@@ -331,7 +337,7 @@ class Handlers:
                 ticket.fetch = None
                 replica.release(upstream, reuse=False)
                 upstream = await exchange(chunks_with(priority=priority))
-            if _meant_instead(upstream, head) is not None:
+            if _is_missing(upstream) and meant(head.method, head.visitor.path) is not None:
                 await self._read_error(replica, upstream)
             if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
                 return upstream
@@ -378,10 +384,8 @@ class Handlers:
             del self._relays[relay]
 
 
-def _meant_instead(upstream: UpstreamConnection, head: RequestHead) -> str | None:
-    """The path that was meant, where the replica has none such."""
-    is_missing = upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
-    return meant(head.method, head.visitor.path) if is_missing else None
+def _is_missing(upstream: UpstreamConnection) -> bool:
+    return upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
 
 
 def _uncompressed(request: HttpRequest) -> HttpRequest:
