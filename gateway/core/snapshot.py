@@ -202,16 +202,16 @@ class SessionViews:
         else:
             state, since_s = "idle", session.last_seen_s
         newest = session.log[-1] if session.log else None
-        known = [(turn.confidence, turn.source) for turn in turns if turn.source is not SessionSource.NEW]
-        confidence, source = max(known, default=(session.confidence, session.source))
+        known = [turn for turn in turns if turn.source is not SessionSource.NEW]
+        best = max(known, key=lambda turn: turn.confidence, default=session)
         cached = [turn.cached_tokens for turn in turns if turn.cached_tokens is not None]
         member = self._members.get(session.id)
         replica = next((turn.replica for turn in reversed(turns) if turn.replica is not None), None)
         return SessionView(
             id=session.id,
             tenant=session.tenant,
-            source=source,
-            confidence=confidence,
+            source=best.source,
+            confidence=best.confidence,
             schema=session.schema,
             client=next((turn.client for turn in reversed(turns) if turn.client), ""),
             parent=session.parent,
