@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import secrets
+import signal
 import sys
 from contextlib import redirect_stdout
 from importlib.metadata import entry_points
@@ -60,6 +61,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with redirect_stdout(cast(TextIO, Printable(sys.stdout))):
             status: int = arguments.command(arguments)
+            sys.stdout.flush()
+    except BrokenPipeError:  # `turnpike sessions | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ConfigError, OSError, ValueError) as error:
         print(f"turnpike: {printable(str(error))}", file=sys.stderr)
         return 1

@@ -23,7 +23,7 @@ def http_status(reason: RefusalReason) -> int:
             return 401
         case RefusalReason.FORBIDDEN | RefusalReason.BOUND_REACHED | RefusalReason.SESSION_STOPPED:
             return 403
-        case RefusalReason.UNKNOWN_MODEL | RefusalReason.STATE_NOT_FOUND:
+        case RefusalReason.UNKNOWN_MODEL | RefusalReason.UNKNOWN_PATH | RefusalReason.STATE_NOT_FOUND:
             return 404
         case RefusalReason.REQUEST_TIMEOUT:
             return 408

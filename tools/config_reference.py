@@ -29,7 +29,7 @@ read again [on SIGHUP](reload.md), and `reload` says which settings are taken up
 | `reload` | |
 |---|---|
 | live | at once, with all that the gateway knows of sessions |
-| live, not from or to none | the same, but for a change from none to some, or back |
+| live, except turning it on or off | the same, but to turn it on or off needs a restart |
 | – | needs a restart |
 
 `turnpike check-config FILE` says what is wrong with a file, with the key. An unknown key is an error.
@@ -64,7 +64,7 @@ def _sections(settings: type[msgspec.Struct], prefix: str) -> list[str]:
 
 def _on_reload(path: str) -> str:
     if is_live_unless_none(path):
-        return "live, not from or to none"
+        return "live, except turning it on or off"
     return "live" if is_live(path) else "–"
 
 

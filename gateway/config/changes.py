@@ -3,6 +3,7 @@
 It takes up what `LIVE` names, and keeps all that it knows; the rest needs a restart.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +45,9 @@ _NOT_LIVE: Final = (
 _NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
 """Live, but for the change from none to some, or back: it changes what every request goes through."""
 _HIDDEN: Final = "(not shown)"
+_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_ADDRESSES: Final = frozenset("url peer_url endpoint api replay dns listen control peer_listen".split())
+_ADDRESS: Final = re.compile(rf"[a-z][a-z+]*://{_HOST}(?::\d{{1,5}})?(?=[/?#]|\Z)|{_HOST}:\d{{1,5}}\Z")
 _THERE: Final = "there"
 """The value of a section."""
 
@@ -54,7 +58,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """Such as `tenants[team-a].quota.weight`."""
     before: str | None
-    """As JSON; None: it was not there. Of secrets, addresses and paths nothing is shown."""
+    """As JSON; None: it was not there. Of secrets and paths nothing is shown, of URLs host and port."""
     after: str | None
     needs_restart: bool
 
@@ -150,7 +154,17 @@ def _names(settings: msgspec.Struct, elements: tuple[msgspec.Struct, ...]) -> tu
 def _shown(leaf: _Leaf | None) -> str | None:
     if leaf is None or leaf.value is None or leaf.value == ():
         return None
-    return _HIDDEN if leaf.is_private else msgspec.json.encode(leaf.value).decode()
+    if leaf.is_private:
+        return _address(str(leaf.value)) if leaf.path.rpartition(".")[2] in _ADDRESSES else _HIDDEN
+    return msgspec.json.encode(leaf.value).decode()
+
+
+def _address(text: str) -> str:
+    """Host and port, and whether there is more. Nothing of what is no address, or may hold a password."""
+    found = _ADDRESS.match(text)
+    if found is None or "@" in text:
+        return _HIDDEN
+    return f"{found[0]}/…" if text[found.end() :].strip("/") else found[0]
 
 
 def _is_below(path: str, sections: tuple[str, ...]) -> bool:

@@ -7,6 +7,7 @@ Environment variables are named after the keys: `TURNPIKE_SERVER__LISTEN=0.0.0.0
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from gateway.config import Config
+from gateway.config.addresses import meant_listen, meant_url
 from gateway.config.profiles import load_profile
 from gateway.cost.profile import ProfileError
 
@@ -74,7 +76,7 @@ def load_config(
     try:
         config = msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
-        what = _explain(str(error))
+        what = _explain(str(error), tree)
         named = [key for key in origins if re.match(rf"{re.escape(key)}(?![a-z0-9_])", what)]
         raise ConfigError(f"{origins[max(named, key=len)] if named else source}: {what}") from None
     except UnicodeEncodeError:
@@ -203,7 +205,7 @@ def _set(tree: dict[str, Any], dotted_key: str, value: Any, *, source: str) -> N
     tree[key] = value
 
 
-def _explain(message: str) -> str:
+def _explain(message: str, tree: Mapping[str, Any]) -> str:
     """msgspec's `Expected … - at `$.server.listen`` with the key in front."""
     what, found, where = message.rpartition(" - at `$")
     what, key = (what, where.removesuffix("`").removeprefix(".")) if found else (message, "")
@@ -211,12 +213,24 @@ def _explain(message: str) -> str:
     if field is not None:
         key = f"{key}.{field[2]}" if key else field[2]
         what = "is required" if field[1] is None else "there is no such key"
-    elif "matching regex" in what or what.startswith("Invalid enum"):
-        what = f"{what.partition(' matching')[0]}{_form_of(_INDEX.sub('', key))}"
+    elif "matching regex" in what or what.startswith(("Invalid enum", "Expected `str`, got `int`")):
+        what = f"{what.partition(' matching')[0]}{_form_of(_INDEX.sub('', key))}{_meant(tree, key)}"
     return f"{key}: {what}" if key else what
 
 
 _INDEX: Final = re.compile(r"\[[^]]*\]")
+_MEANT: Final = {
+    **dict.fromkeys(("listen", "control", "peer_listen"), meant_listen),
+    **dict.fromkeys(("url", "peer_url", "api"), meant_url),
+}
+
+
+def _meant(tree: Any, key: str) -> str:
+    """What to write instead of what stands there; nothing if that is anybody's guess."""
+    names = re.findall(r"[^.\[\]]+", key)
+    if key == "shared.url" or (meant := _MEANT.get(names[-1])) is None:
+        return ""
+    return meant(str(reduce(lambda at, name: at[int(name) if isinstance(at, list) else name], names, tree)))
 
 
 def _form_of(key: str) -> str:

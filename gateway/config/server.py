@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.config.addresses import meant_listen
 from gateway.config.holding import HoldingConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.config.privacy import PRIVATE
@@ -107,7 +108,8 @@ def listen_of(option: str, text: str) -> tuple[str, int]:
     except msgspec.ValidationError:
         address = "", 1 << 16
     if address[1] >= 1 << 16:
-        raise ValueError(f"{option}: {text!r} is not HOST:PORT, such as 127.0.0.1:8080")
+        instead = meant_listen(text) or ", such as 127.0.0.1:8080"
+        raise ValueError(f"{option}: {text!r} is not HOST:PORT{instead}")
     return address
 
 

@@ -89,6 +89,10 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._replicas)
 
+    def down(self) -> dict[ReplicaId, str]:
+        """Why, of each replica that is not up."""
+        return {each.facts.id: each.cause or "was not checked yet" for each in self if not each.is_up}
+
     def get(self, replica: ReplicaId) -> ReplicaState | None:
         return self._replicas.get(replica)
 

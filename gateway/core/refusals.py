@@ -48,6 +48,12 @@ def unknown_state(state_id: str) -> Refusal:
     return Refusal(reason=RefusalReason.STATE_NOT_FOUND, message=message)
 
 
+def unknown_path(path: str, meant: str) -> Refusal:
+    base = "has a /v1 too many" if path.startswith("/v1/v1/") else "lacks /v1"
+    message = f"There is no path {path[:128]}. Did you mean {meant[:128]}? The base URL {base}."
+    return Refusal(reason=RefusalReason.UNKNOWN_PATH, message=message)
+
+
 def unknown_model(model: str | None) -> Refusal:
     return Refusal(reason=RefusalReason.UNKNOWN_MODEL, message=f"The model `{model}` does not exist.")
 

@@ -91,6 +91,7 @@ class SessionBook:
                 guess=ref.guess,
                 agent=f"{facts.transcript.agent_type:016x}" if facts.transcript.agent_type else "",
                 is_streamed=facts.stream,
+                client=facts.client_name,
             )
         )
         if facts.tool_times:

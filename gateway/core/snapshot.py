@@ -22,6 +22,8 @@ MAX_SESSIONS: Final = 1000
 MAX_HOLDINGS: Final = 64
 """Of a replica."""
 NO_SIGNALS: Final = EngineSignals()
+_LONG_TOOL_S: Final = 600.0
+"""Of agents that have gone while a tool ran nothing else is seen."""
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,10 @@ class TurnView(msgspec.Struct, kw_only=True):
     parent: RequestId | None
     model: str | None
     arrived_s: float
+    is_streamed: bool = True
+    client: str = ""
+    source: SessionSource = SessionSource.NEW
+    confidence: float = 0.0
     submitted_s: float | None = None
     first_token_s: float | None = None
     ended_s: float | None = None
@@ -79,8 +85,11 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     id: SessionId
     tenant: TenantId
     source: SessionSource
+    """The best evidence of its last turns that they belong to it, and how sure that is."""
     confidence: float
     schema: str | None
+    client: str
+    """The product that its newest turn's user agent names; empty if unknown."""
     parent: SessionId | None
     guess: SessionId | None
     """The session that it may be a part of; nothing is done because of that."""
@@ -92,6 +101,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`waiting` (its turns have no place), `generating`, `tool` (its calls are unanswered) or `idle`."""
     since_s: float
+    is_active: bool
+    """It is not idle, and no tool runs for so long that nobody may be there any more."""
     turns: int
     threads: int
     thread: ThreadId | None
@@ -102,7 +113,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     last_seen_s: float
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int | None
+    """None if no engine said."""
     output_tokens: int
     last_turns: Sequence[TurnView]
 
@@ -178,7 +190,7 @@ class SessionViews:
                     self._runs[session] = max(live.submitted_s, self._runs.get(session, 0.0))
         self._members = view_members(brain.admission)
 
-    def view(self, session: Session, turns: Sequence[TurnView] = ()) -> SessionView:
+    def view(self, session: Session, turns: Sequence[TurnView] = (), *, now: float) -> SessionView:
         """`turns`: its last ones, oldest first."""
         calls = self._brain.sessions.tools.open_calls(session.id)
         if session.id in self._runs:
@@ -190,14 +202,18 @@ class SessionViews:
         else:
             state, since_s = "idle", session.last_seen_s
         newest = session.log[-1] if session.log else None
+        known = [turn for turn in turns if turn.source is not SessionSource.NEW]
+        best = max(known, key=lambda turn: turn.confidence, default=session)
+        cached = [turn.cached_tokens for turn in turns if turn.cached_tokens is not None]
         member = self._members.get(session.id)
         replica = next((turn.replica for turn in reversed(turns) if turn.replica is not None), None)
         return SessionView(
             id=session.id,
             tenant=session.tenant,
-            source=session.source,
-            confidence=session.confidence,
+            source=best.source,
+            confidence=best.confidence,
             schema=session.schema,
+            client=next((turn.client for turn in reversed(turns) if turn.client), ""),
             parent=session.parent,
             guess=session.guess,
             agent=f"{newest.agent & 0xFFFFFFFF:08x}" if newest is not None and newest.agent else "",
@@ -205,6 +221,7 @@ class SessionViews:
             service_class=member.service_class if member is not None else None,
             state=state,
             since_s=since_s,
+            is_active=state != "idle" and (state != "tool" or now - since_s < _LONG_TOOL_S),
             turns=session.turns,
             threads=session.thread_count,
             thread=newest.thread.id if newest is not None else None,
@@ -213,7 +230,7 @@ class SessionViews:
             started_s=session.started_s,
             last_seen_s=session.last_seen_s,
             prompt_tokens=_sum(turn.prompt_tokens for turn in turns),
-            cached_tokens=_sum(turn.cached_tokens for turn in turns),
+            cached_tokens=sum(cached) if cached else None,
             output_tokens=_sum(turn.output_tokens for turn in turns),
             last_turns=turns,
         )

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.config.addresses import check_url
 from gateway.config.load import ConfigError
 from gateway.config.straight import open_straight
 from gateway.dashboard.explain import Explainer, Explanation
@@ -31,7 +32,7 @@ from gateway.domain.records import Record
 _CONTROL: Final = "http://127.0.0.1:8081"
 _CONTROL_VARIABLE: Final = "TURNPIKE_CONTROL"
 _TIMEOUT_S: Final = 10.0
-_COLUMNS: Final = ("session", "state", "for", "class", "tenant", "replica", "turns", "cached", "source")
+_COLUMNS: Final = tuple("session client state for class tenant replica turns lasted cached source".split())
 
 
 def add_look(commands: Any) -> None:
@@ -39,13 +40,15 @@ def add_look(commands: Any) -> None:
     sessions = commands.add_parser(
         "sessions", help="which sessions a running gateway serves, and how they are"
     )
-    sessions.add_argument("--state", choices=("waiting", "generating", "tool", "idle"), help="only those")
+    sessions.add_argument(
+        "--state", choices=("active", "waiting", "generating", "tool", "idle"), help="only those"
+    )
     sessions.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
     sessions.add_argument(
         "act",
         nargs="?",
         choices=("stop", "finish"),
-        help="stop: refuse the session's turns for a while; finish: it is over, others may have its place",
+        help="stop: refuse the session's turns for a while; finish: mark it as ended, free its slot",
     )
     sessions.add_argument("session", nargs="?", metavar="ID", help="which session, for stop and finish")
     sessions.add_argument(
@@ -98,7 +101,9 @@ def _sessions(arguments: argparse.Namespace) -> int:
     if arguments.act is not None:
         return _act(arguments)
     now = ask(arguments, "/turnpike/snapshot")
-    shown = [each for each in now["sessions"] if arguments.state in (None, each["state"])][: arguments.limit]
+    active = [each for each in now["sessions"] if each.get("is_active")]
+    some = active if arguments.state == "active" else now["sessions"]
+    shown = [each for each in some if arguments.state in (None, "active", each["state"])][: arguments.limit]
     if arguments.json:
         print(json.dumps(shown))
         return 0
@@ -107,8 +112,8 @@ def _sessions(arguments: argparse.Namespace) -> int:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print(
-        f"{len(shown)} of {now['session_count']} sessions; {now['running']} turns run, "
-        f"{now['waiting']} wait, the tools of {now['active_tools']} sessions run"
+        f"{len(shown)} of {now['session_count']} sessions shown; {len(active)} active; {now['running']} "
+        f"turns run, {now['waiting']} wait, the tools of {now['active_tools']} sessions run"
     )
     for line in outcome_lines(now.get("outcome")):
         print(printable(line))
@@ -135,17 +140,25 @@ def _act(arguments: argparse.Namespace) -> int:
 
 def _row(session: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
     prompt, cached = session["prompt_tokens"], session["cached_tokens"]
+    share = "-" if not prompt else "not reported" if cached is None else f"{100 * cached / prompt:.0f} %"
     return (
         session["id"],
+        session["schema"] or session.get("client") or "-",
         session["state"] + (f" ({session['open_tools'][0]})" if session["open_tools"] else ""),
         f"{max(0.0, now_s - session['since_s']):.1f} s",
         session["class"] or "-",
-        session["tenant"],
+        shown_tenant(session["tenant"]),
         session["replica"] or "-",
         str(session["turns"]),
-        f"{100 * cached / prompt:.0f} %" if prompt else "-",
+        f"{max(0.0, session['last_seen_s'] - session['started_s']):.1f} s",
+        share,
         f"{session['source']} {session['confidence']:.2f}",
     )
+
+
+def shown_tenant(tenant: str) -> str:
+    """Without what differs after each start."""
+    return "anonymous" if tenant.startswith("anonymous-") else tenant
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -221,12 +234,13 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
     known, decided, became = told["known"], told["decided"], told["became"]
     if known is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known["at_s"]))
-        yield f"{told['turn']}  {at}  tenant {known['tenant']}, model {known['model'] or '-'}"
-        yield (
-            f"known    session {known['session']}, by {known['source']}, confidence "
-            f"{known['confidence']:.2f}; it {known.get('edge', 'opens')} "
-            f"{known.get('parent') or 'nothing that is known'}"
-        )
+        tenant = shown_tenant(known["tenant"])
+        yield f"{told['turn']}  {at}  tenant {tenant}, model {known['model'] or '-'}"
+        follows = "first turn of a new session"
+        if known["source"] != "new":
+            edge = f"{known.get('edge', 'opens')} {known.get('parent') or 'a conversation'}"
+            follows = f"by {known['source']}, confidence {known['confidence']:.2f}; it {edge}"
+        yield f"known    session {known['session']}, {follows}"
         if (guess := known.get("guess")) is not None:
             yield (
                 f"guess    session {guess['session']}, by {guess['source']}, confidence "
@@ -253,11 +267,10 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         )
     if became is not None:
         usage = became["usage"]
-        tokens = (
-            ""
-            if usage.get("prompt_tokens") is None
-            else (f"; {usage.get('cached_tokens') or 0} of {usage['prompt_tokens']} tokens cached")
-        )
+        prompt, cached, tokens = usage.get("prompt_tokens"), usage.get("cached_tokens"), ""
+        if prompt is not None:
+            told_cached = "cached ones not reported" if cached is None else f"{cached} of them cached"
+            tokens = f"; {prompt} prompt tokens, {told_cached}"
         yield f"became   {became['outcome']} after {became['duration_ms']:.0f} ms{tokens}"
 
 
@@ -270,8 +283,7 @@ def ask(
 ) -> Any:
     """What a running gateway answers; `body`, as it is or as JSON: it is a POST. Raises ConfigError, OSError
     or ValueError, with what the gateway says against it."""
-    if not arguments.control.startswith(("http://", "https://")):
-        raise ConfigError(f"--control: {arguments.control} is no URL")
+    check_url("--control", arguments.control)
     headers = {}
     if arguments.key_env is not None:
         key = os.environ.get(arguments.key_env, "").strip()

@@ -12,12 +12,12 @@ from gateway.domain.admission_records import SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId
 
 WAITS: Final = {
-    "concurrency_full": "every replica that could run it had as many turns as it may",
-    "window_full": "as many sessions were in as may be",
+    "concurrency_full": "all replicas that could run it were at `max_running_per_replica`",
+    "window_full": "as many sessions were active as the limit allows",
     "tools_full": "the hosts of their tools had as many sessions as they can bear",
-    "kv_full": "the sessions that were in are expected to need all of the KV cache",
+    "kv_full": "the active sessions are expected to need all of the KV cache",
     "behind_others": "other sessions waited already",
-    "tenant_sessions": "as many of its tenant's sessions were in as it may have",
+    "tenant_sessions": "its tenant had as many active sessions as its limit allows",
     "others_late": "its tenant's sessions had more than their share, and the others' turns were late",
     "no_replica": "no replica that could run it answered",
     "home_lost": "its replica was lost, and sessions move from there one by one",
@@ -70,15 +70,15 @@ SOURCES: Final = {
     "quote": "it quotes a known conversation",
     "adjacent": "it came at once after an answer",
     "connection": "its body could not be read, so it is its connection's",
-    "new": "nothing links it to an earlier turn",
+    "new": "first turn of a new session",
 }
 """How it is known to which session a turn belongs."""
 _COUNTS: Final = {
-    "window_full": "the sessions that are in",
-    "tools_full": "the sessions that are in and bring work for tools",
-    "kv_full": "the KV tokens that those who are in are expected to hold",
-    "tenant_sessions": "its tenant's sessions that are in",
-    "others_late": "the sessions that its tenant is charged for, now and lately,",
+    "window_full": "active sessions",
+    "tools_full": "active sessions that bring work for tools",
+    "kv_full": "KV tokens that active sessions are expected to hold",
+    "tenant_sessions": "active sessions of its tenant",
+    "others_late": "sessions that its tenant is charged for, now and lately",
 }
 """What `SessionHeld.with_it` and `limit` count, by the reason."""
 BEHIND: Final = (
@@ -95,6 +95,7 @@ REFUSALS: Final = {
     "forbidden": "its key may not do this",
     "kv_field": "it named where an engine is to fetch KV cache from, which its key may not",
     "unknown_model": "nobody serves that model",
+    "unknown_path": "no replica has that path, and one under /v1 was meant",
     "state_not_found": "it builds on state that is not known",
     "memory_full": "the gateway holds as many bytes as it may",
     "queue_full": "the waiting room was full",
@@ -114,12 +115,16 @@ REFUSALS: Final = {
 }
 
 
+MIN_JUDGED: Final = 20
+"""Turns, or sessions, before a share of them is shown."""
+
+
 def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window: WindowUpdated | None) -> str:
     """`waited_ms`: None while it waits."""
     if not waits:
         if waited_ms is None:
             return "Nothing has been decided yet."
-        return "It did not wait: its session was in, or there was a place, and a replica had room."
+        return "It did not wait: its session was active or within the limit, and a replica had room."
     reasons = " Then ".join(f"{_told(WAITS, each.reason.value)} ({_behind(each)})." for each in waits)
     begin = "It waits: " if waited_ms is None else f"It waited {waited_ms:.0f} ms: "
     return f"{begin}{reasons}{_window(window) if window is not None else ''}"
@@ -130,10 +135,10 @@ def why_held(held: SessionHeld) -> str:
         return f"Its session waits, and {held.ahead} before it."
     who = "whoever is next" if held.is_behind else "it"
     before = f" When it came {held.ahead} waited already." if held.ahead else ""
-    back = f" It had a place, and gave it back: {_told({}, held.gave_back)}." if held.gave_back else ""
+    back = f" It was active, and gave its slot back: {_told({}, held.gave_back)}." if held.gave_back else ""
     return (
-        f"Its session had no place: with {who} {counts} would be {held.with_it:,.0f}, and at most "
-        f"{held.limit:,.0f} may be. It enters as soon as that holds.{before}{back}"
+        f"Its session was over a limit: {held.with_it:,.0f} {counts} with {who}, and the limit is "
+        f"{held.limit:,.0f}. It is let in as soon as there is room.{before}{back}"
     )
 
 
@@ -164,29 +169,36 @@ def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
         return
     if outcome["sessions"]:
         in_time, judged = outcome["in_time"], outcome["judged"]
-        yield f"{outcome['sessions']} sessions ended, {in_time} of {judged} known ones in time"
-    if outcome["turns_judged"]:
-        yield f"{outcome['turns_in_time']} of {outcome['turns_judged']} turns were in time"
+        met = f"{in_time} of {judged} judged in time" if judged >= MIN_JUDGED else "too few to judge"
+        yield f"{outcome['sessions']} sessions ended, {met}"
+    if (judged := outcome["turns_judged"]) >= MIN_JUDGED:
+        yield f"{outcome['turns_in_time']} of {judged} turns met the target (`objective.alpha` × alone)"
+    elif judged:
+        yield f"turns in time: not enough data ({judged} judged, {MIN_JUDGED} needed)"
     if outcome["cached_tokens"]:
         yield f"{outcome['cached_tokens']} prompt tokens were cached, and not computed again"
 
 
 def _behind(wait: rec.TurnWaited) -> str:
-    others = wait.waiting - 1
-    return f"with {others} other{'' if others == 1 else 's'} in the waiting room"
+    return f"{wait.waiting - 1 or 'nobody'} else queued"
 
 
 def _window(window: WindowUpdated) -> str:
-    sessions = "any number of" if window.sessions is None else f"{window.sessions:.0f}"
-    kv = "" if window.kv_budget is None else f" and {window.kv_budget:.0f} tokens"
+    sessions = "no session cap" if window.sessions is None else f"{window.sessions:.0f} sessions"
+    kv = "" if window.kv_budget is None else f", {_short(window.kv_budget)} KV tokens"
     kv += ", and more that do not fit" if window.beyond_kv else ""
     kv += "" if window.level is None else f", no tenant far more than its share and {window.level:.0f}"
     return (
-        f" The window of {window.pool} was {sessions} sessions{kv} ({window.admitted} were in, "
-        f"{window.waiting} waited) since it changed ({_told(MOVES, window.reason)}); pressure of the GPU "
-        f"{window.gpu_pressure:.2f}, of the tools {window.cpu_pressure:.2f}."
+        f" Limit of pool {window.pool}: {sessions}{kv}; {window.admitted} active, {window.waiting} waiting; "
+        f"last change: {_told(MOVES, window.reason)}; GPU pressure {window.gpu_pressure:.2f}, tool pressure "
+        f"{window.cpu_pressure:.2f}."
     )
 
 
 def _told(sentences: Mapping[str, str], reason: str) -> str:
-    return sentences.get(reason) or reason.replace("_", " ")
+    """With the code that metrics, records and the documentation have."""
+    return f"{sentences[reason]} (`{reason}`)" if reason in sentences else reason.replace("_", " ")
+
+
+def _short(number: float) -> str:
+    return f"{number / 1e6:.2f}M" if number >= 1e6 else f"{number:,.0f}"

@@ -83,6 +83,8 @@ def _phases(
 ) -> Iterator[Event]:
     since_s, phase = begin_s, "queue"
     why: dict[str, Any] = {}
+    is_streamed = all(each.get("is_streamed", True) for each in records if each["type"] == "turn_arrive")
+    after = _AFTER if is_streamed else _UNSTREAMED
     for record in records:
         kind, at_s = record["type"], min(max(record["at_s"], since_s), end_s)
         if kind == "turn_wait":
@@ -92,7 +94,7 @@ def _phases(
         elif kind == "refusal":
             name = f"refused: {REFUSALS.get(record['reason'], record['reason'])}"
             yield {**at, "ph": "i", "s": "t", "name": name, "ts": at_s * _US}
-        if (next_phase := _AFTER.get(kind)) is not None:
+        if (next_phase := after.get(kind)) is not None:
             if phase and at_s > since_s:
                 yield _slice(phase, since_s, at_s, at, why if phase == "queue" else {})
             since_s, phase = at_s, next_phase
@@ -107,6 +109,10 @@ _AFTER: Final = {
     "turn_arrive": "queue",
 }
 """The phase that begins with a record; none behind the end of an attempt."""
+_UNSTREAMED: Final = {
+    **{kind: phase for kind, phase in _AFTER.items() if kind != "gpu_1st_token"},
+    "gpu_submit": "generating (not streamed)",
+}
 
 
 def _tools(

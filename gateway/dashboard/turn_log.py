@@ -76,6 +76,10 @@ class TurnLog:
             parent=record.parent,
             model=record.model,
             arrived_s=record.at_s,
+            is_streamed=record.is_streamed,
+            client=record.client,
+            source=record.source,
+            confidence=record.confidence,
         )
         self._turns[record.turn] = turn
         if len(self._turns) > MAX_OPEN:

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway import __version__
 from gateway.core.coordinator import Coordinator
-from gateway.core.snapshot import MAX_SESSIONS, SessionViews, take_gauges
+from gateway.core.snapshot import MAX_SESSIONS, Gauges, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.dashboard.turn_log import TurnLog
 from gateway.domain.engine import EngineSignals, SessionKv
@@ -56,6 +56,8 @@ class Views:
         self._fresh_until_s = float("-inf")
         self._asked_s = float("-inf")
         self._outcome = outcome
+        self.listens_at: str | None = None
+        """Where agents connect, as a URL; None before they can."""
         self.graphs: Callable[[], list[Any]] = list
         """Whoever learns graphs puts itself here."""
 
@@ -75,14 +77,17 @@ class Views:
     def gauges(self) -> bytes:
         self._asked_s = self._clock()
         gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
-        told = {name: getattr(gauges, name) for name in _TOLD}
-        about = {
+        return self._encoder.encode({**self._about(gauges), "pools": gauges.pools})
+
+    def _about(self, gauges: Gauges) -> dict[str, Any]:
+        return {
             "at_s": gauges.at_s,
             "began_s": self._began_s,
             "version": __version__,
+            "listen": self.listens_at,
             "outcome": self._outcome(),
+            **{name: getattr(gauges, name) for name in _TOLD},
         }
-        return self._encoder.encode({**about, **told, "pools": gauges.pools})
 
     async def explain(self, turn: RequestId) -> Explanation | None:
         running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
@@ -94,7 +99,8 @@ class Views:
     async def session(self, session: SessionId) -> dict[str, Any] | None:
         """Its turns with the records that the ring has of them. None if nothing is known of it."""
         live = self._brain.sessions.sessions.get(session)
-        row = _session_row(SessionViews(self._brain).view(live, self._log.of(session))) if live else None
+        views, now = SessionViews(self._brain), self._clock()
+        row = _session_row(views.view(live, self._log.of(session), now=now)) if live else None
         turns = await self._turns_in_the_ring(session)
         if not turns and row is None:
             return None
@@ -128,20 +134,13 @@ class Views:
         number = log.number
         gauges = take_gauges(brain, self._signals, self._holdings, now=self._clock())
         pools = [msgspec.structs.replace(pool, updates=log.updates(pool.id)) for pool in gauges.pools]
-        about = {
-            "at_s": gauges.at_s,
-            "began_s": self._began_s,
-            "outcome": self._outcome(),
-            "seq": number,
-            "version": __version__,
-            **{name: getattr(gauges, name) for name in _TOLD},
-            "pools": pools,
-        }
+        about = {**self._about(gauges), "seq": number, "pools": pools}
         views = SessionViews(brain)
         newest = list(islice(brain.sessions.sessions.newest_first(), MAX_SESSIONS))
         sessions = []
         for start in range(0, len(newest), _SESSIONS_AT_ONCE):
-            part = [views.view(each, log.of(each.id)) for each in newest[start : start + _SESSIONS_AT_ONCE]]
+            some = newest[start : start + _SESSIONS_AT_ONCE]
+            part = [views.view(each, log.of(each.id), now=gauges.at_s) for each in some]
             sessions.append(encode(part)[1:-1])
             await asyncio.sleep(0)
         return b'%s,"sessions":[%s]}' % (encode(about)[:-1], b",".join(sessions))
@@ -157,7 +156,7 @@ def _session_row(view: Any) -> dict[str, Any]:
         "parent": view.parent,
         "source": view.source.value,
         "confidence": view.confidence,
-        "schema": view.schema,
+        "schema": view.schema or view.client or None,
         "model": view.last_turns[-1].model if view.last_turns else None,
         "started_s": view.started_s,
         "last_s": view.last_seen_s,

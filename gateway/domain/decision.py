@@ -21,6 +21,7 @@ class RefusalReason(Word):
     KV_FIELD = "kv_field"
     """The body tells an engine where KV caches are."""
     UNKNOWN_MODEL = "unknown_model"
+    UNKNOWN_PATH = "unknown_path"
     STATE_NOT_FOUND = "state_not_found"
     MEMORY_FULL = "memory_full"
     QUEUE_FULL = "queue_full"

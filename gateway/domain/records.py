@@ -65,6 +65,8 @@ class TurnArrived(TimedRecord, frozen=True, kw_only=True, tag="turn_arrive"):
     """Its agent type, as settings name it; empty if unknown."""
     is_streamed: bool = False
     """Its client asked for the answer as it grows."""
+    client: str = ""
+    """The product that its user agent names."""
 
 
 class TurnWaited(TimedRecord, frozen=True, kw_only=True, tag="turn_wait"):

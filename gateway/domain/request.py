@@ -225,6 +225,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     again from 0."""
     client: int = 0
     """Hash of the client software's name, as it gives it; 0 if it gives none."""
+    client_name: str = ""
+    """What of it names the product, to be shown."""
     trace: str = ""
     """The trace that its `traceparent` names, in hexadecimal digits. It is no session."""
     tool_times: tuple[ToolSpan, ...] = ()

@@ -12,17 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
 
+from gateway.config.addresses import check_url
 from gateway.config.load import ConfigError, read_api_key
 from gateway.config.server import is_loopback, listen_of
 from gateway.history.answers import Answers
 from gateway.history.sources import Events, Files
 from gateway.history.store import Store
 from gateway.server.control_access import ControlAccess
+from gateway.server.listening import binding
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants, hash_key
 from gateway.telemetry.log_lines import ChangeLog
@@ -52,8 +53,7 @@ def add_history(commands: Any) -> None:
 
 def _history(arguments: argparse.Namespace) -> int:
     for url in arguments.gateway:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ConfigError(f"--gateway: a control plane is a URL, not {url!r}")
+        check_url("--gateway", url)
     if not arguments.gateway and not arguments.stream:
         raise ConfigError("nothing to follow: name a --gateway URL, or a --stream FILE")
     if arguments.max_mb < 16 or not arguments.max_age_h > 0:
@@ -70,7 +70,8 @@ def _history(arguments: argparse.Namespace) -> int:
     hashes = [hash_key(key)] if key is not None else []
     access = ControlAccess(write_hashes=(), read_hashes=hashes, tenants=Tenants(()), hosts=[host.lower()])
     app = History(Answers(path), store, sources).app(access)
-    web.run_app(app, host=host, port=port, access_log=None, print=lambda _: None)
+    with binding("--listen", arguments.listen):
+        web.run_app(app, host=host, port=port, access_log=None, print=lambda _: None)
     return 0
 
 
@@ -154,5 +155,5 @@ class History:
         finally:
             self._waiting -= 1
         if body is None:
-            return web.json_response({"error": "nothing is known of it (any more)"}, status=404)
+            return web.json_response({"error": "unknown or expired id"}, status=404)
         return web.Response(body=body, content_type="application/json")

@@ -13,11 +13,12 @@ from gateway import __version__
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.config.changes import set_by_hand
-from gateway.config.server import split_listen
+from gateway.config.server import is_loopback, split_listen
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
+from gateway.server import listening
 from gateway.server.asking import Asking
 from gateway.server.clock import SteadyClock, wall_clock
 from gateway.server.door import Door
@@ -28,7 +29,6 @@ from gateway.server.hosts import Hosts
 from gateway.server.jwt_tokens import JwtTokens
 from gateway.server.leaving import Leaving
 from gateway.server.listener import Listener
-from gateway.server.listening import listening_on, listening_sockets
 from gateway.server.mcp_servers import McpServer, open_servers
 from gateway.server.observation import Observation, hosts_of
 from gateway.server.outbound import Outbound
@@ -141,6 +141,10 @@ class Gateway:
             recorder=self._recorder,
             send_hint=self._send_hint if self._config.hints.turnpike else None,
         )
+        server = self._config.server
+        driver.tells_causes = is_loopback(server.listen) and not (
+            self._config.tenants or server.trusted_proxies
+        )
         observation.on_tick = driver.tick
         return observation, driver
 
@@ -212,7 +216,8 @@ class Gateway:
         # Bodies that swell are read by who bounds them.
         self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
         await self._control.setup()
-        await web.TCPSite(self._control, *split_listen(server.control)).start()
+        with listening.binding("server.control (--control)", server.control):
+            await web.TCPSite(self._control, *split_listen(server.control)).start()
         self.control_port = self._control.addresses[0][1]
         if (tokens := self._tenants.tokens) is not None and tokens.is_kept_by_url:
             await tokens.fetch()
@@ -222,7 +227,10 @@ class Gateway:
         if self._picker is not None:
             await self._picker.start()
         else:
-            sockets = await listening_sockets(*split_listen(server.listen), reuse_port=server.reuse_port)
+            with listening.binding("server.listen (--listen)", server.listen):
+                sockets = await listening.listening_sockets(
+                    *split_listen(server.listen), reuse_port=server.reuse_port
+                )
             await self.listener.open(sockets, self._tls)
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
@@ -312,8 +320,12 @@ class Gateway:
         try:
             await self.start()
             port = self.listener.port if self._picker is None else self.picker_port
-            told = listening_on(self._config, port, self.control_port, self._picker is not None)
+            told = listening.listening_on(self._config, port, self.control_port, self._picker is not None)
             log_event(logging.INFO, "listening", told, port=port, control_port=self.control_port)
+            if self._picker is None:
+                self.observation.views.listens_at = listening.agents_url(self._config.server, port)
+            at = listening.dashboard_url(self._config.server.control, self.control_port)
+            log_event(logging.INFO, "dashboard", f"the dashboard is at {at}", url=at)
             settings = set_by_hand(self._config)
             told = "; ".join(f"{key} = {value}" for key, value in settings.items())
             told = f"version {__version__}, with these settings: {told}"

@@ -19,6 +19,7 @@ from gateway.server.control_access import ControlAccess, key_hash
 from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.history_proxy import HistoryProxy
+from gateway.server.settings import DIFF_PATH, RELOAD_PATH
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
 
@@ -79,9 +80,11 @@ class ControlPlane:
         self._tell_of_stop = tell_of_stop
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._audit.watch, self._access.check, self._bring_up_to_date])
+        outer = [self._audit.watch, self._access.check]
+        app = web.Application(middlewares=[*outer, _explain_404, self._bring_up_to_date])
         app.add_routes(
             [
+                web.get("/", self._to_the_page),
                 web.get("/turnpike", self._to_the_page),
                 web.get("/turnpike/", self._get_page),
                 web.get("/turnpike/healthz", self._healthz),
@@ -130,8 +133,7 @@ class ControlPlane:
         fails and a replica that is down are named, and no more: without them requests are still served."""
         fleet = self._driver.coordinator.fleet
         is_ready = not self._is_retiring() and any(state.is_up for state in fleet)
-        down = {state.facts.id: state.cause or "was not checked yet" for state in fleet if not state.is_up}
-        told = {"ready": is_ready, "failing": self._failing(), "down": down}
+        told = {"ready": is_ready, "failing": self._failing(), "down": fleet.down()}
         return web.json_response(told, status=200 if is_ready else 503)
 
     async def _get_snapshot(self, request: web.Request) -> web.Response:
@@ -149,7 +151,7 @@ class ControlPlane:
             return remembered
         found = await self._views.explain(RequestId(request.match_info["id"]))
         if found is None:
-            return web.json_response({"error": "nothing is known of this request (any more)"}, status=404)
+            return _unknown("request", "a session's goes to `turnpike trace`")
         return _json(msgspec.json.encode(found))
 
     async def _get_session(self, request: web.Request) -> web.Response:
@@ -157,7 +159,7 @@ class ControlPlane:
             return remembered
         found = await self._views.session(SessionId(request.match_info["id"]))
         if found is None:
-            return web.json_response({"error": "nothing is known of this session (any more)"}, status=404)
+            return _unknown("session", "a request's goes to `turnpike explain`")
         return _json(msgspec.json.encode(found))
 
     async def _look_back(self, request: web.Request) -> web.Response:
@@ -204,8 +206,25 @@ class ControlPlane:
         )
 
 
+@web.middleware
+async def _explain_404(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        what = "nothing is here; the dashboard is at /turnpike/"
+        if request.path.startswith("/v1/"):
+            what = "this is the control port; agents' requests go to `server.listen` (--listen)"
+        elif request.path in (DIFF_PATH, RELOAD_PATH):
+            what = "this gateway was started without a file of settings"
+        return web.json_response({"error": what}, status=404)
+
+
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _unknown(what: str, hint: str) -> web.Response:
+    return web.json_response({"error": f"unknown or expired id of a {what}; {hint}"}, status=404)
 
 
 def _json(body: bytes) -> web.Response:

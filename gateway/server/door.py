@@ -81,6 +81,8 @@ class Door:
         endpoint = self._endpoint(method, path)
         if endpoint.is_control and not tenant.may_control_engines:
             message = "This path controls the engine; your key may not."
+            if path.startswith(("/turnpike", "/metrics")):
+                message += " The gateway's own is on its control port (`server.control`, --control)."
             return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
         for name, _ in headers:
             if name.lower() in _NAMES_AN_UPSTREAM:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Final, TypeVar, get_args
 
+import msgspec
+
 from gateway.core import events as ev
 from gateway.core.commands import (
     Action,
@@ -28,7 +30,7 @@ from gateway.core.commands import (
 )
 from gateway.core.coordinator import Coordinator
 from gateway.core.lifecycle import LifecycleError
-from gateway.domain.decision import Refusal
+from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Usage
@@ -43,6 +45,7 @@ T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 MAX_ARGUMENTS_BYTES: Final = 2**16
+_MAX_CAUSES: Final = 8
 _ACTIONS: Final = frozenset(get_args(Action))
 """Types of the commands that are no records."""
 
@@ -77,6 +80,8 @@ class Driver:
         self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
         """To be set before the first request. Gets each tool call of a turn whose arguments are complete, and
         these as they came, unless they are more than `MAX_ARGUMENTS_BYTES`. It must not raise."""
+        self.tells_causes = False
+        """All who ask are on this machine, as its operator is: they may know why replicas are down."""
         self._late_s = float("inf")
         """If it is later than this, the event loop stood still."""
         self.tickets: dict[RequestId, Ticket] = {}
@@ -143,6 +148,8 @@ class Driver:
     def _carry_out(self, command: Action) -> None:
         # `isinstance` takes three times as long.
         if type(command) is Dispatch or type(command) is Refuse or type(command) is PrefillLeg:
+            if type(command) is Refuse and command.refusal.reason is RefusalReason.NO_REPLICA:
+                command = msgspec.structs.replace(command, refusal=self._with_causes(command.refusal))
             self.tickets[command.request].decide(command)
         elif type(command) is Publish:
             if self.on_publish is not None:
@@ -160,6 +167,13 @@ class Driver:
             assert self.on_prefill is not None
             assert type(command) is Prefill or type(command) is StopPrefill
             self.on_prefill(command)
+
+    def _with_causes(self, refusal: Refusal) -> Refusal:
+        down = self.coordinator.fleet.down()
+        told = "; ".join(f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES))
+        more = f"; {len(down) - _MAX_CAUSES} more" if len(down) > _MAX_CAUSES else ""
+        why = f"Down: {told}{more}." if self.tells_causes else "The operator finds why at /turnpike/readyz."
+        return msgspec.structs.replace(refusal, message=f"{refusal.message} {why}") if down else refusal
 
     def close(self) -> None:
         if self._timer is not None:

@@ -7,6 +7,7 @@ it is left.
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
@@ -19,7 +20,7 @@ from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import RequestFacts, Work
+from gateway.domain.request import Answer, RequestFacts, Work
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
 from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver
@@ -40,6 +41,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
+from gateway.wire.endpoints import classify, meant
 from gateway.wire.handshake import key_of
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from gateway.wire.said import Said
@@ -47,6 +49,10 @@ from gateway.wire.said import Said
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
+_NO_SUCH_PATH = re.compile(
+    rb'\s*|[^{]*|[^}]*"(?:detail|message|error)": ?"(?:\w+ )?not found\.?".*', re.I | re.S
+).fullmatch
+"""Of the body of a 404: what servers say of paths, and not of models or stored things."""
 _ERROR_WITHIN_S = 5.0
 """From the head of an error to its end, where it has to be read before it is passed on."""
 _OVERHEAD_OF_ONE_IN = 15
@@ -216,8 +222,10 @@ class Handlers:
                 fetch = handed_over.take() if handed_over is not None else None
                 upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
                 if upstream is not None:
-                    if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
+                    if _is_missing(upstream):
                         self._asking.not_found(replica, decision.model or facts.model)
+                        if self._is_misnamed(ticket, client, request.head, told, upstream, replica):
+                            return None
                     kept = self._asking.keep(ticket, decision, request, facts)
                     said = self._asking.listener(ticket, decision, request, facts, kept)
                     if upstream.has_sent_all:  # else the transport holds the body, and it still counts
@@ -271,6 +279,25 @@ class Handlers:
         if ticket.has_failed or not is_reusable:
             self._health.check_now(replica.id)
 
+    def _is_misnamed(
+        self,
+        ticket: Ticket,
+        client: ClientConnection,
+        head: RequestHead,
+        told: bytes,
+        upstream: UpstreamConnection,
+        replica: Replica,
+    ) -> bool:
+        """Whether the replica has no such path, and the client was told which one it meant."""
+        path = meant(head.method, head.visitor.path)
+        if path is None or not _NO_SUCH_PATH(b"".join(upstream.take_whole() or ())):
+            return False
+        refusal = refusals.unknown_path(head.visitor.path, path)
+        client.refuse(classify(head.method, path).protocol, refusal, told)
+        ticket.answered_at_once(Answer(status=HTTPStatus.NOT_FOUND), has_first_token=False)
+        replica.release(upstream, reuse=True)
+        return True
+
     def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
         """None if the client cannot be told anything meanwhile."""
         return Held(client, request, facts, config=self._holding) if facts.takes_keep_alives else None
@@ -310,10 +337,12 @@ class Handlers:
                 ticket.fetch = None
                 replica.release(upstream, reuse=False)
                 upstream = await exchange(chunks_with(priority=priority))
+            if _is_missing(upstream) and meant(head.method, head.visitor.path) is not None:
+                await self._read_error(replica, upstream)
             if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
                 return upstream
             # A vLLM may refuse a priority where it runs without that policy; 0.30 to 0.32 ignore it.
-            if not await self._blames_priority(replica, upstream):
+            if b"priority" not in (await self._read_error(replica, upstream)).lower():
                 return upstream
             replica.release(upstream, reuse=False)
             upstream = await exchange(chunks_with(priority=None))
@@ -336,11 +365,11 @@ class Handlers:
             ticket.attempt_failed(error)
         return None
 
-    async def _blames_priority(self, replica: Replica, upstream: UpstreamConnection) -> bool:
-        """Whether an error speaks of it. Its body is there to be passed on then."""
+    async def _read_error(self, replica: Replica, upstream: UpstreamConnection) -> bytes:
+        """The body of an error. It is there to be passed on then."""
         timer = asyncio.get_running_loop().call_later(_ERROR_WITHIN_S, upstream.give_up_on_rest)
         try:
-            return b"priority" in (await read_whole(upstream)).lower()
+            return await read_whole(upstream)
         except BaseException:
             replica.release(upstream, reuse=False)
             raise
@@ -353,6 +382,10 @@ class Handlers:
             return await relay.run()
         finally:
             del self._relays[relay]
+
+
+def _is_missing(upstream: UpstreamConnection) -> bool:
+    return upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
 
 
 def _uncompressed(request: HttpRequest) -> HttpRequest:

@@ -2,13 +2,29 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
+from collections.abc import Iterator
 from typing import Final
 
 from gateway.config import Config
-from gateway.config.server import split_listen
+from gateway.config.server import ServerConfig
 
 BACKLOG: Final = 4096
+_BIND_FAULTS: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, socket.EAI_NONAME)
+
+
+@contextlib.contextmanager
+def binding(setting: str, listen: str) -> Iterator[None]:
+    """Where `listen` is bound: an OSError names the setting, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _BIND_FAULTS:
+            raise
+        is_taken = error.errno == errno.EADDRINUSE
+        why = "address already in use; name another port" if is_taken else error.strerror
+        raise OSError(f"{setting}: {listen}: {why}") from None
 
 
 async def listening_sockets(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
@@ -36,8 +52,19 @@ async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, t
 
 def listening_on(config: Config, port: int, control_port: int, is_picker: bool = False) -> str:
     if is_picker:
-        host, _ = split_listen(config.picker.listen)
-        return f"picking for Envoy on {host}:{port}, control on port {control_port}"
-    host, _ = split_listen(config.server.listen)
-    scheme = "https" if config.server.tls_certificate else "http"
-    return f"listening on {scheme}://{host}:{port}, control on port {control_port}"
+        at = f"picking for Envoy on {config.picker.listen.rpartition(':')[0]}:{port}"
+    else:
+        at = f"listening on {agents_url(config.server, port)}"
+    return f"{at}, control on port {control_port}"
+
+
+def agents_url(server: ServerConfig, port: int) -> str:
+    scheme = "https" if server.tls_certificate else "http"
+    return f"{scheme}://{server.listen.rpartition(':')[0]}:{port}"
+
+
+def dashboard_url(listen: str, port: int) -> str:
+    """For a browser on this machine."""
+    host = listen.rpartition(":")[0]
+    own = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
+    return f"http://{own.get(host, host)}:{port}/turnpike/"

@@ -44,7 +44,7 @@ from gateway.server.door import Door, Visitor
 from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
 from gateway.server.listener import Listener
-from gateway.server.listening import listening_sockets
+from gateway.server.listening import binding, listening_sockets
 from gateway.server.peer_door import PATH, Passing, PeerDoor
 from gateway.server.peer_links import PassOn, PeerLinks
 from gateway.server.peer_words import Told, dead_of
@@ -163,9 +163,11 @@ class Peers:
         self._driver.on_publish = self.directory.publish
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(handler, self.door(clients.door), clients.limits, now=self._now)
-        host, port = split_listen(self._config.peer_listen)
-        await self.listener.open(await listening_sockets(host, port), self._tls.server)
-        host = f"[{host}]" if ":" in host else host
+        listen = self._config.peer_listen
+        with binding("shared.peer_listen", listen):
+            sockets = await listening_sockets(*split_listen(listen))
+        await self.listener.open(sockets, self._tls.server)
+        host = listen.rpartition(":")[0]
         self._url = self._config.peer_url or f"{self._config.peer_scheme}://{host}:{self.listener.port}"
         await self.tell()
         if self._asking is not None:  # clients come next, whose sessions may be the others'

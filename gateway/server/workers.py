@@ -28,7 +28,7 @@ import msgspec
 from gateway.config import Config
 from gateway.config.load import ConfigError
 from gateway.config.server import split_listen
-from gateway.server.listening import listening_sockets
+from gateway.server.listening import binding, listening_sockets
 from gateway.server.memory import max_buffered_bytes
 from gateway.server.tasks import CALM_S, pause_s
 from gateway.telemetry.log_lines import ChangeLog, log_event
@@ -77,7 +77,8 @@ class Workers:
         listen = self._config.server.listen
         host, port = split_listen(listen)
         # Bound without SO_REUSEPORT first: with it, another gateway's port would be shared silently.
-        probes = await listening_sockets(host, port)
+        with binding("server.listen (--listen)", listen):
+            probes = await listening_sockets(host, port)
         addresses = [(each.family, each.getsockname()) for each in probes]
         for probe in probes:
             probe.close()

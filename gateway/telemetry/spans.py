@@ -302,21 +302,25 @@ class Spans:
             attributes = (("turnpike.wait.reason", turn.wait_reason),)
             self._part(trace_id, own, f"queue {name}", "queue", turn.arrived.at_s, queued_to_s, attributes)
         for number, attempt in enumerate(turn.attempts, 1):
-            self._attempt(trace_id, own, name, number, attempt, end_s)
+            self._attempt(own, turn, number, attempt, end_s)
         content = None
         if self._contents is not None:
             end = turn.attempts[-1].end if turn.attempts else None
             content = self._contents.ended(name, (end and end.finish_reason) or outcome)
         self._out.append(_turn_span(turn, own, end_s, outcome, self._contexts, content))
 
-    def _attempt(
-        self, trace_id: bytes, own: bytes, name: RequestId, number: int, attempt: _Attempt, end_s: float
-    ) -> None:
+    def _attempt(self, own: bytes, turn: _Turn, number: int, attempt: _Attempt, end_s: float) -> None:
+        trace_id, name = turn.trace.trace_id, turn.arrived.turn
         submitted, end = attempt.submitted, attempt.end
         ended_s = end.at_s if end is not None else end_s
         first_s = attempt.first_token_s
         there = (("turnpike.replica", submitted.replica), ("turnpike.attempt", submitted.attempt))
         error = end.outcome if end is not None and end.outcome in ("failed", "cut") else ""
+        if not turn.arrived.is_streamed:  # where the prompt ends and the answer begins cannot be seen
+            self._part(
+                trace_id, own, f"generate {name} {number}", "generate", submitted.at_s, ended_s, there, error
+            )
+            return
         self._part(
             trace_id, own, f"prefill {name} {number}", "prefill", submitted.at_s,
             first_s if first_s is not None else ended_s, there, "" if first_s is not None else error,

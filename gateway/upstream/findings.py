@@ -47,7 +47,7 @@ def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
         yield Finding(level="ok", what=f"vLLM {abilities.version}")
     else:
         gain = "a vLLM says how full its KV cache is, so that admission and placement go by it"
-        what = "no vLLM: requests are passed on, sessions recognised, turns shared out"
+        what = "not vLLM: proxied, sessions tracked, load-balanced"
         yield Finding(level="off", what=what, gain=gain)
     yield _models(seen)
     if transfer is not None:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import socket
+import ssl
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -288,11 +289,26 @@ def vllm_abilities(version: str) -> Abilities:
     )
 
 
+_CERTIFICATE_FAULTS: Final = {
+    10: "certificate has expired",
+    62: "certificate is of another name: set upstream.tls_server_name",
+    64: "certificate is of another address: set upstream.tls_server_name",
+}
+"""By OpenSSL's number (X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH)."""
+
+
 def _describe(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
-    if isinstance(error, aiohttp.ClientConnectorError):
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        # The library's own words may have the address.
+        return _CERTIFICATE_FAULTS.get(error.verify_code, "certificate not trusted: set upstream.ca_file")
+    if isinstance(error, ssl.SSLError):  # its `errno` is none of the system's
+        return f"TLS failed ({(error.reason or 'unknown').lower().replace('_', ' ')}): does it speak https?"
     if isinstance(error, OSError):
         if error.errno and not isinstance(error, socket.gaierror):
             return os.strerror(error.errno)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from gateway.config.addresses import meant_url
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.telemetry.log_lines import log_event
@@ -54,7 +55,7 @@ class Address(msgspec.Struct, frozen=True):
         """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{_shown(url)!r} is not a URL such as http://host:8000")
+            raise ValueError(f"{_shown(url)!r} is not a URL such as http://host:8000{meant_url(url)}")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError(f"{_shown(url)!r} may hold a scheme, host, port and path only")
         if len(url) > _MAX_URL or not _PRINTED.fullmatch(parts.path):

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -70,6 +71,11 @@ def _init(arguments: argparse.Namespace) -> int:
     print(f"wrote {path}")
     for each in found:
         print(printable(f"  {each.url}: {_in_words(each)}"))
+    silent = [each.url for each in found if each.seen.facts is None and not each.wants_key]
+    if silent:
+        told = f"{', '.join(silent)}: not usable yet; start it, or mend its url in {path}"
+        print(printable(f"turnpike: warning: {told}, and see `turnpike doctor {path}`"), file=sys.stderr)
+        return 1
     print(f"next: turnpike doctor {path}    what is missing, and what it would gain")
     print(f"      turnpike serve {path}     agents then use http://127.0.0.1:8080/v1")
     return 0

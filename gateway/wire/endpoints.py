@@ -169,6 +169,15 @@ def classify(method: str, path: str) -> Endpoint:
     return known if known is not None else _classify_normal(verb, _normalise(path))
 
 
+def meant(method: str, path: str) -> str | None:
+    """The path that an API's client, whose base URL lacks `/v1` or has it twice, meant by this one; None if
+    it may be a path of its own."""
+    path = _normalise(path)
+    other = re.sub(r"^(/v1)+(?=/v1/)", "", path) if path.startswith("/v1/v1/") else f"/v1{path}"
+    is_known = classify(method, path).name not in ("other", "control")
+    return other if not is_known and classify(method, other).name not in ("other", "control") else None
+
+
 def _classify_normal(verb: str, path: str) -> Endpoint:
     known = _EXACT.get((verb, path))
     if known is not None:

@@ -5,6 +5,7 @@ what can be known is kept. What nobody can read is reported as unreadable, what 
 The body itself is never rewritten here.
 """
 
+import re
 from collections.abc import Generator, Sequence
 
 import msgspec
@@ -54,6 +55,8 @@ from gateway.wire.traceparent import read_traceparent
 from gateway.wire.transcript import TranscriptReader
 
 _ATTEMPT = b"x-stainless-retry-count"
+_PRODUCT = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,31}(?:/[A-Za-z]{1,16}(?![^ ]))?")
+"""Of a user agent, the first one without its version; SDKs put their language there."""
 _WANTED_HEADERS = IDENTITY_HEADERS | {
     b"content-encoding",
     b"content-type",
@@ -86,6 +89,7 @@ class HeaderFacts(msgspec.Struct, frozen=True):
     coding: str
     """Empty if its body is plain."""
     client: int
+    client_name: str
     attempt: int | None
     claims: Claims | None
     traceparent: str = ""
@@ -116,6 +120,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         is_form=content_type.lower().startswith("multipart/form-data"),
         coding=coding,
         client=hash_text(software) if software else 0,
+        client_name=named[0] if (named := _PRODUCT.match(software)) else "",
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
         claims=claims if are_whole else with_malformed(claims, "tools"),
         tool_times=tool_times,
@@ -281,6 +286,7 @@ def _with_session_facts(
         transcript=transcript,
         attempt=header.attempt,
         client=header.client,
+        client_name=header.client_name,
         trace=header.trace,
         tool_times=header.tool_times,
     )

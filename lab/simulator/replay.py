@@ -133,9 +133,7 @@ def _compare(beginning: Beginning, lines: Iterator[bytes]) -> Replayed:
 
 def add_replay(commands: Any) -> None:
     """The `replay` command, below the `turnpike` command's."""
-    parser = commands.add_parser(
-        "replay", help="tell the brain again what a recording (serve --record) says, and compare its answers"
-    )
+    parser = commands.add_parser("replay", help="replay a recording (serve --record) and compare decisions")
     parser.add_argument("log", metavar="FILE")
     parser.set_defaults(command=_replay)
 

@@ -15,6 +15,8 @@ import time
 import pytest
 
 from gateway import __main__ as cli
+from gateway.config.load import load_config
+from gateway.server.listening import dashboard_url, listening_on
 from gateway.server.tenants import hash_key
 
 PATIENCE_S = 20.0
@@ -179,7 +181,7 @@ def test_a_port_that_is_taken(turnpike, flag):
     assert result.returncode == 1 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("turnpike: ") and "address already in use" in result.stderr.lower()
-    assert str(address.rpartition(":")[2]) in result.stderr
+    assert f"server.{flag[2:]} ({flag}): {address}: " in result.stderr, "which setting it is"
 
 
 @pytest.mark.slow
@@ -293,3 +295,34 @@ def test_a_sidecar_serves_the_engine_beside_it(monkeypatch):
     assert [each.api_key_env for each in with_key] == ["VLLM_API_KEY"]
     named = cli._load(cli._parser().parse_args(["serve", "--sidecar", "--backend", "http://b"]))
     assert [each.url for each in named.pools[0].replicas] == ["http://b"], "what is named goes before"
+
+
+def test_it_says_where_the_dashboard_is(streaming):
+    serving, _, _ = streaming
+    at = serving.read_log_until(rb"the dashboard is at (http://127.0.0.1:(\d+)/turnpike/)\n")
+    assert int(at[2]) == serving.control_port
+
+
+def test_who_reads_no_further_is_told_nothing():
+    """`turnpike … | head`: what reads is gone before all is written."""
+    read, write = os.pipe()
+    os.close(read)
+    arguments = [sys.executable, "-m", "gateway", "completion", "bash"]
+    done = subprocess.run(arguments, stdout=write, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("listen", "at", "dashboard"),
+    [
+        ("[::1]:9", "http://[::1]:1,", "http://[::1]:2/turnpike/"),
+        ("[::]:9", "http://[::]:1,", "http://[::1]:2/turnpike/"),
+        ("0.0.0.0:9", "http://0.0.0.0:1,", "http://127.0.0.1:2/turnpike/"),
+        ("gw.local:9", "http://gw.local:1,", "http://gw.local:2/turnpike/"),
+    ],
+)
+def test_addresses_that_it_prints_can_be_used(listen, at, dashboard):
+    server = {"listen": listen, "allow_public_without_keys": True}
+    config = load_config(None, {}, {"pools": [{"replicas": [{"url": "http://b"}]}], "server": server})
+    assert at in listening_on(config, 1, 2) and dashboard_url(listen, 2) == dashboard

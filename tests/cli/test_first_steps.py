@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import ssl
+from datetime import UTC, datetime
 
 import pytest
+import trustme
 
 from gateway.__main__ import main
 from gateway.config.load import load_config
@@ -60,6 +63,15 @@ async def test_a_file_is_written_for_what_is_there_and_never_over_another(backen
     assert status == 1 and "stays as it is" in err and path.read_text() == written
 
 
+async def test_a_server_that_is_not_there_is_warned_of(backends, capsys, tmp_path):
+    path = tmp_path / "turnpike.toml"
+    urls = (backends[0].url, "http://127.0.0.1:9")
+    given = [part for url in urls for part in ("--backend", url)]
+    status, out, err = await turnpike(capsys, "init", "--output", str(path), *given)
+    assert status == 1 and path.exists() and "next:" not in out
+    assert "warning: http://127.0.0.1:9: not usable yet" in err and backends[0].url not in err
+
+
 async def test_without_addresses_the_usual_ones_are_looked_at(backends, capsys, tmp_path, monkeypatch):
     path = tmp_path / "turnpike.toml"
     monkeypatch.setattr(starter, "_PLACES", ("http://127.0.0.1:9", backends[0].url))
@@ -99,3 +111,39 @@ async def test_the_doctor_reads_the_settings_and_may_ask(backends, capsys, monke
     assert "wants an API key" not in out and "secret" not in out
     assert [each.json()["max_tokens"] for each in backends[2].seen] == [1, 1]
     assert "answers do not say how many prompt tokens were cached" in out
+
+
+PAST = datetime(2020, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("name", "trusted", "until", "said"),
+    [
+        ("localhost", False, None, "certificate not trusted: set upstream.ca_file"),
+        ("elsewhere.test", True, None, "certificate is of another name: set upstream.tls_server_name"),
+        ("localhost", True, PAST, "certificate has expired"),
+        ("", True, None, "TLS failed (wrong version number): does it speak https?"),
+        ("localhost", True, None, ""),
+    ],
+)
+async def test_why_a_server_is_not_trusted(capsys, tmp_path, name, trusted, until, said):
+    ca, tls = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert(name or "localhost", not_after=until).configure_cert(tls)
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    backend = Backend()
+    await backend.open(tls)
+
+    def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 no\r\n\r\n")
+        writer.close()
+
+    plain = await asyncio.start_server(talk, "127.0.0.1")
+    port = plain.sockets[0].getsockname()[1]
+    url = backend.url.replace("http://", "https://") if name else f"https://127.0.0.1:{port}"
+    ca_file = f"[upstream]\nca_file = '{tmp_path}/ca.pem'\n" if trusted else ""
+    path = tmp_path / "t.toml"
+    path.write_text(f"{ca_file}[[pools]]\nreplicas = [{{ url = '{url}' }}]\n")
+    status, out, _ = await turnpike(capsys, "doctor", str(path))
+    plain.close()
+    await backend.close()
+    assert (status == 0) is not bool(said) and said in out, out

@@ -71,7 +71,33 @@ def test_secrets_and_addresses_are_not_shown():
     hashes = next(each for each in found if each.key == "tenants[team-a].key_hashes")
     assert hashes.before == hashes.after == "(not shown)"
     text = str(found)
-    assert KEY not in text and OTHER_KEY not in text and "http" not in text
+    assert KEY not in text and OTHER_KEY not in text
+    urls = [(each.before, each.after) for each in found if each.key.endswith(".url")]
+    assert ("http://a:1", "http://c") in urls
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://gpu-7:8000", "http://gpu-7:8000"),
+        ("http://gpu-7:8000/", "http://gpu-7:8000"),
+        ("https://[fd00::7]:443/tenant-secret?token=x", "https://[fd00::7]:443/…"),
+        ("http://user:pa/ss@gpu-7:8000", "(not shown)"),
+        ("http://tok@gpu-7", "(not shown)"),
+    ],
+)
+def test_of_a_url_host_and_port_are_shown(url, shown):
+    found = changes(config(), config(pools=[{**POOL, "replicas": [{"url": url, "name": "x"}]}]))
+    assert shown in [each.after for each in found if each.key.endswith("[x].url")]
+
+
+def test_where_it_listens_is_shown_and_no_path_of_a_file_is():
+    server = {"listen": "[::1]:9", "tls_certificate": "/etc/secret.pem", "tls_key": "c:8"}
+    hints = {"cache_salt_secret": "looks-like-a-host:8000"}
+    found = {each.key: each.after for each in changes(config(), config(server=server, hints=hints))}
+    hidden = ("server.tls_certificate", "server.tls_key", "hints.cache_salt_secret")
+    assert [found[key] for key in hidden] == ["(not shown)"] * 3
+    assert found["server.listen"] == "[::1]:9"
 
 
 @pytest.mark.parametrize(

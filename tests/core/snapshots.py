@@ -13,5 +13,5 @@ class Snapshot(Gauges, frozen=True, kw_only=True):
 
 def take_snapshot(brain: Coordinator, *, now: float) -> Snapshot:
     views = SessionViews(brain)
-    sessions = tuple(map(views.view, brain.sessions.sessions.newest_first()))
+    sessions = tuple(views.view(each, now=now) for each in brain.sessions.sessions.newest_first())
     return Snapshot(**msgspec.structs.asdict(take_gauges(brain, now=now)), sessions=sessions)

@@ -17,7 +17,7 @@ TENANT = TenantId("team-a")
 
 
 def session_started(
-    session: str, *, at_s: float, schema: str = "codex", parent: str | None = None
+    session: str, *, at_s: float, schema: str | None = "codex", parent: str | None = None
 ) -> rec.Record:
     (begun,) = lives.begun(session, at_s, tenant=TENANT, parent=parent)
     return msgspec.structs.replace(begun, schema=schema)

@@ -33,6 +33,7 @@ def play():
 
 SNAPSHOT_SESSION = {
     "id": "s-1", "state": "tool", "since_s": 1.0, "class": "reactive", "replica": "a", "turns": 1,
+    "schema": None, "client": "", "started_s": 0.0, "last_seen_s": 1.0, "is_active": True,
     "prompt_tokens": 1, "cached_tokens": 0, "source": "new", "confidence": 1.0,
 }  # fmt: skip
 SNAPSHOT = {"at_s": 2.0, "session_count": 1, "running": 0, "waiting": 0, "active_tools": 1}
@@ -106,19 +107,19 @@ def test_who_is_to_be_stopped_must_be_said_and_known(control, capsys):
 def test_sessions_are_listed(control, capsys):
     assert main(["sessions", "--control", control]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:4] == ["session", "state", "for", "class"]
-    assert [line.split()[1] for line in lines[1:-1]] == ["waiting", "generating", "tool", "generating"]
+    assert lines[0].split()[:4] == ["session", "client", "state", "for"]
+    assert [line.split()[2] for line in lines[1:-1]] == ["waiting", "generating", "tool", "generating"]
     assert (
         "tool (bash)" in lines[3]
         and "2.0 s" in lines[3]
-        and lines[-1].startswith("4 of 4 sessions; 2 turns run")
+        and lines[-1].startswith("4 of 4 sessions shown; 4 active; 2 turns run")
     )
     assert main(["sessions", "--control", control, "--state", "tool", "--json"]) == 0
     assert [each["open_tools"] for each in json.loads(capsys.readouterr().out)] == [["bash"]]
 
 
 OUTCOME = {
-    "sessions": 3, "in_time": 2, "judged": 2, "turns_in_time": 9, "turns_judged": 10,
+    "sessions": 30, "in_time": 20, "judged": 25, "turns_in_time": 90, "turns_judged": 100,
     "cached_tokens": 12345,
 }  # fmt: skip
 
@@ -128,9 +129,15 @@ def test_what_came_of_it_is_told(control, capsys, monkeypatch):
     monkeypatch.setattr(cli, "ask", lambda *_: now)
     assert main(["sessions", "--control", control]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
-        "3 sessions ended, 2 of 2 known ones in time",
-        "9 of 10 turns were in time",
+        "30 sessions ended, 20 of 25 judged in time",
+        "90 of 100 turns met the target (`objective.alpha` × alone)",
         "12345 prompt tokens were cached, and not computed again",
+    ]
+    now["outcome"] = {**OUTCOME, "judged": 2, "turns_in_time": 0, "turns_judged": 1, "cached_tokens": 0}
+    assert main(["sessions", "--control", control]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "30 sessions ended, too few to judge",
+        "turns in time: not enough data (1 judged, 20 needed)",
     ]
     now["outcome"] = dict.fromkeys(OUTCOME, 0)
     assert main(["sessions", "--control", control]) == 0
@@ -159,10 +166,7 @@ def test_an_explanation_does_nothing_in_a_terminal(control, capsys, monkeypatch)
 def test_a_request_is_explained(control, capsys):
     assert main(["explain", "r4", "--control", control]) == 0
     text = capsys.readouterr().out
-    assert (
-        "decided  waiting" in text
-        and "why      It waits: every replica that could run it had as many" in text
-    )
+    assert "decided  waiting" in text and "(`concurrency_full`) (nobody else queued)" in text
     assert main(["explain", "r4", "--control", control, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["turn"] == "r4"
 
@@ -177,7 +181,8 @@ def test_what_went_wrong_is_said(control, capsys, monkeypatch):
     assert main(["sessions", "--control", control, "--key-env", "KEY"]) == 0
     for wrong, why in (
         (["--key-env", "NOT_THERE"], "NOT_THERE is not set"),
-        (["--control", "file:///etc/passwd"], "is no URL"),
+        (["--control", "file:///etc/passwd"], "is a URL, not"),
+        (["--control", "localhost:8081"], "write http://localhost:8081"),
         (["--control", "http://127.0.0.1:9"], "refused"),
     ):
         assert main(["sessions", *wrong]) == 1

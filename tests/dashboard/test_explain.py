@@ -81,14 +81,14 @@ def test_why_it_waited():
     told = explain(play, "r2")
     assert told.decided.outcome == "waiting"
     assert told.why[0] == (
-        "It waits: every replica that could run it had as many turns as it may "
-        "(with 0 others in the waiting room)."
+        "It waits: all replicas that could run it were at `max_running_per_replica` (`concurrency_full`) "
+        "(nobody else queued)."
     )
     play.now += 2.5
     play >> started("r1") >> finished("r1")
     play.take()
     told = explain(play, "r2")
-    assert told.why[0].startswith("It waited 2500 ms: every replica") and told.decided.queue_ms == 2500.0
+    assert told.why[0].startswith("It waited 2500 ms: all replicas") and told.decided.queue_ms == 2500.0
 
 
 def test_the_window_is_that_of_the_decision():
@@ -108,8 +108,8 @@ def test_the_window_is_that_of_the_decision():
     told = explain(play, "r2")
     assert told.window is not None and told.window.reason == "state_lost"
     assert (
-        "as many sessions were in as may be" in told.why[0]
-        and "(KV was lost that came back); pressure of the GPU 1.50" in told.why[0]
+        "as many sessions were active as the limit allows" in told.why[0]
+        and "KV was lost that came back (`state_lost`); GPU pressure 1.50" in told.why[0]
     )
 
 
@@ -118,12 +118,12 @@ def test_what_keeps_a_session_out_is_told_in_figures_and_what_lets_it_in():
     play >> arrived("r-one", explicit=stated("one"))
     play.take()
     play >> arrived("r-two", explicit=stated("two")) >> arrived("r-three", explicit=stated("three"))
-    (first,) = (line for line in explain(play, "r-two").why if "had no place" in line)
-    assert "with it the sessions that are in would be 2, and at most 1 may be" in first
-    (second,) = (line for line in explain(play, "r-three").why if "had no place" in line)
-    assert "with whoever is next the sessions that are in would be 2" in second
+    (first,) = (line for line in explain(play, "r-two").why if "over a limit" in line)
+    assert "2 active sessions with it, and the limit is 1" in first
+    (second,) = (line for line in explain(play, "r-three").why if "over a limit" in line)
+    assert "2 active sessions with whoever is next" in second
     assert "When it came 1 waited already" in second
-    assert not any("had no place" in line for line in explain(play, "r-one").why)
+    assert not any("over a limit" in line for line in explain(play, "r-one").why)
 
 
 def test_a_refusal_and_an_attempt_that_failed():
@@ -134,7 +134,10 @@ def test_a_refusal_and_an_attempt_that_failed():
     play.take()
     told = explain(play, "r2")
     assert (told.decided.outcome, told.decided.refusal) == ("refused", "queue_full")
-    assert told.why[-1] == "It was refused after 0 ms: the waiting room was full." and told.alternatives == []
+    assert (
+        told.why[-1] == "It was refused after 0 ms: the waiting room was full (`queue_full`)."
+        and told.alternatives == []
+    )
 
     play = Playbook(replicas="a b")
     play >> arrived("r1", explicit=stated("one"))

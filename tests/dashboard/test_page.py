@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.domain import records as rec
-from gateway.domain.decision import Edge, WaitReason
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.decision import Edge, SessionSource, WaitReason
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.request import Usage
 from tests.dashboard.browser import Page
 from tests.dashboard.fake_control import FakeControl, learned
 from tests.dashboard.life import (
@@ -57,19 +59,72 @@ async def test_a_live_session_goes_through_its_phases_in_order(page: Page, contr
 
 
 OUTCOME = {
-    "sessions": 3, "in_time": 1, "judged": 2, "turns_in_time": 9, "turns_judged": 10,
+    "sessions": 30, "in_time": 10, "judged": 20, "turns_in_time": 90, "turns_judged": 100,
     "cached_tokens": 12345,
 }  # fmt: skip
 
 
-async def test_what_came_of_it_stands_above(page: Page, control: FakeControl):
-    control.gauges = {"outcome": OUTCOME}
+LITTLE = {"sessions": 1, "in_time": 0, "judged": 1, "turns_in_time": 0, "turns_judged": 1, "cached_tokens": 0}
+FIGURES = [
+    (OUTCOME, "30|50 %|90 %|12.3k"),
+    (LITTLE, "1|not enough data (1 judged)|not enough data (1 judged)|not reported"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "figures"), FIGURES)
+async def test_what_came_of_it_stands_above(page: Page, control: FakeControl, outcome, figures):
+    control.gauges = {"outcome": outcome}
     await opened(page, control)
     await page.until("!document.getElementById('outcome').hidden")
     told = await page.run(
         "[...document.querySelectorAll('#outcome dd')].map((each) => each.textContent).join('|')"
     )
-    assert told == "3|50 %|90 %|12.3k"
+    assert told == figures
+
+
+PHASES = "[...document.querySelectorAll('#rows .phase')].map(e => e.textContent)"
+LABELS = (
+    "[...document.querySelectorAll('#rows .row')].map(r => r.querySelector('.kind').textContent).join('|')"
+)
+COUNTERS = (
+    "[...document.querySelectorAll('#counters > div')].map(e => e.innerText.replace(/\\s+/g, ' ')).join('|')"
+)
+
+
+async def test_who_is_there_and_what_cannot_be_known(page: Page, control: FakeControl):
+    """Not streamed, no cached tokens reported, no id stated; an agent that has gone while a tool ran."""
+    at_s, tenant = now() - 4, TenantId("anonymous-70c9d5bc2ebd")
+    gone_s = now() - 700
+    whole = [
+        session_started("s-1", at_s=at_s, schema=None),
+        *whole_turn("s-1", "r-1", at_s=at_s),
+        *whole_turn("s-1", "r-2", at_s=at_s),
+    ]
+    facts: dict[str, Any] = {"is_streamed": False, "client": "OpenAI/Python", "tenant": tenant}
+    usage = Usage(prompt_tokens=100, output_tokens=8)
+    for number, record in enumerate(whole):
+        if isinstance(record, rec.TurnArrived):
+            whole[number] = msgspec.structs.replace(record, **facts)
+        elif isinstance(record, rec.GpuEnd):
+            whole[number] = msgspec.structs.replace(record, usage=usage)
+        elif isinstance(record, rec.SessionStarted):
+            new = SessionSource.NEW
+            whole[number] = msgspec.structs.replace(record, tenant=tenant, source=new, confidence=0.5)
+    running = [*sent("s-2", "r-3", at_s=at_s)]
+    came = msgspec.structs.replace(arrived("s-2", "r-3", at_s=at_s), **facts)
+    left = [*whole_turn("s-3", "r-4", at_s=gone_s), tools_started("s-3", "r-4", "bash", at_s=gone_s + 3)]
+    control.publish([*left, *whole, came, *running])
+    await opened(page, control)
+    labels = await page.until(LABELS, holds=lambda text: text.count("|") == 2)
+    assert "OpenAI/Python · 2 turns · 3.0 s · anonymous|" in labels and "70c9" not in labels
+    assert await page.until(PHASES, holds=lambda seen: len(seen) == 3) == ["idle", "decode", "tool"]
+    await page.until(COUNTERS, holds=lambda told: told.startswith("active 1|idle 2|run 1|"))
+    await page.run(SKIP_TO_ROWS)
+    await page.press("Enter")
+    text = await page.until(
+        "document.getElementById('detail').innerText", holds=lambda text: "not reported" in text
+    )
+    assert "generating (not streamed)" in text and "tool call id that came back (99 % sure)" in text
 
 
 async def test_sub_agents_stand_indented_below_their_session(page: Page, control: FakeControl):

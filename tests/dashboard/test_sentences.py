@@ -48,17 +48,17 @@ def test_waiting():
     assert why_waited([], 0.0, WINDOW).startswith("It did not wait")
     told = why_waited([wait(WaitReason.WINDOW_FULL), wait(WaitReason.CONCURRENCY_FULL, 1)], 12.0, WINDOW)
     assert told == (
-        "It waited 12 ms: as many sessions were in as may be (with 1 other in the waiting room). Then every "
-        "replica that could run it had as many turns as it may (with 0 others in the waiting room). The "
-        "window of p was 6 sessions and 1000 tokens (6 were in, 2 waited) since it changed (KV was "
-        "lost that came back); pressure of the GPU 1.25, of the tools 0.10."
+        "It waited 12 ms: as many sessions were active as the limit allows (`window_full`) (1 else queued). "
+        "Then all replicas that could run it were at `max_running_per_replica` (`concurrency_full`) (nobody "
+        "else queued). Limit of pool p: 6 sessions, 1,000 KV tokens; 6 active, 2 waiting; last change: KV "
+        "was lost that came back (`state_lost`); GPU pressure 1.25, tool pressure 0.10."
     )
 
 
 def test_that_more_may_be_in_than_fit_is_told():
     window = msgspec.structs.replace(WINDOW, beyond_kv=True, reason="engines_have_time")
     told = why_waited([wait(WaitReason.WINDOW_FULL)], 12.0, window)
-    assert "6 sessions and 1000 tokens, and more that do not fit (6 were in" in told
+    assert "6 sessions, 1,000 KV tokens, and more that do not fit; 6 active" in told
 
 
 def test_what_is_newer_is_told_by_its_name():
@@ -71,4 +71,4 @@ def test_what_is_newer_is_told_by_its_name():
     refused = rec.Refused(
         at_s=1.0, turn=TURN, session=SESSION, tenant=TENANT, reason=RefusalReason.QUEUE_FULL, waited_ms=5.0
     )
-    assert why_refused(refused) == "It was refused after 5 ms: the waiting room was full."
+    assert why_refused(refused) == "It was refused after 5 ms: the waiting room was full (`queue_full`)."

@@ -96,7 +96,7 @@ async def test_each_decision_is_explained_and_the_keyboard_comes_back(page: Page
     await page.run("document.querySelectorAll('.decisions tbody button')[1].focus()")
     await page.press("Enter")
     why = await page.until("document.querySelector('#detail .why-list')?.innerText")
-    assert "It waited 20 ms: the sessions that were in are expected to need all of the KV cache" in why
+    assert "It waited 20 ms: the active sessions are expected to need all of the KV cache" in why
     await page.press("Escape")
     await page.until("document.getElementById('detail').hidden")
     assert await page.run("document.activeElement.matches('#view-session .row')")
@@ -128,10 +128,10 @@ async def test_what_is_over_is_found_by_time_and_by_what_it_is(page: Page, kept:
 
 async def test_it_says_so_where_no_history_is_configured(page: Page, control: FakeControl):
     await opened(page, control, "#history")
-    await page.until("document.getElementById('view-history').innerText.includes('No history is configured')")
+    await page.until("document.getElementById('view-history').innerText.includes('History is off')")
     await opened(page, control, "?again#session=s-none")
     await page.until(
-        "document.querySelector('#view-session [role=alert]')?.innerText.includes('Nothing is known')"
+        "document.querySelector('#view-session [role=alert]')?.innerText.includes('Unknown or expired')"
     )
 
 

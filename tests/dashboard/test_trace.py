@@ -61,8 +61,15 @@ def test_turns_and_their_phases_are_slices_that_nest():
     names = [each["name"] for each in slices(events, pid=1) if 15e6 <= each["ts"] < 15.4e6]
     assert names[:3] == ["r2", "queue", "prefill"]
     [queue] = [each for each in slices(events, name="queue") if each["ts"] == 15e6]
-    assert queue["args"]["waits"] == ["the sessions that were in are expected to need all of the KV cache"]
+    assert queue["args"]["waits"] == ["the active sessions are expected to need all of the KV cache"]
     assert turns["r2"]["args"]["usage"]["cached_tokens"] == 60 and turns["r2"]["args"]["replica"] == "a"
+
+
+def test_a_turn_that_is_not_streamed_generates():
+    [came, *rest] = whole("r1", "s", 10.0)
+    pages = [page("s", ("r1", [msgspec.structs.replace(came, is_streamed=False), *rest]))]
+    names = [each["name"] for each in slices(trace_of(pages)["traceEvents"])]
+    assert names == ["r1", "queue", "generating (not streamed)"]
 
 
 def test_slices_of_one_track_do_not_overlap():

@@ -29,7 +29,7 @@ def arrival(
     return rec.TurnArrived(
         at_s=at_s, turn=RequestId(turn), session=SessionId(session), tenant=TenantId(tenant),
         protocol=Protocol.CHAT, model=model, source=SessionSource.CALL_ID, confidence=0.99, body_bytes=4000,
-        message_count=5, tool_count=2, thread=ThreadId(f"{session}.1"),
+        message_count=5, tool_count=2, thread=ThreadId(f"{session}.1"), is_streamed=True,
         edge=Edge.CONTINUES if parent is not None else Edge.OPENS,
         parent=RequestId(parent) if parent is not None else None,
     )  # fmt: skip

@@ -144,7 +144,7 @@ def test_a_turn_is_explained_as_memory_would(kept):
         }
         sentences += stored.why
     assert sum("It waited" in each for each in sentences) > 5
-    assert any("had no place" in each for each in sentences)
+    assert any("over a limit" in each for each in sentences)
     assert kept.counts() == {"records": len(run.play.records), "unreadable": 0, "gaps": 0}
 
 
@@ -158,7 +158,7 @@ def test_the_window_and_how_quick_others_were(kept):
     kept.take([came, waits, *sent("r1", "s1", 10.0, replica=B), *sent("r2", "s2", 10.0, replica=B), *rest])
     kept.take(whole("after", "s", 20.0, replica=B))
     found = kept.turn("r")
-    assert found.window.reason == "healthy" and "The window of p was 4 sessions" in found.why[0]
+    assert found.window.reason == "healthy" and "Limit of pool p: 4 sessions" in found.why[0]
     [other] = found.alternatives
     assert (other.replica, other.running) == (B, 2)
     assert other.first_token_ms == pytest.approx(100.0), "60 tokens in 60 ms, and 100 are to be computed"

@@ -44,7 +44,7 @@ class Exported:
         play = self.play
         for number in range(start, start + count):
             name = f"r{number}"
-            play.begins(name, explicit=stated(name)) >> first_token(name) >> finished(name)
+            play.begins(name, explicit=stated(name), stream=True) >> first_token(name) >> finished(name)
             play >> session_finished(play.session.id)
             self.export.take(play.records.copy())
             play.records.clear()

@@ -51,6 +51,7 @@ class Traced:
 
     def turn(self, name: str, session: str, *calls: str, **facts) -> SessionId:
         play = self.play
+        facts.setdefault("stream", True)
         play.arrives(name, explicit=stated(session), model="m", **facts)
         play.now += 1.0
         play >> started(name) >> first_token(name)
@@ -193,7 +194,7 @@ def test_a_turn_that_waited_and_one_that_left_and_one_that_was_refused():
 def test_every_attempt_is_shown():
     traced = Traced(replicas="a b")
     play = traced.play
-    play.arrives("r1", explicit=stated("one"))
+    play.arrives("r1", explicit=stated("one"), stream=True)
     play.now += 1.0
     play >> failed("r1")
     play.take()
@@ -207,6 +208,15 @@ def test_every_attempt_is_shown():
         ("decode", 1002.0, 1002.0, ""),
     ]
     assert spans[-1].span_id == span_id("r1") and not spans[-1].error
+
+
+def test_where_nothing_is_streamed_the_end_of_the_prompt_is_not_made_up():
+    traced = Traced()
+    traced.turn("r1", "one", stream=False)
+    [turn] = of(traced.read(), "chat")
+    [generating] = of(traced.seen, "generate")
+    assert (generating.start_s, generating.end_s) == (1000.0, 1003.0) and turn.end_s == 1003.0
+    assert not of(traced.seen, "prefill") and not of(traced.seen, "decode")
 
 
 def test_a_client_that_traces_itself_has_its_turns_below_its_own_spans():
@@ -292,7 +302,7 @@ def test_what_would_be_too_many_is_left_out_and_said():
 def test_the_end_of_the_gateway_ends_everything():
     traced = Traced()
     traced.turn("r1", "one")
-    traced.play.arrives("r2", explicit=stated("two"))
+    traced.play.arrives("r2", explicit=stated("two"), stream=True)
     traced.read()
     spans = traced.spans.end_all()
     assert {span.name for span in spans} == {"chat", "prefill", "session"} and len(spans) == 4

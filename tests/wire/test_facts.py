@@ -49,6 +49,7 @@ def test_a_turn_of_chat():
         transcript=found.transcript,
         attempt=2,
         client=hash_text("a/1"),
+        client_name="a",
         is_replayable=True,
     )
 
@@ -221,3 +222,21 @@ def test_of_a_body_that_is_too_much_the_model_is_known_if_that_is_cheap(monkeypa
     facts = read_facts(classify("POST", "/v1/chat/completions"), [], body)
     assert (facts.is_readable, facts.is_oversized, facts.model) == (False, True, model)
     assert facts.stream is (model is not None) and facts.is_hidden is (model is None)
+
+
+@pytest.mark.parametrize(
+    ("software", "product"),
+    [
+        (b"OpenAI/Python 1.60.0", "OpenAI/Python"),
+        (b"claude-cli/1.0.30 (external, cli)", "claude-cli"),
+        (b"codex_cli_rs/0.1", "codex_cli_rs"),
+        (b"curl/8.5.0", "curl"),
+        (b"\x1b[2Jevil", ""),
+        (b"<script>/1", ""),
+        (b"x" * 500, "x" * 32),
+        (b"", ""),
+    ],
+)
+def test_the_client_s_product_is_named_and_nothing_more(software, product):
+    endpoint = classify("POST", "/v1/chat/completions")
+    assert read_facts(endpoint, [(b"User-Agent", software)], b"{}").client_name == product

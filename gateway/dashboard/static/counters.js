@@ -2,15 +2,18 @@
 
 import { count, el, h, show } from "./dom.js";
 
-const NOTES = { sessions: "not ended", run: "turns at replicas", wait: "turns in the waiting room", tools: "sessions whose tools run", refused: "turns refused in the last minute" };
+import { isActive } from "./turns.js";
+
+const NOTES = { active: "sessions of which a turn waits or runs, or a tool", idle: "sessions of which nothing runs, or a tool for over ten minutes: their agents may be gone", run: "turns at replicas", wait: "turns in the waiting room", tools: "sessions whose tools run", refused: "turns refused in the last minute" };
 
 /** How much of everything there is now, as the page counts it. */
 export function showCounters(model) {
   let [running, waiting] = [0, 0];
-  let live = 0;
+  let [active, idle] = [0, 0];
   for (const session of model.sessions.values()) {
     if (session.endedS !== null) continue;
-    live += 1;
+    if (isActive(session, model.nowS)) active += 1;
+    else idle += 1;
     for (const thread of session.threads.values()) for (const turn of thread.turns.slice(-8)) {
       const phase = turn.phase;
       waiting += phase === "queue";
@@ -18,7 +21,7 @@ export function showCounters(model) {
     }
   }
   const refused = model.refusedLately();
-  const all = [["sessions", live], ["run", running], ["wait", waiting], ["tools", model.counts.tools], ["refused", refused]];
+  const all = [["active", active], ["idle", idle], ["run", running], ["wait", waiting], ["tools", model.counts.tools], ["refused", refused]];
   show(el("counters"), JSON.stringify(all), () => all.map(([name, number]) =>
     h("div", { className: name === "refused" && number > 0 ? "is-bad" : "", title: NOTES[name] }, h("dt", {}, name), h("dd", {}, count(number)))));
 }

@@ -1,9 +1,9 @@
 // One turn: what was known, what was decided, why, and what the alternatives would have cost.
 
-import { clock, count, duration, fieldName, fieldValue, h, percent, words } from "./dom.js";
+import { clock, count, duration, fieldName, fieldValue, h, percent, shownTenant, words } from "./dom.js";
 import { hrefOf } from "./session.js";
 import { reasonOf } from "./stream.js";
-import { EDGES, PHASES, PLACES, REFUSALS, SOURCES, WAITS } from "./words.js";
+import { EDGES, PHASES, PLACES, REFUSALS, WAITS, evidence } from "./words.js";
 
 const HIDDEN_FACTS = new Set(["type", "turn", "session", "thread", "parent", "tenant", "at_s"]);
 
@@ -119,13 +119,13 @@ const part = (title, content) => h("section", {}, h("h3", {}, title), content);
 function phases(turn, nowS) {
   const overS = turn.overS ?? nowS;
   const cut = (from, to) => (from === null || from === undefined ? null : Math.max(0, (to ?? overS) - from));
-  const spans = { queue: cut(turn.arriveS, turn.attempts[0]?.submitS ?? turn.submitS), prefill: cut(turn.submitS, turn.firstS), decode: cut(turn.firstS) };
+  const spans = { queue: cut(turn.arriveS, turn.attempts[0]?.submitS ?? turn.submitS), prefill: turn.isStreamed ? cut(turn.submitS, turn.firstS) : null, decode: cut(turn.decodeS) };
   const whole = Math.max(1e-6, overS - turn.arriveS);
   const list = h("ol", { className: "phases", "aria-label": "Phases of the turn" });
   for (const { id, name } of PHASES.filter((phase) => phase.id in spans)) {
     const bar = h("i", { className: `swatch s-${id}` });
     bar.style.width = `${Math.max(0.5, (100 * (spans[id] ?? 0)) / whole)}%`;
-    list.append(h("li", { dataset: { phase: id } }, h("span", {}, name), h("span", { className: "track" }, (spans[id] ?? 0) < 0.0005 ? "" : bar),
+    list.append(h("li", { dataset: { phase: id } }, h("span", {}, id === "decode" && !turn.isStreamed ? "generating (not streamed)" : name), h("span", { className: "track" }, (spans[id] ?? 0) < 0.0005 ? "" : bar),
       h("span", { className: "figure" }, spans[id] === null ? "–" : duration(spans[id]), turn.phase === id ? " …" : "")));
   }
   return list;
@@ -183,7 +183,7 @@ function outcome(turn, { expected, became }) {
   const range = (name) => (Number.isFinite(hoped[`${name}_ms`]) ? `${duration(hoped[`${name}_ms`] / 1000)}${Number.isFinite(hoped[`${name}_p10_ms`]) ? ` (${duration(hoped[`${name}_p10_ms`] / 1000)} – ${duration(hoped[`${name}_p90_ms`] / 1000)})` : ""}` : "–");
   const lived = (from, to) => (from === null || to === null ? "–" : duration(to - from));
   const tokens = (of, name) => (Number.isFinite(of[name]) ? count(of[name]) : "–");
-  const hit = (of) => (of.prompt_tokens > 0 && Number.isFinite(of.cached_tokens) ? `${count(of.cached_tokens)} (${percent(of.cached_tokens / of.prompt_tokens)})` : "–");
+  const hit = (of) => (of.prompt_tokens > 0 && Number.isFinite(of.cached_tokens) ? `${count(of.cached_tokens)} (${percent(of.cached_tokens / of.prompt_tokens)})` : of.prompt_tokens > 0 ? "not reported" : "–");
   const rows = [
     ["first token", range("first_token"), lived(turn.submitS, turn.firstS)],
     ["complete", range("completion"), lived(turn.submitS, turn.endS)],
@@ -209,10 +209,10 @@ function prediction(of) {
 function known(turn, { known: of }) {
   const session = turn.thread?.session;
   const source = of?.source ?? turn.source;
-  const fields = [["tenant", turn.tenant], ["model", of?.model ?? turn.model], ["how it follows", EDGES[of?.edge ?? turn.edge] ?? turn.edge],
-    ["session known by", source ? `${SOURCES[source] ?? words(source)} (${percent(of?.confidence ?? turn.confidence)} sure)` : undefined], ["client", session?.schema ?? undefined],
+  const fields = [["tenant", shownTenant(turn.tenant)], ["model", of?.model ?? turn.model], ["how it follows", EDGES[of?.edge ?? turn.edge] ?? turn.edge],
+    ["session known by", source ? evidence(source, of?.confidence ?? turn.confidence) : undefined], ["client", session?.schema ?? session?.client ?? undefined],
     ["arrived", clock(turn.arriveS)]];
-  const told = new Set(["model", "edge", "source", "confidence"]);
+  const told = new Set(["model", "edge", "source", "confidence", "client"]);
   const rest = of ? Object.entries(of) : [["protocol", turn.protocol], ["body_bytes", turn.bytes], ["messages", turn.messages], ["tools", turn.tools]];
   return [...fields, ...rest.filter(([name, value]) => !HIDDEN_FACTS.has(name) && !told.has(name) && value !== null)].filter(([, value]) => value !== undefined && value !== null);
 }

@@ -1,6 +1,6 @@
 // What stands before everything else for a while: the question for a key, and the list of keys.
 
-import { el, h } from "./dom.js";
+import { el, h, shownTenant } from "./dom.js";
 import { KEYS } from "./words.js";
 
 /** `onKey()` once there is one. */
@@ -34,7 +34,7 @@ export function askToStop(session, onStop) {
   const no = h("button", { type: "button", autofocus: true }, "Keep it running");
   const form = h("form", { method: "dialog" },
     h("h2", { id: "stop-title" }, "Stop this session?"),
-    h("p", { id: "stop-does" }, h("code", {}, session.id), " of ", session.tenant, ". For an hour its turns are refused; its client is told so."),
+    h("p", { id: "stop-does" }, h("code", {}, session.id), " of ", shownTenant(session.tenant), ". For an hour its turns are refused; its client is told so."),
     h("p", {}, letFinish, " ", h("label", { for: "stop-later" }, "Let what runs now finish")),
     h("div", { className: "dialog-end" }, no, h("button", { type: "submit", className: "main" }, "Stop the session")));
   no.addEventListener("click", () => dialog.close());

@@ -47,7 +47,13 @@ export function count(number) {
 
 export const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
+/** Without what differs after each start of the gateway. */
+export const shownTenant = (tenant) => (tenant?.startsWith("anonymous-") ? "anonymous" : tenant);
+
 export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share * 100)} %` : "–");
+
+/** Of a session's row. A sum of 0 may come of an engine that does not say. */
+export const cachedShare = (row) => (row.cached_tokens ? percent(row.cached_tokens / row.prompt_tokens) : "not reported");
 
 export function clock(atS, { seconds = true } = {}) {
   const date = new Date(atS * 1000);

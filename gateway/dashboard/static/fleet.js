@@ -1,6 +1,6 @@
 // The fleet: of each replica its health, its load, and whose context its KV cache may hold.
 
-import { clock, count, el, h, percent, setText, show } from "./dom.js";
+import { clock, count, el, h, percent, plural, setText, show } from "./dom.js";
 
 const SEGMENTS = 24;
 
@@ -22,7 +22,7 @@ export class FleetPanel {
     const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.kv_used, one.view?.kv_retained, retainedOf(one.view), one.view?.engine_waiting, summary(contexts.get(one.id))]));
     show(el("fleet-body"), key, () =>
       replicas.length === 0
-        ? h("p", { className: "hint" }, "No replica is known. Start the gateway with ", h("code", {}, "--backend http://…"), " or name some under ", h("code", {}, "[[pools]]"), ".")
+        ? h("p", { className: "hint" }, "No replica is known yet: discovery or registration has named none.")
         : [h("ul", { className: "replicas" }, ...replicas.map((replica) => card(replica, contexts.get(replica.id) ?? [], most, scale))), explain()],
     );
   }
@@ -61,7 +61,7 @@ function card(replica, contexts, most, scale) {
     h("div", { className: "replica-head" },
       h("span", { className: "health", dataset: { state: replica.state } }, replica.state),
       h("strong", { title: [view.engine, view.version, ...(view.models ?? [])].filter(Boolean).join(" ") }, replica.id),
-      h("span", { className: "dim" }, isUp ? [replica.state === "up" ? null : replica.why, `${count(running)} run`, waiting > 0 ? `${count(waiting)} wait there` : null, Number.isFinite(view.sessions) ? `home of ${view.sessions}` : null].filter(Boolean).join(" · ")
+      h("span", { className: "dim" }, isUp ? [replica.state === "up" ? null : replica.why, `${count(running)} run`, waiting > 0 ? `${count(waiting)} wait there` : null, Number.isFinite(view.sessions) ? `${plural(view.sessions, "session")} cached here` : null].filter(Boolean).join(" · ")
         : `${replica.why || "does not answer"}${replica.changedS === null ? "" : `, since ${clock(replica.changedS)}`}`)),
     isUp ? h("div", { className: "meters" },
       h("span", { className: "meter-name" }, "load"), loadBar(running, waiting, most), h("span", { className: "meter-value" }, count(running + waiting)),

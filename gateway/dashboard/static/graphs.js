@@ -35,7 +35,7 @@ export class GraphsView {
 
 function section(graph, at) {
   const nodes = new Map((graph.nodes ?? []).map((node) => [node.id, node]));
-  const facts = [`${count(graph.tasks)} conversations`, `${count(graph.steps)} steps`, graph.is_known === false ? "not enough yet to act on" : "ends are acted on"];
+  const facts = [`${count(graph.tasks)} conversations that ended`, `${count(graph.steps)} steps`, graph.is_known === false ? "not enough yet to act on" : "ends are acted on"];
   const titleId = `graph-${at}`;
   const columns = ["step", "followed by", "probability", "times", "pause, median", "95 % within"];
   return h("section", { className: "graph", "aria-labelledby": titleId },

@@ -1,6 +1,6 @@
 // What is over: sessions and percentiles of a stretch of time. What is asked for stands in the page's address.
 
-import { clock, count, duration, h, percent, plural, words } from "./dom.js";
+import { cachedShare, clock, count, duration, h, percent, plural, shownTenant, words } from "./dom.js";
 import { hrefOf } from "./session.js";
 import { KeyRequired, reasonOf } from "./stream.js";
 
@@ -86,7 +86,7 @@ export class HistoryView {
     } catch (error) {
       if (error instanceof KeyRequired) return this.#on.key();
       if (asked !== this.#asked) return;
-      const why = error.status === 404 ? ["No history is configured: start ", h("code", {}, "turnpike history"), " and set ", h("code", {}, "history.url"), "."] : [`It could not be asked (${reasonOf(error)}).`];
+      const why = error.status === 404 ? ["History is off: start ", h("code", {}, "turnpike history"), " and set ", h("code", {}, "history.url"), "."] : [`It could not be asked (${reasonOf(error)}).`];
       this.#result.replaceChildren(h("p", { className: "hint warn" }, ...why));
     }
   }
@@ -104,8 +104,8 @@ function result(told) {
   const names = ["session", "last seen", "lasted", "tenant", "model", "turns", "errors", "prompt tokens, cached", "end"];
   const rows = told.sessions.map((row) => h("tr", { className: row.troubles ? "has-errors" : "" },
     h("th", { scope: "row" }, h("a", { href: hrefOf(row.session) }, row.session)),
-    ...[`${day(row.last_s)} ${clock(row.last_s)}`, duration(row.last_s - row.started_s), row.tenant ?? "–", row.model ?? "–", String(row.turns), String(row.troubles),
-      `${count(row.prompt_tokens)}, ${percent(row.cached_tokens / row.prompt_tokens)}`, row.ended_s === null ? "–" : words(row.end_reason ?? "")].map((cell) => h("td", {}, cell))));
+    ...[`${day(row.last_s)} ${clock(row.last_s)}`, duration(row.last_s - row.started_s), shownTenant(row.tenant) ?? "–", row.model ?? "–", String(row.turns), String(row.troubles),
+      `${count(row.prompt_tokens)}, ${cachedShare(row)}`, row.ended_s === null ? "–" : words(row.end_reason ?? "")].map((cell) => h("td", {}, cell))));
   return [
     h("p", { className: "hint" }, `${turns}.${ends ? ` Ends: ${ends}.` : ""}${since}`), figures,
     rows.length === 0 ? h("p", { className: "dim" }, "No sessions match.")

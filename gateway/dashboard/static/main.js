@@ -173,7 +173,8 @@ function empty(rows, sessions) {
   const box = el("empty");
   box.hidden = rows > 0;
   const isFiltered = model.sessions.size > 0;
-  const address = model.snapshot?.listen ?? `${location.hostname || "127.0.0.1"}:8080`;
+  const listen = model.snapshot?.listen ?? null;
+  const address = (listen ?? "http://0.0.0.0:8080").replace(/\/\/(0\.0\.0\.0|\[::\])/, `//${location.hostname || "127.0.0.1"}`);
   show(box, `${isFiltered} ${filter} ${which} ${address} ${link.state}`, () => {
     if (isFiltered) {
       const clear = h("button", { type: "button" }, "Show all");
@@ -186,9 +187,9 @@ function empty(rows, sessions) {
       return [h("p", {}, "No session is like that."), clear];
     }
     if (link.state !== "live") return h("p", {}, "Nothing was heard from the gateway yet.");
-    return [h("p", { className: "empty-title" }, "No session yet"), h("p", {}, "Point an agent at ", h("code", {}, `http://${address}/v1`), " and it appears here."),
+    return [h("p", { className: "empty-title" }, "No session yet"), h("p", {}, "Point an agent at ", h("code", {}, `${address}/v1`), " and it appears here."),
       h("p", { className: "dim" }, "OpenAI clients: ", h("code", {}, "OPENAI_BASE_URL"), ". Anthropic clients: ", h("code", {}, "ANTHROPIC_BASE_URL"), ", without ", h("code", {}, "/v1"), "."
-        + (model.snapshot?.listen ? "" : " Where the gateway listens is in the first line that it prints."))];
+        + (listen ? "" : " Where the gateway listens is in the first line that it prints."))];
   });
   el("rows").setAttribute("aria-label", `Sessions over time: ${sessions}`);
 }

@@ -22,7 +22,7 @@ export class Model {
   replicas = new Map();
   pools = new Map();
   tenants = new Map();
-  counts = { sessions: 0, running: 0, waiting: 0, tools: 0 };
+  counts = { tools: 0 };
   refusals = [];
   nowS = 0;
   /** Grows when rows appear, disappear or are named anew. */
@@ -58,12 +58,14 @@ export class Model {
     const turn = this.turn(r.turn, r.at_s);
     Object.assign(turn, {
       arriveS: r.at_s, tenant: r.tenant, protocol: r.protocol, model: r.model, edge: r.edge ?? null, parent: r.parent ?? null,
-      source: r.source, confidence: r.confidence, bytes: r.body_bytes, messages: r.message_count, tools: r.tool_count,
+      isStreamed: r.is_streamed !== false, source: r.source, confidence: r.confidence, bytes: r.body_bytes, messages: r.message_count, tools: r.tool_count,
     });
     if (r.session === null || turn.thread !== null) return; // no turn, or told twice
     const session = this.session(r.session, r.at_s, r.tenant);
     if (session.endedS !== null) session.endedS = session.endReason = null; // it goes on after all
     session.model = r.model ?? session.model;
+    session.client = r.client || session.client;
+    if (r.source !== "new" && (session.source === "new" || r.confidence > session.confidence)) Object.assign(session, { source: r.source, confidence: r.confidence });
     session.lastS = r.at_s;
     session.turnCount += 1;
     const thread = this.thread(session, r.thread ?? r.session);
@@ -113,17 +115,13 @@ export class Model {
   on_gpu_end(r) {
     const turn = this.turn(r.turn, r.at_s);
     Object.assign(turn, {
-      endS: r.at_s, outcome: r.outcome, status: r.status, usage: r.usage ?? {}, finish: r.finish_reason, freedBlocks: r.freed_blocks,
+      endS: r.at_s, outcome: r.outcome, status: r.status, usage: r.usage ?? {},
     });
     this.load(r.replica, -1);
     const session = turn.thread?.session;
     if (session === undefined) return;
     session.lastS = turn.thread.lastS = r.at_s;
     const { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output } = turn.usage;
-    if (Number.isFinite(prompt) && Number.isFinite(cached)) {
-      session.promptTokens += prompt;
-      session.cachedTokens += cached;
-    }
     const tenant = this.tenant(session.tenant);
     tenant.servedTokens += (prompt ?? 0) - (cached ?? 0) + (output ?? 0);
     if (r.outcome !== "finished") session.troubles += 1;
@@ -158,7 +156,6 @@ export class Model {
       }
     }
     if (found !== null) found.endS = r.at_s;
-    if (turn !== undefined) turn.toolMs = r.duration_ms;
   }
 
   /** What is expected to follow, at a pause. */
@@ -194,9 +191,9 @@ export class Model {
     let session = this.sessions.get(id);
     if (session === undefined) {
       session = {
-        id, tenant: tenant ?? null, schema: null, source: null, confidence: null, parent: null, model: null, view: null,
+        id, tenant: tenant ?? null, schema: null, client: null, source: null, confidence: null, parent: null, model: null, view: null,
         startedS: atS, lastS: atS, endedS: null, endReason: null, threads: new Map(), turnCount: 0,
-        promptTokens: 0, cachedTokens: 0, troubles: 0,
+        troubles: 0,
       };
       this.sessions.set(id, session);
       this.shape += 1;

@@ -2,7 +2,8 @@
 
 import { count, el, h, percent, show } from "./dom.js";
 
-const share = (of, all) => (all > 0 ? percent(of / all) : "–");
+const MIN_JUDGED = 20; // as in gateway/dashboard/sentences.py
+const share = (of, all) => (all >= MIN_JUDGED ? percent(of / all) : `not enough data (${all} judged)`);
 
 /** `snapshot`: null before there is one; the line is hidden while there is nothing to say. */
 export function showOutcome(snapshot) {
@@ -18,6 +19,6 @@ function figures(of) {
     ["sessions ended", count(of.sessions), "since the gateway began"],
     ["sessions in time", share(of.in_time, of.judged), `${of.in_time} of ${of.judged}: within α × what they would have taken alone`],
     ["turns in time", share(of.turns_in_time, of.turns_judged), `${of.turns_in_time} of ${of.turns_judged}`],
-    ["prompt tokens not computed again", count(of.cached_tokens), "found in engines' prefix caches"],
+    ["prompt tokens not computed again", of.cached_tokens > 0 ? count(of.cached_tokens) : "not reported", "found in engines' prefix caches"],
   ];
 }

@@ -205,8 +205,8 @@ function paintTurn(ctx, palette, timeline, y, turn, nowS) {
   if (timeline.x(queueEndS) - timeline.x(turn.arriveS) > 0.6 || turn.submitS === null) {
     bar(ctx, timeline, y, "queue", palette.patterns.queue, turn.arriveS, queueEndS);
   }
-  if (turn.submitS !== null) bar(ctx, timeline, y, "prefill", palette.patterns.prefill, turn.submitS, turn.firstS ?? overS);
-  const decode = turn.firstS === null ? null : bar(ctx, timeline, y, "decode", palette.decode, turn.firstS, overS);
+  if (turn.submitS !== null) bar(ctx, timeline, y, "prefill", palette.patterns.prefill, turn.submitS, turn.decodeS ?? overS);
+  const decode = turn.decodeS === null ? null : bar(ctx, timeline, y, "decode", palette.decode, turn.decodeS, overS);
   if (turn.submitS !== null) paintHit(ctx, palette, timeline, y, turn, overS, decode);
   if (turn.refusedS !== null || (turn.outcome !== null && turn.outcome !== "finished")) mark(ctx, palette, timeline.x(overS), y, turn);
   else if (turn.overS !== null) {

@@ -2,12 +2,12 @@
 
 /** Why a turn waits. */
 export const WAITS = {
-  "concurrency_full": "every replica that could run it had as many turns as it may",
-  "window_full": "as many sessions were in as may be",
+  "concurrency_full": "all replicas that could run it were at `max_running_per_replica`",
+  "window_full": "as many sessions were active as the limit allows",
   "tools_full": "the hosts of their tools had as many sessions as they can bear",
-  "kv_full": "the sessions that were in are expected to need all of the KV cache",
+  "kv_full": "the active sessions are expected to need all of the KV cache",
   "behind_others": "other sessions waited already",
-  "tenant_sessions": "as many of its tenant's sessions were in as it may have",
+  "tenant_sessions": "its tenant had as many active sessions as its limit allows",
   "others_late": "its tenant's sessions had more than their share, and the others' turns were late",
   "no_replica": "no replica that could run it answered",
   "home_lost": "its replica was lost, and sessions move from there one by one",
@@ -37,6 +37,7 @@ export const REFUSALS = {
   "forbidden": "its key may not do this",
   "kv_field": "it named where an engine is to fetch KV cache from, which its key may not",
   "unknown_model": "nobody serves that model",
+  "unknown_path": "no replica has that path, and one under /v1 was meant",
   "state_not_found": "it builds on state that is not known",
   "memory_full": "the gateway holds as many bytes as it may",
   "queue_full": "the waiting room was full",
@@ -96,5 +97,5 @@ export const SOURCES = {
   "quote": "it quotes a known conversation",
   "adjacent": "it came at once after an answer",
   "connection": "its body could not be read, so it is its connection's",
-  "new": "nothing links it to an earlier turn",
+  "new": "first turn of a new session",
 };

@@ -1,7 +1,7 @@
 // Which rows the waterfall has, in which order: a session, below it its other conversations and the
 // sessions that run on its behalf.
 
-import { phaseOf, phaseOfThread } from "./turns.js";
+import { isActive, phaseOf, phaseOfThread } from "./turns.js";
 import { THREADS } from "./words.js";
 
 const ORDERS = {
@@ -12,6 +12,7 @@ const ORDERS = {
 
 const SHOWN = {
   all: () => true,
+  active: isActive,
   live: (session) => session.endedS === null,
   waiting: (session) => phaseOf(session) === "queue",
   trouble: (session) => session.troubles > 0,
@@ -30,7 +31,7 @@ export function listRows(model, { order, show, filter, folded }) {
   }
   const rows = [];
   let sessions = 0;
-  const isShown = (session) => SHOWN[show](session) && wanted.every((word) => text(session).includes(word));
+  const isShown = (session) => SHOWN[show](session, model.nowS) && wanted.every((word) => text(session).includes(word));
   const add = (session, depth) => {
     const below = (children.get(session.id) ?? []).sort(ORDERS.oldest);
     const mine = isShown(session);
@@ -52,7 +53,7 @@ export function listRows(model, { order, show, filter, folded }) {
   return { rows, sessions };
 }
 
-const kindOf = (session) => session.schema ?? session.model ?? session.view?.agent ?? "";
+const kindOf = (session) => session.schema ?? session.client ?? session.model ?? session.view?.agent ?? "";
 
 export function phaseOfRow(row) {
   if (row.session.endedS !== null) return "ended";

@@ -1,11 +1,11 @@
 // A session's own page: what it is, whom it belongs to, its waterfall, each decision, the steps that it took.
 
-import { clock, count, duration, h, percent, plural, words } from "./dom.js";
+import { cachedShare, clock, count, duration, h, percent, plural, shownTenant, words } from "./dom.js";
 import { Model } from "./model.js";
 import { KeyRequired, reasonOf } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { Waterfall } from "./waterfall.js";
-import { EDGES, PLACES, REFUSALS, SOURCES, THREADS, WAITS } from "./words.js";
+import { EDGES, PLACES, REFUSALS, THREADS, WAITS, evidence } from "./words.js";
 
 const MAX_CHILDREN = 12;
 /** Sub-agents whose turns are fetched, too. */
@@ -46,7 +46,7 @@ export class SessionPage {
     } catch (error) {
       if (error instanceof KeyRequired) return this.#on.key();
       if (this.#id !== id) return;
-      const why = error.status === 404 ? "Nothing is known of this session (any more)." : `It could not be asked (${reasonOf(error)}).`;
+      const why = error.status === 404 ? "Unknown or expired session id." : `It could not be asked (${reasonOf(error)}).`;
       const again = h("button", { type: "button" }, "Ask again");
       again.addEventListener("click", () => this.load(id));
       return this.#root.replaceChildren(h("p", { className: "hint warn", role: "alert" }, why), again);
@@ -143,7 +143,7 @@ export class SessionPage {
     const tools = turn.thread.tools.filter((span) => span.turn === turn.id).flatMap((span) => span.names);
     const cells = [
       clock(turn.arriveS), EDGES[turn.edge] ?? words(turn.edge ?? ""), small(waited, why.join("; then ")), small(turn.replica ?? "–", there), `${hoped}, ${came}`,
-      Number.isFinite(turn.usage.prompt_tokens) ? `${count(turn.usage.prompt_tokens)}, ${turn.hit === null ? "–" : percent(turn.hit.share)}` : "–",
+      Number.isFinite(turn.usage.prompt_tokens) ? `${count(turn.usage.prompt_tokens)}, ${Number.isFinite(turn.usage.cached_tokens) ? percent(turn.hit.share) : "not reported"}` : "–",
       tools.join(", ") || "–", turn.refused ? "refused" : turn.outcome === null ? words(turn.phase) : words(turn.outcome),
     ];
     const isBad = turn.refused || (turn.outcome !== null && turn.outcome !== "finished");
@@ -172,10 +172,10 @@ function facts(row, session) {
   if (row === null && session === undefined) return h("p", { className: "dim" }, "Unknown.");
   const of = row ?? {};
   const told = [
-    ["tenant", of.tenant], ["client", of.schema], ["model", of.model], ["recognised", of.source ? `${SOURCES[of.source] ?? words(of.source)} (${percent(of.confidence)} sure)` : null],
+    ["tenant", shownTenant(of.tenant)], ["client", of.schema ?? session?.client], ["model", of.model], ["recognised", session?.source ? evidence(session.source, session.confidence) : null],
     ["began", of.started_s ? `${new Date(of.started_s * 1000).toLocaleDateString()} ${clock(of.started_s)}` : null], ["lasted", duration(of.last_s - of.started_s)],
     ["turns", String(of.turns)], ["errors", String(of.troubles)],
-    ["prompt tokens", `${count(of.prompt_tokens)}, ${percent(of.cached_tokens / of.prompt_tokens)} of them cached`], ["output tokens", count(of.output_tokens)],
+    ["prompt tokens", `${count(of.prompt_tokens)}, cached: ${cachedShare(of)}`], ["output tokens", count(of.output_tokens)],
     ["end", of.ended_s ? `${clock(of.ended_s)}, ${words(of.end_reason ?? "")}` : "not ended, or not seen"],
   ];
   return h("dl", { className: "facts" }, ...told.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));

@@ -21,8 +21,6 @@ export function take(model, snapshot, { isWhole }) {
   for (const tenant of model.tenants.values()) tenant.views = [];
   for (const view of snapshot.tenants ?? []) model.tenant(view.id).views.push(view);
   model.counts.tools = snapshot.active_tools ?? model.counts.tools;
-  model.counts.running = snapshot.running ?? null;
-  model.counts.waiting = snapshot.waiting ?? null;
   if (isWhole) takeSessions(model, snapshot);
 }
 
@@ -40,14 +38,11 @@ function takeSessions(model, snapshot) {
     known.add(view.id);
     const session = model.session(view.id, view.started_s, view.tenant);
     Object.assign(session, {
-      source: view.source, confidence: view.confidence, schema: view.schema, parent: view.parent ?? null, view, endedS: null,
+      source: view.source, confidence: view.confidence, schema: view.schema, client: view.client || null, parent: view.parent ?? null, view, endedS: null,
       startedS: Math.min(session.startedS, view.started_s), lastS: Math.max(session.lastS, view.last_seen_s ?? 0),
       turnCount: Math.max(session.turnCount, view.turns ?? 0),
     });
     (view.last_turns ?? []).forEach((of, i, all) => takeTurn(model, session, of, session.turnCount - all.length + 1 + i));
-    if (session.promptTokens === 0 && view.prompt_tokens > 0) {
-      Object.assign(session, { promptTokens: view.prompt_tokens, cachedTokens: view.cached_tokens ?? 0 });
-    }
   }
   const isAll = known.size >= (snapshot.session_count ?? 0);
   for (const session of model.sessions.values()) {
@@ -73,7 +68,7 @@ function takeTurn(model, session, of, number) {
   const isNew = !model.turns.has(of.turn);
   const turn = model.turn(of.turn, of.arrived_s);
   Object.assign(turn, {
-    arriveS: of.arrived_s, submitS: of.submitted_s, firstS: of.first_token_s, tenant: session.tenant, model: of.model,
+    arriveS: of.arrived_s, submitS: of.submitted_s, firstS: of.first_token_s, isStreamed: of.is_streamed !== false, tenant: session.tenant, model: of.model,
     edge: of.edge, parent: of.parent, replica: of.replica, reason: of.reason, waitedMs: of.queue_ms, outcome: of.outcome,
     status: of.status, refused: of.refusal, number: turn.number ?? number,
     endS: of.outcome === "refused" ? null : of.ended_s, refusedS: of.outcome === "refused" ? of.ended_s : null,

@@ -1,6 +1,6 @@
 // Tenants: what each has of the pools, beside what it is entitled to.
 
-import { count, el, h, percent, setText, show } from "./dom.js";
+import { count, el, h, percent, setText, show, shownTenant } from "./dom.js";
 
 const SHOWN = 40;
 
@@ -47,7 +47,7 @@ function table(rows) {
     h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, ...rows.map((row) =>
       h("tr", {},
-        h("th", { scope: "row", title: row.id }, row.id),
+        h("th", { scope: "row", title: row.id }, shownTenant(row.id)),
         h("td", {}, shareBar(row)),
         h("td", { title: `${row.lately.toFixed(1)} on average lately, which counts as much` }, count(row.admitted)),
         ...[row.waiting, row.served].map((figure) => h("td", {}, count(figure))),

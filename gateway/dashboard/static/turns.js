@@ -13,6 +13,7 @@ export class Turn {
   lostS = null;
   usage = {};
   expected = null;
+  isStreamed = true;
   replica = null;
   outcome = null;
 
@@ -32,7 +33,12 @@ export class Turn {
   get phase() {
     if (this.isOver) return "over";
     if (this.submitS === null) return "queue";
-    return this.firstS === null ? "prefill" : "decode";
+    return this.decodeS === null ? "prefill" : "decode";
+  }
+
+  /** Where nothing is streamed the end of the prompt is not seen: all of it is generating. */
+  get decodeS() {
+    return this.isStreamed ? this.firstS : this.submitS;
   }
 
   /** Cached share of the prompt: as reported, else as expected, else null. */
@@ -57,6 +63,12 @@ export function phaseOfThread(thread) {
   }
   if (best === "idle" && thread.tools.some((span, i) => span.endS === null && i >= thread.tools.length - 8)) return "tool";
   return best;
+}
+
+/** Whether something goes on: neither idle, nor in a tool for so long that its agent may be gone. */
+export function isActive(session, nowS) {
+  const phase = phaseOf(session);
+  return !["ended", "idle"].includes(phase) && (phase !== "tool" || nowS - session.lastS < 600);
 }
 
 /** A snapshot's states of sessions of whose turns nothing is known. */

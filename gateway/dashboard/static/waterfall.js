@@ -1,7 +1,7 @@
 // The waterfall: rows of sessions over time. Labels are elements, and only those in view exist; bars are
 // painted on one canvas. One row has the keyboard's focus, and one of its turns.
 
-import { clock, duration, h, percent, setText } from "./dom.js";
+import { clock, duration, h, percent, plural, setText, shownTenant } from "./dom.js";
 import { ROW_PX, fitCanvas, paintAxis, paintBars, readPalette } from "./paint.js";
 import { hitOfRow, listRows, phaseOfRow } from "./rows.js";
 import { EDGES, PHASES, REFUSALS, WAITS } from "./words.js";
@@ -334,7 +334,8 @@ function fillLabel(parts, row) {
   const { session } = row;
   const hit = hitOfRow(row);
   setText(parts.name, row.name);
-  setText(parts.kind, row.depth > 0 && row.key !== session.id ? row.kind : [row.kind, row.hasTenant ? session.tenant : ""].filter(Boolean).join(" · "));
+  setText(parts.kind, row.depth > 0 && row.key !== session.id ? row.kind : aboutOf(row));
+  parts.kind.title = parts.kind.textContent;
   setText(parts.phase, phase);
   setText(parts.hit, hit === null ? "" : percent(hit));
   setText(parts.fold, row.hidden === 0 ? "" : row.isFolded ? `▸${row.hidden}` : "▾");
@@ -349,6 +350,9 @@ function fillLabel(parts, row) {
   setText(parts.said, `${session.turnCount} turns${turns.length > 0 ? `; the last one: ${describe(turns.at(-1))}` : ""}`);
 }
 
+const aboutOf = ({ kind, session, hasTenant }) =>
+  [kind, plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
+
 /** A turn in one line. */
 function describe(turn) {
   const parts = [`turn ${turn.number ?? "?"}, ${clock(turn.arriveS)}`];
@@ -358,9 +362,10 @@ function describe(turn) {
   if (turn.submitS === null) parts.push(turn.isOver ? "ended in the queue" : `waits: ${WAITS[turn.waits.at(-1)?.reason] ?? "not decided yet"}`);
   else {
     if (queuedS > 0.001) parts.push(`queue ${duration(queuedS)}`);
-    const firstS = turn.firstS ?? turn.overS;
-    parts.push(firstS === null ? "prefill" : `prefill ${duration(firstS - turn.submitS)}`);
-    if (turn.firstS !== null) parts.push(turn.overS === null ? "decode" : `decode ${duration(turn.overS - turn.firstS)}`);
+    const [decodeS, name] = [turn.decodeS, turn.isStreamed ? "decode" : "generating (not streamed)"];
+    const promptS = decodeS ?? turn.overS;
+    if (turn.isStreamed) parts.push(promptS === null ? "prefill" : `prefill ${duration(promptS - turn.submitS)}`);
+    if (decodeS !== null) parts.push(turn.overS === null ? name : `${name} ${duration(turn.overS - decodeS)}`);
     parts.push(`on ${turn.replica}`);
   }
   if (turn.hit !== null) parts.push(`cache hit ${percent(turn.hit.share)}${turn.hit.isExpected ? " expected" : ""}`);

@@ -57,7 +57,7 @@ export class WindowPanel {
     this.#chart(points, pool.changes, nowS);
     const last = pool.changes.at(-1);
     show(this.#changes, `${pool.id} ${last?.at_s} ${last?.times}`, () => 
-      pool.changes.length > 0 ? pool.changes.slice(-SHOWN_CHANGES).reverse().map(change) : h("li", { className: "dim" }, "The window was not moved yet."));
+      pool.changes.length > 0 ? pool.changes.slice(-SHOWN_CHANGES).reverse().map(change) : h("li", { className: "dim" }, "The limit has not changed."));
   }
 
   #chart(points, changes, nowS) {
@@ -113,7 +113,7 @@ export class WindowPanel {
 
 function sentence(point) {
   const parts = [];
-  if (Number.isFinite(point.admitted)) parts.push(`${count(point.admitted)} of ${point.sessions === null ? "any number" : Math.floor(point.sessions)} in`);
+  if (Number.isFinite(point.admitted)) parts.push(`${count(point.admitted)} admitted, ${point.sessions === null ? "no limit" : `limit ${Math.floor(point.sessions)}`}`);
   if (point.waiting > 0) parts.push(`${count(point.waiting)} wait`);
   if (Number.isFinite(point.gpu)) parts.push(`GPU ${point.gpu.toFixed(2)}`);
   if (Number.isFinite(point.cpu)) parts.push(`CPU ${point.cpu.toFixed(2)}`);
@@ -124,7 +124,7 @@ function change(at) {
   return h("li", {},
     h("time", {}, clock(at.at_s)),
     h("span", { className: "why", title: MOVES[at.reason] ?? words(at.reason) }, `${words(at.reason)}${at.times > 1 ? ` ×${at.times}` : ""}`),
-    h("span", { className: "dim" }, `window ${at.sessions === null ? "open" : Math.floor(at.sessions)}, budget ${at.kv_budget === null ? "open" : count(at.kv_budget)}${Number.isFinite(at.level) ? `, ${Math.floor(at.level)} for one tenant` : ""}`),
+    h("span", { className: "dim" }, `sessions ${at.sessions === null ? "unlimited" : Math.floor(at.sessions)}, KV tokens ${at.kv_budget === null ? "unlimited" : count(at.kv_budget)}${Number.isFinite(at.level) ? `, ${Math.floor(at.level)} for one tenant` : ""}`),
   );
 }
 

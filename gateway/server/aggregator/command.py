@@ -9,14 +9,15 @@ import logging
 import signal
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import uvloop
 from aiohttp import web
 
-from gateway.config.server import listen_of
+from gateway.config.addresses import check_url
+from gateway.config.server import listen_of, split_listen
 from gateway.server.aggregator.control_client import ControlClient
 from gateway.server.aggregator.control_plane import AggregatedControl
+from gateway.server.listening import binding, dashboard_url
 from gateway.telemetry.log_lines import log_event
 
 _LISTEN: Final = "127.0.0.1:8071"
@@ -36,14 +37,13 @@ def add_control(commands: Any) -> None:
 
 def _control(arguments: argparse.Namespace) -> int:
     for url in arguments.gateways:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ValueError(f"a control plane is a URL, not {url!r}")
-    host, port = listen_of("--listen", arguments.listen)
-    uvloop.run(_serve([url.rstrip("/") for url in arguments.gateways], host, port))
+        check_url("URL", url)
+    listen_of("--listen", arguments.listen)
+    uvloop.run(_serve([url.rstrip("/") for url in arguments.gateways], arguments.listen))
     return 0
 
 
-async def _serve(urls: Sequence[str], host: str, port: int) -> None:
+async def _serve(urls: Sequence[str], listen: str) -> None:
     """Until SIGTERM or SIGINT. Raises OSError if the address cannot be bound."""
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,8 +54,9 @@ async def _serve(urls: Sequence[str], host: str, port: int) -> None:
     runner = web.AppRunner(control.app(), access_log=None, handle_signals=False, auto_decompress=False)
     try:
         await runner.setup()
-        await web.TCPSite(runner, host, port).start()
-        at = f"http://{host}:{runner.addresses[0][1]}/turnpike/"
+        with binding("--listen", listen):
+            await web.TCPSite(runner, *split_listen(listen)).start()
+        at = dashboard_url(listen, runner.addresses[0][1])
         log_event(logging.INFO, "listening", f"the dashboard of {len(urls)} gateways is at {at}", url=at)
         await over.wait()
     finally:

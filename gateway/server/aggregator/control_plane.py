@@ -46,6 +46,7 @@ class How(Enum):
 
 
 ROUTES: Final = (
+    ("GET", "/", How.ANY),
     ("GET", "/turnpike", How.ANY),
     ("GET", "/turnpike/", How.ANY),
     ("GET", "/turnpike/static/{file:.*}", How.ANY),
