@@ -127,7 +127,6 @@ RULES: Final[dict[str, Without]] = {
     "prior_growth": Without(footprint.AgentType, "prior_growth", lambda _: 1000.0),
     "back": Without(gaps.Gaps, "back", lambda *_: 1.0),
     "worth": Without(limits.Limits, "worth_s", lambda _: None),
-    "idle_replica": Without(limits.Limits, "is_a_replica_idle", _never),
     "kv_aimd": Without(window, "_LEAST_OF_STATED", 0.9),
     "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "warm_first": Without(pool, "entry_of", _cold),

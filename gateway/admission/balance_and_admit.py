@@ -5,7 +5,7 @@ Source: MARS (§4.2), BalanceAndAdmit: under the pressures of the moment, the ne
 Theory of operation. The pressures choose a regime, by which the queue says who is next (`packing.py`,
 `queue.py`). It enters if its tenant may hold another place, and the limits (`limits.py`) have room for it;
 who is blocked by tools lets those pass that do without. Somebody who does not fit enters all the same where
-engines would rest otherwise, or who waited too long.
+the pool would rest otherwise, or who waited too long.
 
 Deviations: with sessions that are inferred, who seems to be at work may be gone; so a pool that rests lets
 the next one in within `LIVENESS_S`, whatever it holds up.
@@ -76,16 +76,15 @@ class BalanceAndAdmit:
             ),
         )
 
-    def choose(self, regime: Regime, *, begin: int, now: float) -> tuple[Entry, bool] | None:
-        """Who enters next, and whether it does so above the limits. `begin`: turns that are about to, beside
-        those that run."""
+    def choose(self, regime: Regime, *, now: float) -> tuple[Entry, bool] | None:
+        """Who enters next, and whether it does so above the limits."""
         candidates = self._queue.candidates(regime, self.may_hold, now=now)
         entry = self._first_that_fits(candidates, regime, now=now)
         if entry is None and self.blocked_by is WaitReason.TOOLS_FULL:
             entry = self._light_one(now=now)
         if entry is not None:
             return entry, False
-        entry = self._must_move(candidates, regime, begin=begin, now=now)
+        entry = self._must_move(candidates, regime, now=now)
         return (entry, True) if entry is not None else None
 
     def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
@@ -106,14 +105,12 @@ class BalanceAndAdmit:
                 return entry
         return None
 
-    def _must_move(self, candidates: list[Entry], regime: Regime, *, begin: int, now: float) -> Entry | None:
-        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; on an idle
-        replica; and the aged's privilege. `begin`: turns that are about to."""
+    def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
+        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and the
+        aged's privilege."""
         quiet_s = self._places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self.rest_s():
             return next(iter(candidates or self._queue.candidates(regime, lambda _: True, now=now)))
-        if self.blocked_by is WaitReason.KV_FULL and self._limits.is_a_replica_idle(begin=begin):
-            return candidates[0] if candidates else None
         for entry in candidates[:1]:
             if entry.is_aged and self._ageing.may_exceed_window(self._places.above):
                 return entry

@@ -160,11 +160,6 @@ class Limits:
             return None
         return token_s * budget / self._replicas
 
-    def is_a_replica_idle(self, *, begin: int) -> bool:
-        """A replica has nothing to do, and what holding sessions back would gain is not known yet. `begin`:
-        turns that are about to, beside those that run."""
-        return not self.throughput.is_known and self._places.live + begin < self.part * len(self._up)
-
     def _with_tools(self) -> int:
         places, is_light = self._places, self._cpu.is_light
         found = (places.residents.agents, places.with_tools)

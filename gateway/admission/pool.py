@@ -252,7 +252,7 @@ class PoolAdmission:
         self._tick(now=now)
         regime = self.balance.regime(now=now)
         while len(self.queue):
-            chosen = self.balance.choose(regime, begin=len(entered), now=now)
+            chosen = self.balance.choose(regime, now=now)
             if chosen is None:
                 break
             entry, is_above = chosen
