@@ -18,7 +18,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
@@ -30,7 +30,6 @@ from benchmarks.harmless import QUICK, Point, chosen, grid, laid_out
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
 from gateway.admission import (
-    balance_and_admit,
     decay,
     footprint,
     gaps,
@@ -83,12 +82,6 @@ def _cold(*args: Any, **kwargs: Any) -> packing.Entry:
     return entry
 
 
-def _the_first(
-    candidates: list[packing.Entry], _: packing.Regime, fits: Callable[[packing.Entry], bool]
-) -> packing.Entry | None:
-    return candidates[0] if candidates and fits(candidates[0]) else None
-
-
 MOST_SESSIONS: Final = 60
 CONSTANTS: Final = """
 throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._SURE 0.7 0.95, throughput._PAYS 1.02
@@ -96,7 +89,7 @@ throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._SURE 0.7
 footprint._PRIOR_GROWTH, footprint._PRIOR_PROMPT, footprint._TRUST, decay._PRIOR_END, decay._PRIOR_TURNS,
 gaps._ENOUGH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER, gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
 gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, window._LEAST_OF_STATED 0.4 0.8, window._IN_USE
-0.7 0.97, queue._LONG 1.2 3.0, predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97,
+0.7 0.97, predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97,
 predicted.HOLDS_UP 0.25 1.0, predicted._ROOM 0.6 0.95, predicted._ALIKE 1.1 2.0, kv_ledger.TOOLS_RUN_S,
 kv_ledger.IDLE_S, kv_ledger._HORIZON_SHARE 0.4 0.95, kv_ledger._UNKNOWN_HORIZON
 """
@@ -132,7 +125,6 @@ RULES: Final[dict[str, Without]] = {
     "warm_first": Without(pool, "entry_of", _cold),
     "hopeful": Without(packing.TenantQueue, "_hopeful", lambda *_, **__: None),
     "starved": Without(packing.TenantQueue, "starved", lambda *_, **__: None),
-    "let_misfits_pass": Without(balance_and_admit, "first_that_fits", _the_first),
 }
 
 

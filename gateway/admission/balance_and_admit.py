@@ -2,16 +2,16 @@
 
 Source: MARS (§4.2), BalanceAndAdmit: under the pressures of the moment, the next one that fits.
 
-Theory of operation. The pressures choose a regime, by which the queue says who is next (`packing.py`,
-`queue.py`). It enters if its tenant may hold another place, and the limits (`limits.py`) have room for it;
-who is blocked by tools lets those pass that do without. Somebody who does not fit enters all the same where
-the pool would rest otherwise, or who waited too long.
+Theory of operation. The queue says who is next (`packing.py`, `queue.py`). It enters if its tenant may hold
+another place, and the limits (`limits.py`) have room for it; who is blocked by tools lets those pass that do
+without. Somebody who does not fit enters all the same where the pool would rest otherwise, or who waited too
+long.
 
 Deviations: with sessions that are inferred, who seems to be at work may be gone; so a pool that rests lets
 the next one in within `LIVENESS_S`, whatever it holds up.
 
-Invariant: whoever is chosen is the first of those that fit, by the queue's order, unless engines would rest
-or it has aged; nobody enters here: the pool lets in whom this chose.
+Invariant: whoever is chosen is next by the queue's order and fits, unless the pool would rest or it has aged,
+or does without the tools that who is next waits for; nobody enters here: the pool lets in whom this chose.
 """
 
 import math
@@ -24,7 +24,7 @@ from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import FairShare
 from gateway.admission.giving_back import GivingBack
 from gateway.admission.limits import Bound, Limits
-from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
+from gateway.admission.packing import Entry
 from gateway.admission.queue import SessionQueue
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
@@ -66,33 +66,23 @@ class BalanceAndAdmit:
 
     # --- who is next ---------------------------------------------------------------------------------
 
-    def regime(self, *, now: float) -> Regime:
-        return choose_regime(
-            self._config.packing,
-            Pressures(
-                cpu=self._cpu.read(now=now).pressure if self._config.follows_tools else 0.0,
-                kv=self._limits.kv_pressure(),
-                long_share=self._queue.long_share,
-            ),
-        )
-
-    def choose(self, regime: Regime, *, now: float) -> tuple[Entry, bool] | None:
+    def choose(self, *, now: float) -> tuple[Entry, bool] | None:
         """Who enters next, and whether it does so above the limits."""
-        candidates = self._queue.candidates(regime, self.may_hold, now=now)
-        entry = self._first_that_fits(candidates, regime, now=now)
-        if entry is None and self.blocked_by is WaitReason.TOOLS_FULL:
-            entry = self._light_one(now=now)
-        if entry is not None:
+        entry = self.next(now=now)
+        self.bound = None
+        if entry is not None and self._fits(entry, now=now):
             return entry, False
-        entry = self._must_move(candidates, regime, now=now)
+        if self.blocked_by is WaitReason.TOOLS_FULL and (light := self._light_one(now=now)) is not None:
+            return light, False
+        entry = self._must_move(entry, now=now)
         return (entry, True) if entry is not None else None
 
-    def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
-        self.bound = None
-        if candidates and not self._fits(candidates[0], now=now):
-            if self.blocked_by is WaitReason.KV_FULL and self._limits.is_kv_full():
-                return None
-        return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
+    def next(self, *, now: float) -> Entry | None:
+        return self._queue.next(self.may_hold, is_cpu_bound=self._is_cpu_bound(now=now), now=now)
+
+    def _is_cpu_bound(self, *, now: float) -> bool:
+        config = self._config
+        return config.follows_tools and self._cpu.read(now=now).pressure >= config.packing.cpu_pressure
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
         bound = self.why_not(self._places.members[entry.session], now=now)
@@ -105,15 +95,14 @@ class BalanceAndAdmit:
                 return entry
         return None
 
-    def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
+    def _must_move(self, first: Entry | None, *, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and the
         aged's privilege."""
         quiet_s = self._places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self.rest_s():
-            return next(iter(candidates or self._queue.candidates(regime, lambda _: True, now=now)))
-        for entry in candidates[:1]:
-            if entry.is_aged and self._ageing.may_exceed_window(self._places.above):
-                return entry
+            return first or self._queue.next(lambda _: True, is_cpu_bound=False, now=now)
+        if first is not None and first.is_aged and self._ageing.may_exceed_window(self._places.above):
+            return first
         return None
 
     def rest_s(self) -> float:

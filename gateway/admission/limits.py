@@ -128,10 +128,6 @@ class Limits:
             return Bound(WaitReason.KV_FULL, peak, limit)
         return None
 
-    def is_kv_full(self) -> bool:
-        places = self._places
-        return places.count + 1 > self.beyond_kv() and places.residents.peak() > self.kv_limit()
-
     def kv_limit(self) -> float:
         """Tokens that those who are in may be expected to hold; infinite where that is not known."""
         return min(self.window.budget, self.throughput.enough_tokens)

@@ -3,8 +3,7 @@
 Source: MARS (§4.2), PackQueue. Its Algorithm 1 is reconstructed from the prose: the text lacks it as
 typeset.
 
-Symbols: *normal* → `Regime.NORMAL`; *elevated CPU pressure* → `Regime.CPU_BOUND`: those that bring the least
-work for tools first; *KV-aware packing* → `Regime.KV_BOUND`: what fits enters past what does not.
+Symbols: *elevated CPU pressure* → `is_cpu_bound`: those that bring the least work for tools first.
 
 Deviations: MARS prefers smaller prefills (`smallest`, by the projected KV of the *session*, in steps of a
 quarter). Sessions differ more in how long they go on than in how they begin, and that is not known; so the
@@ -13,18 +12,17 @@ alone, and then the order of their tasks' arrival (Sutradhara §4.3). Under over
 long; a queue lets everybody do so, and this one those who do already (adaptive LIFO: B. Maurer, *Fail at
 Scale*, ACM Queue 13(8), 2015). Where tools are the bottleneck, MARS prefers sessions with much to do on the
 GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
-itself. Sessions that were in before and gave their place back come first: their state is still warm. MARS
-bounds no wait: here a session that waited `starved_s`, or `patience` times what those waited that entered
-lately, is next, and nobody passes it. So of all places about one in `patience` goes to who waited longest.
+itself. Where KV is short MARS lets what fits pass what does not; that gained nothing (decision 0029).
+Sessions that were in before and gave their place back come first: their state is still warm. MARS bounds no
+wait: here a session that waited `starved_s`, or `patience` times what those waited that entered lately, is
+next, and nobody passes it. So of all places about one in `patience` goes to who waited longest.
 
 Invariants: a session is in the queue at most once; a starved session is passed by nobody of its queue;
 taking out or picking costs logarithmic time, whatever the number that waits.
 """
 
-import enum
 import heapq
 import math
-from collections.abc import Callable
 from itertools import islice
 from typing import Annotated, Literal
 
@@ -35,12 +33,6 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import SessionId, TenantId
 
 
-class Regime(enum.Enum):
-    NORMAL = "normal"
-    CPU_BOUND = "cpu_bound"
-    KV_BOUND = "kv_bound"
-
-
 class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order: Literal["hopeful", "smallest", "arrival"] = "hopeful"
     """`hopeful`: the newest while it can still be quick, then by arrival of the task; `smallest` first; or
@@ -49,33 +41,10 @@ class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A session is quick if it waits for less than so large a share of what it would take alone."""
     cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
     """From this CPU pressure on, sessions that bring few tools come first."""
-    kv_pressure: Annotated[float, Meta(gt=0)] = 0.9
-    """From this share of the KV budget on, what does not fit is passed."""
-    long_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """And also when so large a share of those that wait is long."""
     starved_s: Annotated[float, Meta(gt=0)] = 20.0
     """Nobody passes a session that waited so long."""
     patience: Annotated[float, Meta(gt=0)] = 6.0
     """Nor one that waited so many times what others waited, if that is longer."""
-
-
-class Pressures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the regime is chosen by."""
-
-    cpu: float
-    """1 is where the host's tools begin to slow down."""
-    kv: float
-    """Projected demand as a share of the KV budget."""
-    long_share: float
-    """Of those that wait, how many are long."""
-
-
-def choose_regime(config: PackingConfig, pressures: Pressures) -> Regime:
-    if pressures.cpu >= config.cpu_pressure:
-        return Regime.CPU_BOUND
-    if pressures.kv >= config.kv_pressure or pressures.long_share >= config.long_share:
-        return Regime.KV_BOUND
-    return Regime.NORMAL
 
 
 class Entry(msgspec.Struct, kw_only=True, eq=False):
@@ -104,7 +73,6 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     deadline_s: float | None = None
     is_warm: bool = False
     """It was in before, and its state may still be there."""
-    is_long: bool = False
     is_aged: bool = False
     number: int = 0
     """Set by the queue."""
@@ -173,13 +141,13 @@ class TenantQueue:
     def some(self, limit: int) -> list[Entry]:
         return list(islice(self._entries.values(), limit))
 
-    def next(self, regime: Regime, *, starves_after_s: float, now: float) -> Entry | None:
+    def next(self, *, is_cpu_bound: bool, starves_after_s: float, now: float) -> Entry | None:
         starved = self.starved(starves_after_s, now=now)
         if starved is not None:
             return starved
         if self._warm and (warm := self._first(self._warm)) is not None:
             return warm
-        if self._config.order != "arrival" and regime is Regime.CPU_BOUND:
+        if self._config.order != "arrival" and is_cpu_bound:
             return self._first(self._lightest)
         if self._config.order == "smallest":
             return self._first(self._smallest)
@@ -209,16 +177,3 @@ class TenantQueue:
 
 def _step(amount: float) -> int:
     return math.floor(math.log(max(amount, 1.0)) / math.log(1.25))
-
-
-def first_that_fits(candidates: list[Entry], regime: Regime, fits: Callable[[Entry], bool]) -> Entry | None:
-    """Of several tenants' next ones, in order of entitlement, the one that enters; None if none may.
-
-    In the normal regime the first of them holds the others up until it fits.
-    """
-    for entry in candidates:
-        if fits(entry):
-            return entry
-        if regime is Regime.NORMAL:
-            return None
-    return None

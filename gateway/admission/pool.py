@@ -22,7 +22,7 @@ from gateway.admission.gaps import Gaps
 from gateway.admission.giving_back import GivingBack
 from gateway.admission.lessons import Lessons
 from gateway.admission.limits import SCARCE, Bound, Limits
-from gateway.admission.packing import Entry, Regime
+from gateway.admission.packing import Entry
 from gateway.admission.partition import part_of, share_of
 from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
@@ -250,9 +250,8 @@ class PoolAdmission:
             self.balance.bound = None
             return entered
         self._tick(now=now)
-        regime = self.balance.regime(now=now)
         while len(self.queue):
-            chosen = self.balance.choose(regime, now=now)
+            chosen = self.balance.choose(now=now)
             if chosen is None:
                 break
             entry, is_above = chosen
@@ -328,6 +327,6 @@ class PoolAdmission:
     def _make_room_for_the_blocked(self, *, now: float) -> None:
         if self.balance.blocked_by not in SCARCE:
             return
-        candidates = self.queue.candidates(Regime.NORMAL, self.balance.may_hold, now=now)
-        if candidates and now - candidates[0].since_s >= BLOCKED_S:
-            self.giving_back.for_the_blocked(candidates[0].tenant, now=now)
+        first = self.balance.next(now=now)
+        if first is not None and now - first.since_s >= BLOCKED_S:
+            self.giving_back.for_the_blocked(first.tenant, now=now)

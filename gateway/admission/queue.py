@@ -9,21 +9,18 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
-from operator import itemgetter
 from typing import Final
 
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.decay import DecayedMean
 from gateway.admission.fair_share import FairShare
 from gateway.admission.footprint import Footprints
-from gateway.admission.packing import Entry, PackingConfig, Regime, TenantQueue
+from gateway.admission.packing import Entry, PackingConfig, TenantQueue
 from gateway.admission.sessions import Member
 from gateway.domain.ids import SessionId, TenantId
 
 _LOOKED_AT: Final = 32
 """Tenants that hold nothing and are compared; those who hold something are fewer than places."""
-_LONG: Final = 1.5
-"""A session is long if it is so many times the usual size."""
 
 
 class SessionQueue:
@@ -36,9 +33,7 @@ class SessionQueue:
         }
         self._entries: dict[SessionId, tuple[Entry, ServiceClass]] = {}
         self._ageing_heap: list[tuple[float, int, Entry]] = []
-        self._sizes = DecayedMean(half_life=200)
         self._waits = DecayedMean(half_life=20)
-        self._long = 0
         self._crowds: dict[TenantId, int] = {}
         self._number = 0
         self._passed = 0
@@ -51,10 +46,6 @@ class SessionQueue:
         return session in self._entries
 
     @property
-    def long_share(self) -> float:
-        return self._long / len(self._entries) if self._entries else 0.0
-
-    @property
     def usual_wait_s(self) -> float:
         return self._waits.mean(0.0)
 
@@ -65,9 +56,6 @@ class SessionQueue:
     # --- in and out ----------------------------------------------------------------------------------
 
     def put(self, entry: Entry, service_class: ServiceClass) -> None:
-        self._sizes.add(entry.size)
-        entry.is_long = entry.size > _LONG * self._sizes.mean(0.0, 0.0)
-        self._long += entry.is_long
         self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
         self._fair.wait(entry.tenant, 1)
         if service_class is ServiceClass.PROACTIVE:
@@ -82,7 +70,6 @@ class SessionQueue:
     def take(self, session: SessionId) -> Entry:
         """Takes a session out. Raises KeyError if it is not in."""
         entry = self._take(session)
-        self._long -= entry.is_long
         self._crowds[entry.tenant] -= 1
         self._fair.wait(entry.tenant, -1)
         if not self._crowds[entry.tenant]:
@@ -104,41 +91,32 @@ class SessionQueue:
 
     # --- who is next ---------------------------------------------------------------------------------
 
-    def candidates(self, regime: Regime, may: Callable[[TenantId], bool], *, now: float) -> list[Entry]:
-        """The next one of each tenant that may have another place, the most entitled tenant first; where KV
-        is short, behind it the tenant's smallest, which may fit where it does not. After `patience` others it
-        is whoever starves, of whatever tenant: newcomers of ever new tenants pass nobody for good."""
+    def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool, now: float) -> Entry | None:
+        """The next one of the most entitled tenant that may have another place. After `patience` others it is
+        whoever starves, of whatever tenant: newcomers of ever new tenants pass nobody for good."""
         starves_after_s = self._starves_after_s()
         if self._passed >= self._config.patience:
             starved = self._longest_waiting(may)
             if starved is not None and now - starved.since_s >= starves_after_s:
-                return [starved]
+                return starved
         fair = self._fair
         for tenants in self._tenants.values():
-            nexts: list[tuple[tuple[float, ...], Entry]] = []
+            first: tuple[tuple[float, ...], Entry] | None = None
             looked_at = 0
             for tenant, queue in tenants.items():
                 if not may(tenant):
                     continue
-                entry = queue.next(regime, starves_after_s=starves_after_s, now=now)
+                entry = queue.next(is_cpu_bound=is_cpu_bound, starves_after_s=starves_after_s, now=now)
                 if entry is not None:
-                    place = (*fair.rank(tenant), not entry.is_warm, entry.task_arrived_s, entry.number)
-                    nexts.append(((*place, False), entry))
-                    may_be_passed = regime is Regime.KV_BOUND and len(queue) > 1
-                    if may_be_passed and now - entry.since_s < starves_after_s:
-                        smallest = queue.smallest()
-                        if smallest is not None and smallest is not entry:
-                            nexts.append(((*place, True), smallest))
+                    rank = (*fair.rank(tenant), not entry.is_warm, entry.task_arrived_s, entry.number)
+                    if first is None or rank < first[0]:
+                        first = rank, entry
                     looked_at += fair.held(tenant) <= 0
                     if looked_at >= _LOOKED_AT:
                         break
-            if nexts:
-                nexts.sort(key=itemgetter(0))
-                first = nexts[0][1]
-                # One that starves is not passed by other tenants' smaller ones.
-                is_alone = now - first.since_s >= starves_after_s
-                return [first] if is_alone else [entry for _, entry in nexts]
-        return []
+            if first is not None:
+                return first[1]
+        return None
 
     def _starves_after_s(self) -> float:
         return max(self._config.starved_s, self._config.patience * self.usual_wait_s)

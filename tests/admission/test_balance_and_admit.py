@@ -1,7 +1,5 @@
 """Who enters next: whoever fits, and somebody who does not where nobody else would move."""
 
-from gateway.admission.limits import Bound
-from gateway.admission.packing import Regime
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
 from gateway.domain.by_agent import AgentKey
@@ -72,24 +70,6 @@ def test_the_aged_may_exceed_the_window_one_at_a_time():
     assert play.ask("b1", background=True) == FULL
 
 
-def test_where_kv_is_short_one_that_fits_passes_a_large_one_of_its_tenant_until_that_starves():
-    play = Play(packing={"starved_s": 20.0}).has(kv_tokens=650_000)
-    for number in range(20):  # sessions grow by little
-        play.turn(f"before-{number}", tokens=4_000, calls=False)
-        play.finish(f"before-{number}")
-    play.is_let_in("big", body_bytes=4 * 530_000)
-    play.end("big", tokens=530_000)
-    play.is_let_in("big")
-    assert play.ask("huge", body_bytes=400_000).reason is WaitReason.KV_FULL
-    assert not play.is_let_in("small", body_bytes=4_000, task_arrived_s=play.now - 100)
-    assert play.later(15.0) == ["small"]
-    play.later(6.0)
-    assert not play.is_let_in("smaller", body_bytes=400, task_arrived_s=play.now - 100)
-    assert play.later(10.0) == [], "nobody passes one that starves"
-    assert not play.end("big", tokens=530_000)
-    assert play.finish("big")[0] == "huge"
-
-
 def test_a_session_larger_than_everything_enters_an_empty_pool():
     play = Play().has(kv_tokens=1000)
     assert play.is_let_in("s1", body_bytes=1_000_000)
@@ -150,15 +130,3 @@ def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
     entered = play.later(1.0)
     assert not entered and play.pool.next_deadline_s()
     assert play.later(play.pool.window.feedback_s) == ["s2"]
-
-
-def test_which_limit_grows_is_what_keeps_the_next_one_waiting(monkeypatch):
-    play = capped(1, packing={"kv_pressure": 1e-9})  # what does not fit is passed
-    play.is_let_in("s0")
-    play.is_let_in("next", tenant="u")
-    play.is_let_in("behind", tenant="v", task_arrived_s=play.now + 1)
-    reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.WINDOW_FULL}
-    monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: Bound(reasons[member.session], 2, 1))
-    monkeypatch.setattr(play.pool.balance, "regime", lambda **_: Regime.KV_BOUND)
-    play.pool.let_in(now=play.now)
-    assert play.pool.balance.blocked_by is WaitReason.KV_FULL

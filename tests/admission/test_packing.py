@@ -6,15 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.admission.packing import (
-    Entry,
-    PackingConfig,
-    Pressures,
-    Regime,
-    TenantQueue,
-    choose_regime,
-    first_that_fits,
-)
+from gateway.admission.packing import Entry, PackingConfig, TenantQueue
 from gateway.domain.ids import SessionId
 from tests.admission.applicants import entry
 from tests.examples import examples
@@ -31,35 +23,21 @@ def queue(*entries: Entry, config=CONFIG) -> TenantQueue:
     return waiting
 
 
-def order(waiting: TenantQueue, regime=Regime.NORMAL, *, now=0.0, starves_after_s=100.0) -> str:
+def order(waiting: TenantQueue, *, is_cpu_bound=False, now=0.0, starves_after_s=100.0) -> str:
     out = ""
-    while (first := waiting.next(regime, starves_after_s=starves_after_s, now=now)) is not None:
+    asked = {"is_cpu_bound": is_cpu_bound, "starves_after_s": starves_after_s, "now": now}
+    while (first := waiting.next(**asked)) is not None:
         out += waiting.take(first.session).session
     return out
-
-
-@pytest.mark.parametrize(
-    ("pressures", "regime"),
-    [
-        ((0.2, 0.2, 0.0), Regime.NORMAL),
-        ((1.2, 0.95, 1.0), Regime.CPU_BOUND),
-        ((0.2, 0.95, 0.0), Regime.KV_BOUND),
-        ((0.2, 0.2, 0.6), Regime.KV_BOUND),
-    ],
-)
-def test_the_regime_follows_the_pressures(pressures, regime):
-    cpu, kv, long_share = pressures
-    assert choose_regime(PackingConfig(), Pressures(cpu=cpu, kv=kv, long_share=long_share)) is regime
 
 
 def test_smaller_ones_first_and_those_with_the_least_for_tools_under_cpu_pressure():
     sessions = [entry("a", size=5000, tool_s=5), entry("b", size=500, tool_s=50), entry("c", size=50_000)]
     assert order(queue(*sessions, config=SMALLEST)) == "bac"
-    assert order(queue(*sessions, config=SMALLEST), Regime.KV_BOUND) == "bac"
-    assert order(queue(*sessions), Regime.CPU_BOUND) == "cab"
+    assert order(queue(*sessions), is_cpu_bound=True) == "cab"
     sessions[2].tool_s = 99
-    assert order(queue(*sessions), Regime.CPU_BOUND) == "abc"
-    assert order(queue(*sessions, config=BY_ARRIVAL), Regime.CPU_BOUND) == "abc"
+    assert order(queue(*sessions), is_cpu_bound=True) == "abc"
+    assert order(queue(*sessions, config=BY_ARRIVAL), is_cpu_bound=True) == "abc"
 
 
 def test_about_equal_ones_in_the_order_of_their_tasks():
@@ -95,21 +73,9 @@ def test_nobody_passes_one_that_starves():
     assert order(queue(*waiting), now=150, starves_after_s=150) == "ab"
 
 
-def test_outside_the_kv_bound_regime_the_first_holds_the_others_up():
-    big, small = entry("a", size=9000), entry("b", size=1)
-
-    def fits(each):
-        return each is small
-
-    assert first_that_fits([big, small], Regime.KV_BOUND, fits) is small
-    assert first_that_fits([big, small], Regime.NORMAL, fits) is None
-    assert first_that_fits([small, big], Regime.NORMAL, fits) is small
-    assert first_that_fits([big], Regime.KV_BOUND, fits) is None
-
-
 def test_an_empty_queue_has_nobody():
     waiting = TenantQueue(CONFIG)
-    assert waiting.next(Regime.NORMAL, starves_after_s=100, now=0) is None
+    assert waiting.next(is_cpu_bound=False, starves_after_s=100, now=0) is None
     assert waiting.oldest() is waiting.newest() is None
     with pytest.raises(KeyError):
         waiting.take(SessionId("nobody"))
@@ -153,8 +119,8 @@ class Queues(RuleBasedStateMachine):
         waiting = list(self.oracle.values())
         assert len(self.queue) == len(waiting)
         warm = [each for each in waiting if each.is_warm]
-        for regime, key in ((Regime.NORMAL, lambda e: e.size), (Regime.CPU_BOUND, lambda e: e.tool_s)):
-            found = self.queue.next(regime, starves_after_s=100, now=0)
+        for is_cpu_bound, key in ((False, lambda e: e.size), (True, lambda e: e.tool_s)):
+            found = self.queue.next(is_cpu_bound=is_cpu_bound, starves_after_s=100, now=0)
             if warm:
                 assert found is min(warm, key=lambda e: e.task_arrived_s)
             else:

@@ -4,7 +4,7 @@ import itertools
 
 from gateway.admission.classes import Ageing, ClassesConfig, ServiceClass
 from gateway.admission.fair_share import FairShare, FairShareConfig
-from gateway.admission.packing import Entry, PackingConfig, Regime
+from gateway.admission.packing import Entry, PackingConfig
 from gateway.admission.queue import SessionQueue
 from gateway.domain.ids import SessionId, TenantId
 from tests.admission import applicants
@@ -24,18 +24,20 @@ def entry(name: str, tenant="t", **fields) -> Entry:
     return applicants.entry(name, tenant, arrived=float(next(numbers)), **fields)
 
 
-def names(queue: SessionQueue, *, now=0.0, regime=Regime.NORMAL, may=lambda tenant: True) -> str:
-    return " ".join(each.session for each in queue.candidates(regime, may, now=now))
+def next_of(queue: SessionQueue, *, now=0.0, may=lambda tenant: True) -> str:
+    entry = queue.next(may, is_cpu_bound=False, now=now)
+    return entry.session if entry is not None else ""
 
 
-def test_one_of_each_tenant_the_most_entitled_first():
+def test_the_most_entitled_tenant_is_first():
     queue, fair = make()
     for name, tenant in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("c1", "c")):
         queue.put(entry(name, tenant), REACTIVE)
     fair.hold(TenantId("a"), 2.0)
     fair.hold(TenantId("b"), 1.0)
-    assert names(queue) == "c1 b1 a1"
-    assert names(queue, may=lambda tenant: tenant != "c") == "b1 a1"
+    assert next_of(queue) == "c1"
+    assert next_of(queue, may=lambda tenant: tenant != "c") == "b1"
+    assert next_of(queue, may=lambda tenant: tenant == "a") == "a1"
     assert len(queue) == 4 and SessionId("a2") in queue
     assert queue.get(SessionId("a2")) and queue.get(SessionId("x")) is None
 
@@ -44,17 +46,11 @@ def test_a_bounded_number_of_tenants_is_looked_at():
     queue, _ = make()
     for number in range(1000):
         queue.put(entry(f"s{number}", f"t{number}"), REACTIVE)
-    assert len(names(queue).split()) == 32
+    looked_at: list[TenantId] = []
+    next_of(queue, may=lambda tenant: looked_at.append(tenant) is None)
+    assert len(looked_at) == 32
     assert len(list(queue.some(10))) == 10
     assert [each.session for each in queue.some(3)] == ["s0", "s1", "s2"]
-
-
-def test_one_that_starves_is_not_passed_by_other_tenants():
-    queue, _ = make(starved_s=50)
-    queue.put(entry("a", "a"), REACTIVE)
-    queue.put(entry("b", "b", since=40), REACTIVE)
-    assert names(queue, now=49, regime=Regime.KV_BOUND) == "a b"
-    assert names(queue, now=50, regime=Regime.KV_BOUND) == "a"
 
 
 def entered_before(queue: SessionQueue, fair: FairShare, name: str, *, at_most: int) -> int:
@@ -62,7 +58,8 @@ def entered_before(queue: SessionQueue, fair: FairShare, name: str, *, at_most: 
     for count in range(at_most):
         now = 100.0 + count
         queue.put(entry(f"new-{count}", f"new-{count}", since=now), REACTIVE)
-        chosen = queue.candidates(Regime.NORMAL, lambda _: True, now=now)[0]
+        chosen = queue.next(lambda _: True, is_cpu_bound=False, now=now)
+        assert chosen is not None
         queue.take(chosen.session)
         queue.entered(chosen, now=now)
         if chosen.session == name:
@@ -90,19 +87,18 @@ def test_proactive_ones_wait_for_reactive_ones_until_they_have_aged():
     queue, _ = make()
     queue.put(entry("back", "a"), PROACTIVE)
     queue.put(entry("gone", "a"), PROACTIVE)
-    assert names(queue) == "back"
+    assert next_of(queue) == "back"
     queue.put(entry("front", "b"), REACTIVE)
-    assert names(queue) == "front"
+    assert next_of(queue) == "front"
     queue.take(SessionId("gone"))
     queue.age(now=9.9)
-    assert names(queue) == "front"
+    assert next_of(queue) == "front"
     queue.age(now=10.0)
-    assert set(names(queue).split()) == {"front", "back"}
     assert (back := queue.get(SessionId("back"))) and back.is_aged
     queue.take(SessionId("back"))
-    assert names(queue) == "front" and len(queue) == 1
+    assert next_of(queue) == "front" and len(queue) == 1
     queue.take(SessionId("front"))
-    assert names(queue) == "" and queue.long_share == 0.0
+    assert next_of(queue) == ""
 
 
 def test_what_ages_is_forgotten_with_what_waits():
@@ -111,17 +107,6 @@ def test_what_ages_is_forgotten_with_what_waits():
         queue.put(entry(f"s{number}"), PROACTIVE)
         queue.take(SessionId(f"s{number}"))
     assert len(queue._ageing_heap) <= 66
-
-
-def test_long_ones_are_those_that_are_longer_than_usual():
-    queue, _ = make()
-    for number in range(8):
-        queue.put(entry(f"s{number}"), REACTIVE)
-    assert queue.long_share == 0.0
-    queue.put(entry("long", size=9000.0), REACTIVE)
-    assert queue.long_share == 1 / 9
-    queue.take(SessionId("long"))
-    assert queue.long_share == 0.0
 
 
 def test_the_usual_wait_is_that_of_those_that_entered():
@@ -139,10 +124,10 @@ def test_where_everybody_waits_long_nobody_starves_soon():
         waiting = entry(f"s{number}", since=float(number))
         queue.put(waiting, REACTIVE)
         queue.entered(queue.take(waiting.session), now=number + 50.0)
-    queue.put(entry("old", "a", since=0.0), REACTIVE)
-    queue.put(entry("new", "b", since=100.0), REACTIVE)
-    assert names(queue, now=3.0 * queue.usual_wait_s - 0.1) == "old new"
-    assert names(queue, now=3.0 * queue.usual_wait_s + 0.1) == "old"
+    queue.put(entry("old", since=0.0), REACTIVE)
+    queue.put(entry("warm", since=100.0, is_warm=True), REACTIVE)
+    assert next_of(queue, now=3.0 * queue.usual_wait_s - 0.1) == "warm"
+    assert next_of(queue, now=3.0 * queue.usual_wait_s + 0.1) == "old"
 
 
 def test_the_newest_of_the_least_entitled_is_found():

@@ -664,13 +664,13 @@ def test_a_turn_that_frees_nothing_looks_through_no_queue(monkeypatch):
     play.let_in()
     play.end("s1", tokens=100)
     assert play.is_let_in("s1")
-    looks, candidates = [], play.pool.queue.candidates
+    looks, choose = [], play.pool.balance.choose
 
-    def counted(*wanted: Any, now: float) -> Any:
+    def counted(*, now: float) -> Any:
         looks.append(now)
-        return candidates(*wanted, now=now)
+        return choose(now=now)
 
-    monkeypatch.setattr(play.pool.queue, "candidates", counted)
+    monkeypatch.setattr(play.pool.balance, "choose", counted)
     for _ in range(50):
         play.now += 0.001
         play.end("s1", tokens=100)
