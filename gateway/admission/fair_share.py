@@ -69,7 +69,6 @@ class FairShare:
         self._most_asked = 0.0
         """By those who hold something, for a weight of 1, when it was looked at last."""
         self._urgency: dict[TenantId, float] = {}
-        self._refreshed_s = float("-inf")
 
     def weight(self, tenant: TenantId) -> float:
         return self.weights.get(tenant, 1.0)
@@ -132,10 +131,6 @@ class FairShare:
         for task in islice(tasks, _TASKS_PER_EPOCH):
             found.setdefault(task.tenant, []).append(urgency(self._config, task, now=now))
         self._urgency = {tenant: sum(each) / len(each) for tenant, each in found.items()}
-        self._refreshed_s = now
-
-    def is_due(self, *, now: float) -> bool:
-        return now >= self._refreshed_s + EPOCH_S
 
     def urgency(self, tenant: TenantId) -> float:
         return self._urgency.get(tenant, 0.0)

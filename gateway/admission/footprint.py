@@ -168,10 +168,6 @@ class Footprints:
         own, overall = self.types.known(agent)
         return own.growth.mean(turn, overall.prior_growth(), overall.growth)
 
-    def end_chance(self, agent: AgentKey, turn: int) -> float:
-        own, overall = self.types.known(agent)
-        return own.hazard.chance(turn, overall.hazard)
-
     def shared(self, agent: AgentKey) -> float:
         """Tokens that sessions of this type have in common; 0 while that is unknown."""
         return self.types.known(agent)[0].shared_tokens

@@ -51,9 +51,6 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     is_loss_known: bool = False
     """There is evidence of how much was lost; without any, nothing is known to be well."""
     loss: float = 0.0
-    preemptions_per_turn: float = 0.0
-    kv_used: float = 0.0
-    waiting: int = 0
 
 
 class GpuPressure:
@@ -161,9 +158,6 @@ class GpuPressure:
             is_loss_known=loss is not None,
             reason=reason if signs[reason] > 0 else "none",
             loss=loss or 0.0,
-            preemptions_per_turn=preemptions,
-            kv_used=kv_used,
-            waiting=waiting,
         )
 
     def _loss_pressure(

@@ -78,7 +78,6 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Since when it wants to be in; kept over retries."""
     left_s: float = 0.0
     """When it stopped waiting, if it ever did."""
-    entered_s: float = 0.0
     gap: Gap | None = None
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
     gap_since_s: float = 0.0
@@ -149,7 +148,7 @@ class Places:
                 self._gaps.was_no_end(member.agent, member.gap)
         member.counted_gone = False
         member.is_in, member.is_above = True, is_above
-        member.must_yield, member.entered_s = "", now
+        member.must_yield = ""
         self._take(member)
         self.above += is_above
         self.by_tenant.setdefault(member.tenant, {})[member.session] = member

@@ -14,7 +14,7 @@ request has one if and only if it is prefilling; of each that was begun it is to
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -78,10 +78,6 @@ class PrefillLegs:
 
     def __contains__(self, request: RequestId) -> bool:
         return request in self._under_way
-
-    @property
-    def rates(self) -> Mapping[PoolId, TransferRate]:
-        return self._rates
 
     def at(self, replica: ReplicaId) -> int:
         return sum(leg.replica == replica for leg in self._under_way.values())

@@ -23,10 +23,8 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     """A counter."""
     ranks: int | None = None
     """Engines of the server (data parallel), each with a KV cache of its own."""
-    prefix_queried: int | None = None
-    """Tokens looked up in the prefix cache; a counter."""
     prefix_hit: int | None = None
-    """Of these, tokens found; a counter."""
+    """Tokens found in the prefix cache; a counter."""
     most_adapters: int | None = None
     """Different LoRA adapters that may run at a time."""
     adapters: tuple[str, ...] = ()

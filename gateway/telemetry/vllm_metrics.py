@@ -62,7 +62,6 @@ def read_vllm_metrics(text: str) -> EngineSignals:
             filter(None, dict(_LABEL.findall(loras[0])).get("running_lora_adapters", "").split(","))
         ),
         kv_retained=retained,
-        prefix_queried=_whole(sums, "prefix_cache_queries_total"),
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
     )
 

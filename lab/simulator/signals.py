@@ -55,6 +55,5 @@ def signals_of(engine: "ReplicaEngine", *, block_size: int) -> EngineSignals:
         running=engine.running,
         waiting=engine.waiting,
         preemptions=engine.counts.preemptions,
-        prefix_queried=engine.counts.prompt_tokens,
         prefix_hit=engine.counts.cached_tokens,
     )

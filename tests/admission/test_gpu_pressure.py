@@ -119,16 +119,15 @@ def test_preemptions_are_counted_per_turn():
     gpu.engine_reported(A, EngineSignals(preemptions=5))
     gpu.engine_reported(A, EngineSignals(preemptions=9))
     gpu.engine_reported(B, EngineSignals(preemptions=100))  # its first word
-    assert read(gpu).preemptions_per_turn == 0.0
+    assert read(gpu).pressure == 0.0
     warm(gpu, 10)
-    assert read(gpu).preemptions_per_turn == pytest.approx(0.4)
     assert read(gpu).reason == "preemptions" and read(gpu).pressure == pytest.approx(4.0)
 
 
 def test_a_queue_behind_a_full_cache_is_pressure_and_one_behind_long_prompts_is_not():
     gpu = GpuPressure()
     gpu.engine_reported(A, EngineSignals(waiting=10, running=2, kv_used=0.5))
-    assert read(gpu).pressure == 0.0 and read(gpu).waiting == 10
+    assert read(gpu).pressure == 0.0
     gpu.engine_reported(A, EngineSignals(waiting=10, running=2, kv_used=0.97))
     assert read(gpu).reason == "kv_full" and read(gpu).pressure > 1.0
     gpu.replica_left(A)

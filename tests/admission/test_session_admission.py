@@ -512,6 +512,10 @@ def test_who_holds_more_than_its_share_is_of_its_own_class_on_engines():
     assert [each.value if each is not None else "" for each in found] == ["reactive", "reactive"]
 
 
+def end_chance(play: Play, turn: int) -> float:
+    return play.pool.footprints.types.known(OF_T)[0].hazard.chance(turn)
+
+
 def test_ends_and_returns_are_learned():
     play = Play()
     for number in range(60):
@@ -519,8 +523,7 @@ def test_ends_and_returns_are_learned():
         play.turn(name, calls=True, then=1.0)
         play.turn(name, calls=False)
         play.finish(name)
-    known = play.pool.footprints
-    assert known.end_chance(OF_T, 2) > 0.6 > 0.3 > known.end_chance(OF_T, 1)
+    assert end_chance(play, 2) > 0.6 > 0.3 > end_chance(play, 1)
     play.finish("s-unknown")
 
 
@@ -534,16 +537,16 @@ def test_a_plain_answer_is_as_likely_as_not_the_last_while_nothing_is_known(call
 def test_who_came_back_after_all_was_not_gone():
     play = capped(1)
     play.turn("s1", calls=False, then=100.0)
-    before = play.pool.footprints.end_chance(OF_T, 1)
+    before = end_chance(play, 1)
     play.is_let_in("s2")  # needs a place, so it is looked who is gone
     member = play.pool.places.members[SessionId("s1")]
     assert member.counted_gone and not member.is_in
-    assert play.pool.footprints.end_chance(OF_T, 1) > before
+    assert end_chance(play, 1) > before
     play.over("s2")
-    both_gone = play.pool.footprints.end_chance(OF_T, 1)
+    both_gone = end_chance(play, 1)
     play.is_let_in("s1")
     assert not member.counted_gone
-    assert play.pool.footprints.end_chance(OF_T, 1) < both_gone
+    assert end_chance(play, 1) < both_gone
 
 
 def test_a_wait_for_a_place_is_no_part_of_a_cycle():

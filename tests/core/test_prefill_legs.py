@@ -104,7 +104,7 @@ class Fleet(Playbook):
 
     def seconds_of(self, tokens: float) -> float:
         """Of a transfer, as expected."""
-        return self.brain.legs.rates[PoolId("pool")].transfer_s(tokens, now=self.now)
+        return self.brain.legs._rates[PoolId("pool")].transfer_s(tokens, now=self.now)
 
 
 @pytest.mark.parametrize("drained", sorted(SPREAD))

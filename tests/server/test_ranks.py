@@ -72,8 +72,7 @@ def test_a_real_servers_ranks_find_what_their_sessions_left(tmp_path: Path) -> N
     assert told.ranks == 2
     prompts = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(_PROMPTS)]
     assert prompts[0] == pytest.approx(2 * prompts[1], rel=0.1)
-    assert told.prefix_hit is not None and told.prefix_queried is not None
-    assert told.prefix_hit / told.prefix_queried > 0.4, "of 6 parts of a prompt 3 were there"
+    assert (told.prefix_hit or 0) > 0.4 * prompts[0], "of 6 parts of a prompt 3 were there"
 
 
 _PROMPTS = "vllm:prompt_tokens_total{"

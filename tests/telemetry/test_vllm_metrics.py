@@ -32,7 +32,6 @@ def test_a_vllm_says_how_it_is():
         waiting=2,
         preemptions=7,
         ranks=1,
-        prefix_queried=1000,
         prefix_hit=650,
     )
 

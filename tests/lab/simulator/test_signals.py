@@ -64,7 +64,6 @@ def test_under_pressure_engines_tell_of_it():
     for before, after in itertools.pairwise(signals):
         assert (after.prefix_hit or 0) >= (before.prefix_hit or 0)
     assert 0 < (signals[-1].prefix_hit or 0) <= totals.cached_tokens
-    assert (signals[-1].prefix_queried or 0) <= totals.prompt_tokens
     assert totals.preemptions > 0 and 0 < (signals[-1].preemptions or 0) <= totals.preemptions
 
 
