@@ -36,6 +36,9 @@ HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
 _IN_USE: Final = 0.9
 """Share of the budget that has to be held, before that nothing is lost says anything."""
+_CAPACITY_CHANGED: Final = 0.05
+"""A stated capacity is followed once it has changed by so large a share: that of a host tier changes with what
+sessions take from turn to turn."""
 _LEAST_OF_STATED: Final = 0.6
 """Share of a stated capacity that is believed in whatever is lost."""
 
@@ -143,8 +146,11 @@ class Window:
         return max(self.budget, self._config.kv_share * self._capacity)
 
     def _follow_capacity(self, seen: WindowInputs) -> WindowChange | None:
-        if seen.capacity is None or seen.capacity == self._capacity:
+        if seen.capacity is None:
             return None
+        if self._capacity is not None:
+            if abs(seen.capacity - self._capacity) <= _CAPACITY_CHANGED * self._capacity:
+                return None
         if self._capacity is None or math.isinf(self.budget):
             self.budget = self._config.kv_share * seen.capacity
         else:

@@ -154,6 +154,16 @@ def test_as_many_stay_as_engines_have_the_time_for():
     assert Played().run(12, gpu=1.5, beyond_kv=33.0, **thrashing).window.sessions == 33
 
 
+def test_a_capacity_that_hardly_changes_changes_nothing():
+    play = Played()
+    for second in range(60):  # a host tier counts by what sessions take from turn to turn
+        play.run(1, capacity=1000.0 + second % 7)
+    assert len(play.changes) == 1
+    for second in range(100):
+        play.run(1, capacity=1000.0 + 2 * second)
+    assert 1150 < play.window.budget / CONFIG.kv_share < 1200 and len(play.changes) < 6
+
+
 def test_a_stated_capacity_is_believed_for_the_most_part():
     play = Played().run(1, capacity=1000.0).run(500, gpu=9.0, capacity=1000.0, held=10.0, demand=10.0)
     assert play.window.budget == 600
