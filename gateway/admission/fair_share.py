@@ -73,6 +73,10 @@ class FairShare:
     def weight(self, tenant: TenantId) -> float:
         return self.weights.get(tenant, 1.0)
 
+    def weights_changed(self) -> None:
+        there = self._held.keys() | self._waiting.keys()
+        self._weight_there = sum(map(self.weight, there))
+
     def hold(self, tenant: TenantId, amount: float) -> None:
         """The tenant holds so much more (or, negative, less) of the pool."""
         was_there = self._is_there(tenant)

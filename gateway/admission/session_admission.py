@@ -83,6 +83,7 @@ class SessionAdmission:
         self._weights.clear()
         self._weights.update({tenant: quota.weight for tenant, quota in self._tenants.items()})
         for pool in self.pools.values():
+            pool.fair.weights_changed()
             pool.is_stirred = True
 
     # --- questions -----------------------------------------------------------------------------------
