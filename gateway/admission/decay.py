@@ -26,9 +26,9 @@ class DecayedMean:
         self.weight = self.weight * self._keep + 1.0
         self._sum = self._sum * self._keep + value
 
-    def take_back(self, value: float) -> None:
-        self.weight = max(0.0, self.weight - 1.0)
-        self._sum = max(0.0, self._sum - value)
+    def take_back_zero(self) -> None:
+        """Of a share: one of its zeros was none. That may have faded since, so its ones are what stays at least."""
+        self.weight = max(self._sum, self.weight - 1.0)
 
     def mean(self, prior: float, strength: float = 1.0) -> float:
         """`strength`: how many observations the prior weighs."""

@@ -84,7 +84,7 @@ class Gaps:
 
     def was_no_end(self, agent: AgentKey, gap: Gap) -> None:
         for seen in self._types[gap].of(agent):
-            seen.returns.take_back(0.0)
+            seen.returns.take_back_zero()
             seen.cached_s = None
 
     def limit_s(self, agent: AgentKey, gap: Gap, *, worth_s: float | None = None) -> float:

@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.admission.gaps import Gap, Gaps, GapsConfig
 from gateway.domain.by_agent import AgentKey
@@ -72,6 +74,20 @@ def test_who_is_back_was_no_end():
             gaps.was_no_end(AGENT, Gap.TOOL)
         gaps.saw_return(AGENT, Gap.TOOL, length_s)
     assert gaps.limit_s(AGENT, Gap.TOOL) > 90, "all came back, so nobody is given up"
+
+
+@given(st.lists(st.sampled_from(["return", "end", "no end"]), max_size=8), st.integers(0, 600))
+def test_the_chance_to_come_back_is_one_under_any_history(history, returns_between):
+    gaps, kind = Gaps(CONFIG), Gap.IDLE
+    for what in history:
+        if what == "end":
+            gaps.saw_end(AGENT, kind)
+        elif what == "no end":
+            gaps.was_no_end(AGENT, kind)
+        else:
+            for _ in range(returns_between):
+                gaps.saw_return(AGENT, kind, 1.0)
+        assert all(0.0 <= gaps.back(AGENT, kind, silent_s) <= 1.0 for silent_s in (0.0, 1.0, 9.0))
 
 
 def test_after_a_plain_answer_a_place_is_kept_for_as_long_as_it_is_worth():
