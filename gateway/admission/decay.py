@@ -27,7 +27,7 @@ class DecayedMean:
         self._sum = self._sum * self._keep + value
 
     def take_back_zero(self) -> None:
-        """Of a share: one of its zeros was none. That may have faded since, so its ones are what stays at least."""
+        """Of a share: one of its zeros was none. It may have faded since, so its ones stay at least."""
         self.weight = max(self._sum, self.weight - 1.0)
 
     def mean(self, prior: float, strength: float = 1.0) -> float:

@@ -135,7 +135,8 @@ class SessionAdmission:
             charged, refusal = self._charge(applicant, now=now)
             if refusal is not None:
                 return refusal
-        silent_s = now - member.gap_since_s if member.gap is not None and member.turn else None
+        is_pause = member.gap is not None and member.turn and member.is_pause
+        silent_s = now - member.gap_since_s if is_pause else None
         is_aside = applicant.edge is Edge.SERVES and not member.has_results
         if applicant.is_behind and not self._config.shadow:
             pool.put_behind(member, now=now)
@@ -216,7 +217,7 @@ class SessionAdmission:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
         member.turn += is_answered
         gap = Gap.TOOL if outcome is not None and outcome.has_calls else Gap.IDLE
-        pool.places.turn_ended(member, gap, is_aside=turn.is_aside, now=now)
+        pool.places.turn_ended(member, gap, is_answered=is_answered, is_aside=turn.is_aside, now=now)
         if not member.live and (member.must_yield or member.is_above):
             pool.turn_is_over(member, now=now)
         if now >= pool.limits.update_due_s:
@@ -307,7 +308,7 @@ class SessionAdmission:
             pool.places.turn_began(member, is_aside=True, now=now)
             return
         member.has_results = False
-        if member.is_studied and member.began_s and member.live == member.asides:
+        if member.is_studied and member.is_pause and member.began_s and member.live == member.asides:
             cycle_s = turn.asked_s - member.began_s  # what it waits for a place is our doing
             pool.limits.cycle_s.add(cycle_s)
             pool.footprints.saw_cycle(member.agent, cycle_s)

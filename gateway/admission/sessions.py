@@ -81,6 +81,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     gap: Gap | None = None
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
     gap_since_s: float = 0.0
+    is_pause: bool = True
+    """Its last turn was answered: what follows one that failed, or whose client left, is no pause."""
     began_s: float = 0.0
     """When its newest turn began."""
     kept_s: float = 0.0
@@ -144,7 +146,7 @@ class Places:
         assert not member.is_in
         if member.counted_gone and member.is_studied:  # it was not gone
             self._footprints.was_no_end(member.agent, member.turn)
-            if member.gap is not None:
+            if member.gap is not None and member.is_pause:
                 self._gaps.was_no_end(member.agent, member.gap)
         member.counted_gone = False
         member.is_in, member.is_above = True, is_above
@@ -222,19 +224,21 @@ class Places:
             return
         self.tools_run(member, do_run=False)
         if member.gap is not None:
-            if member.is_studied and member.turn:
+            if member.is_studied and member.turn and member.is_pause:
                 self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
             member.gap = None
         member.began_s, member.kept_s = now, 0.0
 
-    def turn_ended(self, member: Member, gap: Gap, *, is_aside: bool = False, now: float) -> None:
+    def turn_ended(
+        self, member: Member, gap: Gap, *, is_answered: bool = True, is_aside: bool = False, now: float
+    ) -> None:
         """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
         self._run(member, -1)
         member.asides -= is_aside
         if not self.live:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
-            member.gap, member.gap_since_s = gap, now
+            member.gap, member.gap_since_s, member.is_pause = gap, now, is_answered
             self.tools_run(member, do_run=gap is Gap.TOOL)
         elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
             member.gap_since_s = now
@@ -307,7 +311,7 @@ class Places:
                 self._weigh(member, now=now)
             if now - member.gap_since_s >= limit_s:
                 self.saw_end(member)
-                if member.is_studied and member.turn:
+                if member.is_studied and member.turn and member.is_pause:
                     self._gaps.saw_end(member.agent, member.gap)
                 member.counted_gone = True
                 self.tools_run(member, do_run=False)

@@ -37,7 +37,7 @@ OVERLOADED: Final = 1.0
 _IN_USE: Final = 0.9
 """Share of the budget that has to be held, before that nothing is lost says anything."""
 _CAPACITY_CHANGED: Final = 0.05
-"""A stated capacity is followed once it has changed by so large a share: that of a host tier changes with what
+"""A stated capacity is followed once it has changed by so large a share: a host tier's changes with what
 sessions take from turn to turn."""
 _LEAST_OF_STATED: Final = 0.6
 """Share of a stated capacity that is believed in whatever is lost."""

@@ -549,6 +549,18 @@ def test_who_came_back_after_all_was_not_gone():
     assert end_chance(play, 1) < both_gone
 
 
+def test_what_follows_a_turn_that_failed_is_no_pause():
+    play = Play()
+    play.turn("s1", calls=True, then=5.0)
+    failed = msgspec.structs.replace(answered(), was_answered=False, has_calls=False)
+    play.is_let_in("s1")
+    play.end("s1", failed)
+    play.now += 0.5
+    play.turn("s1", calls=True, then=5.0)  # it is sent again
+    learned = [play.pool.gaps._types[gap].known(OF_T)[0].lengths.observations for gap in Gap]
+    assert learned == [1, 0] and play.pool.footprints.cycle_s(OF_T) > 4.0
+
+
 def test_a_wait_for_a_place_is_no_part_of_a_cycle():
     play = capped(1)
     play.is_let_in("s1")
