@@ -121,17 +121,3 @@ def test_a_session_is_held_back_only_where_that_is_fair():
     fair.hold(A, -1.0)
     assert not fair.should_yield(B, 1.0, A, 1.0)  # 1:0 would become 0:1
     assert not fair.should_yield(A, 1.0, A, 1.0)
-
-
-def test_weights_may_change_while_tenants_are_there():
-    weights = {A: 4.0}
-    fair = FairShare(CONFIG, weights)
-    fair.hold(A, 3.0)
-    fair.wait(B, 1)
-    weights[A] = 1.0
-    fair.weights_changed()
-    assert fair.share == pytest.approx(0.5 * 3.0 / 2)
-    fair.hold(A, -3.0)
-    assert fair.share == 0.0
-    fair.hold(B, 2.0)
-    assert fair.share == pytest.approx(1.0)

@@ -225,6 +225,18 @@ def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
     assert play.ask("w1", tenant="w") == Admit() or play.later(1.0) == ["w1"], "others enter soon"
 
 
+def test_weights_may_change_while_tenants_are_there():
+    play = Play(SessionAdmission(config(), {T: Quota(weight=4.0)}))
+    play.is_let_in("s1")
+    play.is_let_in("u1", tenant="u")
+    for weight in (0.5, 2.0):
+        play.policy.set_tenants({T: Quota(weight=weight)}, ())
+        assert play.pool.fair.share == pytest.approx(0.5 * 2 / (weight + 1))
+    play.over("s1")
+    play.finish("s1")
+    assert play.pool.fair.share == pytest.approx(0.5)
+
+
 def test_who_has_to_go_already_is_not_counted_again():
     play = Play()
     for name, tenant in [(f"flood-{number}", "flood") for number in range(10)] + [("u1", "u"), ("v1", "v")]:
@@ -558,7 +570,7 @@ def test_what_follows_a_turn_that_failed_is_no_pause():
     play.now += 0.5
     play.turn("s1", calls=True, then=5.0)  # it is sent again
     learned = [play.pool.gaps._types[gap].known(OF_T)[0].lengths.observations for gap in Gap]
-    assert learned == [1, 0] and play.pool.footprints.cycle_s(OF_T) > 4.0
+    assert learned == [1, 0] and play.pool.footprints.cycle_s(OF_T) == 3.0
 
 
 def test_a_wait_for_a_place_is_no_part_of_a_cycle():
