@@ -1,6 +1,7 @@
 """Which rules of admission matter? Each is left out, alone, and what it changes is told.
 
     python -m benchmarks.ablation [--quick] [--json] [--rule NAME ...] [--constants] [--draw SEED] [--seeds N]
+        [--first-seed N]
 
 `--constants`: instead, each constant of placement and admission is set to a smaller and to a larger value,
 alone.
@@ -184,6 +185,7 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--points", type=int, default=8, help="drawn from the grid (default 8)")
     own.add_argument("--draw", type=int, default=24, help="which points are drawn (default 24)")
     own.add_argument("--seeds", type=int, default=5, help="runs at each point (default 5)")
+    own.add_argument("--first-seed", type=int, default=1, help="the others follow (default 1)")
     own.add_argument("--constants", action="store_true", help="constants at other values, instead of rules")
     own.add_argument("--learned", action="store_true", help="the gateway has seen the sessions once before")
     asked, _ = own.parse_known_args(argv)
@@ -196,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
         points = list(QUICK[:2]) if is_quick else drawn(asked.points, draw=asked.draw)
         if asked.at:
             points = chosen(asked.at, points=0, draw=0)
-        seeds = range(1, (2 if is_quick else asked.seeds) + 1)
+        seeds = range(asked.first_seed, asked.first_seed + (2 if is_quick else asked.seeds))
         whole = {point: played(point, seeds, None, learned=asked.learned) for point in points}
         for name in names:
             ratios: dict[str, list[tuple[float, float]]] = {}
