@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.cost.formula import context_product
 from gateway.cost.profile import Hardware, Model, Profile
-from gateway.cost.roofline import context_product
 from lab.engine.step_log import Step
 from lab.simulator.engine.front import FrontCosts
 

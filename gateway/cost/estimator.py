@@ -23,9 +23,15 @@ from typing import Final
 import msgspec
 
 from gateway.cost.fit import DecayingFit
-from gateway.cost.formula import LEAST_S, OUTPUT_TOKENS, READING_S, Formula
+from gateway.cost.formula import (
+    LEAST_S,
+    OUTPUT_TOKENS,
+    READING_S,
+    Formula,
+    context_product,
+    weight_bytes_read,
+)
 from gateway.cost.profile import Hardware, Model, Profile
-from gateway.cost.roofline import context_product, weight_bytes_read
 from gateway.cost.spread import Spread
 
 UNKNOWN: Final = Profile(

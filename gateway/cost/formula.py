@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import weight_bytes_read
 
 if TYPE_CHECKING:
     from gateway.cost.estimator import Load
@@ -23,6 +22,20 @@ READING_S: Final = 1e-6
 OUTPUT_TOKENS: Final = 200.0
 """That turns are taken to have, before one has ended."""
 _ROWS: Final = 256
+
+
+def context_product(new_tokens: float, cached_tokens: float) -> float:
+    """What attention costs a chunk: token i of it looks at the cached ones and at i − ½ of its own."""
+    return new_tokens * (cached_tokens + new_tokens / 2)
+
+
+def weight_bytes_read(profile: Profile, tokens: float) -> float:
+    """Those experts of a mixture that one of the tokens needs, as if these chose evenly and independently."""
+    model = profile.model
+    if model.experts == 0:
+        return model.dense_weight_bytes
+    untouched: float = (1 - model.experts_per_token / model.experts) ** tokens
+    return model.dense_weight_bytes + model.expert_weight_bytes * (1 - untouched)
 
 
 class Formula:

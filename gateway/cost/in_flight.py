@@ -11,7 +11,7 @@ from collections.abc import Hashable
 import msgspec
 
 from gateway.cost.estimator import Load, Prediction
-from gateway.cost.roofline import context_product
+from gateway.cost.formula import context_product
 
 
 class _Turn(msgspec.Struct, gc=False):

@@ -11,13 +11,13 @@ from collections import OrderedDict
 from typing import Final
 
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Turn as CostTurn
-from gateway.cost.roofline import isolated_turn_s
 from gateway.domain.ids import ReplicaId
 from lab.simulator.agents import Agent, Stage
 from lab.simulator.driver import Call
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec
+from lab.simulator.engine.roofline import Turn as CostTurn
+from lab.simulator.engine.roofline import isolated_turn_s
 from lab.simulator.engine.turn import EngineTurn
 from lab.simulator.hosts import ToolHost
 from lab.simulator.kernel import Kernel

@@ -6,8 +6,9 @@ from benchmarks.fidelity.compare import judge_ranks
 from benchmarks.fidelity.costs import Asked, Costs, fitted
 from benchmarks.live import Completions
 from benchmarks.verdict import Verdict
-from gateway.cost.roofline import Batch, context_product, step_s
+from gateway.cost.formula import context_product
 from lab.engine.step_log import Row, Step
+from lab.simulator.engine.roofline import Batch, step_s
 
 COSTS = Costs(
     step_s=0.01,

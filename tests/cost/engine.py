@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gateway.cost.formula import context_product
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Batch, context_product, step_s
+from lab.simulator.engine.roofline import Batch, step_s
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from gateway.config.profiles import load_profile
 from gateway.cost.estimator import Estimator, Load, Prediction, TurnWork
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Turn, isolated_turn_s, prefill_s
+from lab.simulator.engine.roofline import Turn, isolated_turn_s, prefill_s
 from tests.cost.watched import OneFactor, Record, watch
 
 MIXTURE = load_profile("qwen3-coder-30b-a3b@h200")

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cost.estimator import Estimator, Load, Prediction, TurnWork
+from gateway.cost.formula import context_product
 from gateway.cost.in_flight import InFlight
-from gateway.cost.roofline import context_product
 
 
 def predicted(new: float, cached: float = 0.0) -> Prediction:

@@ -24,12 +24,12 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import prefill_s
 from lab.simulator.baselines.by_order import OldestFirst
 from lab.simulator.baselines.pauses import gap_s, tool_name
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from lab.simulator.baselines.reload import swap_s
 from lab.simulator.engine.policy import Retained
+from lab.simulator.engine.roofline import prefill_s
 from lab.simulator.engine.turn import EngineTurn
 from lab.simulator.errors import SimulatorError
 

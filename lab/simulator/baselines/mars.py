@@ -20,12 +20,12 @@ import msgspec
 from gateway.core import events as ev
 from gateway.core.commands import Command
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import prefill_s
 from gateway.domain.ids import ReplicaId
 from lab.simulator.baselines.pauses import tool_name
 from lab.simulator.baselines.plan import Plan, Recipe, Values
 from lab.simulator.baselines.router import Affinity, Member, ReplicaBook, Router, Turn
 from lab.simulator.engine.policy import EnginePolicy, Retained
+from lab.simulator.engine.roofline import prefill_s
 from lab.simulator.engine.turn import EngineTurn
 from lab.simulator.fleet import FleetSpec
 

@@ -1,7 +1,7 @@
 """What does it cost to bring a conversation's KV back: computed again, or loaded from the host's memory?"""
 
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import prefill_s
+from lab.simulator.engine.roofline import prefill_s
 
 
 def swap_s(profile: Profile, tokens: int) -> float:

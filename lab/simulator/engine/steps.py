@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.cost.formula import context_product
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Batch, context_product, step_s
+from lab.simulator.engine.roofline import Batch, step_s
 from lab.simulator.engine.work import Work
 
 Floats = NDArray[np.float64]

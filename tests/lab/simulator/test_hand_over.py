@@ -7,12 +7,12 @@ import pytest
 
 from gateway.assembly import assemble
 from gateway.core.coordinator import Coordinator
-from gateway.cost.roofline import prefill_s
 from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import numbered_ids
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec
+from lab.simulator.engine.roofline import prefill_s
 from lab.simulator.engine.turn import EngineTurn, KvSource
 from lab.simulator.fleet import Change, FleetSpec, ReplicaGroup
 from lab.simulator.kernel import Kernel

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from gateway.assembly import assemble
 from gateway.core.coordinator import Coordinator
-from gateway.cost.roofline import prefill_s
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import numbered_ids
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec
+from lab.simulator.engine.roofline import prefill_s
 from lab.simulator.fleet import FleetSpec
 from lab.simulator.kernel import Kernel
 from lab.simulator.run import stock_config

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.cost.roofline import prefill_s
 from gateway.domain.ids import ReplicaId
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from lab.simulator.engine.policy import EnginePolicy, Retained
+from lab.simulator.engine.roofline import prefill_s
 from lab.simulator.engine.turn import EngineTurn
 from lab.simulator.kernel import Kernel
 from tests.lab.simulator.engine_log import Log, make_turn

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cost.roofline import Batch, step_s
+from lab.simulator.engine.roofline import Batch, step_s
 from lab.simulator.engine.steps import StepTimes
 from tests.lab.simulator.worlds import LITTLE
 

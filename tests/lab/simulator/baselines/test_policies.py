@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.cost.roofline import prefill_s
 from lab.simulator.baselines.continuum import (
     best_ttl_s,
 )
 from lab.simulator.baselines.infercept import InferCept
 from lab.simulator.baselines.plas import Plas
+from lab.simulator.engine.roofline import prefill_s
 from tests.lab.simulator.baselines.turns import engine_turn
 from tests.lab.simulator.worlds import LITTLE
 from tests.lab.workload.trace.made import session as chat

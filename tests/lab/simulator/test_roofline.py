@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.profiles import load_profile
-from gateway.cost.roofline import (
+from gateway.cost.formula import context_product
+from lab.simulator.engine.roofline import (
     Batch,
     Turn,
     chunks,
-    context_product,
     decode_s,
     isolated_turn_s,
     prefill_s,

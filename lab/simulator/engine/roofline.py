@@ -7,8 +7,7 @@ B_eff → `Profile.bytes_per_s`.
 
 Deviations: the paper annotates kernels; here a step of the whole engine is one maximum, over its matrix
 products, plus what is never hidden behind them: attention over the context (compute-bound in a prefill row,
-memory-bound in a decoding one) and constant overheads, of the step and of each row. Of a mixture of experts a
-step reads those experts that one of its tokens needs, as if tokens chose evenly and independently.
+memory-bound in a decoding one) and constant overheads, of the step and of each row.
 
 Invariants: a step never takes less time for more work, and never less than the overhead.
 """
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from gateway.cost.formula import context_product, weight_bytes_read
 from gateway.cost.profile import Profile
 
 
@@ -39,19 +39,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """Of the prompt, without what is cached."""
     cached_tokens: int = 0
     output_tokens: int = 1
-
-
-def context_product(new_tokens: float, cached_tokens: float) -> float:
-    """What attention costs a chunk: token i of it looks at the cached ones and at i − ½ of its own."""
-    return new_tokens * (cached_tokens + new_tokens / 2)
-
-
-def weight_bytes_read(profile: Profile, tokens: float) -> float:
-    model = profile.model
-    if model.experts == 0:
-        return model.dense_weight_bytes
-    untouched: float = (1 - model.experts_per_token / model.experts) ** tokens
-    return model.dense_weight_bytes + model.expert_weight_bytes * (1 - untouched)
 
 
 def step_s(profile: Profile, batch: Batch) -> float:
