@@ -125,7 +125,6 @@ RULES: Final[dict[str, Without]] = {
     "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "warm_first": Without(pool, "entry_of", _cold),
     "hopeful": Without(packing.TenantQueue, "_hopeful", lambda *_, **__: None),
-    "starved": Without(packing.TenantQueue, "starved", lambda *_, **__: None),
 }
 
 

@@ -14,11 +14,11 @@ Scale*, ACM Queue 13(8), 2015). Where tools are the bottleneck, MARS prefers ses
 GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
 itself. Where KV is short MARS lets what fits pass what does not; that gained nothing (decision 0029).
 Sessions that were in before and gave their place back come first: their state is still warm. MARS bounds no
-wait: here a session that waited `starved_s`, or `patience` times what those waited that entered lately, is
-next, and nobody passes it. So of all places about one in `patience` goes to who waited longest.
+wait: here one place in `patience` goes to who waited longest, if that is `starved_s`, and `patience` times
+what those waited that entered lately (`queue.py`).
 
-Invariants: a session is in the queue at most once; a starved session is passed by nobody of its queue;
-taking out or picking costs logarithmic time, whatever the number that waits.
+Invariants: a session is in the queue at most once; taking out or picking costs logarithmic time, whatever the
+number that waits.
 """
 
 import heapq
@@ -42,9 +42,9 @@ class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
     """From this CPU pressure on, sessions that bring few tools come first."""
     starved_s: Annotated[float, Meta(gt=0)] = 20.0
-    """Nobody passes a session that waited so long."""
+    """A session that waited so long may starve."""
     patience: Annotated[float, Meta(gt=0)] = 6.0
-    """Nor one that waited so many times what others waited, if that is longer."""
+    """It starves if it waited so many times what others waited, too. After so many others it is next."""
 
 
 class Entry(msgspec.Struct, kw_only=True, eq=False):
@@ -141,10 +141,7 @@ class TenantQueue:
     def some(self, limit: int) -> list[Entry]:
         return list(islice(self._entries.values(), limit))
 
-    def next(self, *, is_cpu_bound: bool, starves_after_s: float, now: float) -> Entry | None:
-        starved = self.starved(starves_after_s, now=now)
-        if starved is not None:
-            return starved
+    def next(self, *, is_cpu_bound: bool, now: float) -> Entry | None:
         if self._warm and (warm := self._first(self._warm)) is not None:
             return warm
         if self._config.order != "arrival" and is_cpu_bound:
@@ -158,10 +155,6 @@ class TenantQueue:
         if self._config.order != "hopeful" or newest is None:
             return None
         return newest if now - newest.task_arrived_s < self._config.hope * newest.isolated_s else None
-
-    def starved(self, after_s: float, *, now: float) -> Entry | None:
-        oldest = self.oldest()
-        return oldest if oldest is not None and now - oldest.since_s >= after_s else None
 
     def _first(self, heap: _Heap) -> Entry | None:
         while heap:

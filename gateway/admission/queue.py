@@ -94,10 +94,9 @@ class SessionQueue:
     def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool, now: float) -> Entry | None:
         """The next one of the most entitled tenant that may have another place. After `patience` others it is
         whoever starves, of whatever tenant: newcomers of ever new tenants pass nobody for good."""
-        starves_after_s = self._starves_after_s()
         if self._passed >= self._config.patience:
             starved = self._longest_waiting(may)
-            if starved is not None and now - starved.since_s >= starves_after_s:
+            if starved is not None and now - starved.since_s >= self._starves_after_s():
                 return starved
         fair = self._fair
         for tenants in self._tenants.values():
@@ -106,7 +105,7 @@ class SessionQueue:
             for tenant, queue in tenants.items():
                 if not may(tenant):
                     continue
-                entry = queue.next(is_cpu_bound=is_cpu_bound, starves_after_s=starves_after_s, now=now)
+                entry = queue.next(is_cpu_bound=is_cpu_bound, now=now)
                 if entry is not None:
                     rank = (*fair.rank(tenant), not entry.is_warm, entry.task_arrived_s, entry.number)
                     if first is None or rank < first[0]:

@@ -23,9 +23,9 @@ def queue(*entries: Entry, config=CONFIG) -> TenantQueue:
     return waiting
 
 
-def order(waiting: TenantQueue, *, is_cpu_bound=False, now=0.0, starves_after_s=100.0) -> str:
+def order(waiting: TenantQueue, *, is_cpu_bound=False, now=0.0) -> str:
     out = ""
-    asked = {"is_cpu_bound": is_cpu_bound, "starves_after_s": starves_after_s, "now": now}
+    asked = {"is_cpu_bound": is_cpu_bound, "now": now}
     while (first := waiting.next(**asked)) is not None:
         out += waiting.take(first.session).session
     return out
@@ -65,17 +65,9 @@ def test_who_was_in_before_is_first():
     assert order(queue(entry("a", size=1), entry("b", size=900, arrived=5, is_warm=True))) == "ba"
 
 
-def test_nobody_passes_one_that_starves():
-    waiting = [entry("a", size=9000, since=0), entry("b", size=1, since=99, is_warm=True)]
-    assert order(queue(*waiting), now=99) == "ba"
-    assert order(queue(*waiting), now=100) == "ab"
-    assert order(queue(*waiting), now=100, starves_after_s=150) == "ba"  # everybody waits long
-    assert order(queue(*waiting), now=150, starves_after_s=150) == "ab"
-
-
 def test_an_empty_queue_has_nobody():
     waiting = TenantQueue(CONFIG)
-    assert waiting.next(is_cpu_bound=False, starves_after_s=100, now=0) is None
+    assert waiting.next(is_cpu_bound=False, now=0) is None
     assert waiting.oldest() is waiting.newest() is None
     with pytest.raises(KeyError):
         waiting.take(SessionId("nobody"))
@@ -120,7 +112,7 @@ class Queues(RuleBasedStateMachine):
         assert len(self.queue) == len(waiting)
         warm = [each for each in waiting if each.is_warm]
         for is_cpu_bound, key in ((False, lambda e: e.size), (True, lambda e: e.tool_s)):
-            found = self.queue.next(is_cpu_bound=is_cpu_bound, starves_after_s=100, now=0)
+            found = self.queue.next(is_cpu_bound=is_cpu_bound, now=0)
             if warm:
                 assert found is min(warm, key=lambda e: e.task_arrived_s)
             else:

@@ -119,15 +119,20 @@ def test_the_usual_wait_is_that_of_those_that_entered():
 
 
 def test_where_everybody_waits_long_nobody_starves_soon():
-    queue, _ = make(starved_s=10.0, patience=3.0)
+    queue, fair = make(starved_s=10.0, patience=3.0)
     for number in range(20):
         waiting = entry(f"s{number}", since=float(number))
         queue.put(waiting, REACTIVE)
         queue.entered(queue.take(waiting.session), now=number + 50.0)
+    usual_s = queue.usual_wait_s
+    for name in "xyz":
+        queue.put(entry(name, since=200.0), REACTIVE)
+        queue.entered(queue.take(SessionId(name)), now=200.0 + usual_s)
+    fair.hold(TenantId("t"), 1.0)
     queue.put(entry("old", since=0.0), REACTIVE)
-    queue.put(entry("warm", since=100.0, is_warm=True), REACTIVE)
-    assert next_of(queue, now=3.0 * queue.usual_wait_s - 0.1) == "warm"
-    assert next_of(queue, now=3.0 * queue.usual_wait_s + 0.1) == "old"
+    queue.put(entry("new", "u", since=100.0), REACTIVE)
+    assert next_of(queue, now=3.0 * usual_s - 1.0) == "new"
+    assert next_of(queue, now=3.0 * usual_s + 1.0) == "old"
 
 
 def test_the_newest_of_the_least_entitled_is_found():
