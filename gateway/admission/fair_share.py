@@ -136,9 +136,6 @@ class FairShare:
             found.setdefault(task.tenant, []).append(urgency(self._config, task, now=now))
         self._urgency = {tenant: sum(each) / len(each) for tenant, each in found.items()}
 
-    def urgency(self, tenant: TenantId) -> float:
-        return self._urgency.get(tenant, 0.0)
-
     def entitlement(self, tenant: TenantId) -> float:
         return self.weights.get(tenant, 1.0) * (1.0 + min(1.0, self._urgency.get(tenant, 0.0)))
 

@@ -128,9 +128,6 @@ class Places:
         """Those that are in and have no live turn."""
         self._stale: dict[SessionId, Member] = {}
 
-    def find(self, session: SessionId) -> Member | None:
-        return self.members.get(session)
-
     def forget(self, session: SessionId) -> Member | None:
         member = self.members.pop(session, None)
         if member is not None:

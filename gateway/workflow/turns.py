@@ -217,10 +217,6 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
             part.whole = None
         self.whole, self.parts = None, {}
 
-    @property
-    def call_ids(self) -> int:
-        return sum(len(turn.minted) for turn in self.log)
-
 
 def read_turn(request: RequestId, facts: RequestFacts, thread: Thread, *, now: float) -> Turn:
     script = facts.transcript

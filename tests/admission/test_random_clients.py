@@ -90,7 +90,7 @@ class Clients(RuleBasedStateMachine):
 
     def member(self, session):
         pools = self.play.policy.pools.values()
-        return next((m for pool in pools if (m := pool.places.find(SessionId(session)))), None)
+        return next((m for pool in pools if (m := pool.places.members.get(SessionId(session)))), None)
 
     @invariant()
     def nothing_is_lost_or_doubled(self):
