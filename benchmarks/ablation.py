@@ -121,7 +121,6 @@ RULES: Final[dict[str, Without]] = {
     "prior_growth": Without(footprint.AgentType, "prior_growth", lambda _: 1000.0),
     "back": Without(gaps.Gaps, "back", lambda *_: 1.0),
     "worth": Without(limits.Limits, "worth_s", lambda _: None),
-    "kv_aimd": Without(window, "_LEAST_OF_STATED", 0.9),
     "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "warm_first": Without(pool, "entry_of", _cold),
     "hopeful": Without(packing.TenantQueue, "_hopeful", lambda *_, **__: None),

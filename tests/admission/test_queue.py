@@ -47,7 +47,12 @@ def test_a_bounded_number_of_tenants_is_looked_at():
     for number in range(1000):
         queue.put(entry(f"s{number}", f"t{number}"), REACTIVE)
     looked_at: list[TenantId] = []
-    next_of(queue, may=lambda tenant: looked_at.append(tenant) is None)
+
+    def may(tenant: TenantId) -> bool:
+        looked_at.append(tenant)
+        return True
+
+    next_of(queue, may=may)
     assert len(looked_at) == 32
     assert len(list(queue.some(10))) == 10
     assert [each.session for each in queue.some(3)] == ["s0", "s1", "s2"]
