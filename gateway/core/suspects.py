@@ -58,7 +58,7 @@ class Suspects:
         if not any(each.replica == replica and each.failed_s >= live.submitted_s for each in known):
             known.append(_Failed(replica, now, failure))
         self.remembered[body] = known[-2 * MOST_DEATHS :]
-        if len(self.remembered) > _MOST_REMEMBERED:
+        while len(self.remembered) > _MOST_REMEMBERED or self._is_first_old(now):
             self.remembered.popitem(last=False)
 
     def answered_well(self, live: LiveRequest) -> None:
@@ -80,6 +80,9 @@ class Suspects:
         if len(dying) < MOST_DEATHS or not any(each.facts.id in dying for each in self._fleet if each.is_up):
             return ()
         return tuple(each.facts.id for each in self._fleet if each.facts.id not in dying)
+
+    def _is_first_old(self, now: float) -> bool:
+        return now - next(iter(self.remembered.values()))[-1].failed_s > _REMEMBERED_S
 
     def _may_have_died(self, failed: _Failed) -> bool:
         state = self._fleet.get(failed.replica)

@@ -155,3 +155,6 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     for number in (1, 2, 3, 1, 2, 3):
         breaks_off(play, f"r{len(play.records)}", {"body": number})
     assert len(play.brain._attempts._suspects.remembered) == 2
+    _ = play.later(61.0) >> up("a")
+    breaks_off(play, "last", {"body": 9})
+    assert len(play.brain._attempts._suspects.remembered) == 1, "what is old is forgotten"
