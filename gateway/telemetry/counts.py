@@ -10,22 +10,53 @@ of a replica that left.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
-from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
-from gateway.domain.ids import PoolId, ReplicaId
-from gateway.domain.request import Protocol
+from gateway.domain.ids import ReplicaId
 from gateway.telemetry.label_slots import LabelSlots
 from gateway.telemetry.spreads import Spread, histogram
 
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _MANY: Final = 256
+_KINDS: Final = ("prompt", "cached", "output")
 MAX_USERS: Final = 200
 OTHER: Final = "other"
+
+
+_COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
+    (None, "records", "Records of the information stream", "type"),
+    (rec.TurnArrived, "turns", "Turns that arrived", "protocol source"),
+    (rec.TurnWaited, "waits", "Turns that were told to wait", "reason"),
+    (rec.TurnWouldWait, "would_wait", "Turns that would have waited, in shadow mode", "reason"),
+    (rec.Routed, "placements", "Turns that were sent", "replica reason"),
+    (None, "models", "Turns under a name of the operator's", "asked model fallback"),
+    (None, "attempts", "Requests sent to a replica, as they ended", "replica outcome code"),
+    (rec.Refused, "refusals", "Requests the gateway refused", "reason"),
+    (rec.BoundReached, "bounds", "Turns beyond a bound, by what was done", "bound limit action"),
+    (None, "tokens", "Tokens as backends reported them", "replica kind"),
+    (None, "tenant_tokens", "The same, by who used them", "tenant model kind"),
+    (None, "malformed_claims", "Stated claims that could not be read", "claim"),
+    (rec.SessionEnded, "sessions_ended", "Sessions that ended", "reason"),
+    (WindowUpdated, "window_updates", "Changes of the window, by why", "pool reason"),
+    (rec.ReplicaChanged, "replica_changes", "Changes of replicas' states", "replica state"),
+    (rec.PrefilledAhead, "prefill_ahead", "Next prompts, computed while tools ran", "outcome"),
+    (None, "prefill_ahead_tokens", "Tokens of them, computed and found", "what"),
+    (rec.PrefillLegEnded, "prefill_legs", "Prompts computed for another replica", "replica outcome"),
+)
+"""Name, what it is, and labels. With a type of records, these are counted by their fields of those names."""
+_OF_REPLICAS: Final = tuple(name for _, name, _, labels in _COUNTERS if labels.startswith("replica "))
+_SPREADS: Final = {
+    "queue_seconds": "Time in the waiting room",
+    "tool_phase_seconds": "Duration of tool phases",
+    "tool_call_seconds": "Duration of tool calls, as agents' own spans tell",
+    "decode_after_call_seconds": "From the end of a tool call to that of its answer",
+    "session_confidence": "How sure a turn's session is",
+}
 
 
 class Counts:
@@ -33,55 +64,32 @@ class Counts:
         """`beside`: who takes the same records, many at once."""
         self._beside = tuple(beside)
         self._fresh: list[rec.Record] = []
-        self._records: Counter[str] = Counter()
-        self._turns: Counter[tuple[Protocol, SessionSource]] = Counter()
-        self._waits: Counter[WaitReason] = Counter()
-        self._would_wait: Counter[WaitReason] = Counter()
-        self._placements: Counter[tuple[ReplicaId, PlacementReason]] = Counter()
-        self._models: Counter[tuple[str, str, str]] = Counter()
-        self._ends: Counter[tuple[ReplicaId, str, str]] = Counter()
-        self._refusals: Counter[RefusalReason] = Counter()
-        self._bounds: Counter[tuple[str, str, str]] = Counter()
-        self._stops = 0
-        self._malformed: Counter[str] = Counter()
-        self._tokens: Counter[tuple[ReplicaId, str]] = Counter()
-        self._used: Counter[tuple[str, str, str]] = Counter()
+        self._counts: dict[str, Counter[Any]] = {name: Counter() for _, name, _, _ in _COUNTERS}
+        self._spreads = {name: Spread() for name in _SPREADS} | {"session_confidence": Spread(_SHARES)}
         self._users: LabelSlots[tuple[str, str]] = LabelSlots(MAX_USERS, self._forget_user)
-        self._session_ends: Counter[str] = Counter()
-        self._window_updates: Counter[tuple[PoolId, str]] = Counter()
-        self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
-        self._ahead: Counter[str] = Counter()
-        self._legs: Counter[tuple[ReplicaId, str]] = Counter()
-        self._ahead_tokens: Counter[str] = Counter()
-        self._queue, self._tools, self._calls, self._ready, self._confidence = (
-            Spread(),
-            Spread(),
-            Spread(),
-            Spread(),
-            Spread(_SHARES),
-        )
         self._first_token: dict[ReplicaId, Spread] = defaultdict(Spread)
         self._durations: dict[ReplicaId, Spread] = defaultdict(Spread)
-        self._counters: dict[type, Callable[[list[Any]], None]] = {
-            rec.SessionEnded: lambda each: self._session_ends.update([record.reason for record in each]),
-            rec.TurnArrived: self._count_turns,
-            rec.TurnWaited: lambda each: self._waits.update([record.reason for record in each]),
-            rec.TurnWouldWait: lambda each: self._would_wait.update([record.reason for record in each]),
-            rec.Routed: self._count_placements,
-            rec.ModelChosen: self._count_models,
-            rec.GpuFirstToken: self._count_first_tokens,
-            rec.GpuEnd: self._count_ends,
-            rec.ToolStart: lambda each: self._ready.add_ms([ms for record in each for ms in record.ready_ms]),
-            rec.ToolEnd: lambda each: self._tools.add_ms([record.duration_ms for record in each]),
-            rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
-            rec.PrefilledAhead: self._count_ahead,
-            rec.PrefillLegEnded: lambda each: self._legs.update([(r.replica, r.outcome) for r in each]),
-            rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
-            rec.BoundReached: lambda each: self._bounds.update([(r.bound, r.limit, r.action) for r in each]),
-            rec.SessionStopped: self._count_stops,
-            WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
-            rec.ReplicaChanged: self._count_replica_changes,
+        self._keys = {
+            kind: (self._counts[name], attrgetter(*labels.split()))
+            for kind, name, _, labels in _COUNTERS
+            if kind is not None
         }
+        add_ms = {name: spread.add_ms for name, spread in self._spreads.items()}
+        self._takes: dict[type, Callable[[list[Any]], None]] = {
+            rec.TurnArrived: self._take_turns,
+            rec.Routed: lambda each: add_ms["queue_seconds"]([record.waited_ms for record in each]),
+            rec.ModelChosen: self._take_models,
+            rec.GpuFirstToken: self._take_first_tokens,
+            rec.GpuEnd: self._take_ends,
+            rec.ToolStart: lambda each: add_ms["decode_after_call_seconds"](
+                [ms for record in each for ms in record.ready_ms]
+            ),
+            rec.ToolEnd: lambda each: add_ms["tool_phase_seconds"]([record.duration_ms for record in each]),
+            rec.ToolTimed: lambda each: add_ms["tool_call_seconds"]([record.duration_ms for record in each]),
+            rec.PrefilledAhead: self._take_prefills,
+            rec.ReplicaChanged: self._take_replica_changes,
+        }
+        """What else is counted of them."""
         self._left: list[ReplicaId] = []
 
     def take(self, records: list[rec.Record]) -> None:
@@ -91,37 +99,12 @@ class Counts:
 
     def families(self) -> Iterator[Metric]:
         self.flush()
-        counts: tuple[tuple[str, str, str, Counter[Any]], ...] = (
-            ("records", "Records of the information stream", "type", self._records),
-            ("turns", "Turns that arrived", "protocol source", self._turns),
-            ("waits", "Turns that were told to wait", "reason", self._waits),
-            ("would_wait", "Turns that would have waited, in shadow mode", "reason", self._would_wait),
-            ("placements", "Turns that were sent", "replica reason", self._placements),
-            ("models", "Turns under a name of the operator's", "asked model fallback", self._models),
-            ("attempts", "Requests sent to a replica, as they ended", "replica outcome code", self._ends),
-            ("refusals", "Requests the gateway refused", "reason", self._refusals),
-            ("bounds", "Turns beyond a bound, by what was done", "bound limit action", self._bounds),
-            ("tokens", "Tokens as backends reported them", "replica kind", self._tokens),
-            ("tenant_tokens", "The same, by who used them", "tenant model kind", self._used),
-            ("malformed_claims", "Stated claims that could not be read", "claim", self._malformed),
-            ("sessions_ended", "Sessions that ended", "reason", self._session_ends),
-            ("window_updates", "Changes of the window, by why", "pool reason", self._window_updates),
-            ("replica_changes", "Changes of replicas' states", "replica state", self._replica_changes),
-            ("prefill_ahead", "Next prompts, computed while tools ran", "outcome", self._ahead),
-            ("prefill_ahead_tokens", "Tokens of them, computed and found", "what", self._ahead_tokens),
-            ("prefill_legs", "Prompts computed for another replica", "replica outcome", self._legs),
-        )
-        for name, what, labels, counted in counts:
-            yield counter(name, what, labels.split(), counted)
-        yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", self._stops)
-        for name, what, spread in (
-            ("queue_seconds", "Time in the waiting room", self._queue),
-            ("tool_phase_seconds", "Duration of tool phases", self._tools),
-            ("tool_call_seconds", "Duration of tool calls, as agents' own spans tell", self._calls),
-            ("decode_after_call_seconds", "From the end of a tool call to that of its answer", self._ready),
-            ("session_confidence", "How sure a turn's session is", self._confidence),
-        ):
-            yield histogram(name, what, {(): spread})
+        for _, name, what, labels in _COUNTERS:
+            yield counter(name, what, labels.split(), self._counts[name])
+        stops = self._counts["records"]["session_stop"]
+        yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", stops)
+        for name, what in _SPREADS.items():
+            yield histogram(name, what, {(): self._spreads[name]})
         for name, what, spreads in (
             ("launch_delay_seconds", "From submission to the first token", self._first_token),
             ("turn_seconds", "From submission to the end of the answer", self._durations),
@@ -136,80 +119,66 @@ class Counts:
         for record in fresh:
             kinds[type(record)].append(record)
         for kind, records in kinds.items():
-            self._records[str(kind.__struct_config__.tag)] += len(records)
-            counter = self._counters.get(kind)
-            if counter is not None:
-                counter(records)
+            self._counts["records"][str(kind.__struct_config__.tag)] += len(records)
+            if (counted := self._keys.get(kind)) is not None:
+                counted[0].update(map(counted[1], records))
+            if (take_all := self._takes.get(kind)) is not None:
+                take_all(records)
         for replica in self._left:
             self._forget(replica)
         self._left.clear()
 
     def _forget(self, replica: ReplicaId) -> None:
-        tables: tuple[Counter[Any], ...] = (
-            self._placements,
-            self._ends,
-            self._tokens,
-            self._replica_changes,
-            self._legs,
-        )
-        for table in tables:
+        for table in (self._counts[name] for name in _OF_REPLICAS):
             for key in [key for key in table if key[0] == replica]:
                 del table[key]
         self._first_token.pop(replica, None)
         self._durations.pop(replica, None)
 
     def _forget_user(self, user: tuple[str, str]) -> None:
-        for kind in ("prompt", "cached", "output"):
-            del self._used[*user, kind]
+        for kind in _KINDS:
+            del self._counts["tenant_tokens"][*user, kind]
 
-    def _count_stops(self, records: list[rec.SessionStopped]) -> None:
-        self._stops += len(records)
-
-    def _count_ahead(self, records: list[rec.PrefilledAhead]) -> None:
-        self._ahead.update([record.outcome for record in records])
+    def _take_prefills(self, records: list[rec.PrefilledAhead]) -> None:
+        tokens = self._counts["prefill_ahead_tokens"]
         for record in records:
             usage = record.usage
-            self._ahead_tokens["computed"] += (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
-            self._ahead_tokens["used"] += record.used_tokens
+            tokens["computed"] += (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
+            tokens["used"] += record.used_tokens
 
-    def _count_replica_changes(self, records: list[rec.ReplicaChanged]) -> None:
-        self._replica_changes.update([(record.replica, record.state) for record in records])
+    def _take_replica_changes(self, records: list[rec.ReplicaChanged]) -> None:
         self._left += [record.replica for record in records if record.state == "left"]
 
-    def _count_turns(self, records: list[rec.TurnArrived]) -> None:
-        self._turns.update([(record.protocol, record.source) for record in records])
-        self._confidence.add_all([record.confidence for record in records])
+    def _take_turns(self, records: list[rec.TurnArrived]) -> None:
+        self._spreads["session_confidence"].add_all([record.confidence for record in records])
         for record in records:
             if record.claims is not None:
-                self._malformed.update(record.claims.malformed)
+                self._counts["malformed_claims"].update(record.claims.malformed)
 
-    def _count_placements(self, records: list[rec.Routed]) -> None:
-        self._queue.add_ms([record.waited_ms for record in records])
-        self._placements.update([(record.replica, record.reason) for record in records])
+    def _take_models(self, records: list[rec.ModelChosen]) -> None:
+        self._counts["models"].update(
+            [(r.asked, r.model, r.fallback.value if r.fallback else "") for r in records]
+        )
 
-    def _count_models(self, records: list[rec.ModelChosen]) -> None:
-        self._models.update([(r.asked, r.model, r.fallback.value if r.fallback else "") for r in records])
-
-    def _count_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:
+    def _take_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:
         for record in records:
             self._first_token[record.replica].add(record.launch_delay_ms / 1e3)
 
-    def _count_ends(self, records: list[rec.GpuEnd]) -> None:
-        self._ends.update(
+    def _take_ends(self, records: list[rec.GpuEnd]) -> None:
+        self._counts["attempts"].update(
             [(record.replica, _outcome(record), str(record.status or "")) for record in records]
         )
-        tokens, used = self._tokens, self._used
+        tokens, used = self._counts["tokens"], self._counts["tenant_tokens"]
         for record in records:
             usage, replica = record.usage, record.replica
             if usage.prompt_tokens is not None:
-                tokens[replica, "prompt"] += usage.prompt_tokens
-                tokens[replica, "cached"] += usage.cached_tokens or 0
-                tokens[replica, "output"] += usage.output_tokens or 0
                 user = (record.tenant or OTHER, record.model or "")
                 user = user if self._users.take(user, now=record.at_s) else (OTHER, OTHER)
-                used[*user, "prompt"] += usage.prompt_tokens
-                used[*user, "cached"] += usage.cached_tokens or 0
-                used[*user, "output"] += usage.output_tokens or 0
+                for kind, count in zip(
+                    _KINDS, (usage.prompt_tokens, usage.cached_tokens, usage.output_tokens), strict=True
+                ):
+                    tokens[replica, kind] += count or 0
+                    used[*user, kind] += count or 0
             self._durations[replica].add(record.duration_ms / 1e3)
 
 

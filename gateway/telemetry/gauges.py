@@ -4,14 +4,14 @@ Invariants: of tenants at most `MAX_TENANTS` have a label of their own, those wi
 others are counted together. Of bounds the `MAX_TENANTS` nearest to their end have one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from gateway.core.pool_views import TenantView
-from gateway.core.snapshot import Gauges
+from gateway.core.pool_views import PoolView, TenantView
+from gateway.core.snapshot import Gauges, ReplicaView
 
 MAX_TENANTS: Final = 50
 _OTHERS: Final = "other tenants"
@@ -26,8 +26,8 @@ def gauge_families(now: Gauges) -> Iterator[Metric]:
     for name, count in now.waiting_by.items():
         waiting.add_metric([name], count)
     yield waiting
-    yield from _replicas(now)
-    yield from _pools(now)
+    yield from _of_each("replica", now.replicas, _OF_REPLICAS)
+    yield from _of_each("pool", now.pools, _OF_POOLS)
     yield from _tenants(now.tenants)
     used = _labelled("bound_used_ratio", "Share of a day's or month's bound used", ["bound", "tenant"])
     for view in nlargest(MAX_TENANTS, now.bounds, key=lambda each: each.used):
@@ -35,46 +35,37 @@ def gauge_families(now: Gauges) -> Iterator[Metric]:
     yield used
 
 
-def _replicas(now: Gauges) -> Iterator[Metric]:
-    is_up = _labelled("replica_up", "1 if the replica is healthy", ["replica"])
-    running = _labelled("replica_running", "Requests on a replica", ["replica"])
-    sessions = _labelled("replica_sessions", "Sessions that live on a replica", ["replica"])
-    waiting = _labelled("engine_waiting", "Requests in the engine's own queue", ["replica"])
-    kv_used = _labelled("engine_kv_used_ratio", "Share of the KV cache that runs hold", ["replica"])
-    retained = _labelled("engine_kv_retained_ratio", "Share of it held for sessions that pause", ["replica"])
-    kv_tokens = _labelled("engine_kv_tokens", "Tokens whose KV fits on the device", ["replica"])
-    for replica in now.replicas:
-        is_up.add_metric([replica.id], float(replica.is_up))
-        running.add_metric([replica.id], replica.running)
-        sessions.add_metric([replica.id], replica.sessions)
-        for family, value in (
-            (waiting, replica.engine_waiting),
-            (kv_used, replica.kv_used),
-            (retained, replica.kv_retained),
-            (kv_tokens, replica.kv_tokens),
-        ):
-            if value is not None:
-                family.add_metric([replica.id], value)
-    yield from (is_up, running, sessions, waiting, kv_used, retained, kv_tokens)
+_OF_REPLICAS: Final = (
+    ("replica_up", "1 if the replica is healthy", "is_up"),
+    ("replica_running", "Requests on a replica", "running"),
+    ("replica_sessions", "Sessions that live on a replica", "sessions"),
+    ("engine_waiting", "Requests in the engine's own queue", "engine_waiting"),
+    ("engine_kv_used_ratio", "Share of the KV cache that runs hold", "kv_used"),
+    ("engine_kv_retained_ratio", "Share of it held for sessions that pause", "kv_retained"),
+    ("engine_kv_tokens", "Tokens whose KV fits on the device", "kv_tokens"),
+)
+_OF_POOLS: Final = (
+    ("window_sessions", "Sessions that may be in; absent without a limit", "window"),
+    ("kv_budget_tokens", "Tokens that they may be expected to hold; absent without a limit", "kv_budget"),
+    ("admitted_sessions", "Sessions that are in", "admitted"),
+    ("waiting_sessions", "Sessions that wait for a place", "waiting"),
+    ("kv_demand_tokens", "Tokens that those in are expected to hold at most", "demand"),
+    ("kv_held_tokens", "Tokens that they hold now, as far as they were told", "held"),
+    ("gpu_pressure_ratio", "From 1 on the engines are overloaded", "gpu_pressure"),
+    ("cpu_pressure_ratio", "From 1 on the tools are", "cpu_pressure"),
+)
+"""Name, what it is, and the field of the view."""
 
 
-def _pools(now: Gauges) -> Iterator[Metric]:
-    told = (
-        ("window_sessions", "Sessions that may be in; absent without a limit", "window"),
-        ("kv_budget_tokens", "Tokens that they may be expected to hold; absent without a limit", "kv_budget"),
-        ("admitted_sessions", "Sessions that are in", "admitted"),
-        ("waiting_sessions", "Sessions that wait for a place", "waiting"),
-        ("kv_demand_tokens", "Tokens that those in are expected to hold at most", "demand"),
-        ("kv_held_tokens", "Tokens that they hold now, as far as they were told", "held"),
-        ("gpu_pressure_ratio", "From 1 on the engines are overloaded", "gpu_pressure"),
-        ("cpu_pressure_ratio", "From 1 on the tools are", "cpu_pressure"),
-    )
-    for name, help_text, field in told:
-        family = _labelled(name, help_text, ["pool"])
-        for pool in now.pools:
-            value = getattr(pool, field)
+def _of_each(
+    label: str, views: Sequence[ReplicaView | PoolView], gauges: Iterable[tuple[str, str, str]]
+) -> Iterator[Metric]:
+    for name, help_text, field in gauges:
+        family = _labelled(name, help_text, [label])
+        for view in views:
+            value = getattr(view, field)
             if value is not None:
-                family.add_metric([pool.id], value)
+                family.add_metric([view.id], value)
         yield family
 
 
