@@ -53,10 +53,6 @@ class Counters(msgspec.Struct):
     """Writes that were taken over to be written behind."""
     dropped_writes: int = 0
     """Of those, the ones that did not fit, lapsed while they waited, or failed."""
-    bytes_sent: int = 0
-    """Of keys and values, without what the connection adds."""
-    bytes_received: int = 0
-    """Of values."""
 
 
 class Store(Protocol):

@@ -87,11 +87,8 @@ class RedisStore(RemoteStore):
             values = await self._do("MGET", *[_ENTRY + key for key in keys])
         else:
             values = await self._do_all([("GET", _ENTRY + key) for key in keys])
-            for value in values:
-                if isinstance(value, exceptions.ResponseError):
-                    raise RefusedError(str(value))
-                if isinstance(value, Exception):
-                    raise value
+            if refusals := [value for value in values if isinstance(value, Exception)]:
+                raise RefusedError(str(refusals[0]))
         return [value[1:] if value and value[:1] == VERSION else None for value in values]
 
     async def _claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
@@ -112,9 +109,6 @@ class RedisStore(RemoteStore):
     async def _write(self, batch: Sequence[Entry]) -> tuple[int, list[tuple[int, bytes]]]:
         results = await self._do_all([_command(entry) for entry in batch])
         refusals = [result for result in results if isinstance(result, exceptions.ResponseError)]
-        for result in results:
-            if isinstance(result, Exception) and not isinstance(result, exceptions.ResponseError):
-                raise result
         if refusals:
             self.counters.failures += 1
             await self._follow_primary(refusals[0])
@@ -160,15 +154,12 @@ class RedisStore(RemoteStore):
                 raise RefusedError(str(error)) from error
 
     async def _run(self, script: _Script, key: bytes, *arguments: Any) -> Any:
-        async with self._free:
-            try:
-                try:
-                    return await self._execute("EVALSHA", script.sha, 1, key, *arguments)
-                except exceptions.NoScriptError:
-                    return await self._execute("EVAL", script.text, 1, key, *arguments)
-            except exceptions.ResponseError as error:
-                await self._follow_primary(error)
-                raise RefusedError(str(error)) from error
+        try:
+            return await self._do("EVALSHA", script.sha, 1, key, *arguments)
+        except RefusedError as error:
+            if not isinstance(error.__cause__, exceptions.NoScriptError):
+                raise
+            return await self._do("EVAL", script.text, 1, key, *arguments)
 
     async def _do_all(self, commands: Sequence[_Command]) -> list[Any]:
         async with self._free:
@@ -180,7 +171,10 @@ class RedisStore(RemoteStore):
             for command in commands:
                 pipeline.execute_command(*command)
             results: list[Any] = await pipeline.execute(raise_on_error=False)
-            return results
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, exceptions.ResponseError):
+                raise result
+        return results
 
     async def _follow_primary(self, error: exceptions.ResponseError) -> None:
         if isinstance(error, exceptions.ReadOnlyError) and self._redis is not None:

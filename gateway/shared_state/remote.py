@@ -78,17 +78,11 @@ class RemoteStore(ABC):
             self._opened("it does not answer")
 
     async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if not keys:
-            return []
-        found = await self._bounded(self._find(keys), sum(map(len, keys)))
-        self.counters.bytes_received += sum([len(value) for value in found if value])
-        return found
+        return await self._bounded(self._find(keys)) if keys else []
 
     async def claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
-        size = checked_size(key, value, ttl_s)
-        there = await self._bounded(self._claim(key, value, ttl_s), size)
-        self.counters.bytes_received += len(there)
-        return there
+        checked_size(key, value, ttl_s)
+        return await self._bounded(self._claim(key, value, ttl_s))
 
     def publish(self, entries: Sequence[Entry]) -> None:
         sizes = [checked_size(entry.key, entry.value, entry.ttl_s) for entry in entries]
@@ -105,16 +99,14 @@ class RemoteStore(ABC):
         self._write_soon()
 
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
-        size = checked_size(b"", gauges, ttl_s)
-        others = await self._bounded(self._exchange(origin, gauges, ttl_s), size)
-        self.counters.bytes_received += sum(map(len, others.values()))
-        return others
+        checked_size(b"", gauges, ttl_s)
+        return await self._bounded(self._exchange(origin, gauges, ttl_s))
 
     async def add(
         self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
     ) -> list[float]:
-        size = checked_size(key, None, ttl_s) + 8 * len(more)
-        return await self._bounded(self._add(key, more, least, ttl_s), size)
+        checked_size(key, None, ttl_s)
+        return await self._bounded(self._add(key, more, least, ttl_s))
 
     async def flush(self) -> None:
         while (self._waiting or self._writer is not None) and self.is_up:
@@ -171,14 +163,13 @@ class RemoteStore(ABC):
 
     # ── deadline and breaker ─────────────────────────────────────────────────────────────────────────
 
-    async def _bounded(self, work: Coroutine[Any, Any, T], sent: int) -> T:
+    async def _bounded(self, work: Coroutine[Any, Any, T]) -> T:
         counters = self.counters
         counters.calls += 1
         if not self._breaker.is_closed:
             work.close()
             counters.not_tried += 1
             raise StoreUnavailable(f"{self._name}: not asked while it is down")
-        counters.bytes_sent += sent
         began = self._loop.time()
         try:
             result = await self._in_time(work)
@@ -221,11 +212,7 @@ class RemoteStore(ABC):
 
     def _opened(self, why: str) -> None:
         self._log.log("store", logging.WARNING, "store_down", store=self._name, cause=why)
-        if not self._is_closed:
-            self._keep_probing()
-
-    def _keep_probing(self) -> None:
-        if self._prober is None:
+        if not self._is_closed and self._prober is None:
             self._prober = self._loop.create_task(self._probe_until_up())
 
     async def _probe_until_up(self) -> None:
@@ -266,10 +253,10 @@ class RemoteStore(ABC):
         """What comes meanwhile is gathered anew, unless it fills a batch."""
         try:
             while self._waiting and self.is_up:
-                batch, size = self._take_batch()
+                batch = self._take_batch()
                 try:
                     if batch:
-                        refused, replaced = await self._bounded(self._write(batch), size)
+                        refused, replaced = await self._bounded(self._write(batch))
                         self.counters.dropped_writes += refused
                         for at, there in replaced:
                             for hear in self.on_replaced:
@@ -282,14 +269,13 @@ class RemoteStore(ABC):
             self._writer = None
             self._write_soon()
 
-    def _take_batch(self) -> tuple[list[Entry], int]:
+    def _take_batch(self) -> list[Entry]:
         now, waiting = self._loop.time(), self._waiting
         taken = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
-        total = sum([size for _, size, _ in taken])
-        self._waiting_bytes -= total
+        self._waiting_bytes -= sum([size for _, size, _ in taken])
         if now - taken[0][0] > AGES_S:
-            return list(self._aged(taken, now)), total
-        return [entry for _, _, entry in taken], total
+            return list(self._aged(taken, now))
+        return [entry for _, _, entry in taken]
 
     def _aged(self, taken: Iterable[tuple[float, int, Entry]], now: float) -> Iterator[Entry]:
         for since, _, entry in taken:

@@ -20,19 +20,16 @@ class MemoryStore:
         self._rows: dict[bytes, tuple[list[float], float]] = {}
 
     async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._called(sum(map(len, keys)))
-        found = [self._entry(key) for key in keys]
-        self.counters.bytes_received += sum(len(value) for value in found if value)
-        return found
+        self._called()
+        return [self._entry(key) for key in keys]
 
     async def claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
         checked_size(key, value, ttl_s)
-        self._called(len(key) + len(value))
+        self._called()
         there = self._entry(key)
         if there is None or there == value:
             self._entries[key] = (value, self._clock() + ttl_s)
             there = value
-        self.counters.bytes_received += len(there)
         return there
 
     def publish(self, entries: Sequence[Entry]) -> None:
@@ -41,7 +38,7 @@ class MemoryStore:
             return
         self.counters.writes += len(entries)
         for entry in entries:
-            self.counters.bytes_sent += checked_size(entry.key, entry.value, entry.ttl_s)
+            checked_size(entry.key, entry.value, entry.ttl_s)
             there = self._entry(entry.key)
             if entry.value is None:
                 self._entries.pop(entry.key, None)
@@ -53,19 +50,18 @@ class MemoryStore:
 
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         checked_size(b"", gauges, ttl_s)
-        self._called(len(gauges))
+        self._called()
         now = self._clock()
         self._gauges[origin] = (gauges, now + ttl_s)
         alive = {name: value for name, (value, lapses_at) in self._gauges.items() if now < lapses_at}
         del alive[origin]
-        self.counters.bytes_received += sum(map(len, alive.values()))
         return alive
 
     async def add(
         self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
     ) -> list[float]:
         checked_size(key, None, ttl_s)
-        self._called(len(key))
+        self._called()
         now = self._clock()
         there, lapses_at = self._rows.get(key, (list(least), now))
         row = [one + other for one, other in zip(there if now < lapses_at else least, more, strict=True)]
@@ -82,9 +78,8 @@ class MemoryStore:
         value, lapses_at = self._entries.get(key, (None, 0.0))
         return value if self._clock() < lapses_at else None
 
-    def _called(self, sent: int) -> None:
+    def _called(self) -> None:
         self.counters.calls += 1
         if not self.is_up:
             self.counters.not_tried += 1
             raise StoreUnavailable("the store is closed")
-        self.counters.bytes_sent += sent
