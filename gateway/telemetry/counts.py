@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
@@ -189,7 +189,14 @@ def _outcome(record: rec.GpuEnd) -> str:
 
 
 def counter(name: str, help_text: str, labels: list[str], counts: Mapping[Any, int]) -> Metric:
-    family = CounterMetricFamily(f"turnpike_{name}", help_text, labels=labels)
+    return _filled(CounterMetricFamily(f"turnpike_{name}", help_text, labels=labels), counts)
+
+
+def gauge(name: str, help_text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
+    return _filled(GaugeMetricFamily(f"turnpike_{name}", help_text, labels=labels), values)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, counts: Mapping[Any, float]) -> Metric:
     for key, count in counts.items():
         parts = key if isinstance(key, tuple) else (key,)
         family.add_metric([part if isinstance(part, str) else str(part.value) for part in parts], count)

@@ -4,6 +4,7 @@ Invariants: of tenants at most `MAX_TENANTS` have a label of their own, those wi
 others are counted together. Of bounds the `MAX_TENANTS` nearest to their end have one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nlargest
 from typing import Final
@@ -12,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.core.pool_views import PoolView, TenantView
 from gateway.core.snapshot import Gauges, ReplicaView
+from gateway.telemetry.counts import gauge
 
 MAX_TENANTS: Final = 50
 _OTHERS: Final = "other tenants"
@@ -22,17 +24,13 @@ def gauge_families(now: Gauges) -> Iterator[Metric]:
     yield _gauge("running", "Requests on replicas", now.running)
     yield _gauge("waiting", "Turns in the waiting room", now.waiting)
     yield _gauge("tools_active", "Sessions whose tools run", now.active_tools)
-    waiting = _labelled("waiting_by_class", "Turns in the waiting room", ["class"])
-    for name, count in now.waiting_by.items():
-        waiting.add_metric([name], count)
-    yield waiting
+    yield gauge("waiting_by_class", "Turns in the waiting room", ["class"], now.waiting_by)
     yield from _of_each("replica", now.replicas, _OF_REPLICAS)
     yield from _of_each("pool", now.pools, _OF_POOLS)
     yield from _tenants(now.tenants)
-    used = _labelled("bound_used_ratio", "Share of a day's or month's bound used", ["bound", "tenant"])
-    for view in nlargest(MAX_TENANTS, now.bounds, key=lambda each: each.used):
-        used.add_metric([view.bound, view.tenant], view.used)
-    yield used
+    bounds = nlargest(MAX_TENANTS, now.bounds, key=lambda each: each.used)
+    used = {(view.bound, view.tenant): view.used for view in bounds}
+    yield gauge("bound_used_ratio", "Share of a day's or month's bound used", ["bound", "tenant"], used)
 
 
 _OF_REPLICAS: Final = (
@@ -61,32 +59,19 @@ def _of_each(
     label: str, views: Sequence[ReplicaView | PoolView], gauges: Iterable[tuple[str, str, str]]
 ) -> Iterator[Metric]:
     for name, help_text, field in gauges:
-        family = _labelled(name, help_text, [label])
-        for view in views:
-            value = getattr(view, field)
-            if value is not None:
-                family.add_metric([view.id], value)
-        yield family
+        values = {view.id: value for view in views if (value := getattr(view, field)) is not None}
+        yield gauge(name, help_text, [label], values)
 
 
 def _tenants(tenants: Iterable[TenantView]) -> Iterator[Metric]:
-    admitted = _labelled("tenant_admitted_sessions", "Sessions that are in", ["pool", "tenant"])
-    waiting = _labelled("tenant_waiting_sessions", "Sessions that wait for a place", ["pool", "tenant"])
-    counts: dict[tuple[str, str], list[int]] = {}
+    admitted, waiting = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for number, view in enumerate(tenants):
-        name = view.id if number < MAX_TENANTS else _OTHERS
-        count = counts.setdefault((view.pool, name), [0, 0])
-        count[0] += view.admitted
-        count[1] += view.waiting
-    for labels, (is_in, waits) in counts.items():
-        admitted.add_metric(list(labels), is_in)
-        waiting.add_metric(list(labels), waits)
-    yield from (admitted, waiting)
+        labels = view.pool, view.id if number < MAX_TENANTS else _OTHERS
+        admitted[labels] += view.admitted
+        waiting[labels] += view.waiting
+    yield gauge("tenant_admitted_sessions", "Sessions that are in", ["pool", "tenant"], admitted)
+    yield gauge("tenant_waiting_sessions", "Sessions that wait for a place", ["pool", "tenant"], waiting)
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"turnpike_{name}", help_text, value)
-
-
-def _labelled(name: str, help_text: str, labels: list[str]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"turnpike_{name}", help_text, labels=labels)

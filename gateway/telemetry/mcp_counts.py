@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from gateway.telemetry.counts import counter
+from gateway.telemetry.counts import counter, gauge
 from gateway.telemetry.spreads import Spread, histogram
 
 
@@ -36,10 +36,7 @@ class McpCounts:
             ("running", "Tool calls that an MCP server works on", self.running),
             ("waiting", "Tool calls that wait until an MCP server may get them", self.waiting),
         ):
-            gauge = GaugeMetricFamily(f"turnpike_mcp_calls_{name}", what, labels=["server"])
-            for server, count in counts.items():
-                gauge.add_metric([server], count)
-            yield gauge
+            yield gauge(f"mcp_calls_{name}", what, ["server"], counts)
         for name, what, spreads in (
             ("duration", "From a tool call's being sent to its result", self.durations),
             ("wait", "What tool calls waited until they were sent, of those that had to", self.waits),
