@@ -30,7 +30,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     host_bytes = 0.0
     blocks: dict[str, float] = {}
     ranks: set[str] = set()
-    loras = ("", 0.0)
+    loras: tuple[dict[str, str], float] = ({}, 0.0)
     for name, labels, value in _samples(text[:_MAX_BYTES]):
         if name == "cache_config_info":
             kv_tokens += _kv_tokens(labels)
@@ -40,11 +40,11 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         elif name == _LORAS:
             loras = max(loras, (labels, value), key=itemgetter(1))
         elif name == _BLOCKS:
-            state = dict(_LABEL.findall(labels)).get("state", "")
+            state = labels.get("state", "")
             blocks[state] = blocks.get(state, 0.0) + value
         else:
             if name == "num_requests_running":
-                ranks.add(dict(_LABEL.findall(labels)).get("engine", ""))
+                ranks.add(labels.get("engine", ""))
             sums[name] = sums.get(name, 0.0) + value
     retained = blocks["retained"] / blocks["total"] if _tells_retained(blocks) else None
     if most_used is not None and retained is not None:
@@ -58,9 +58,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         preemptions=_whole(sums, "num_preemptions_total"),
         ranks=_ranks(ranks),
         most_adapters=_most_adapters(loras[0]),
-        adapters=tuple(
-            filter(None, dict(_LABEL.findall(loras[0])).get("running_lora_adapters", "").split(","))
-        ),
+        adapters=tuple(filter(None, loras[0].get("running_lora_adapters", "").split(","))),
         kv_retained=retained,
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
     )
@@ -69,10 +67,8 @@ def read_vllm_metrics(text: str) -> EngineSignals:
 def cache_settings(text: str) -> dict[str, str]:
     """What it says of how its KV cache is set up, by vLLM's own names; values as Python writes them. Never
     raises."""
-    for name, labels, _ in _samples(text[:_MAX_BYTES]):
-        if name == "cache_config_info":
-            return dict(_LABEL.findall(labels))
-    return {}
+    samples = _samples(text[:_MAX_BYTES])
+    return next((labels for name, labels, _ in samples if name == "cache_config_info"), {})
 
 
 _WANTED: Final = frozenset(
@@ -102,7 +98,7 @@ def _tells_retained(blocks: dict[str, float]) -> bool:
     return "retained" in blocks and blocks.get("total", 0.0) > 0
 
 
-def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for name, rest in _SAMPLE.findall(text):
         labels, _, numbers = rest[1:].rpartition("}") if rest.startswith("{") else ("", "", rest)
         try:
@@ -110,18 +106,17 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
         except (ValueError, IndexError):
             continue
         if 0.0 <= value < 1e18:  # a NaN is none of it
-            yield name.removeprefix("vllm:"), labels, value
+            yield name.removeprefix("vllm:"), dict(_LABEL.findall(labels)), value
 
 
 _MOST: Final = 1 << 53
 """Tokens; whoever tells of more tells nonsense, which must not overflow anywhere."""
 
 
-def _kv_tokens(labels: str) -> int:
+def _kv_tokens(labels: dict[str, str]) -> int:
     """Blocks × tokens of a block, as configured; 0 if it does not say."""
-    found = dict(_LABEL.findall(labels))
     try:
-        return min(int(found["num_gpu_blocks"]) * int(found["block_size"]), _MOST)
+        return min(int(labels["num_gpu_blocks"]) * int(labels["block_size"]), _MOST)
     except (KeyError, ValueError):
         return 0
 
@@ -132,10 +127,10 @@ _ENOUGH_TOKENS: Final = 10_000
 full, which are not stored."""
 
 
-def _host_bytes(labels: str) -> float:
+def _host_bytes(labels: dict[str, str]) -> float:
     """`--kv-offloading-size`; 0 if it was not given, or in `--kv-transfer-config`, which is not told."""
     try:
-        size = float(dict(_LABEL.findall(labels))["kv_offloading_size"])
+        size = float(labels["kv_offloading_size"])
     except (KeyError, ValueError):
         return 0.0
     return size * _GIB if 0.0 < size < _MOST / _GIB else 0.0
@@ -169,8 +164,8 @@ def _ranks(labels: set[str]) -> int | None:
     return count if count <= _MOST_RANKS and labels == set(map(str, range(count))) else 1
 
 
-def _most_adapters(labels: str) -> int | None:
-    most = dict(_LABEL.findall(labels)).get("max_lora", "")
+def _most_adapters(labels: dict[str, str]) -> int | None:
+    most = labels.get("max_lora", "")
     return int(most) if most.isdecimal() and 0 < len(most) < 7 else None
 
 
