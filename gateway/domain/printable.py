@@ -8,6 +8,8 @@ Invariants: what comes out is printable (no control, format or separator charact
 same as what went in if that was printable; escapes are JSON's, so JSON stays the same JSON.
 """
 
+import re
+
 
 def printable(text: str, *, keep: str = "") -> str:
     """`text`, with escapes such as `\\u001b` for all that does not print; `keep`: characters to leave."""
@@ -17,8 +19,4 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def _escaped(one: str) -> str:
-    code = ord(one)
-    if code < 0x10000:
-        return f"\\u{code:04x}"
-    code -= 0x10000
-    return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+    return re.sub("....", r"\\u\g<0>", one.encode("utf-16-be", "surrogatepass").hex())
