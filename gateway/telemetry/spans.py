@@ -28,8 +28,8 @@ from gateway.domain import records as rec
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
 from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.request import Protocol
 from gateway.telemetry.contents import Content, Contents
-from gateway.telemetry.genai_names import operation_of, problem_of, provider_of
 from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span
 from gateway.telemetry.trace_context import Trace, TraceContexts, span_id
 
@@ -217,7 +217,7 @@ class Spans:
         session.turns += 1
         if not session.trace.is_sampled:
             return
-        if not self._has_room():
+        if self._allowance.left <= len(self._out):
             session.left_out += 1
             self.left_out += 1
             return
@@ -228,9 +228,6 @@ class Spans:
         session.open_turns += 1
         if len(self._turns) > MAX_OPEN:
             self._finish(next(iter(self._turns)), record.at_s, "lost")
-
-    def _has_room(self) -> bool:
-        return self._allowance.left > len(self._out)
 
     def _tools_started(self, record: rec.ToolStart) -> None:
         session = self._sessions.get(record.session)
@@ -342,13 +339,16 @@ def _first_chunk_s(turn: _Turn) -> float | None:
     return first_s - turn.arrived.at_s if first_s is not None else None
 
 
+def _problem(outcome: str, end: rec.GpuEnd | None) -> str:
+    """`error.type`: a status, `cut`, `client_left`, `error` (reported in an answer that began well),
+    `truncated`, `empty`, why it was refused; empty if all is well."""
+    if outcome != "finished" or end is None:
+        return outcome
+    return f"{end.status}" if (end.status or 0) >= 400 else end.failure
+
+
 def _turn_span(
-    turn: _Turn,
-    own: bytes,
-    end_s: float,
-    outcome: str,
-    contexts: TraceContexts,
-    content: Content | None,
+    turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: TraceContexts, content: Content | None
 ) -> Span:
     arrived, routed = turn.arrived, turn.routed
     assert arrived.session is not None
@@ -362,17 +362,19 @@ def _turn_span(
         links.append((client.trace_id, client.span_id))
     if arrived.edge in _STARTED_ELSEWHERE and arrived.parent is not None:
         links.append((turn.trace.trace_id, span_id(arrived.parent)))
-    operation = operation_of(arrived.protocol)
+    operation = "text_completion" if arrived.protocol is Protocol.COMPLETIONS else "chat"
+    # Whose format it is: the conventions know no name for engines of one's own.
+    provider = "anthropic" if arrived.protocol is Protocol.MESSAGES else "openai"
     model = arrived.model[:_MAX_TEXT] if arrived.model is not None else None
     usage = end.usage if end is not None else None
-    problem = problem_of(outcome, end)
+    problem = _problem(outcome, end)
     # `value` of an enumeration is a call of four functions.
     return Span(
         turn.trace.trace_id, own, parent, f"{operation} {model}" if model else operation,
         SERVER if client is not None else CLIENT, arrived.at_s, end_s,
         (
             ("gen_ai.operation.name", operation),
-            ("gen_ai.provider.name", provider_of(arrived.protocol)),
+            ("gen_ai.provider.name", provider),
             ("gen_ai.request.model", model),
             ("gen_ai.conversation.id", arrived.session),
             ("gen_ai.usage.input_tokens", usage.prompt_tokens if usage is not None else None),
