@@ -16,7 +16,7 @@ from gateway.telemetry.counts import Counts, counter
 from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
-from gateway.telemetry.spreads import histogram, short_spread
+from gateway.telemetry.spreads import SHORT, Spread, histogram
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
 """Counters that somebody else keeps: name → what it is, and its value."""
@@ -48,9 +48,9 @@ class Metrics(Collector):
         """For the driver."""
         self.flush = self._counts.flush
         """Counts what was taken and not looked at yet."""
-        self.overhead = short_spread()
+        self.overhead = Spread(SHORT)
         """From a whole request to its being sent on, in seconds, of some that did not wait."""
-        self.loop_lag = short_spread()
+        self.loop_lag = Spread(SHORT)
         """How late the event loop is, in seconds."""
         self.unread: Counter[str] = Counter()
         """Requests whose body was not understood, by why."""

@@ -43,14 +43,9 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 def encode_request(spans: Iterable[bytes], resource: Attributes, *, version: str) -> bytes:
     """`spans`: each as `encode_span` made it."""
-    return of_resource([block(2, span) for span in spans], resource, version=version)
-
-
-def of_resource(items: Iterable[bytes], resource: Attributes, *, version: str) -> bytes:
-    """A request for what this gateway has to tell: traces' and metrics' differ in the items alone, of which
-    each is a field 2."""
-    scope = text(1, "turnpike") + text(2, version)
-    return block(1, block(1, attributes_field(1, resource)) + block(2, block(1, scope) + b"".join(items)))
+    items = b"".join([block(2, span) for span in spans])
+    scope = block(1, text(1, "turnpike") + text(2, version))
+    return block(1, block(1, attributes_field(1, resource)) + block(2, scope + items))
 
 
 def encode_span(span: Span) -> bytes:
