@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.wire.answer_errors import is_error, reported
 from gateway.wire.said import Kind, Said
-from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
+from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, CachedTokens, Sighting
 from gateway.wire.text_gap import CALL, TEXT, THOUGHT, Piece, Pieces
 
 _DONE = b"[DONE]"
@@ -68,14 +68,10 @@ class _FirstChoice(msgspec.Struct):
     text: Any = None
 
 
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
+    prompt_tokens_details: CachedTokens | None = None
 
 
 class _Completion(msgspec.Struct):

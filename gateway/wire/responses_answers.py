@@ -13,7 +13,7 @@ from gateway.wire.answer_errors import reported
 from gateway.wire.body import ABSENT, read_text, read_text_or_id
 from gateway.wire.chat_answers import read_said
 from gateway.wire.said import Kind, Said
-from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
+from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, CachedTokens, Sighting
 from gateway.wire.text_gap import Piece, Pieces
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
@@ -35,14 +35,10 @@ class _Item(msgspec.Struct):
     input: Raw = ABSENT
 
 
-class _InputDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
 class _Usage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
+    input_tokens_details: CachedTokens | None = None
 
 
 class _IncompleteDetails(msgspec.Struct):

@@ -22,6 +22,12 @@ ERROR_FINISH = "error"
 """The finish reason of an answer that began well and then reported an error in its body."""
 
 
+class CachedTokens(msgspec.Struct):
+    """Beside the count of a prompt's tokens."""
+
+    cached_tokens: int | None = None
+
+
 class _OpenCall(msgspec.Struct, eq=False):
     """A call whose arguments are still coming."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.domain.request import Answer, Usage
 from gateway.wire.body import UNREADABLE
+from gateway.wire.sighting import CachedTokens
 
 _KEPT_BYTES: Final = 4096
 """Of the beginning, and of the end."""
@@ -24,17 +25,13 @@ _DEEPEST: Final = 2
 METADATA: Final = re.compile(rb"\nmetadata:[^\r\n]*", re.IGNORECASE)
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
 class _Counts(msgspec.Struct):
     prompt_tokens: int | None = None
     input_tokens: int | None = None
     completion_tokens: int | None = None
     output_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: CachedTokens | None = None
 
 
 class _Usage(_Counts):
