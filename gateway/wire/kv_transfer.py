@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Protocol
-from gateway.wire.body import UNREADABLE
+from gateway.wire.body import read_as
 from gateway.wire.prefill import for_one_token, needs_more_than_its_prompt
 
 TransferName = Literal["shared_storage", "nixl"]
@@ -31,52 +31,41 @@ _NIXL_LEASE_S: Final = 20.0
 _body: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
-class Connector:
-    """Engines that share a store."""
+class Connector(msgspec.Struct):
+    """By default, of engines that share a store."""
 
-    lease_s = float("inf")
+    lease_s: float = float("inf")
     """How long after its end the prefill leg's cache may be fetched."""
-    counts_fetched = True
+    counts_fetched: bool = True
     """What was fetched counts as cached in the usage of the answer; else that says what the engine found that
     computed the prompt (vLLM's `remote_prefill_cached_tokens`)."""
-
-    def prefill_fields(self) -> Mapping[str, Raw]:
-        return {}
+    prefill_fields: Mapping[str, Raw] = {}
+    """What the prefill leg is asked beside its prompt, if it is to hand something over."""
 
     def decode_fields(self, answer: bytes) -> dict[str, Raw] | None:
         """For the body of the decode leg. `answer`: the prefill leg's. None if it handed nothing over."""
-        return {}
-
-
-class _Nixl(Connector):
-    lease_s = _NIXL_LEASE_S
-    counts_fetched = False
-
-    def prefill_fields(self) -> Mapping[str, Raw]:
-        return {_PARAMS: _HOLD}
-
-    def decode_fields(self, answer: bytes) -> dict[str, Raw] | None:
-        try:
-            params = _body.decode(answer).get(_PARAMS)
-        except UNREADABLE:
-            return None
+        if not self.prefill_fields:
+            return {}
+        params = (read_as(_body, answer) or {}).get(_PARAMS)
         if params is None or not bytes(params).startswith(b"{"):
             return None
         return {_PARAMS: Raw(bytes(params))}  # a copy: it outlives the answer
 
 
-CONNECTORS: Final[Mapping[TransferName, Connector]] = {"shared_storage": Connector(), "nixl": _Nixl()}
+CONNECTORS: Final[Mapping[TransferName, Connector]] = {
+    "shared_storage": Connector(),
+    "nixl": Connector(_NIXL_LEASE_S, counts_fetched=False, prefill_fields={_PARAMS: _HOLD}),
+}
 
 
 def prefill_leg_body(connector: Connector, body: bytes, protocol: Protocol) -> bytes | None:
     """Of a request that may be prefilled; None if it cannot be read, does more than compute its prompt, or
     says itself what is transferred."""
-    try:
-        fields = _body.decode(body)
-    except UNREADABLE:
+    fields = read_as(_body, body)
+    if fields is None:
         return None
     if _PARAMS in fields and bytes(fields[_PARAMS]) != b"null":
         return None
     if needs_more_than_its_prompt(fields, protocol):
         return None
-    return msgspec.json.encode({**for_one_token(fields, protocol), **connector.prefill_fields()})
+    return msgspec.json.encode({**for_one_token(fields, protocol), **connector.prefill_fields})
