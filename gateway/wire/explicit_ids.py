@@ -201,11 +201,9 @@ def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, 
 
 
 def _collect_body(values: dict[str, str], body: RequestBody) -> None:
-    _add(values, "body.session_id", read_text(body.session_id))
+    for name in ("session_id", "prompt_cache_key", "program_id", "job_id"):
+        _add(values, f"body.{name}", read_text(getattr(body, name)))
     _add(values, "body.conversation", read_text_or_id(body.conversation))
-    _add(values, "body.prompt_cache_key", read_text(body.prompt_cache_key))
-    _add(values, "body.program_id", read_text(body.program_id))
-    _add(values, "body.job_id", read_text(body.job_id))
     if is_true(body.is_last_step):
         values["body.is_last_step"] = "true"
     if body.metadata is not ABSENT:

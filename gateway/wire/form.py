@@ -1,6 +1,7 @@
 """One text field of a multipart form, such as the model of an audio request (RFC 7578)."""
 
 import re
+from contextlib import suppress
 
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;,"]{1,70}))', re.IGNORECASE)
 _MAX_HEAD_BYTES = 4096
@@ -11,7 +12,10 @@ _MAX_PARTS = 64
 def read_form_field(content_type: str, body: bytes, name: str) -> str | None:
     """The text of the first part of that name; None if there is none, or it is not a short text."""
     span = find_form_field(content_type, body, name)
-    return _decode_text(body[slice(*span)]) if span is not None else None
+    if span is not None and span[1] - span[0] <= _MAX_FIELD_BYTES:
+        with suppress(UnicodeDecodeError):
+            return body[slice(*span)].decode().strip()
+    return None
 
 
 def find_form_field(content_type: str, body: bytes, name: str) -> tuple[int, int] | None:
@@ -38,12 +42,3 @@ def form_parts(content_type: str, body: bytes) -> list[bytes]:
     match = _BOUNDARY.search(content_type)
     delimiter = (match[1] or match[2]).encode("latin-1") if match is not None else b""
     return body.split(delimiter, _MAX_PARTS) if delimiter else [body]
-
-
-def _decode_text(value: bytes) -> str | None:
-    if len(value) > _MAX_FIELD_BYTES:
-        return None
-    try:
-        return value.decode("utf-8").strip()
-    except UnicodeDecodeError:
-        return None

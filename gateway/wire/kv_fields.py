@@ -53,15 +53,11 @@ def has_kv_fields(body: RequestBody, plain: bytes) -> bool:
 
 
 def _has_field(body: RequestBody, plain: bytes) -> bool:
-    for name in KV_FIELDS:
-        value = getattr(body, name)
-        if value is not ABSENT and (bytes(value) != b"null" or _is_ambiguous(name, plain)):
-            return True
-    return False
-
-
-def _is_ambiguous(name: str, plain: bytes) -> bool:
-    return plain.count(_QUOTED[name]) != 1 or _is_escaped(plain)
+    values = [(name, value) for name in KV_FIELDS if (value := getattr(body, name)) is not ABSENT]
+    return any(
+        bytes(value) != b"null" or plain.count(_QUOTED[name]) != 1 or _is_escaped(plain)
+        for name, value in values
+    )
 
 
 def may_have_kv_fields(data: bytes) -> Generator[None, None, bool]:

@@ -11,6 +11,8 @@ unknown, is not whole.
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 MAX_BYTES: Final = 2**18
 _MAX_PARTS: Final = 1024
 
@@ -21,19 +23,16 @@ class Kind(Enum):
     CALL = 3
 
 
-class Part:
+class Part(msgspec.Struct, eq=False):
     """A text, a thought or a call. `data`: what it says; a call's arguments, as JSON."""
 
-    __slots__ = ("data", "field", "id", "kind", "name", "signature")
-
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.data = bytearray()
-        self.id = ""
-        self.name = ""
-        self.field = ""
-        """The name under which a thought came."""
-        self.signature = ""
+    kind: Kind
+    data: bytearray = msgspec.field(default_factory=bytearray)
+    id: str = ""
+    name: str = ""
+    field: str = ""
+    """The name under which a thought came."""
+    signature: str = ""
 
     @property
     def text(self) -> str:

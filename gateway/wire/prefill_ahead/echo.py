@@ -9,7 +9,6 @@ what a client sent.
 """
 
 import json
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
@@ -81,7 +80,9 @@ def echo(protocol: Protocol, said: Said, manner: EchoManner) -> dict[str, Any]:
     if manner.is_stripped:
         text = text.strip()
     if calls and manner.are_calls_text:
-        listed = [_call(part, manner) | {"function": _function_as_values(part)} for part in calls]
+        listed = [_call(part, manner) for part in calls]
+        for part, call in zip(calls, listed, strict=True):
+            call["function"]["arguments"] = canonical_arguments(part.text)
         text, calls = f"{text}\n{_CALLS_AS_TEXT}{listed}", []
     message: dict[str, Any] = {"role": "assistant"}
     if text:
@@ -147,21 +148,13 @@ def _blocks(parts: list[Part], manner: EchoManner) -> list[dict[str, Any]]:
 def _call(part: Part, manner: EchoManner) -> dict[str, Any]:
     arguments = part.text
     if manner.arguments is not Arguments.AS_SAID and arguments:
-        arguments = _WRITTEN[manner.arguments](_JSON.decode(arguments))
+        arguments = json.dumps(_JSON.decode(arguments), **_WRITTEN[manner.arguments])
     return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
 
 
-def _function_as_values(part: Part) -> dict[str, Any]:
-    return {"name": part.name, "arguments": canonical_arguments(part.text)}
-
-
-def _compact(arguments: Any) -> str:
-    return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-
-
-_WRITTEN: Final[dict[Arguments, Callable[[Any], str]]] = {
-    Arguments.COMPACT: _compact,
-    Arguments.SPACED: json.dumps,
+_WRITTEN: Final[dict[Arguments, dict[str, Any]]] = {
+    Arguments.COMPACT: {"ensure_ascii": False, "separators": (",", ":")},
+    Arguments.SPACED: {},
 }
 
 
