@@ -13,8 +13,6 @@ from gateway.wire.body import UNREADABLE
 from gateway.wire.engine_json import read_loosely
 from gateway.wire.headers import RawHeaders
 
-STREAMED: Final = frozenset((Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES, Protocol.MESSAGES))
-"""Protocols with event streams."""
 _COMMENT: Final = b": keep-alive\n"
 """Without an empty line: some readers, of Go mostly, take the end of an event without data for a fault."""
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'

@@ -8,10 +8,10 @@ import pytest
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body
-from gateway.wire.keep_alive import STREAMED, error_event, is_codex, keep_alive
+from gateway.wire.keep_alive import error_event, is_codex, keep_alive
 from gateway.wire.sse import EventSplitter, event_data
 
-PROTOCOLS = sorted(STREAMED, key=lambda protocol: protocol.value)
+PROTOCOLS = (Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES, Protocol.MESSAGES)
 
 
 def events(data: bytes) -> list[bytes]:
