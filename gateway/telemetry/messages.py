@@ -21,7 +21,17 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Protocol
-from gateway.wire.body import ABSENT, UNREADABLE, RequestBody, ResponsesBody, decoding_body, read_as
+from gateway.wire.agent_skeleton import TOOL, Tool
+from gateway.wire.body import (
+    ABSENT,
+    ROLE,
+    UNREADABLE,
+    RequestBody,
+    ResponsesBody,
+    Role,
+    decoding_body,
+    read_as,
+)
 from gateway.wire.chat_answers import read_said
 from gateway.wire.items import is_large
 from gateway.wire.said import Kind, Part
@@ -63,23 +73,7 @@ class _Prompt(msgspec.Struct):
     prompt: Raw = ABSENT
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-
-
-class _Tool(msgspec.Struct):
-    type: str | None = None
-    name: str | None = None
-    function: _Function | None = None
-
-
-class _Role(msgspec.Struct):
-    role: str | None = None
-
-
 _PROMPT: Final = msgspec.json.Decoder(_Prompt)
-_TOOL: Final = msgspec.json.Decoder(_Tool)
-_ROLE: Final = msgspec.json.Decoder(_Role)
 _ANY: Final = msgspec.json.Decoder()
 _TEXTS: Final = msgspec.json.Decoder(str | list[str])
 _RAW: Final = msgspec.json.Decoder(Raw)
@@ -201,10 +195,9 @@ def _instructions(system: Raw, instructions: Raw, room: Room) -> bytes:
 def _tools(tools: Sequence[Raw], room: Room) -> bytes:
     written: list[bytes] = []
     for each in tools:
-        tool = read_as(_TOOL, each) or _Tool()
-        name = tool.function.name if tool.function is not None else tool.name
+        tool = read_as(TOOL, each) or Tool()
         kind = tool.type or "function"
-        said = msgspec.json.encode({"type": kind, "name": name or kind})
+        said = msgspec.json.encode({"type": kind, "name": tool.called or kind})
         if len(said) + 3 > room.left:
             room.is_cut = True
             break
@@ -219,7 +212,7 @@ def _message(item: Raw | str, room: Room) -> bytes:
     said = None if is_large(item) else read_as(_ANY, item)
     if not isinstance(said, dict):  # too large to be read, or no message
         room.is_cut = True
-        return _written(room.text((read_as(_ROLE, item) or _Role()).role or "user"), [])
+        return _written(room.text((read_as(ROLE, item) or Role()).role or "user"), [])
     role, parts = _understood(said, room)
     name = said.get("name") if "role" in said else None
     return _written(role, parts, room.text(name) if isinstance(name, str) else None)

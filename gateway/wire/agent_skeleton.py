@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
-from gateway.wire.body import UNREADABLE
+from gateway.wire.body import read_as
 
 _HEAD: Final = 3_000
 _KEPT: Final = 150
@@ -40,13 +40,17 @@ class _Function(msgspec.Struct):
     name: str | None = None
 
 
-class _Tool(msgspec.Struct):
+class Tool(msgspec.Struct):
     name: str | None = None
     type: str | None = None
     function: _Function | None = None
 
+    @property
+    def called(self) -> str:
+        return (self.function or self).name or self.type or ""
 
-_TOOL: Final = msgspec.json.Decoder(_Tool)
+
+TOOL: Final = msgspec.json.Decoder(Tool)
 
 
 def agent_skeleton(systems: Iterable[Raw], tools: Sequence[Raw]) -> int:
@@ -55,7 +59,7 @@ def agent_skeleton(systems: Iterable[Raw], tools: Sequence[Raw]) -> int:
     for raw in islice(systems, _MAX_PARTS):
         words += _words(bytes(memoryview(raw)[:_HEAD]))
         words.append(b"|")
-    names = sorted({_name(raw) for raw in tools[:_MAX_TOOLS]})
+    names = sorted({(read_as(TOOL, raw) or Tool()).called for raw in tools[:_MAX_TOOLS]})
     if not names and not any(word != b"|" for word in words):
         return 0
     return xxh3_64_intdigest(b" ".join(words) + b"\n" + " ".join(names).encode("utf-8", "replace"))
@@ -67,12 +71,3 @@ def _words(head: bytes) -> list[bytes]:
     plain = _WORD.findall(_ESCAPE.sub(b" ", head))[:-1] or [head[:16]]  # the last one may be cut
     stable = (word.strip(b".-").lower() for word in plain if _CHANGING.search(word) is None)
     return [word for word in islice(stable, _KEPT) if word and word not in _CALENDAR]
-
-
-def _name(raw: Raw) -> str:
-    try:
-        tool = _TOOL.decode(raw)
-    except UNREADABLE:
-        return ""
-    named = tool.function or tool
-    return named.name or tool.type or ""

@@ -58,12 +58,19 @@ class ResponsesBody(RequestBody):
     input: str | list[Raw] | None = None
 
 
+class Role(msgspec.Struct):
+    """Of a message."""
+
+    role: str | None = None
+
+
 class _Named(msgspec.Struct):
     id: Raw = ABSENT
 
 
 _BODY = msgspec.json.Decoder(RequestBody)
 _RESPONSES_BODY = msgspec.json.Decoder(ResponsesBody)
+ROLE = msgspec.json.Decoder(Role)
 _TEXT = msgspec.json.Decoder(str)
 _NAMED = msgspec.json.Decoder(_Named)
 _FLAG = msgspec.json.Decoder(bool | float | str)
@@ -173,7 +180,9 @@ def _most_items(fields: RequestBody) -> int:
 def items_of(fields: RequestBody) -> Sequence[Raw]:
     if not isinstance(fields, ResponsesBody):
         return fields.messages or ()
-    return () if isinstance(fields.input, str) else fields.input or ()
+    if isinstance(fields.input, str):  # short for one message
+        return [Raw(msgspec.json.encode({"role": "user", "content": fields.input}))]
+    return fields.input or ()
 
 
 def read_text(raw: Raw) -> str | None:

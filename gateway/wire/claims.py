@@ -8,7 +8,8 @@ do not know is no mistake: APIs have many, and most say nothing of urgency.
 """
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -35,28 +36,20 @@ class _Context(msgspec.Struct):
 
 
 _CONTEXT: Final = msgspec.json.Decoder(_Context)
+T = TypeVar("T")
+U = TypeVar("U")
 
 
-def read_header_claims(service_class: str | None, deadline: str | None) -> Claims | None:
-    """Of the values of the two headers; None if there is nothing to say."""
-    if service_class is None and deadline is None:
-        return None
-    malformed = []
+def read_header_claims(service_class: str | None, deadline: str | None, *malformed: str) -> Claims | None:
+    """Of the values of the two headers; None if there is nothing to say. `malformed`: what else is."""
+    wrong = []
     stated = service_class.lower() if service_class is not None else None
     if stated is not None and stated not in _CLASSES:
-        malformed.append("class")
+        wrong.append("class")
         stated = None
-    deadline_s = None
-    if deadline is not None:
-        deadline_s = _seconds(deadline)
-        if deadline_s is None:
-            malformed.append("deadline")
-    return Claims(service_class=stated, deadline_s=deadline_s, malformed=tuple(malformed))
-
-
-def with_malformed(claims: Claims | None, what: str) -> Claims:
-    known = claims or Claims()
-    return msgspec.structs.replace(known, malformed=(*known.malformed, what))
+    deadline_s = _stated(deadline, _deadline_s, "deadline", wrong)
+    found = Claims(service_class=stated, deadline_s=deadline_s, malformed=(*wrong, *malformed))
+    return found if found != Claims() else None
 
 
 def has_claims(body: RequestBody) -> bool:
@@ -65,33 +58,19 @@ def has_claims(body: RequestBody) -> bool:
 
 def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
     known = claims or Claims()
-    tier = None
     malformed = [*known.malformed]
-    if body.service_tier is not ABSENT:
-        stated = read_text(body.service_tier)
-        tier = stated if stated in _TIERS else None
-        if stated is None and not _is_null(body.service_tier):
-            malformed.append("service_tier")
+    tier = _stated(_given(body.service_tier), read_text, "service_tier", malformed)
     context = _context(body)
     deadline_s = known.deadline_s
-    if deadline_s is None and not _is_null(context.deadline_seconds):
-        deadline_s = _seconds(_number(context.deadline_seconds))
-        if deadline_s is None:
-            malformed.append("deadline")
-    retain_s = None
-    if not _is_null(context.kv_retention_ttl_seconds):
-        text = _number(context.kv_retention_ttl_seconds)
-        retain_s = float(text) if _SECONDS.fullmatch(text) is not None else None
-        if retain_s is None:
-            malformed.append("retention")
-    resumes = None
-    if not _is_null(context.expected_resume):
-        resumes = truth_of(context.expected_resume)
-        if resumes is None:
-            malformed.append("resume")
+    if deadline_s is None:
+        deadline = _given(context.deadline_seconds)
+        deadline_s = _stated(deadline, lambda raw: _deadline_s(_text(raw)), "deadline", malformed)
+    retention = _given(context.kv_retention_ttl_seconds)
+    retain_s = _stated(retention, lambda raw: _number(_text(raw)), "retention", malformed)
+    resumes = _stated(_given(context.expected_resume), truth_of, "resume", malformed)
     found = msgspec.structs.replace(
         known,
-        service_tier=tier,
+        service_tier=tier if tier in _TIERS else None,
         deadline_s=deadline_s,
         retain_s=retain_s,
         resumes=resumes,
@@ -117,17 +96,26 @@ def _inner(raw: Raw) -> _Context | None:
     return read_as(_CONTEXT, read_text(raw) or raw)
 
 
-def _is_null(raw: Raw) -> bool:
-    return raw is ABSENT or bytes(raw) == b"null"
+def _given(raw: Raw) -> Raw | None:
+    return None if raw is ABSENT or bytes(raw) == b"null" else raw
 
 
-def _number(raw: Raw) -> str:
+def _stated(given: T | None, read: Callable[[T], U | None], name: str, malformed: list[str]) -> U | None:
+    found = read(given) if given is not None else None
+    if given is not None and found is None:
+        malformed.append(name)
+    return found
+
+
+def _text(raw: Raw) -> str:
     return bytes(raw).decode("ascii", "replace").strip('"')
 
 
-def _seconds(text: str) -> float | None:
+def _number(text: str) -> float | None:
+    return float(text) if _SECONDS.fullmatch(text) is not None else None
+
+
+def _deadline_s(text: str) -> float | None:
     """From now, above 0 and at most `MAX_DEADLINE_S`."""
-    if _SECONDS.fullmatch(text) is None:
-        return None
-    seconds = float(text)
-    return seconds if 0 < seconds <= MAX_DEADLINE_S else None
+    seconds = _number(text)
+    return seconds if seconds and seconds <= MAX_DEADLINE_S else None

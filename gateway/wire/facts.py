@@ -19,7 +19,6 @@ from gateway.wire.body import (
     UNREADABLE,
     Oversized,
     RequestBody,
-    ResponsesBody,
     decode_each,
     decode_outline,
     decode_small_body,
@@ -38,7 +37,6 @@ from gateway.wire.claims import (
     has_claims,
     read_header_claims,
     with_body_claims,
-    with_malformed,
 )
 from gateway.wire.echoes import NO_ECHOES, Echoes
 from gateway.wire.endpoints import Endpoint
@@ -113,7 +111,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     traceparent = selected.pop("traceparent", "")
     traced = read_traceparent(traceparent)
     tool_times, are_whole = read_tool_times(selected.pop(TOOLS_HEADER.decode(), ""))
-    claims = read_header_claims(service_class, deadline)
+    claims = read_header_claims(service_class, deadline, *(() if are_whole else ("tools",)))
     return HeaderFacts(
         stated=selected,
         content_type=content_type,
@@ -122,7 +120,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         client=hash_text(software) if software else 0,
         client_name=named[0] if (named := _PRODUCT.match(software)) else "",
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
-        claims=claims if are_whole else with_malformed(claims, "tools"),
+        claims=claims,
         tool_times=tool_times,
         traceparent=traceparent,
         trace=traced.trace_id.hex() if traced is not None else "",
@@ -274,10 +272,9 @@ def _with_session_facts(
     said: tuple[Transcript, Echoes],
 ) -> RequestFacts:
     transcript, echoes = said
-    is_bare_text = isinstance(fields, ResponsesBody) and isinstance(fields.input, str)
     return msgspec.structs.replace(
         placing,
-        message_count=1 if is_bare_text else len(items),
+        message_count=len(items),
         tool_count=len(fields.tools or ()),
         explicit=read_explicit_id(header.stated, fields),
         claims=with_body_claims(header.claims, fields) if has_claims(fields) else header.claims,

@@ -49,61 +49,38 @@ class UtteranceHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class HashedWords(Words):
-    __slots__ = ("_kept",)
+    __slots__ = ("_texts", "asked", "ids", "new_probes", "old_probes")
+    asked: tuple[int, ...]
+    ids: tuple[int, ...]
+    new_probes: frozenset[int]
+    old_probes: frozenset[int]
 
     def __init__(self, hashes: WordHashes) -> None:
-        self._kept = hashes
+        self.asked, self.ids, self._texts = hashes.asked, hashes.ids, hashes.texts
+        self.new_probes, self.old_probes = hashes.new, hashes.old
 
     def prompt(self) -> Words:
-        return Asked(self._kept.asked)
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self._kept.ids
+        return Asked(self.asked)
 
     def share(self, marks: tuple[int, ...], size: int) -> float:
-        found = [text for text in self._kept.texts if is_most(text.marks, marks)]
+        found = [text for text in self._texts if is_most(text.marks, marks)]
         return share_of(
             [text.chars for text in found],
             size,
             is_set_off=len(marks) == 1 and any(marks[0] in text.alone for text in found),
         )
 
-    @property
-    def asked(self) -> tuple[int, ...]:
-        return self._kept.asked
-
-    @property
-    def new_probes(self) -> frozenset[int]:
-        return self._kept.new
-
-    @property
-    def old_probes(self) -> frozenset[int]:
-        return self._kept.old
-
 
 class HashedUtterance(Utterance):
-    __slots__ = ("_kept",)
+    __slots__ = ("handed", "handed_sizes", "manner", "said")
+    said: tuple[int, ...]
+    handed: tuple[tuple[int, ...], ...]
+    handed_sizes: tuple[int, ...]
+    manner: Manner
 
     def __init__(self, hashes: UtteranceHashes) -> None:
-        super().__init__(text=hashes.text, chars=hashes.chars)
-        self._kept = hashes
-
-    @property
-    def said(self) -> tuple[int, ...]:
-        return self._kept.said
-
-    @property
-    def handed(self) -> tuple[tuple[int, ...], ...]:
-        return self._kept.handed
-
-    @property
-    def handed_sizes(self) -> tuple[int, ...]:
-        return self._kept.handed_sizes
-
-    @property
-    def manner(self) -> Manner:
-        return self._kept.manner
+        for name in UtteranceHashes.__struct_fields__:
+            setattr(self, name, getattr(hashes, name))
 
 
 def hash_words(value: Any) -> Any:

@@ -139,10 +139,6 @@ def _known_ids(ids: list[Any]) -> tuple[str, ...]:
     return tuple([text for text in ids[-_MAX_IDS:] if type(text) is str and is_well_formed_id(text)])
 
 
-def user_item(text: str) -> Item:
-    return _item(USER, [text], [], [])
-
-
 def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item:
     said = texts[0] if len(texts) == 1 else "\n".join(texts)
     is_observation = False

@@ -15,15 +15,15 @@ from msgspec import Raw
 
 from gateway.domain.request import AssistantBlock, NewItems, Transcript
 from gateway.wire.agent_skeleton import agent_skeleton
-from gateway.wire.body import ABSENT, RequestBody, ResponsesBody
+from gateway.wire.body import ABSENT, RequestBody
 from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_new
 from gateway.wire.grown_body import Items
 from gateway.wire.hashing import digest, digest_all
-from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item, user_item
+from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item
 from gateway.wire.memory import Memory
 from gateway.wire.repeats import read_step
 from gateway.wire.slices import finish
-from gateway.wire.wording import InputWords, Marked, RequestWords
+from gateway.wire.wording import Marked, RequestWords
 
 MAX_BLOCKS: Final = 8
 MAX_RECENT: Final = 4
@@ -86,15 +86,9 @@ class TranscriptReader:
     ) -> Generator[None, None, tuple[Transcript, Echoes]]:
         raws = items.hashes if isinstance(items, Items) else digest_all(items)
         agent, agent_type = self._agent(fields, items, raws)
-        if isinstance(fields, ResponsesBody) and isinstance(fields.input, str):
-            found = _follow(_EMPTY, [user_item(fields.input)], 0)
-            words: RequestWords | InputWords = InputWords(fields.input)
-            echoes, news = NO_ECHOES, range(0)
-        else:
-            found = yield from self._resume(items, raws)
-            words = RequestWords(items, raws, found.asked, self._item, self._marked)
-            news = self._news(items, raws, found)
-            echoes = self._echoes(items, raws, found, news) if found.called else NO_ECHOES
+        found = yield from self._resume(items, raws)
+        news = self._news(items, raws, found)
+        echoes = self._echoes(items, raws, found, news) if found.called else NO_ECHOES
         transcript = Transcript(
             tail=found.tail,
             recent=found.recent,
@@ -103,7 +97,7 @@ class TranscriptReader:
             body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail)),
             agent=agent,
             agent_type=agent_type,
-            words=words,
+            words=RequestWords(items, raws, found.asked, self._item, self._marked),
             new=self._new(items, raws, news),
         )
         return transcript, echoes

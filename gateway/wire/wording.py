@@ -10,6 +10,7 @@ Invariant: whoever looks sees the same marks, whether they are read now or later
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -66,8 +67,6 @@ class Marked:
 class RequestWords(Words):
     """The words of a conversation whose items are at hand."""
 
-    __slots__ = ("_asked", "_items", "_marked", "_new", "_raws", "_read", "_texts")
-
     def __init__(
         self,
         items: Sequence[Raw],
@@ -83,20 +82,26 @@ class RequestWords(Words):
         """How many items there are up to the newest that a user wrote, behind all of the model's."""
         self._read = read
         self._marked = marked
-        self._texts: _Texts | None = None
-        self._new: list[str] | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return find_ids(self.texts)
+        words = [word for text in self.texts for word in reversed(_ID.findall(text[-MAX_CHARS:]))]
+        found = [word for word in words if len(word) <= _MAX_ID_CHARS and not word.isalpha()]
+        return tuple(map(hash_text, dict.fromkeys(found[:_MAX_IDS])))
 
     def share(self, marks: tuple[int, ...], size: int) -> float:
-        return best_share(self.texts, marks, size)
+        found = [text for text in self.texts if is_most(probe([text]), marks)]
+        return share_of(
+            [len(text) for text in found],
+            size,
+            is_set_off=len(marks) == 1 and any(marks[0] in lone_phrases(text) for text in found),
+        )
 
     def drop(self) -> None:
         self._items = self._raws = ()
         self._asked = 0
-        self._texts = self._new = None
+        for read in ("_found", "texts"):
+            vars(self).pop(read, None)
 
     def prompt(self) -> Words:
         at = self._asked - 1
@@ -123,7 +128,7 @@ class RequestWords(Words):
         return self._probes()[1]
 
     def _probes(self) -> tuple[frozenset[int], frozenset[int]]:
-        found = self._find()
+        found = self._found
         key = hash((len(found.new), *(self._raws[at] for at in (*found.new, *found.old))))
         known = self._marked.probes.get(key)
         if known is None:
@@ -133,12 +138,8 @@ class RequestWords(Words):
             self._marked.probes.put(key, known)
         return known
 
-    def _find(self) -> _Texts:
-        if self._texts is None:
-            self._texts = self._look()
-        return self._texts
-
-    def _look(self) -> _Texts:
+    @cached_property
+    def _found(self) -> _Texts:
         new: list[int] = []
         end = 0
         for at in range(len(self._raws) - 1, -1, -1):
@@ -171,11 +172,9 @@ class RequestWords(Words):
     def _item(self, at: int) -> Item:
         return self._read(self._raws, self._items, at)
 
-    @property
+    @cached_property
     def texts(self) -> Sequence[str]:
-        if self._new is None:
-            self._new = self._read_texts(self._find().new)
-        return self._new
+        return self._read_texts(self._found.new)
 
     def _read_texts(self, places: list[int]) -> list[str]:
         texts = (text for at in places for text in reversed(read_texts(self._items[at])))
@@ -214,44 +213,6 @@ class Prompt(Words):
         return self._marked.read_asked(self._key, self._raw)
 
 
-class InputWords(Words):
-    """The words of a conversation that is nothing but a text."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    @property
-    def texts(self) -> Sequence[str]:
-        return (self._text,)
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return find_ids(self.texts)
-
-    def share(self, marks: tuple[int, ...], size: int) -> float:
-        return best_share(self.texts, marks, size)
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        return leave_marks(self._text)
-
-    @property
-    def new_probes(self) -> frozenset[int]:
-        return probe(self.texts)
-
-
-def best_share(texts: Sequence[str], marks: tuple[int, ...], size: int) -> float:
-    """How much of one of the texts a text of that size makes up, if most of its marks are in there."""
-    found = [text for text in texts if is_most(probe([text]), marks)]
-    return share_of(
-        [len(text) for text in found],
-        size,
-        is_set_off=len(marks) == 1 and any(marks[0] in lone_phrases(text) for text in found),
-    )
-
-
 def share_of(texts_chars: Sequence[int], size: int, *, is_set_off: bool) -> float:
     """The largest share of texts of these lengths.
 
@@ -259,9 +220,3 @@ def share_of(texts_chars: Sequence[int], size: int, *, is_set_off: bool) -> floa
     """
     best = max((min(1.0, size / chars) for chars in texts_chars), default=0.0)
     return max(best, SET_OFF) if is_set_off else best
-
-
-def find_ids(texts: Sequence[str]) -> tuple[int, ...]:
-    words = [word for text in texts for word in reversed(_ID.findall(text[-MAX_CHARS:]))]
-    found = [word for word in words if len(word) <= _MAX_ID_CHARS and not word.isalpha()]
-    return tuple(map(hash_text, dict.fromkeys(found[:_MAX_IDS])))

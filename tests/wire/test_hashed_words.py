@@ -11,7 +11,6 @@ from gateway.domain.request import Answer, Transcript, Utterance, Words
 from gateway.wire.hashed_words import hash_all_words, words_of_hashes
 from gateway.wire.marks import leave_marks
 from gateway.wire.spoken import SpokenWords
-from gateway.wire.wording import InputWords
 from tests.wire.shapes import assistant, user
 from tests.wire.test_transcript import chat
 
@@ -38,7 +37,7 @@ def conversation(*texts: str) -> Transcript:
             assistant(text="Done with it, all of it."),
             user("Now the other one, please, at once."),
         ),
-        Transcript(words=InputWords("a task:\n" + LONG)),
+        conversation("a task:\n" + LONG),
     ],
 )
 def test_a_recorded_request_answers_as_the_request(transcript):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import AssistantBlock, Transcript
 from gateway.wire import transcript as module
-from gateway.wire.body import ResponsesBody, decode_body
+from gateway.wire.body import decode_body, items_of
 from gateway.wire.hashing import text_hash
 from gateway.wire.marks import leave_marks
 from gateway.wire.transcript import TranscriptReader
@@ -21,8 +21,7 @@ def chat(*messages: Any, reader: TranscriptReader | None = None, **fields: Any) 
 
 def responses(value: Any, **fields: Any) -> Transcript:
     body = decode_body(encode({"input": value, **fields}), is_responses=True)
-    assert isinstance(body, ResponsesBody)
-    return TranscriptReader().read(body, () if isinstance(body.input, str) else body.input or ())[0]
+    return TranscriptReader().read(body, items_of(body))[0]
 
 
 def tail(*messages: Any) -> int:

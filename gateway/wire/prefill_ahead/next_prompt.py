@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Protocol
-from gateway.wire.body import UNREADABLE, read_as
+from gateway.wire.body import ROLE, UNREADABLE, read_as
 from gateway.wire.prefill import for_one_token
 from gateway.wire.prefill_ahead.echo import EchoManner, echo, read_manner, says_same
 from gateway.wire.said import Kind, Said
@@ -37,11 +37,6 @@ _MAX_DIFFERING: Final = 32
 """Items that were written anew, and still say the same, of a conversation."""
 
 
-class _Role(msgspec.Struct):
-    role: str | None = None
-
-
-_ROLE: Final = msgspec.json.Decoder(_Role)
 _ITEM: Final = msgspec.json.Decoder(dict[str, Any])
 _BODY: Final = msgspec.json.Decoder(dict[str, Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
@@ -130,7 +125,7 @@ def _part(body: bytes) -> _Parted | None:
         fields = _BODY.decode(body)
         items = _ITEMS.decode(fields.pop("messages", Raw()))
         count = 0
-        while count < len(items) and _ROLE.decode(items[count]).role in _LEADS:
+        while count < len(items) and ROLE.decode(items[count]).role in _LEADS:
             count += 1
     except UNREADABLE:
         return None
