@@ -19,10 +19,11 @@ from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.session_ids import numbered_ids
 from gateway.wire import facts
-from gateway.wire.body import decode_body
+from gateway.wire.body import decoding_body
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.sighting import Sighting
+from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
@@ -129,7 +130,7 @@ class Bench:
         parse = []
         for _ in range(3):
             start = time.thread_time()
-            decode_body(body, is_responses=False)
+            finish(decoding_body(body, is_responses=False))
             parse.append(time.thread_time() - start)
         start = time.thread_time()
         found = read_facts(CHAT, AGENT, body)

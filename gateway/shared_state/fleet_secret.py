@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.config.load import ConfigError
 from gateway.config.shared import SharedConfig
-from gateway.shared_state.protocol import Counters, Entry, OnReplaced, Store
+from gateway.shared_state.protocol import Entry, OnReplaced, Store
 
 WORKERS_SECRET: Final = "TURNPIKE_WORKERS_SECRET"  # noqa: S105 - of a variable, the name
 """The variable in which workers get the secret that their parent drew, where the settings name none."""
@@ -79,10 +79,7 @@ class SealedStore:
         self._key = derived(secret, "keys")
         store.on_replaced.append(self._replaced)
         self.exchange, self.flush, self.aclose = store.exchange, store.flush, store.aclose
-
-    @property
-    def counters(self) -> Counters:
-        return self._store.counters
+        self.counters = store.counters
 
     @property
     def is_up(self) -> bool:

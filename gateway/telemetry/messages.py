@@ -95,7 +95,7 @@ class Room:
 
     def text(self, said: str) -> str:
         most = self.left // 2 - len(_MARK.encode())
-        kept, size = _clean(said[: max(0, most)]), 0
+        kept, size = said[: max(0, most)].encode(errors="replace").decode(), 0
         is_whole = len(kept) == len(said)
         while kept and (size := len(msgspec.json.encode(kept)) - 2) > most:
             kept, is_whole = kept[: len(kept) * most // size], False
@@ -322,7 +322,3 @@ def _result(call_id: Any, content: Any, room: Room) -> dict[str, Any]:
     said = read_said(content)
     of = {"id": room.text(call_id)} if isinstance(call_id, str) else {}
     return {"type": "tool_call_response", **of, "response": room.value(content if said is None else said)}
-
-
-def _clean(said: str) -> str:
-    return said.encode(errors="replace").decode()

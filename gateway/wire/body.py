@@ -10,8 +10,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
-from gateway.wire.slices import finish
-
 ABSENT = Raw()
 
 T = TypeVar("T")
@@ -134,13 +132,9 @@ def decode_each(body: bytes, *, is_responses: bool) -> RequestBody:
     return _few(ResponsesBody(**fields, input=text_or_items) if is_responses else RequestBody(**fields))
 
 
-def decode_body(body: bytes, *, is_responses: bool) -> RequestBody:
-    """The fields of a body. Raises one of `UNREADABLE`; of these, `Oversized` says that it may be
-    well-formed."""
-    return finish(decoding_body(body, is_responses=is_responses))
-
-
 def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, RequestBody]:
+    """The fields of a body, in slices. Raises one of `UNREADABLE`; of these, `Oversized` says that it may be
+    well-formed."""
     yield from measuring(body)
     return _decode(body, is_responses=is_responses)
 

@@ -7,11 +7,17 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.wire.body import RequestBody, decoding_body
 from gateway.wire.headers import RawHeaders
+from gateway.wire.slices import finish
 
 
 def encode(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode_body(body: bytes, *, is_responses: bool) -> RequestBody:
+    return finish(decoding_body(body, is_responses=is_responses))
 
 
 def raws(items: Iterable[Any]) -> list[Raw]:

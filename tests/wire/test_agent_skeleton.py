@@ -3,9 +3,8 @@
 from msgspec import Raw
 
 from gateway.wire.agent_skeleton import agent_skeleton
-from gateway.wire.body import decode_body
 from gateway.wire.transcript import TranscriptReader
-from tests.wire.shapes import encode, user
+from tests.wire.shapes import decode_body, encode, user
 
 PROMPT = "You are a careful agent. Today is {day}. You work in {path} on item {n}. Use the tools."
 READ = Raw(b'{"type":"function","function":{"name":"read"}}')

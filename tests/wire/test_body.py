@@ -14,7 +14,6 @@ from gateway.wire.body import (
     UNREADABLE,
     Oversized,
     ResponsesBody,
-    decode_body,
     is_false,
     is_true,
     read_as,
@@ -22,6 +21,7 @@ from gateway.wire.body import (
     read_text_or_id,
     truth_of,
 )
+from tests.wire.shapes import decode_body
 
 TEXT = msgspec.json.Decoder(str)
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.wire.body import ResponsesBody, decode_body
+from gateway.wire.body import ResponsesBody
 from gateway.wire.echoes import MAX_IDS, MAX_ITEMS, Echoes
 from gateway.wire.transcript import TranscriptReader
-from tests.wire.shapes import assistant, encode, result, user
+from tests.wire.shapes import assistant, decode_body, encode, result, user
 
 
 def read(items: list[Any]) -> Echoes:

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import ExplicitId
-from gateway.wire.body import decode_body
 from gateway.wire.explicit_ids import (
     IDENTITY_BODY_FIELDS,
     IDENTITY_HEADERS,
@@ -14,7 +13,7 @@ from gateway.wire.explicit_ids import (
     TURNPIKE_SCHEMA,
     read_explicit_id,
 )
-from tests.wire.shapes import encode
+from tests.wire.shapes import decode_body, encode
 
 AGENTIC = {"program_id": "p1", "session_id": "s1", "agent_id": "a1", "parent_program_id": "p0"}
 

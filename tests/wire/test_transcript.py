@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import AssistantBlock, Transcript
 from gateway.wire import transcript as module
-from gateway.wire.body import decode_body, items_of
+from gateway.wire.body import items_of
 from gateway.wire.hashing import text_hash
 from gateway.wire.marks import leave_marks
 from gateway.wire.transcript import TranscriptReader
-from tests.wire.shapes import assistant, encode, result, user
+from tests.wire.shapes import assistant, decode_body, encode, result, user
 
 SYSTEM = {"role": "system", "content": "Be good."}
 
