@@ -6,11 +6,9 @@ whenever a process dies; a record that cannot be read or stored is counted and l
 hundred at a time; a file that is not ours is never changed.
 """
 
-import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -90,7 +88,8 @@ class Store:
 
     def write(self, gateway: str, batch: Batch) -> None:
         """All of it or nothing. Raises sqlite3.Error."""
-        with self._transaction():
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
             if batch.begins:
                 self._db.execute("DELETE FROM replicas WHERE gateway = ?", (gateway,))
             unreadable = 0
@@ -118,7 +117,8 @@ class Store:
         elif free > pages // 4:  # the file was allowed to be larger
             self._db.execute(f"PRAGMA incremental_vacuum({_ROWS_AT_ONCE})").fetchall()
         deleted = 0
-        with self._transaction():
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
             for table, at in (("turns", "ended_s"), ("sessions", "last_s"), ("windows", "at_s")):
                 some = f"SELECT rowid FROM {table} WHERE {at} <= ? ORDER BY {at} LIMIT {_ROWS_AT_ONCE}"  # noqa: S608
                 sql = f"DELETE FROM {table} WHERE rowid IN ({some})"  # noqa: S608
@@ -151,14 +151,3 @@ class Store:
         fields["line"] = f"{line.decode()}\n" if len(line) <= _MAX_LINE else ""
         for sql in (*(_STATEMENTS["turn"] if "turn" in fields else ()), *_STATEMENTS.get(fields["type"], ())):
             self._db.execute(sql, fields)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            if self._db.in_transaction:  # a full disk may have ended it
-                self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
