@@ -46,7 +46,8 @@ def read_vllm_metrics(text: str) -> EngineSignals:
             if name == "num_requests_running":
                 ranks.add(labels.get("engine", ""))
             sums[name] = sums.get(name, 0.0) + value
-    retained = blocks["retained"] / blocks["total"] if _tells_retained(blocks) else None
+    total = blocks.get("total")
+    retained = blocks["retained"] / total if total and "retained" in blocks else None
     if most_used is not None and retained is not None:
         most_used = max(0.0, most_used - retained)  # vLLM counts what is held as used
     return EngineSignals(
@@ -92,10 +93,6 @@ _WANTED: Final = frozenset(
 _LORAS: Final = "lora_requests_info"
 _BLOCKS: Final = "turnpike_engine_blocks"
 _SAMPLE: Final = re.compile(rf"^(vllm:(?:{'|'.join(sorted(_WANTED))})|{_BLOCKS})([{{ ].*)$", re.MULTILINE)
-
-
-def _tells_retained(blocks: dict[str, float]) -> bool:
-    return "retained" in blocks and blocks.get("total", 0.0) > 0
 
 
 def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -165,21 +165,7 @@ def is_ambiguous_path(path: str) -> bool:
 def classify(method: str, path: str) -> Endpoint:
     """What a request is. `path` is without its query; any text gives an endpoint."""
     verb = method.upper()
-    known = _EXACT.get((verb, path))
-    return known if known is not None else _classify_normal(verb, _normalise(path))
-
-
-def meant(method: str, path: str) -> str | None:
-    """The path that an API's client, whose base URL lacks `/v1` or has it twice, meant by this one; None if
-    it may be a path of its own."""
-    path = _normalise(path)
-    other = re.sub(r"^(/v1)+(?=/v1/)", "", path) if path.startswith("/v1/v1/") else f"/v1{path}"
-    is_known = classify(method, path).name not in ("other", "control")
-    return other if not is_known and classify(method, other).name not in ("other", "control") else None
-
-
-def _classify_normal(verb: str, path: str) -> Endpoint:
-    known = _EXACT.get((verb, path))
+    known = _EXACT.get((verb, path)) or _EXACT.get((verb, path := _normalise(path)))
     if known is not None:
         return known
     for verbs, pattern, endpoint in _PATTERNS:
@@ -195,6 +181,15 @@ def _classify_normal(verb: str, path: str) -> Endpoint:
         is_control=is_control,
         name="control" if is_control else "other",
     )
+
+
+def meant(method: str, path: str) -> str | None:
+    """The path that an API's client, whose base URL lacks `/v1` or has it twice, meant by this one; None if
+    it may be a path of its own."""
+    path = _normalise(path)
+    other = re.sub(r"^(/v1)+(?=/v1/)", "", path) if path.startswith("/v1/v1/") else f"/v1{path}"
+    is_known = classify(method, path).name not in ("other", "control")
+    return other if not is_known and classify(method, other).name not in ("other", "control") else None
 
 
 def _normalise(path: str) -> str:

@@ -122,12 +122,11 @@ _RANKS = {
 """Where the schemas stand in the table that have a session id in this place."""
 
 
-def _places(schema: _Schema) -> tuple[str, ...]:
-    final = () if schema.final is None else (schema.final,)
-    return schema.session + schema.thread + schema.parent + final
-
-
-_PLACES = {place.partition("#")[0] for schema in SCHEMAS for place in _places(schema)}
+_PLACES = {
+    place.partition("#")[0]
+    for each in SCHEMAS
+    for place in (*each.session, *each.thread, *each.parent, *filter(None, (each.final,)))
+}
 
 IDENTITY_HEADERS = frozenset(
     name.encode("ascii") for name in _PLACES if not name.startswith("body.")

@@ -51,7 +51,8 @@ def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
         return NO_MANNER
     lead, close, asks = _hash([_word(spoken).lower()]), _close(spoken), "?" in spoken[-_END:]
     if arguments:
-        words = [_word(_of_value(each)) for each in arguments[:_MAX_NAMES]]
+        begun = [each[:_NEAR].decode("utf-8", "replace") for each in arguments[:_MAX_NAMES]]
+        words = [_word(_of_text(each)) for each in begun]
         return Manner(opening=_hash(words), lead=lead, close=close, asks=asks)
     names, words = _tagged(spoken) or _actions(spoken) or ([], [])
     if names:
@@ -114,10 +115,6 @@ def _only_block(spoken: str) -> tuple[str, str] | None:
         return "python", code[:_NEAR]
     word = _word(code[:_NEAR]) if not kind else ""
     return (word, code[:_NEAR]) if word else None
-
-
-def _of_value(arguments: bytes) -> str:
-    return _of_text(arguments[:_NEAR].decode("utf-8", "replace"))
 
 
 def _of_text(text: str) -> str:
