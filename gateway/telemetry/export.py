@@ -12,8 +12,8 @@ refuses, is dropped and counted, and nobody waits for it.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from gateway import __version__
 from gateway.config.otel import OtelConfig
@@ -30,8 +30,6 @@ from gateway.telemetry.otlp import (
 )
 from gateway.telemetry.spans import Spans
 from gateway.telemetry.trace_context import TraceContexts
-
-T = TypeVar("T")
 
 _SEND_PERIOD_S: Final = 1.0
 _SPANS_AT_ONCE: Final = 512
@@ -154,22 +152,18 @@ class TraceExport:
             size += len(batch[-1])
 
 
-async def _in_slices(work: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        await asyncio.sleep(0)
-
-
 async def _written(contents: Contents, content: Content) -> bytes:
-    found, left_out, is_cut = await _in_slices(contents.writing(content))
-    told: Attributes = (
-        ("turnpike.content.truncated", is_cut or None),
-        ("turnpike.content.messages_left_out", left_out or None),
-    )
-    return attributes_field(_ATTRIBUTES, told) + b"".join(
-        [text_attribute(_ATTRIBUTES, name, said) for name, said in found]
-    )
+    work = contents.writing(content)
+    try:
+        while True:
+            next(work)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        found, left_out, is_cut = end.value
+        told: Attributes = (
+            ("turnpike.content.truncated", is_cut or None),
+            ("turnpike.content.messages_left_out", left_out or None),
+        )
+        return attributes_field(_ATTRIBUTES, told) + b"".join(
+            [text_attribute(_ATTRIBUTES, name, said) for name, said in found]
+        )

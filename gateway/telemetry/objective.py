@@ -187,13 +187,11 @@ class Objective:
         )
 
     def text(self) -> str:
-        return "".join(
-            each.text()
-            for each in (
-                *(self._session_s, self._part_s, self._session_turns),
-                *(self._first_s, self._token_s, self._slowdown),
-            )
+        of_sessions, of_turns = (
+            (self._session_s, self._part_s, self._session_turns),
+            (self._first_s, self._token_s),
         )
+        return "".join(each.text() for each in (*of_sessions, *of_turns, self._slowdown))
 
     def families(self) -> Iterator[Metric]:
         yield counter(

@@ -334,11 +334,6 @@ class Spans:
         )
 
 
-def _first_chunk_s(turn: _Turn) -> float | None:
-    first_s = turn.attempts[-1].first_token_s if turn.attempts else None
-    return first_s - turn.arrived.at_s if first_s is not None else None
-
-
 def _problem(outcome: str, end: rec.GpuEnd | None) -> str:
     """`error.type`: a status, `cut`, `client_left`, `error` (reported in an answer that began well),
     `truncated`, `empty`, why it was refused; empty if all is well."""
@@ -352,7 +347,9 @@ def _turn_span(
 ) -> Span:
     arrived, routed = turn.arrived, turn.routed
     assert arrived.session is not None
-    end = turn.attempts[-1].end if turn.attempts else None
+    newest = turn.attempts[-1] if turn.attempts else None
+    end = newest.end if newest is not None else None
+    first_s = newest.first_token_s if newest is not None and arrived.is_streamed else None
     client = contexts.of_client(arrived.turn)
     parent, links = turn.trace.own, []
     if client is not None and client.trace_id == turn.trace.trace_id:
@@ -381,7 +378,7 @@ def _turn_span(
             ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens if usage is not None else None),
             ("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None),
             ("gen_ai.request.stream", arrived.is_streamed or None),
-            ("gen_ai.response.time_to_first_chunk", _first_chunk_s(turn) if arrived.is_streamed else None),
+            ("gen_ai.response.time_to_first_chunk", first_s - arrived.at_s if first_s is not None else None),
             ("gen_ai.response.id", end.response_id if end is not None else None),
             ("gen_ai.response.model", end.response_model if end is not None else None),
             ("gen_ai.agent.id", arrived.agent or None),

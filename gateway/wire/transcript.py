@@ -22,7 +22,6 @@ from gateway.wire.hashing import digest, digest_all
 from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item
 from gateway.wire.memory import Memory
 from gateway.wire.repeats import read_step
-from gateway.wire.slices import finish
 from gateway.wire.wording import Marked, RequestWords
 
 MAX_BLOCKS: Final = 8
@@ -77,9 +76,6 @@ class TranscriptReader:
         self._marked = Marked()
         self.tells_steps = False
         """Whether repeats are counted: `NewItems.called` costs another look at the newest items."""
-
-    def read(self, fields: RequestBody, items: Sequence[Raw]) -> tuple[Transcript, Echoes]:
-        return finish(self.reading(fields, items))
 
     def reading(
         self, fields: RequestBody, items: Sequence[Raw]

@@ -3,6 +3,7 @@
 from msgspec import Raw
 
 from gateway.wire.agent_skeleton import agent_skeleton
+from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import decode_body, encode, user
 
@@ -42,7 +43,7 @@ def test_a_conversation_carries_its_type():
     def types(day: str) -> tuple[int, int]:
         system = {"role": "system", "content": PROMPT.format(day=day, path="/x", n=3)}
         body = decode_body(encode({"messages": [system, user()]}), is_responses=False)
-        found = TranscriptReader().read(body, body.messages or ())[0]
+        found = finish(TranscriptReader().reading(body, body.messages or ()))[0]
         return found.agent, found.agent_type
 
     (exact, kind_of_it), (other, same) = types("1 May 2030"), types("2 May 2030")

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.wire.body import ResponsesBody
 from gateway.wire.echoes import MAX_IDS, MAX_ITEMS, Echoes
+from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, decode_body, encode, result, user
 
@@ -13,7 +14,7 @@ from tests.wire.shapes import assistant, decode_body, encode, result, user
 def read(items: list[Any]) -> Echoes:
     body = decode_body(encode({"input": items}), is_responses=True)
     assert isinstance(body, ResponsesBody) and isinstance(body.input, list)
-    return TranscriptReader().read(body, body.input)[1]
+    return finish(TranscriptReader().reading(body, body.input))[1]
 
 
 def chat(*items: Any) -> Echoes:

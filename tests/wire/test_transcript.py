@@ -8,6 +8,7 @@ from gateway.wire import transcript as module
 from gateway.wire.body import items_of
 from gateway.wire.hashing import text_hash
 from gateway.wire.marks import leave_marks
+from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, decode_body, encode, result, user
 
@@ -16,12 +17,12 @@ SYSTEM = {"role": "system", "content": "Be good."}
 
 def chat(*messages: Any, reader: TranscriptReader | None = None, **fields: Any) -> Transcript:
     body = decode_body(encode({"messages": list(messages), **fields}), is_responses=False)
-    return (reader or TranscriptReader()).read(body, body.messages or ())[0]
+    return finish((reader or TranscriptReader()).reading(body, body.messages or ()))[0]
 
 
 def responses(value: Any, **fields: Any) -> Transcript:
     body = decode_body(encode({"input": value, **fields}), is_responses=True)
-    return TranscriptReader().read(body, items_of(body))[0]
+    return finish(TranscriptReader().reading(body, items_of(body)))[0]
 
 
 def tail(*messages: Any) -> int:
