@@ -343,8 +343,6 @@ class Gateway:
             now = loop.time()
             self.serving.sweep(now)
             self._refusals.tell(now=now)
-            if (prefills := self._asking.prefills) is not None:
-                prefills.sweep(now)
             self.replica_watch.members.sweep(now=now)
             if (tokens := self._tenants.tokens) is not None and tokens.must_ask_anew():
                 self._forget_visitors()

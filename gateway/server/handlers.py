@@ -32,7 +32,6 @@ from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
-from gateway.server.tasks import check_each
 from gateway.server.tunnel import Tunnels
 from gateway.server.unseen_answers import read_whole
 from gateway.telemetry.log_lines import log_event
@@ -99,7 +98,6 @@ class Handlers:
         self._tunnels = tunnels
         self._legs = legs
         self._served = 0
-        self._relays: dict[Relay, Replica] = {}
         self.follow(server)
 
     def follow(self, server: ServerConfig) -> None:
@@ -119,16 +117,6 @@ class Handlers:
                 client.abort()
             else:
                 client.refuse(endpoint.protocol, refusals.internal())
-
-    def sweep(self, now: float) -> None:
-        """Cuts responses whose replica has stopped sending; called about once a second."""
-
-        def check(item: tuple[Relay, Replica]) -> None:
-            relay, replica = item
-            if relay.is_waiting_for_replica and replica.is_stalled(relay.upstream, now=now):
-                relay.give_up()
-
-        check_each("relay", self._relays.items(), check, lambda item: item[0].give_up())
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
         self._served += 1
@@ -269,8 +257,7 @@ class Handlers:
                 await pass_whole(write, whole, head, ticket, observer)
                 is_reusable = True
             else:
-                relay = Relay(client, upstream, head, ticket, observer, write)
-                is_reusable = await self._relay(relay, replica)
+                is_reusable = await Relay(client, upstream, head, ticket, observer, write).run()
         finally:
             replica.release(upstream, reuse=is_reusable)
             if kept is not None and self._asking.prefills is not None:
@@ -375,13 +362,6 @@ class Handlers:
             raise
         finally:
             timer.cancel()
-
-    async def _relay(self, relay: Relay, replica: Replica) -> bool:
-        self._relays[relay] = replica
-        try:
-            return await relay.run()
-        finally:
-            del self._relays[relay]
 
 
 def _is_missing(upstream: UpstreamConnection) -> bool:

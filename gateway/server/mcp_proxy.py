@@ -44,20 +44,12 @@ class Passage:
         upstream: UpstreamConnection,
         watch: AnswerWatch,
         on_message: Callable[[Message], None],
-        *,
-        listens: bool,
     ) -> None:
-        """`listens`: the client waits for nothing in particular, so the server may be silent."""
         self._client = client
         self.upstream = upstream
         self._watch = watch
         self._on_message = on_message
-        self.listens = listens
         self._is_ended = False
-
-    @property
-    def is_waiting_for_server(self) -> bool:
-        return not self.listens and not self._client.is_paused and not self.upstream.done.has_come
 
     async def run(self) -> bool:
         client, upstream = self._client, self.upstream
@@ -105,7 +97,7 @@ class McpProxy:
         self.servers = servers
         self._others = others
         self._dropped = dropped
-        self._passages: dict[Passage, McpServer] = {}
+        self._passages: set[Passage] = set()
 
     def __call__(self, client: ClientConnection, request: HttpRequest) -> Coroutine[Any, Any, None]:
         head = request.head
@@ -115,23 +107,13 @@ class McpProxy:
 
     def sweep(self, now: float) -> None:
         """Gives up on servers that have fallen silent; called about once a second."""
-
-        def check(item: tuple[Passage, McpServer]) -> None:
-            passage, server = item
-            if passage.is_waiting_for_server and server.link.is_stalled(passage.upstream, now=now):
-                passage.upstream.give_up_on_rest()
-
-        def cut(item: tuple[Passage, McpServer]) -> None:
-            item[0].upstream.give_up_on_rest()
-
-        check_each("MCP stream", self._passages.items(), check, cut)
-        for server in self.servers.values():
-            server.link.sweep(now=now)
+        links = [server.link for server in self.servers.values()]
+        check_each("tool server's connections", links, lambda link: link.sweep(now=now), lambda _: None)
         self.calls.sweep()
 
     def drain(self) -> None:
         for passage in tuple(self._passages):
-            if passage.listens:
+            if passage.upstream.may_be_silent:
                 passage.end()
 
     def close(self) -> None:
@@ -214,26 +196,22 @@ class McpProxy:
         assert head is not None
         watch = AnswerWatch(head.content_type, head.content_encoding)
         tenant, is_whole = request_head.visitor.tenant.id, False
+        heard = partial(self.calls.heard, server.name, tenant, mcp_session, asked=message, call=call)
+        passage = Passage(client, upstream, watch, heard)
+        upstream.may_be_silent = request_head.method == "GET"  # its client only listens
+        self._passages.add(passage)
         try:
             if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                 client.let_go_of_body()
             client.start_response(head.start, framing_of(head, request_head))
-            heard = partial(self.calls.heard, server.name, tenant, mcp_session, asked=message, call=call)
-            passage = Passage(client, upstream, watch, heard, listens=request_head.method == "GET")
             if head.status == HTTPStatus.NOT_FOUND or request_head.method == "DELETE":
                 self.calls.sessions.forget(server.name, tenant, mcp_session)
-            is_whole = await self._pass(passage, server)
+            is_whole = await passage.run()
         finally:
+            self._passages.discard(passage)
             server.link.release(upstream, reuse=is_whole)
             if call is not None:
                 self.calls.stream_ended(call, watch, status=head.status, is_whole=is_whole)
-
-    async def _pass(self, passage: Passage, server: McpServer) -> bool:
-        self._passages[passage] = server
-        try:
-            return await passage.run()
-        finally:
-            del self._passages[passage]
 
     def _chunks(self, server: McpServer, head: RequestHead, body: bytes) -> list[Chunk]:
         start = head.passed_on.get(server.link)

@@ -41,7 +41,7 @@ class Relay:
     ) -> None:
         """`write`: where the body goes, by which it gets to the client in one form or another."""
         self._client = client
-        self.upstream = upstream
+        self._upstream = upstream
         self._head = head
         self._ticket = ticket
         self._observer = observer
@@ -49,12 +49,8 @@ class Relay:
         self._milestones = Milestones(ticket, observer)
         self._is_short = False
 
-    @property
-    def is_waiting_for_replica(self) -> bool:
-        return not self._client.is_paused and not self.upstream.done.has_come
-
     async def run(self) -> bool:
-        client, upstream = self._client, self.upstream
+        client, upstream = self._client, self._upstream
         self._ticket.response_started(self._head.status)
         self._ticket.seen = self._told_answer
         client.follow(upstream)
@@ -79,9 +75,6 @@ class Relay:
             client.follow(None)  # the replica's connection may be used again, and must not stay paused
         self._ticket.finished(self._told_answer(is_over=True))
         return True
-
-    def give_up(self) -> None:
-        self.upstream.give_up_on_rest()
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         if is_last and not self._head.has_framing:

@@ -487,7 +487,6 @@ class Bench:
             "running on replicas": sum(state.running + state.light for state in brain.fleet),
             "tunnels": tunnels["opened"] - tunnels["closed"],
             "live turns": sum(s.live_turns for s in brain.sessions.sessions.newest_first()),
-            "relays": len(serving.handlers._relays),
             "busy upstream connections": sum(r.busy_count for r in replicas.values()),
             "MCP answers": mcp.passing if mcp is not None else 0,
             "MCP calls": mcp.calls.running if mcp is not None else 0,
