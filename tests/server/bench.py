@@ -478,7 +478,7 @@ class Bench:
     def books(self) -> dict[str, int]:
         """What is going on in the gateway; all zero when nothing is."""
         gateway, brain = self.gateway, self.brain
-        serving, replicas, mcp = gateway.serving, gateway.replica_watch.replicas, gateway.serving.mcp
+        replicas, mcp = gateway.replica_watch.replicas, gateway.serving.mcp
         tunnels = gateway.observation.metrics.tunnels
         return {
             "tickets": len(gateway.driver.tickets),
