@@ -16,6 +16,7 @@ from gateway.domain.request import Protocol
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.calls import Call, Outcome
 from gateway.mcp.messages import UNREAD, Kind, Message, cancelled_answer, cancelled_request, read_message
+from gateway.mcp.sessions import McpSession
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.mcp_calls import McpCalls, NotAdmitted
 from gateway.server.mcp_servers import McpServer, refusal_for
@@ -139,15 +140,15 @@ class McpProxy:
         name, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
         assert name is not None
         server = self.servers[name]
-        mcp_session = get_header(head.headers, b"mcp-session-id") or ""
+        session = McpSession(name, tenant, get_header(head.headers, b"mcp-session-id") or "")
         message = _NOTHING
         if request.body:
             message = read_message(request.body) if not head.facts.coding else UNREAD
         call: Call | None = None
         if message.may_call:
-            call = calls.came(name, tenant, mcp_session, message)
+            call = calls.came(session, message)
         elif (cancelled := cancelled_request(message)) is not None:
-            calls.cancelled(name, tenant, mcp_session, cancelled)
+            calls.cancelled(session, cancelled)
         try:
             if call is not None:
                 await calls.admitted(call)
@@ -155,7 +156,7 @@ class McpProxy:
             if isinstance(upstream, Refusal):
                 client.refuse(Protocol.MCP, upstream, request_id=message.id)
             else:
-                await self._answer(server, client, request, upstream, message, mcp_session, call)
+                await self._answer(server, client, request, upstream, session, call)
         except NotAdmitted as error:
             if error.refusal is None:
                 client.respond(200, b"", cancelled_answer(message.id))
@@ -188,16 +189,14 @@ class McpProxy:
         client: ClientConnection,
         request: HttpRequest,
         upstream: UpstreamConnection,
-        message: Message,
-        mcp_session: str,
+        session: McpSession,
         call: Call | None,
     ) -> None:
         request_head, head = request.head, upstream.head
         assert head is not None
         watch = AnswerWatch(head.content_type, head.content_encoding)
-        tenant, is_whole = request_head.visitor.tenant.id, False
-        heard = partial(self.calls.heard, server.name, tenant, mcp_session, asked=message, call=call)
-        passage = Passage(client, upstream, watch, heard)
+        is_whole = False
+        passage = Passage(client, upstream, watch, partial(self.calls.heard, session, call))
         upstream.may_be_silent = request_head.method == "GET"  # its client only listens
         self._passages.add(passage)
         try:
@@ -205,7 +204,7 @@ class McpProxy:
                 client.let_go_of_body()
             client.start_response(head.start, framing_of(head, request_head))
             if head.status == HTTPStatus.NOT_FOUND or request_head.method == "DELETE":
-                self.calls.sessions.forget(server.name, tenant, mcp_session)
+                self.calls.sessions.forget(session)
             is_whole = await passage.run()
         finally:
             self._passages.discard(passage)
