@@ -23,7 +23,7 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, RequestFacts, Work
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
-from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver
+from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.server.disaggregation.prefill_legs import PrefillLegs
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held
@@ -180,7 +180,7 @@ class Handlers:
     ) -> _Attempt | None:
         """Until a replica has begun to answer; None if the client was refused."""
         held: Held | None = None
-        handed_over: HandedOver | None = None
+        handed_over: Fetch | None = None
         try:
             while True:
                 decision = ticket.decided()
@@ -207,7 +207,7 @@ class Handlers:
                 if replica is None:  # it left after the brain had decided, and before we went on
                     ticket.attempt_failed(ConnectFailed("the replica left"))
                     continue
-                fetch = handed_over.take() if handed_over is not None else None
+                fetch, handed_over = handed_over, None  # that is said once
                 upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
                 if upstream is not None:
                     if _is_missing(upstream):
@@ -302,6 +302,8 @@ class Handlers:
         fetch: Fetch | None,
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
+        if fetch is not None and self._driver.clock() >= fetch.until_s:
+            fetch = None
         chunks_with = partial(self._asking.chunks, ticket, decision, request, facts, replica)
         head = request.head
         told = fetch.fields if fetch is not None else None
@@ -309,7 +311,7 @@ class Handlers:
             replica.exchange,
             is_head_request=head.method == "HEAD",
             websocket_key=key_of(head.headers) if head.is_websocket else None,
-            may_repeat=facts.is_replayable and decision.attempt == 1 and not told,  # that is said once
+            may_repeat=facts.is_replayable and decision.attempt == 1 and not told,
         )
         # Of a handshake none is told: a 400 would not mean that.
         priority = None if head.is_websocket else self._asking.priority(request, replica, decision)
