@@ -23,11 +23,11 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from gateway.server.bounded_answers import read_at_most
 from gateway.server.peer_door import PASSED, PATH, Passing
 from gateway.server.peer_links import PeerLinks
 from gateway.server.peer_words import Told
 from gateway.shared_state.fleet_secret import Seal
+from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.replica import open_session
 
 LASTS_S: Final = 1.0
@@ -146,7 +146,7 @@ class DirectTalk:
                 allow_redirects=False,
             ) as response:
                 if response.status == HTTPStatus.OK:
-                    told = _MESSAGE.decode(await read_at_most(response, _MAX_BYTES) or b"")
+                    told = _MESSAGE.decode(await read_at_most(response.content, _MAX_BYTES) or b"")
                     if told.origin == origin and told.nonce == self._sealed(origin, nonce):
                         self._proven[origin] = url
                         self.hear_of(origin, told.announced)

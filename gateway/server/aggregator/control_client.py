@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
-from gateway.server.bounded_answers import read_at_most
+from gateway.upstream.bounded_answers import read_at_most
 
 _MAX_BYTES: Final = 64 << 20
 _HOP_BY_HOP: Final = frozenset(
@@ -73,7 +73,7 @@ class ControlClient:
         """None if it does not answer, or says too much."""
         try:
             async with self.request(method, path, headers, body, timeout_s=timeout_s) as response:
-                body = await read_at_most(response, _MAX_BYTES)
+                body = await read_at_most(response.content, _MAX_BYTES)
                 return None if body is None else Answer(response.status, end_to_end(response.headers), body)
         except UNREACHABLE:
             return None
