@@ -171,7 +171,7 @@ class Gateway:
             self.driver,
             self.replica_watch.health,
             outbound,
-            Reading.of(config, self.driver, self.observation.metrics.unread),
+            Reading(config, self.driver, self.observation.metrics.unread),
             are_keys_required=are_keys_required,
             traces=self.observation.traces,
             contents=self.observation.contents,
