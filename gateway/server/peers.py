@@ -82,7 +82,7 @@ class Peers:
     listener: Listener
     """Where the peers pass requests on to; like what follows, there after `open`."""
     directory: Directory
-    _store: Store
+    store: Store
 
     def __init__(
         self,
@@ -141,17 +141,12 @@ class Peers:
         self._idle_s = config.sessions.idle_s
         self._with_quotas = _with_quotas(config)
 
-    @property
-    def store(self) -> Store:
-        """There after `open`."""
-        return self._store
-
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
-        self._store = await open_shared(self._config, self._environ, self._secret)
+        self.store = await open_shared(self._config, self._environ, self._secret)
         sessions = self._driver.coordinator.sessions.sessions
         self.directory = Directory(
-            self._store,
+            self.store,
             self._origin,
             self.alive,
             lambda tenant, facts: sessions.knows(tenant, facts, now=self._now()),
@@ -225,7 +220,7 @@ class Peers:
         self._doubt_if_stopped()
         self._tried_s = now = self._now()
         try:
-            values = await self._store.exchange(self._origin, self._says(), _GONE_AFTER_S)
+            values = await self.store.exchange(self._origin, self._says(), _GONE_AFTER_S)
         except StoreUnavailable:
             self._tried_s = self._now()  # to wait for the store is not to stand still
             await self._tell_directly()
@@ -257,9 +252,12 @@ class Peers:
         return None
 
     def _take_in(self, others: dict[str, Told]) -> None:
-        for replica in {name for each in others.values() for name in each.dead} - self._said_dead():
+        before, now = self._others.values(), others.values()
+        for replica in {name for each in now for name in each.dead}.difference(
+            *(each.dead for each in before)
+        ):
             self._check_now(replica)
-        twins = {name for each in others.values() for name in each.twins} - self._said_twins()
+        twins = {name for each in now for name in each.twins}.difference(*(each.twins for each in before))
         if twins:
             self._driver.send(ev.TwinsFound(tuple(twins)))
         self._others = others
@@ -273,19 +271,13 @@ class Peers:
             self._driver.send(ev.SharesReceived(shares))
         self._has_shared = bool(shares)
 
-    def _said_dead(self) -> set[ReplicaId]:
-        return {replica for each in self._others.values() for replica in each.dead}
-
-    def _said_twins(self) -> set[int]:
-        return {name for each in self._others.values() for name in each.twins}
-
     async def _put_drains(self, missing: Mapping[ReplicaId, Drain | None]) -> None:
         with contextlib.suppress(StoreUnavailable):
             for replica, drain in missing.items():
                 ttl_s = _NO_TIME_S if drain is None else _DRAIN_TTL_S
                 name = f"{_DRAIN}{replica}"
                 value = self._drain_seal.put(name.encode(), msgspec.msgpack.encode(drain))
-                await self._store.exchange(name, value, ttl_s)
+                await self.store.exchange(name, value, ttl_s)
 
     async def _tell_directly(self) -> None:
         urls = {origin: each.url for origin, each in self._others.items()} | self._direct.unproven()
@@ -332,7 +324,7 @@ class Peers:
         await self._direct.close()
         if self._url:
             self.listener.close()
-            await self._store.aclose()
+            await self.store.aclose()
 
     def has(self, visitor: Visitor, facts: RequestFacts) -> bool:
         self._doubt_if_stopped()

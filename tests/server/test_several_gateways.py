@@ -143,7 +143,7 @@ def fall_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def exchange(*_: Any) -> dict[str, bytes]:
         raise StoreUnavailable
 
-    monkeypatch.setattr(peers_of(bench)._store, "exchange", exchange)
+    monkeypatch.setattr(peers_of(bench).store, "exchange", exchange)
     monkeypatch.setattr(peers_of(bench)._direct, "tell", says_nothing)
 
 
@@ -174,7 +174,7 @@ def lose_the_store(gateways: list[Bench], monkeypatch: pytest.MonkeyPatch) -> No
 
     for bench in gateways:
         for step in ("exchange", "find", "claim"):
-            monkeypatch.setattr(peers_of(bench)._store, step, fails)
+            monkeypatch.setattr(peers_of(bench).store, step, fails)
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(sev
     heir = peers_of(other).directory.origin.encode()
     session = home.brain.sessions.sessions.get(before)
     key = f"h:{before} {session.tenant}".encode()
-    assert await peers_of(home)._store.claim(key, heir, 60.0) == heir
+    assert await peers_of(home).store.claim(key, heir, 60.0) == heir
     passed_on = peers_of(other).passed_on
     assert session_of(await ask(other, gateways, "back", 1)) == before
     assert [len(bench.brain.sessions.sessions) for bench in (home, other)] == [1, 1]
@@ -260,7 +260,7 @@ async def test_who_is_missing_in_another_store_lives_for_a_moment(several, monke
     async def is_empty(*_: Any) -> dict[str, bytes]:
         return {}
 
-    monkeypatch.setattr(peers._store, "exchange", is_empty)
+    monkeypatch.setattr(peers.store, "exchange", is_empty)
     for _ in range(5):
         await peers.tell()
         assert len(peers.alive) == 1
