@@ -15,7 +15,6 @@ import msgspec
 from gateway.config.upstream import KvEventsConfig, UpstreamConfig
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import ReplicaId
 from gateway.telemetry.vllm_metrics import cache_settings, read_vllm_metrics
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica, open_session
@@ -82,24 +81,21 @@ async def examine(
 
 
 async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFacts | None, str]:
-    found: asyncio.Future[tuple[ReplicaFacts | None, str]] = asyncio.get_running_loop().create_future()
-
-    def tell(facts: ReplicaFacts | None, why: str = "") -> None:
-        if not found.done():
-            found.set_result((facts, why))
-
-    def down(_: ReplicaId, why: str) -> None:
-        tell(None, why)
-
-    once = msgspec.structs.replace(config, failures_until_down=1)
-    checks = HealthChecks({replica.id: replica}, once, on_up=tell, on_down=down, has_several_pools=False)
+    found: asyncio.Queue[tuple[ReplicaFacts | None, str]] = asyncio.Queue()
+    checks = HealthChecks(
+        {replica.id: replica},
+        msgspec.structs.replace(config, failures_until_down=1),
+        on_up=lambda facts: found.put_nowait((facts, "")),
+        on_down=lambda _, why: found.put_nowait((None, why)),
+        has_several_pools=False,
+    )
     checks.open()
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(checks.watch(replica))
             try:
                 async with asyncio.timeout(5 * config.health_timeout_s):  # a check asks up to five times
-                    return await found
+                    return await found.get()
             except TimeoutError:
                 return None, "timed out"
             finally:
