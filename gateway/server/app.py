@@ -41,7 +41,6 @@ from gateway.server.serving import Serving
 from gateway.server.settings import (
     Read,
     Settings,
-    SettingsPlane,
     reload_on_signal,
     set_log_level,
 )
@@ -279,9 +278,7 @@ class Gateway:
     # --- settings that change ----------------------------------------------------------------------
 
     def _settings_routes(self) -> list[web.RouteDef]:
-        if (settings := self.settings) is None:
-            return []
-        return SettingsPlane(read=settings.read, diff=settings.diff, reload=settings.reload).routes()
+        return self.settings.routes() if self.settings is not None else []
 
     def _follow_settings(self, config: Config, references: References) -> None:
         """All at once, and the same for settings that were there before: so a failure is undone."""
