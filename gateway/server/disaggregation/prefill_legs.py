@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.config import Config
+from gateway.core import events as ev
 from gateway.core.commands import PrefillLeg
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
@@ -23,7 +24,7 @@ from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.server.driver import Driver, Ticket
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
-from gateway.server.unseen_answers import read_whole, usage_of
+from gateway.server.unseen_answers import ask_unseen, usage_of
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.moments import Moment, Run
@@ -83,7 +84,8 @@ class PrefillLegs:
         if replica is not None:  # else it left after the brain had decided
             await self._run(self._compute(command, replica, request, trace, leg), leg, command.limit_s)
         connector = self._connectors[replica.pool] if replica is not None else None
-        ticket.leg_ended(leg.usage if leg.fields is not None else None, is_fault=leg.is_fault)
+        usage = leg.usage if leg.fields is not None else None
+        self._driver.send(ev.PrefillLegEnded(ticket.request, usage, leg.is_fault))
         if connector is None or not leg.fields:
             return None
         return Fetch(leg.fields, connector.counts_fetched, self._driver.clock() + connector.lease_s)
@@ -152,13 +154,7 @@ class PrefillLegs:
     async def _ask(
         self, command: PrefillLeg, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
     ) -> None:
-        upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
-        is_whole = False
-        try:
-            answer = await read_whole(upstream)
-            is_whole = True
-        finally:
-            replica.release(upstream, reuse=is_whole)
+        upstream, answer = await ask_unseen(replica, chunks)
         head = upstream.head
         assert head is not None
         if head.status != HTTPStatus.OK:

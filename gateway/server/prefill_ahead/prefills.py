@@ -23,7 +23,7 @@ from gateway.server.driver import Driver
 from gateway.server.outbound import Outbound
 from gateway.server.prefill_ahead.kept import Heads, Kept, KeptRequests
 from gateway.server.request_parser import HttpRequest
-from gateway.server.unseen_answers import read_whole, usage_of
+from gateway.server.unseen_answers import ask_unseen, usage_of
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
@@ -162,21 +162,13 @@ class Prefills:
             model=kept.model,
         )
         try:
-            upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
+            upstream, answer = await ask_unseen(replica, chunks)
         except UpstreamError:
             return
-        is_whole = False
-        try:
-            usage = usage_of(upstream, request.head.visitor.endpoint, await read_whole(upstream))
-            is_whole = True
-            assert upstream.head is not None
-            if upstream.head.status == HTTPStatus.BAD_REQUEST:
-                self._echoing.refused(kept.client)
-        except UpstreamError:
-            return
-        finally:
-            replica.release(upstream, reuse=is_whole)
-        if usage is not None:
+        assert upstream.head is not None
+        if upstream.head.status == HTTPStatus.BAD_REQUEST:
+            self._echoing.refused(kept.client)
+        if (usage := usage_of(upstream, request.head.visitor.endpoint, answer)) is not None:
             found.append(usage)
 
     def _foreseen(self, kept: Kept, agent: int) -> bytes | None:
