@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gateway.core import events as ev
 from gateway.domain.request import Answer
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Ticket
@@ -51,7 +52,7 @@ class Relay:
 
     async def run(self) -> bool:
         client, upstream = self._client, self._upstream
-        self._ticket.response_started(self._head.status)
+        self._ticket.send(ev.ResponseStarted(self._ticket.request, self._head.status))
         self._ticket.seen = self._told_answer
         client.follow(upstream)
         try:
