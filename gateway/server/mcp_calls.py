@@ -62,26 +62,17 @@ class McpCalls:
         self.sessions = McpSessions()
         driver.on_call = self._was_asked_for
 
-    @property
-    def running(self) -> int:
-        return len(self._running) - len(self._suspended)
-
     # --- what models ask for ---------------------------------------------------------------------
 
     def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
         try:
-            self._ask(turn, call, arguments)
+            live = self._driver.coordinator.live[turn]
+            key = None if call.is_at_engine else arguments_key(arguments)
+            if key is not None and live.session is not None:
+                session = live.session.session
+                self._asked.add(Asked(live.tenant, session, turn, call.id, call.name, key, live.pool))
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a call, not the answer
             _log.exception("a call that a model asks for was not understood")
-
-    def _ask(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
-        live = self._driver.coordinator.live[turn]
-        key = None if call.is_at_engine else arguments_key(arguments)
-        if key is None or live.session is None:
-            return
-        asked = Asked(live.tenant, live.session.session, turn, call.id, call.name, key)
-        asked.pool = live.pool
-        self._asked.add(asked)
 
     def _is_open(self, asked: Asked) -> bool:
         tools = self._driver.coordinator.sessions.tools
@@ -119,7 +110,7 @@ class McpCalls:
         call.place = place = limit.enter(is_proactive=self._is_proactive(call), now=came_s)
         if place is None:
             self.over(call, Outcome.REFUSED)
-            raise NotAdmitted(_full())
+            raise NotAdmitted(_FULL)
         if place.may_run:
             return
         moment = Moment()
@@ -132,7 +123,7 @@ class McpCalls:
             self._counts.waits[call.mcp_session.server].add(self._driver.clock() - came_s)
             del self._waits[place]
         if call.outcome is not None:
-            raise NotAdmitted(None if call.outcome is Outcome.CANCELLED else _waited_too_long())
+            raise NotAdmitted(None if call.outcome is Outcome.CANCELLED else _LATE)
 
     def _is_proactive(self, call: Call) -> bool:
         asked = call.asked
@@ -171,12 +162,8 @@ class McpCalls:
             self._counts.running[call.mcp_session.server] -= 1
             if call.has_result:
                 self._counts.durations[call.mcp_session.server].add(call.ended_s - call.began_s)
-            self._tell(call)
-
-    def _tell(self, call: Call) -> None:
-        span = call.span()
-        if span is not None:
-            self._driver.send(ev.ToolsTold((span,), call.mcp_session.tenant))
+            if (span := call.span()) is not None:
+                self._driver.send(ev.ToolsTold((span,), call.mcp_session.tenant))
 
     # --- what passes -----------------------------------------------------------------------------
 
@@ -239,11 +226,11 @@ def _place_of(call: Call) -> _Place | None:
     return None if call.request_id is None else (call.mcp_session, call.request_id)
 
 
-def _full() -> Refusal:
-    message = "As many calls wait for this MCP server as may."
-    return Refusal(reason=RefusalReason.QUEUE_FULL, message=message, retry_after_s=5)
-
-
-def _waited_too_long() -> Refusal:
-    message = "The MCP server was busy for too long."
-    return Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)
+_FULL: Final = Refusal(
+    reason=RefusalReason.QUEUE_FULL,
+    message="As many calls wait for this MCP server as may.",
+    retry_after_s=5,
+)
+_LATE: Final = Refusal(
+    reason=RefusalReason.QUEUE_TIMEOUT, message="The MCP server was busy for too long.", retry_after_s=5
+)

@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from gateway.core import refusals
-from gateway.domain.decision import Refusal
 from gateway.domain.request import Protocol
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.calls import Call, Outcome
@@ -121,10 +120,6 @@ class McpProxy:
         for server in self.servers.values():
             server.link.close()
 
-    @property
-    def passing(self) -> int:
-        return len(self._passages)
-
     async def _guarded(self, client: ClientConnection, request: HttpRequest) -> None:
         try:
             await self._serve(client, request)
@@ -152,11 +147,17 @@ class McpProxy:
         try:
             if call is not None:
                 await calls.admitted(call)
-            upstream = await self._exchange(server, request, message, call)
-            if isinstance(upstream, Refusal):
-                client.refuse(Protocol.MCP, upstream, request_id=message.id)
-            else:
-                await self._answer(server, client, request, upstream, session, call)
+                calls.sent(call)
+            upstream = await server.link.exchange(
+                self._chunks(server, head, request.body),
+                is_head_request=head.method == "HEAD",
+                may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
+            )
+            await self._answer(server, client, request, upstream, session, call)
+        except UpstreamError as error:
+            if call is not None:
+                calls.over(call, Outcome.UNREACHED)
+            client.refuse(Protocol.MCP, refusal_for(error), request_id=message.id)
         except NotAdmitted as error:
             if error.refusal is None:
                 client.respond(200, b"", cancelled_answer(message.id))
@@ -165,23 +166,6 @@ class McpProxy:
         finally:
             if call is not None and not calls.is_suspended(call):
                 calls.over(call, Outcome.LOST)
-
-    async def _exchange(
-        self, server: McpServer, request: HttpRequest, message: Message, call: Call | None
-    ) -> UpstreamConnection | Refusal:
-        head = request.head
-        if call is not None:
-            self.calls.sent(call)
-        try:
-            return await server.link.exchange(
-                self._chunks(server, request.head, request.body),
-                is_head_request=head.method == "HEAD",
-                may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
-            )
-        except UpstreamError as error:
-            if call is not None:
-                self.calls.over(call, Outcome.UNREACHED)
-            return refusal_for(error)
 
     async def _answer(
         self,
