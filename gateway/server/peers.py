@@ -38,8 +38,9 @@ from gateway.core import events as ev
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
+from gateway.fleet.circuit_breaker import BreakerState
 from gateway.server.connection import ClientConnection, Handler
-from gateway.server.direct_talk import LASTS_S, DirectTalk
+from gateway.server.direct_talk import LASTS_S, DirectTalk, Told
 from gateway.server.door import Door, Visitor
 from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
@@ -47,7 +48,6 @@ from gateway.server.listener import Listener
 from gateway.server.listening import binding, listening_sockets
 from gateway.server.peer_door import PATH, Passing, PeerDoor
 from gateway.server.peer_links import PassOn, PeerLinks
-from gateway.server.peer_words import Told, dead_of
 from gateway.server.process_load import ProcessLoad
 from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.allowances import Allowances
@@ -74,6 +74,7 @@ _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
 _MAX_TWINS: Final = 1024
 """That a gateway tells at once: 9 kB. Of more in a second, the others hear where they ask the store."""
+_EJECTED: Final = BreakerState.EJECTED
 _DRAIN: Final = "drain "
 """With the name of a replica: under which name the store has what operators said of it."""
 
@@ -100,9 +101,9 @@ class Peers:
         self.picks_at = ""
         """HOST:PORT where a picker takes streams that are passed on; to be set before `open`."""
         self._origin = secrets.token_hex(6)
-        self._passing = Passing(secret)
+        self.passing = Passing(secret)
         self._tls = PeerTls.of(config.shared)
-        self.links = PeerLinks(config, self._passing, self._tls.client)
+        self.links = PeerLinks(config, self.passing, self._tls.client)
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
@@ -127,7 +128,7 @@ class Peers:
             self._origin,
             secret,
             now,
-            passing=self._passing,
+            passing=self.passing,
             links=self.links,
             tls=self._tls.client,
             server_name=config.shared.peer_tls_server_name,
@@ -170,11 +171,7 @@ class Peers:
             await self.tell()
 
     def door(self, door: Door) -> PeerDoor:
-        return PeerDoor(door, self._passing, self._origin)
-
-    def passed_header(self, to: str, client: str) -> bytes:
-        """The value of `PASSED` for a request of this client, to the gateway of that origin."""
-        return self._passing.header(to, client)
+        return PeerDoor(door, self.passing, self._origin)
 
     def pickers(self) -> dict[str, str]:
         return {origin: each.picks_at for origin, each in self._others.items()}
@@ -193,12 +190,15 @@ class Peers:
     def _says(self) -> bytes:
         is_busy = self._shares_port or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
+        fleet, health = coordinator.fleet, coordinator.fleet.health
         told = Told(
             self._url,
             is_busy,
             self.is_leaving,
             coordinator.share(),
-            dead_of(coordinator.fleet),
+            tuple(
+                each.facts.id for each in fleet if not each.is_up or health.state(each.facts.id) is _EJECTED
+            ),
             next(self._numbers),
             self._lately_found(),
             self.picks_at,

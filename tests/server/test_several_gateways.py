@@ -211,7 +211,7 @@ async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):
     bench, _ = await several()
     port = peers_of(bench).listener.port
     wrong = b"X-Turnpike-Passed: wrong 10.0.0.1\r\n"
-    of_the_other = b"X-Turnpike-Passed: %s\r\n" % peers_of(bench).passed_header("another", "10.0.0.1")
+    of_the_other = b"X-Turnpike-Passed: %s\r\n" % peers_of(bench).passing.header("another", "10.0.0.1")
     of_no_ascii = b"X-Turnpike-Passed: x \xff\r\n"
     asks = [post(headers=each) for each in (b"", wrong, of_the_other, of_no_ascii)]
     for request in (*asks, post(path=b"/turnpike/peer", headers=wrong)):
@@ -223,7 +223,7 @@ async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):
 
 async def test_a_client_cannot_claim_to_be_passed_on(several):
     gateways = await several()
-    proofs = [peers_of(bench).passed_header(peers_of(bench)._origin, "9.9.9.9") for bench in gateways]
+    proofs = [peers_of(bench).passing.header(peers_of(bench)._origin, "9.9.9.9") for bench in gateways]
     sessions = set()
     for step, (bench, proof) in enumerate(zip(gateways, proofs, strict=True)):
         messages, reply = agent("claims", step)
