@@ -48,10 +48,6 @@ class Events:
         self._is_closed = False
         self._incarnation = secrets.token_hex(8)
 
-    @property
-    def readers(self) -> int:
-        return self._readers
-
     def close(self) -> None:
         self._is_closed = True
         self._wake()

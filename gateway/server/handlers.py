@@ -185,8 +185,8 @@ class Handlers:
             while True:
                 decision = ticket.decided()
                 if decision is None:
-                    if held is None and (held := self._hold(client, request, facts)) is not None:
-                        request = _uncompressed(request)
+                    if held is None and facts.takes_keep_alives:  # else its client can be told nothing
+                        held, request = Held(client, request, facts, self._holding), _uncompressed(request)
                     decision = await ticket.decision()
                 if type(decision) is PrefillLeg:
                     assert self._legs is not None
@@ -207,8 +207,11 @@ class Handlers:
                 if replica is None:  # it left after the brain had decided, and before we went on
                     ticket.attempt_failed(ConnectFailed("the replica left"))
                     continue
-                fetch, handed_over = handed_over, None  # that is said once
-                upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
+                upstream = await self._attempt(
+                    *(ticket, decision, replica, request, facts),
+                    handed_over if handed_over and self._driver.clock() < handed_over.until_s else None,
+                )
+                handed_over = None  # it is said once
                 if upstream is not None:
                     if _is_missing(upstream):
                         self._asking.not_found(replica, decision.model or facts.model)
@@ -285,10 +288,6 @@ class Handlers:
         replica.release(upstream, reuse=True)
         return True
 
-    def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
-        """None if the client cannot be told anything meanwhile."""
-        return Held(client, request, facts, config=self._holding) if facts.takes_keep_alives else None
-
     def _is_listing(self, head: RequestHead) -> bool:
         return head.visitor.path.rstrip("/") == "/v1/models" and head.method in ("GET", "HEAD")
 
@@ -302,8 +301,6 @@ class Handlers:
         fetch: Fetch | None,
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
-        if fetch is not None and self._driver.clock() >= fetch.until_s:
-            fetch = None
         chunks_with = partial(self._asking.chunks, ticket, decision, request, facts, replica)
         head = request.head
         told = fetch.fields if fetch is not None else None
