@@ -58,13 +58,16 @@ class Resolver:
         return self._looking
 
     async def _ask(self) -> None:
+        self._known = await self._look_up()
+        self._asked_at = asyncio.get_running_loop().time()
+
+    async def _look_up(self) -> tuple[str, ...]:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise lookup_error(error) from error
-        self._known = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
-        self._asked_at = loop.time()
+        return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
     def _looked(self, task: "asyncio.Task[None]") -> None:
         self._looking = None
