@@ -21,6 +21,7 @@ from gateway.domain.tool_span import ToolSpan
 from gateway.domain.words import Word
 from gateway.mcp.call_limit import Place
 from gateway.mcp.messages import Message, RequestId
+from gateway.mcp.sessions import McpSession
 from gateway.mcp.tools import is_shown_as
 from gateway.wire.body import UNREADABLE
 
@@ -61,9 +62,7 @@ class Outcome(Word):
 class Call(msgspec.Struct, eq=False):
     """A `tools/call` that passes, or what may be one."""
 
-    server: str
-    tenant: TenantId
-    mcp_session: str
+    mcp_session: McpSession
     request_id: RequestId | None
     began_s: float
     """When it was sent to the server."""

@@ -7,7 +7,7 @@ Invariants: what is known of a session is its tenant's alone; at most `_MAX_SESS
 """
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.tenant_lru import TenantLru
@@ -15,30 +15,33 @@ from gateway.domain.tenant_lru import TenantLru
 _MAX_SESSIONS: Final = 4096
 _MAX_AGENTS: Final = 64
 
-_Key = tuple[str, str]
-"""Server, and the id that it gave."""
+
+class McpSession(NamedTuple):
+    server: str
+    tenant: TenantId
+    id: str
+    """That the server gave; empty if it gave none."""
 
 
 class McpSessions:
     def __init__(self) -> None:
-        self._agents: TenantLru[TenantId, _Key, OrderedDict[SessionId, None]] = TenantLru(_MAX_SESSIONS)
+        self._agents: TenantLru[TenantId, McpSession, OrderedDict[SessionId, None]] = TenantLru(_MAX_SESSIONS)
         """The newest last."""
 
-    def agents_of(self, server: str, tenant: TenantId, session: str) -> OrderedDict[SessionId, None]:
-        found = self._agents.get(tenant, (server, session)) if session else None
-        return found if found is not None else OrderedDict()
+    def agents_of(self, session: McpSession) -> OrderedDict[SessionId, None]:
+        return self._agents.get(session.tenant, session) or OrderedDict()
 
-    def used_by(self, server: str, tenant: TenantId, session: str, agent: SessionId) -> None:
+    def used_by(self, session: McpSession, agent: SessionId) -> None:
         """Nothing is remembered of a session without an id."""
-        if not session:
+        if not session.id:
             return
-        agents = self.agents_of(server, tenant, session)
+        agents = self.agents_of(session)
         agents[agent] = None
         agents.move_to_end(agent)
         if len(agents) > _MAX_AGENTS:
             agents.popitem(last=False)
-        self._agents.put(tenant, (server, session), agents)
+        self._agents.put(session.tenant, session, agents)
 
-    def forget(self, server: str, tenant: TenantId, session: str) -> None:
+    def forget(self, session: McpSession) -> None:
         """It is over. An unknown one is no error."""
-        self._agents.pop(tenant, (server, session))
+        self._agents.pop(session.tenant, session)

@@ -41,7 +41,6 @@ from gateway.server.serving import Serving
 from gateway.server.settings import (
     Read,
     Settings,
-    SettingsPlane,
     reload_on_signal,
     set_log_level,
 )
@@ -171,7 +170,7 @@ class Gateway:
             self.driver,
             self.replica_watch.health,
             outbound,
-            Reading.of(config, self.driver, self.observation.metrics.unread),
+            Reading(config, self.driver, self.observation.metrics.unread),
             are_keys_required=are_keys_required,
             traces=self.observation.traces,
             contents=self.observation.contents,
@@ -279,9 +278,7 @@ class Gateway:
     # --- settings that change ----------------------------------------------------------------------
 
     def _settings_routes(self) -> list[web.RouteDef]:
-        if (settings := self.settings) is None:
-            return []
-        return SettingsPlane(read=settings.read, diff=settings.diff, reload=settings.reload).routes()
+        return self.settings.routes() if self.settings is not None else []
 
     def _follow_settings(self, config: Config, references: References) -> None:
         """All at once, and the same for settings that were there before: so a failure is undone."""
@@ -343,8 +340,6 @@ class Gateway:
             now = loop.time()
             self.serving.sweep(now)
             self._refusals.tell(now=now)
-            if (prefills := self._asking.prefills) is not None:
-                prefills.sweep(now)
             self.replica_watch.members.sweep(now=now)
             if (tokens := self._tenants.tokens) is not None and tokens.must_ask_anew():
                 self._forget_visitors()

@@ -10,14 +10,15 @@ from functools import partial
 from msgspec import Raw
 
 from gateway.core import events as ev
+from gateway.core import refusals
 from gateway.core.commands import Dispatch
+from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId, SessionId
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import Protocol, RequestFacts, Work
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
-from gateway.server.judged_bodies import refusal_of
-from gateway.server.outbound import Outbound
+from gateway.server.outbound import Outbound, is_form_alone
 from gateway.server.peer_links import PassOn
 from gateway.server.peers import Peers
 from gateway.server.prefill_ahead.kept import Kept
@@ -29,8 +30,9 @@ from gateway.telemetry.contents import Contents
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
+from gateway.wire.inflate import INFLATABLE
 from gateway.wire.said import Said
-from gateway.wire.splice import Chunk
+from gateway.wire.splice import Chunk, is_object
 
 
 class Asking:
@@ -65,7 +67,7 @@ class Asking:
         self.spending = spending
 
     def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
-        """None if its body may pass."""
+        """None if its body may pass: for what it says, or may say where nobody can read it."""
         is_salted = self.outbound.is_salted
         return refusal_of(request, facts, are_keys_required=self.are_keys_required, is_salted=is_salted)
 
@@ -172,3 +174,27 @@ class Asking:
 
 def _other_model(decision: Dispatch, facts: RequestFacts) -> str | None:
     return decision.model if decision.model != facts.model else None
+
+
+def refusal_of(
+    request: HttpRequest, facts: RequestFacts, *, are_keys_required: bool, is_salted: bool
+) -> Refusal | None:
+    """None if it may pass. `is_salted`: each tenant's prompts have a cache of their own."""
+    may_move_kv = request.head.visitor.tenant.may_move_kv
+    if facts.moves_kv and not may_move_kv:
+        return refusals.moves_kv()
+    coding = request.head.facts.coding if request.body else ""
+    # Where tenants are apart, what is not known must not matter. An engine may see more than we do in an
+    # unknown coding, and in what is too much to be read: an id of a session that was stopped, another
+    # model, KV caches, another tenant's response.
+    is_turn, is_ours = facts.work is Work.GENERATE, facts.protocol is Protocol.RESPONSES
+    must_be_known = is_turn or is_ours or not may_move_kv
+    is_unknown = coding or (not facts.is_readable and (is_ours or (facts.is_hidden and is_turn)))
+    # Where no salt can be put, an engine might take the client's: one that passes over the coding, say.
+    lacks_salt = False
+    if is_salted and request.body and facts.work in GPU_WORK:
+        is_form = is_form_alone(request) and request.body.startswith(b"--")
+        lacks_salt = bool(coding) or not (is_form or is_object(request.body))
+    if lacks_salt or (are_keys_required and must_be_known and is_unknown):
+        return refusals.unread(coding, facts, is_known=coding in INFLATABLE, swells=request.swells)
+    return None

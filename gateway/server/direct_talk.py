@@ -23,11 +23,12 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from gateway.server.bounded_answers import read_at_most
+from gateway.domain.ids import ReplicaId
+from gateway.domain.shares import Share
 from gateway.server.peer_door import PASSED, PATH, Passing
 from gateway.server.peer_links import PeerLinks
-from gateway.server.peer_words import Told
 from gateway.shared_state.fleet_secret import Seal
+from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.replica import open_session
 
 LASTS_S: Final = 1.0
@@ -38,6 +39,23 @@ _WITHIN_S: Final = 0.5
 _MAX_BYTES: Final = 1 << 20
 _STALLED_S: Final = 0.1
 """An answer that comes so much later than it may was waited for by a loop that stood still."""
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """What a gateway says of itself."""
+
+    url: str
+    is_busy: bool
+    is_leaving: bool
+    share: Share
+    dead: tuple[ReplicaId, ...] = ()
+    """Replicas that do not answer it, or fail or delay what it sends."""
+    number: int = 0
+    """Of what it said, and growing: what is older, or only stands there still, is no news."""
+    twins: tuple[int, ...] = ()
+    """Names of what it and another gateway gave, of the last second."""
+    picks_at: str = ""
+    """HOST:PORT where a picker takes streams that are passed on."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):
@@ -146,7 +164,7 @@ class DirectTalk:
                 allow_redirects=False,
             ) as response:
                 if response.status == HTTPStatus.OK:
-                    told = _MESSAGE.decode(await read_at_most(response, _MAX_BYTES) or b"")
+                    told = _MESSAGE.decode(await read_at_most(response.content, _MAX_BYTES) or b"")
                     if told.origin == origin and told.nonce == self._sealed(origin, nonce):
                         self._proven[origin] = url
                         self.hear_of(origin, told.announced)

@@ -33,7 +33,7 @@ from gateway.core.lifecycle import LifecycleError
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
-from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Usage
+from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall
 from gateway.domain.spending import Reserved
 from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.telemetry.recorder import Recorder
@@ -214,6 +214,7 @@ class Ticket:
     def __init__(self, driver: Driver, request: RequestId) -> None:
         self.request = request
         self._driver = driver
+        self.send = driver.send
         self._decided: Dispatch | Refuse | PrefillLeg | None = None
         self._waits: Moment | None = None
         self.is_over = False
@@ -278,21 +279,6 @@ class Ticket:
         )
         self._driver.send(failed)
 
-    def leg_ended(self, usage: Usage | None, *, is_fault: bool | None) -> None:
-        self._driver.send(ev.PrefillLegEnded(self.request, usage, is_fault))
-
-    def response_started(self, status: int) -> None:
-        self._driver.send(ev.ResponseStarted(self.request, status))
-
-    def first_token_seen(self) -> None:
-        self._driver.send(ev.FirstTokenSeen(self.request))
-
-    def tool_call_seen(self, call: ToolCall) -> None:
-        self._driver.send(ev.ToolCallSeen(self.request, call))
-
-    def tool_call_closed(self, call: ToolCall) -> None:
-        self._driver.send(ev.ToolCallClosed(self.request, call))
-
     @property
     def is_asked_for_calls(self) -> bool:
         """Whether `hand_over` has a receiver."""
@@ -309,9 +295,6 @@ class Ticket:
             and len(arguments) <= MAX_ARGUMENTS_BYTES
         ):
             on_call(self.request, call, arguments)
-
-    def state_minted(self, state_id: str) -> None:
-        self._driver.send(ev.StateMinted(self.request, state_id))
 
     def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
         self.is_over, self.has_failed = True, answer.is_fault

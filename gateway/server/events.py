@@ -48,10 +48,6 @@ class Events:
         self._is_closed = False
         self._incarnation = secrets.token_hex(8)
 
-    @property
-    def readers(self) -> int:
-        return self._readers
-
     def close(self) -> None:
         self._is_closed = True
         self._wake()
@@ -74,7 +70,7 @@ class Events:
             self._tasks.supervise("event readers", self._tick)
         try:
             with contextlib.suppress(ConnectionError, TimeoutError):
-                await self._feed(response, after, wanted, lambda: _has_left(request))
+                await self._feed(response, after, wanted, lambda: has_left(request))
         finally:
             self._readers -= 1
         return response
@@ -125,6 +121,6 @@ def _wishes(request: web.Request) -> tuple[int | None, Filter]:
     return None if number is None else int(number), wanted
 
 
-def _has_left(request: web.Request) -> bool:
+def has_left(request: web.Request) -> bool:
     transport = request.transport
     return transport is None or transport.is_closing()

@@ -26,17 +26,11 @@ class TrustedProxies:
     def __init__(self, networks: Iterable[str]) -> None:
         """Networks such as `10.0.0.0/8`."""
         self._networks: tuple[_Network, ...] = tuple(map(ipaddress.ip_network, networks))
-        self._is_trusted = lru_cache(4096)(self._looks_trusted)
-
-    def __bool__(self) -> bool:
-        return bool(self._networks)
-
-    def is_trusted(self, address: str) -> bool:
-        return self._is_trusted(address)
+        self.is_trusted = lru_cache(4096)(self._looks_trusted)
 
     def client_of(self, headers: RawHeaders, peer: str) -> str:
         """The address that a request comes from; `peer`: who sent it to us."""
-        if not self._networks or not self._is_trusted(peer):
+        if not self._networks or not self.is_trusted(peer):
             return peer
         named = {self._first(hops, peer) for hops in _hops(headers)}
         return named.pop() if len(named) == 1 else peer
@@ -48,7 +42,7 @@ class TrustedProxies:
             if address is None:
                 break
             client = address
-            if not self._is_trusted(client):
+            if not self.is_trusted(client):
                 break
         return client
 

@@ -23,7 +23,7 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, RequestFacts, Work
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
-from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver
+from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.server.disaggregation.prefill_legs import PrefillLegs
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held
@@ -32,7 +32,6 @@ from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
-from gateway.server.tasks import check_each
 from gateway.server.tunnel import Tunnels
 from gateway.server.unseen_answers import read_whole
 from gateway.telemetry.log_lines import log_event
@@ -99,7 +98,6 @@ class Handlers:
         self._tunnels = tunnels
         self._legs = legs
         self._served = 0
-        self._relays: dict[Relay, Replica] = {}
         self.follow(server)
 
     def follow(self, server: ServerConfig) -> None:
@@ -119,16 +117,6 @@ class Handlers:
                 client.abort()
             else:
                 client.refuse(endpoint.protocol, refusals.internal())
-
-    def sweep(self, now: float) -> None:
-        """Cuts responses whose replica has stopped sending; called about once a second."""
-
-        def check(item: tuple[Relay, Replica]) -> None:
-            relay, replica = item
-            if relay.is_waiting_for_replica and replica.is_stalled(relay.upstream, now=now):
-                relay.give_up()
-
-        check_each("relay", self._relays.items(), check, lambda item: item[0].give_up())
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
         self._served += 1
@@ -192,13 +180,13 @@ class Handlers:
     ) -> _Attempt | None:
         """Until a replica has begun to answer; None if the client was refused."""
         held: Held | None = None
-        handed_over: HandedOver | None = None
+        handed_over: Fetch | None = None
         try:
             while True:
                 decision = ticket.decided()
                 if decision is None:
-                    if held is None and (held := self._hold(client, request, facts)) is not None:
-                        request = _uncompressed(request)
+                    if held is None and facts.takes_keep_alives:  # else its client can be told nothing
+                        held, request = Held(client, request, facts, self._holding), _uncompressed(request)
                     decision = await ticket.decision()
                 if type(decision) is PrefillLeg:
                     assert self._legs is not None
@@ -219,8 +207,11 @@ class Handlers:
                 if replica is None:  # it left after the brain had decided, and before we went on
                     ticket.attempt_failed(ConnectFailed("the replica left"))
                     continue
-                fetch = handed_over.take() if handed_over is not None else None
-                upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
+                upstream = await self._attempt(
+                    *(ticket, decision, replica, request, facts),
+                    handed_over if handed_over and self._driver.clock() < handed_over.until_s else None,
+                )
+                handed_over = None  # it is said once
                 if upstream is not None:
                     if _is_missing(upstream):
                         self._asking.not_found(replica, decision.model or facts.model)
@@ -269,8 +260,7 @@ class Handlers:
                 await pass_whole(write, whole, head, ticket, observer)
                 is_reusable = True
             else:
-                relay = Relay(client, upstream, head, ticket, observer, write)
-                is_reusable = await self._relay(relay, replica)
+                is_reusable = await Relay(client, upstream, head, ticket, observer, write).run()
         finally:
             replica.release(upstream, reuse=is_reusable)
             if kept is not None and self._asking.prefills is not None:
@@ -298,10 +288,6 @@ class Handlers:
         replica.release(upstream, reuse=True)
         return True
 
-    def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
-        """None if the client cannot be told anything meanwhile."""
-        return Held(client, request, facts, config=self._holding) if facts.takes_keep_alives else None
-
     def _is_listing(self, head: RequestHead) -> bool:
         return head.visitor.path.rstrip("/") == "/v1/models" and head.method in ("GET", "HEAD")
 
@@ -322,7 +308,7 @@ class Handlers:
             replica.exchange,
             is_head_request=head.method == "HEAD",
             websocket_key=key_of(head.headers) if head.is_websocket else None,
-            may_repeat=facts.is_replayable and decision.attempt == 1 and not told,  # that is said once
+            may_repeat=facts.is_replayable and decision.attempt == 1 and not told,
         )
         # Of a handshake none is told: a 400 would not mean that.
         priority = None if head.is_websocket else self._asking.priority(request, replica, decision)
@@ -375,13 +361,6 @@ class Handlers:
             raise
         finally:
             timer.cancel()
-
-    async def _relay(self, relay: Relay, replica: Replica) -> bool:
-        self._relays[relay] = replica
-        try:
-            return await relay.run()
-        finally:
-            del self._relays[relay]
 
 
 def _is_missing(upstream: UpstreamConnection) -> bool:

@@ -15,7 +15,7 @@ import aiohttp
 
 from gateway.domain.ids import ReplicaId
 from gateway.server.tasks import TaskGroup
-from gateway.upstream.replica import Replica
+from gateway.upstream.replica import Replica, open_session
 
 MAX_WAITING: Final = 1024
 _AT_ONCE: Final = 256
@@ -69,8 +69,7 @@ class HintSender:
         if known is None:
             return False
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+            self._session = open_session(_TIMEOUT_S)
         content = f'{{"hints":[{",".join(hints)}]}}'.encode()
         try:
             async with known.ask(self._session, "POST", "/turnpike/hints", content=content) as response:

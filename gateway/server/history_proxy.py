@@ -14,7 +14,7 @@ from yarl import URL
 
 from gateway.config.history import HistoryConfig
 from gateway.config.load import read_api_key
-from gateway.server.bounded_answers import read_at_most
+from gateway.upstream.bounded_answers import read_at_most
 
 _AT_ONCE: Final = 4
 _MAX_BYTES: Final = 16 << 20
@@ -60,7 +60,7 @@ class HistoryProxy:
         async with self._session.get(url, allow_redirects=False) as response:
             if response.status not in (200, 400, 404):
                 return _unavailable(f"the history answers {response.status}")
-            body = await read_at_most(response, _MAX_BYTES)
+            body = await read_at_most(response.content, _MAX_BYTES)
             if body is None:
                 return _unavailable("the history's answer is too long")
         return web.Response(

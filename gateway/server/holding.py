@@ -38,7 +38,6 @@ class Held:
         client: ClientConnection,
         request: HttpRequest,
         facts: RequestFacts,
-        *,
         config: HoldingConfig,
     ) -> None:
         self._client = client

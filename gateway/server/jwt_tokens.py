@@ -19,8 +19,8 @@ import aiohttp
 
 from gateway.config.jwt import JwtConfig
 from gateway.config.load import ConfigError
-from gateway.server.bounded_answers import read_at_most
 from gateway.telemetry.log_lines import ChangeLog, log_event
+from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.replica import open_session
 
 _ALGORITHMS: Final = {"RSA": "RS256", "EC": "ES256"}
@@ -185,17 +185,16 @@ class JwtTokens:
 
     async def fetch(self) -> None:
         try:
-            session = open_session(_FETCH_S)
-            try:
-                async with session.get(self._config.jwks, allow_redirects=False) as response:
-                    if response.status != 200:
-                        raise ConfigError(f"jwt.jwks: the answer is {response.status}")
-                    body = await read_at_most(response, _MAX_JWKS)
-                    if body is None:
-                        raise ConfigError("jwt.jwks: is too large")
-                    keys = read_jwks(body)
-            finally:
-                await session.close()
+            async with (
+                open_session(_FETCH_S) as session,
+                session.get(self._config.jwks, allow_redirects=False) as response,
+            ):
+                if response.status != 200:
+                    raise ConfigError(f"jwt.jwks: the answer is {response.status}")
+                body = await read_at_most(response.content, _MAX_JWKS)
+                if body is None:
+                    raise ConfigError("jwt.jwks: is too large")
+                keys = read_jwks(body)
         except (ConfigError, aiohttp.ClientError, OSError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             self._log.log("keys", logging.WARNING, "jwt_keys_unread", cause=why)

@@ -66,7 +66,7 @@ class Leaving:
     async def wait(self, tasks: TaskGroup) -> None:
         await self._begun.wait()
         leaving = tasks.spawn(self._leave())
-        told = tasks.spawn(_wait(self._over))
+        told = tasks.spawn(self._over.wait())
         await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
 
     async def _leave(self) -> None:
@@ -102,7 +102,3 @@ class Leaving:
         if left := sum(each.connection_count for each in listeners):
             told = f"{left} connections are cut off at the end of the drain"
             log_event(logging.WARNING, "drain_cut", told, connections=left)
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

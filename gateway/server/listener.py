@@ -118,19 +118,15 @@ class Listener:
         if self._tls is not None:
             self._tls.stop()
 
-    async def drain(self, timeout_s: float) -> bool:
+    async def drain(self, timeout_s: float) -> None:
         self.leave()
         if self._tls is not None:
             self._tls.close()
         for connection in tuple(self._connections):
             connection.drain()
-        return await self.emptied(timeout_s)
-
-    async def emptied(self, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_empty.wait()
-        return not self._connections
 
     def close(self) -> None:
         self.leave()

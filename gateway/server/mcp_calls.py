@@ -18,7 +18,7 @@ from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.call_limit import CallLimit, Place
 from gateway.mcp.calls import Asked, AskedCalls, Call, Outcome, outcome_of
 from gateway.mcp.messages import Kind, Message, RequestId
-from gateway.mcp.sessions import McpSessions
+from gateway.mcp.sessions import McpSession, McpSessions
 from gateway.mcp.tools import arguments_key, read_tool_use
 from gateway.server.driver import Driver
 from gateway.telemetry.mcp_counts import McpCounts
@@ -29,8 +29,7 @@ _RESUMED_WITHIN_S: Final = 60.0
 """A call whose stream broke off is lost if its client does not come back for the rest within this."""
 _MAX_SUSPENDED: Final = 4096
 
-_Place = tuple[str, TenantId, str, RequestId]
-"""Server, tenant, MCP session, and the request's id."""
+_Place = tuple[McpSession, RequestId]
 
 
 class NotAdmitted(Exception):  # noqa: N818 - an outcome
@@ -63,26 +62,17 @@ class McpCalls:
         self.sessions = McpSessions()
         driver.on_call = self._was_asked_for
 
-    @property
-    def running(self) -> int:
-        return len(self._running) - len(self._suspended)
-
     # --- what models ask for ---------------------------------------------------------------------
 
     def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
         try:
-            self._ask(turn, call, arguments)
+            live = self._driver.coordinator.live[turn]
+            key = None if call.is_at_engine else arguments_key(arguments)
+            if key is not None and live.session is not None:
+                session = live.session.session
+                self._asked.add(Asked(live.tenant, session, turn, call.id, call.name, key, live.pool))
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a call, not the answer
             _log.exception("a call that a model asks for was not understood")
-
-    def _ask(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
-        live = self._driver.coordinator.live[turn]
-        key = None if call.is_at_engine else arguments_key(arguments)
-        if key is None or live.session is None:
-            return
-        asked = Asked(live.tenant, live.session.session, turn, call.id, call.name, key)
-        asked.pool = live.pool
-        self._asked.add(asked)
 
     def _is_open(self, asked: Asked) -> bool:
         tools = self._driver.coordinator.sessions.tools
@@ -91,9 +81,9 @@ class McpCalls:
 
     # --- what agents call ------------------------------------------------------------------------
 
-    def came(self, server: str, tenant: TenantId, mcp_session: str, message: Message) -> Call:
+    def came(self, session: McpSession, message: Message) -> Call:
         """A message that may be a call. `over` must follow, in one way or another."""
-        call = Call(server, tenant, mcp_session, message.id, self._driver.clock())
+        call = Call(session, message.id, self._driver.clock())
         use = read_tool_use(message.params) if message.kind is Kind.REQUEST else None
         if use is not None:
             call.tool, call.key = use.name, arguments_key(use.arguments)
@@ -104,36 +94,36 @@ class McpCalls:
         return call
 
     def _join(self, call: Call, key: bytes, call_id: str | None) -> None:
-        session = (call.server, call.tenant, call.mcp_session)
-        known = self.sessions.agents_of(*session)
-        call.asked = asked = self._asked.join(call.tenant, call.tool, key, known, call_id=call_id)
+        session = call.mcp_session
+        known = self.sessions.agents_of(session)
+        call.asked = asked = self._asked.join(session.tenant, call.tool, key, known, call_id=call_id)
         if asked is not None:
-            self._counts.joined[call.server] += 1
-            self.sessions.used_by(*session, asked.session)
+            self._counts.joined[session.server] += 1
+            self.sessions.used_by(session, asked.session)
 
     async def admitted(self, call: Call) -> None:
         """Waits until it may be sent. Raises `NotAdmitted` if it may not; it is over then."""
-        limit = self._limits.get(call.server)
+        limit = self._limits.get(call.mcp_session.server)
         if limit is None:
             return
         came_s = self._driver.clock()
         call.place = place = limit.enter(is_proactive=self._is_proactive(call), now=came_s)
         if place is None:
             self.over(call, Outcome.REFUSED)
-            raise NotAdmitted(_full())
+            raise NotAdmitted(_FULL)
         if place.may_run:
             return
         moment = Moment()
         self._waits[place] = (call, moment)
-        self._counts.waiting[call.server] += 1
+        self._counts.waiting[call.mcp_session.server] += 1
         try:
             await moment
         finally:
-            self._counts.waiting[call.server] -= 1
-            self._counts.waits[call.server].add(self._driver.clock() - came_s)
+            self._counts.waiting[call.mcp_session.server] -= 1
+            self._counts.waits[call.mcp_session.server].add(self._driver.clock() - came_s)
             del self._waits[place]
         if call.outcome is not None:
-            raise NotAdmitted(None if call.outcome is Outcome.CANCELLED else _waited_too_long())
+            raise NotAdmitted(None if call.outcome is Outcome.CANCELLED else _LATE)
 
     def _is_proactive(self, call: Call) -> bool:
         asked = call.asked
@@ -141,13 +131,13 @@ class McpCalls:
             known = self._driver.coordinator.admission.class_of(asked.session, asked.pool)
             if known is not None:
                 return known is ServiceClass.PROACTIVE
-        return call.tenant in self._background
+        return call.mcp_session.tenant in self._background
 
     def _leave(self, call: Call) -> None:
         place = call.place
         if place is None:
             return
-        following = self._limits[call.server].leave(place, now=self._driver.clock())
+        following = self._limits[call.mcp_session.server].leave(place, now=self._driver.clock())
         for each in (place, following):
             if each is not None and each in self._waits:
                 # Not on the spot: whoever leaves has more to do.
@@ -156,7 +146,7 @@ class McpCalls:
     def sent(self, call: Call) -> None:
         call.began_s = self._driver.clock()
         call.was_sent = True
-        self._counts.running[call.server] += 1
+        self._counts.running[call.mcp_session.server] += 1
 
     def over(self, call: Call, outcome: Outcome, *, result_bytes: int = 0) -> None:
         if call.outcome is not None:
@@ -166,41 +156,28 @@ class McpCalls:
         if place is not None and self._running.get(place) is call:
             del self._running[place]
             self._suspended.pop(place, None)
-        self._counts.calls[call.server, outcome.value] += 1
+        self._counts.calls[call.mcp_session.server, outcome.value] += 1
         self._leave(call)
         if call.was_sent:
-            self._counts.running[call.server] -= 1
+            self._counts.running[call.mcp_session.server] -= 1
             if call.has_result:
-                self._counts.durations[call.server].add(call.ended_s - call.began_s)
-            self._tell(call)
-
-    def _tell(self, call: Call) -> None:
-        span = call.span()
-        if span is not None:
-            self._driver.send(ev.ToolsTold((span,), call.tenant))
+                self._counts.durations[call.mcp_session.server].add(call.ended_s - call.began_s)
+            if (span := call.span()) is not None:
+                self._driver.send(ev.ToolsTold((span,), call.mcp_session.tenant))
 
     # --- what passes -----------------------------------------------------------------------------
 
-    def cancelled(self, server: str, tenant: TenantId, mcp_session: str, request_id: RequestId) -> None:
-        call = self._running.get((server, tenant, mcp_session, request_id))
+    def cancelled(self, session: McpSession, request_id: RequestId) -> None:
+        call = self._running.get((session, request_id))
         if call is not None:
             self.over(call, Outcome.CANCELLED)
 
-    def heard(
-        self,
-        server: str,
-        tenant: TenantId,
-        mcp_session: str,
-        message: Message,
-        asked: Message,
-        call: Call | None,
-    ) -> None:
-        """A server says something; `asked`: what its client said to open this stream, and `call`, if that is
-        one."""
+    def heard(self, session: McpSession, call: Call | None, message: Message) -> None:
+        """A server says something; `call`: what its client opened this stream with, if that is one."""
         if message.kind is not Kind.ANSWER or message.id is None:
             return
         if call is None or call.request_id != message.id:
-            place = (server, tenant, mcp_session, message.id)
+            place = (session, message.id)
             call = self._running.get(place) if place in self._suspended else None
         if call is not None:
             self.over(call, outcome_of(message), result_bytes=len(message.result))
@@ -213,7 +190,7 @@ class McpCalls:
             self.over(call, Outcome.ERROR)
         elif is_whole and watch.is_blind:
             self.over(call, Outcome.OK)
-        elif watch.may_resume and call.mcp_session and place is not None and self._running[place] is call:
+        elif watch.may_resume and call.mcp_session.id and place is not None and self._running[place] is call:
             self._suspended[place] = self._driver.clock()
             if len(self._suspended) > _MAX_SUSPENDED:
                 self._lose(next(iter(self._suspended)))
@@ -246,16 +223,14 @@ class McpCalls:
 
 
 def _place_of(call: Call) -> _Place | None:
-    if call.request_id is None:
-        return None
-    return (call.server, call.tenant, call.mcp_session, call.request_id)
+    return None if call.request_id is None else (call.mcp_session, call.request_id)
 
 
-def _full() -> Refusal:
-    message = "As many calls wait for this MCP server as may."
-    return Refusal(reason=RefusalReason.QUEUE_FULL, message=message, retry_after_s=5)
-
-
-def _waited_too_long() -> Refusal:
-    message = "The MCP server was busy for too long."
-    return Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)
+_FULL: Final = Refusal(
+    reason=RefusalReason.QUEUE_FULL,
+    message="As many calls wait for this MCP server as may.",
+    retry_after_s=5,
+)
+_LATE: Final = Refusal(
+    reason=RefusalReason.QUEUE_TIMEOUT, message="The MCP server was busy for too long.", retry_after_s=5
+)

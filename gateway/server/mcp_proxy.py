@@ -11,11 +11,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from gateway.core import refusals
-from gateway.domain.decision import Refusal
 from gateway.domain.request import Protocol
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.calls import Call, Outcome
 from gateway.mcp.messages import UNREAD, Kind, Message, cancelled_answer, cancelled_request, read_message
+from gateway.mcp.sessions import McpSession
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.mcp_calls import McpCalls, NotAdmitted
 from gateway.server.mcp_servers import McpServer, refusal_for
@@ -44,20 +44,12 @@ class Passage:
         upstream: UpstreamConnection,
         watch: AnswerWatch,
         on_message: Callable[[Message], None],
-        *,
-        listens: bool,
     ) -> None:
-        """`listens`: the client waits for nothing in particular, so the server may be silent."""
         self._client = client
         self.upstream = upstream
         self._watch = watch
         self._on_message = on_message
-        self.listens = listens
         self._is_ended = False
-
-    @property
-    def is_waiting_for_server(self) -> bool:
-        return not self.listens and not self._client.is_paused and not self.upstream.done.has_come
 
     async def run(self) -> bool:
         client, upstream = self._client, self.upstream
@@ -105,7 +97,7 @@ class McpProxy:
         self.servers = servers
         self._others = others
         self._dropped = dropped
-        self._passages: dict[Passage, McpServer] = {}
+        self._passages: set[Passage] = set()
 
     def __call__(self, client: ClientConnection, request: HttpRequest) -> Coroutine[Any, Any, None]:
         head = request.head
@@ -115,32 +107,18 @@ class McpProxy:
 
     def sweep(self, now: float) -> None:
         """Gives up on servers that have fallen silent; called about once a second."""
-
-        def check(item: tuple[Passage, McpServer]) -> None:
-            passage, server = item
-            if passage.is_waiting_for_server and server.link.is_stalled(passage.upstream, now=now):
-                passage.upstream.give_up_on_rest()
-
-        def cut(item: tuple[Passage, McpServer]) -> None:
-            item[0].upstream.give_up_on_rest()
-
-        check_each("MCP stream", self._passages.items(), check, cut)
-        for server in self.servers.values():
-            server.link.sweep(now=now)
+        links = [server.link for server in self.servers.values()]
+        check_each("tool server's connections", links, lambda link: link.sweep(now=now), lambda _: None)
         self.calls.sweep()
 
     def drain(self) -> None:
         for passage in tuple(self._passages):
-            if passage.listens:
+            if passage.upstream.may_be_silent:
                 passage.end()
 
     def close(self) -> None:
         for server in self.servers.values():
             server.link.close()
-
-    @property
-    def passing(self) -> int:
-        return len(self._passages)
 
     async def _guarded(self, client: ClientConnection, request: HttpRequest) -> None:
         try:
@@ -157,23 +135,29 @@ class McpProxy:
         name, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
         assert name is not None
         server = self.servers[name]
-        mcp_session = get_header(head.headers, b"mcp-session-id") or ""
+        session = McpSession(name, tenant, get_header(head.headers, b"mcp-session-id") or "")
         message = _NOTHING
         if request.body:
             message = read_message(request.body) if not head.facts.coding else UNREAD
         call: Call | None = None
         if message.may_call:
-            call = calls.came(name, tenant, mcp_session, message)
+            call = calls.came(session, message)
         elif (cancelled := cancelled_request(message)) is not None:
-            calls.cancelled(name, tenant, mcp_session, cancelled)
+            calls.cancelled(session, cancelled)
         try:
             if call is not None:
                 await calls.admitted(call)
-            upstream = await self._exchange(server, request, message, call)
-            if isinstance(upstream, Refusal):
-                client.refuse(Protocol.MCP, upstream, request_id=message.id)
-            else:
-                await self._answer(server, client, request, upstream, message, mcp_session, call)
+                calls.sent(call)
+            upstream = await server.link.exchange(
+                self._chunks(server, head, request.body),
+                is_head_request=head.method == "HEAD",
+                may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
+            )
+            await self._answer(server, client, request, upstream, session, call)
+        except UpstreamError as error:
+            if call is not None:
+                calls.over(call, Outcome.UNREACHED)
+            client.refuse(Protocol.MCP, refusal_for(error), request_id=message.id)
         except NotAdmitted as error:
             if error.refusal is None:
                 client.respond(200, b"", cancelled_answer(message.id))
@@ -183,57 +167,34 @@ class McpProxy:
             if call is not None and not calls.is_suspended(call):
                 calls.over(call, Outcome.LOST)
 
-    async def _exchange(
-        self, server: McpServer, request: HttpRequest, message: Message, call: Call | None
-    ) -> UpstreamConnection | Refusal:
-        head = request.head
-        if call is not None:
-            self.calls.sent(call)
-        try:
-            return await server.link.exchange(
-                self._chunks(server, request.head, request.body),
-                is_head_request=head.method == "HEAD",
-                may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
-            )
-        except UpstreamError as error:
-            if call is not None:
-                self.calls.over(call, Outcome.UNREACHED)
-            return refusal_for(error)
-
     async def _answer(
         self,
         server: McpServer,
         client: ClientConnection,
         request: HttpRequest,
         upstream: UpstreamConnection,
-        message: Message,
-        mcp_session: str,
+        session: McpSession,
         call: Call | None,
     ) -> None:
         request_head, head = request.head, upstream.head
         assert head is not None
         watch = AnswerWatch(head.content_type, head.content_encoding)
-        tenant, is_whole = request_head.visitor.tenant.id, False
+        is_whole = False
+        passage = Passage(client, upstream, watch, partial(self.calls.heard, session, call))
+        upstream.may_be_silent = request_head.method == "GET"  # its client only listens
+        self._passages.add(passage)
         try:
             if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                 client.let_go_of_body()
             client.start_response(head.start, framing_of(head, request_head))
-            heard = partial(self.calls.heard, server.name, tenant, mcp_session, asked=message, call=call)
-            passage = Passage(client, upstream, watch, heard, listens=request_head.method == "GET")
             if head.status == HTTPStatus.NOT_FOUND or request_head.method == "DELETE":
-                self.calls.sessions.forget(server.name, tenant, mcp_session)
-            is_whole = await self._pass(passage, server)
+                self.calls.sessions.forget(session)
+            is_whole = await passage.run()
         finally:
+            self._passages.discard(passage)
             server.link.release(upstream, reuse=is_whole)
             if call is not None:
                 self.calls.stream_ended(call, watch, status=head.status, is_whole=is_whole)
-
-    async def _pass(self, passage: Passage, server: McpServer) -> bool:
-        self._passages[passage] = server
-        try:
-            return await passage.run()
-        finally:
-            del self._passages[passage]
 
     def _chunks(self, server: McpServer, head: RequestHead, body: bytes) -> list[Chunk]:
         start = head.passed_on.get(server.link)

@@ -30,8 +30,6 @@ class McpServer:
         local_faults: LocalFaults,
     ) -> None:
         """Raises ValueError if its URL is none."""
-        self.name = config.name
-        self.config = config
         address = Address.parse(config.url)
         # As it is written: servers tell `/mcp` and `/mcp/` apart.
         self.path = (urlsplit(config.url).path or "/").encode("ascii")

@@ -9,7 +9,7 @@ On the control listener, for whoever may act there:
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,7 @@ from aiohttp import web
 from gateway.config import Config
 from gateway.config.upstream import DiscoveryConfig, KvEventsConfig, ReplicaName
 from gateway.core import events as ev
-from gateway.domain.ids import PoolId, ReplicaId, SessionId
+from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.membership import SET, Changes, Member, Membership, MembershipError
 from gateway.server.drains import Drains
 from gateway.server.references import References
@@ -122,11 +122,8 @@ class Members:
             if name not in self._feeds:
                 from gateway.upstream.kv_feed import KvFeed  # noqa: PLC0415 - only who asks needs ZeroMQ
 
-                feed = KvFeed(name, told, self._told)
+                feed = KvFeed(name, told, lambda *residency: self._send(ev.ResidencyTold(*residency)))
                 self._feeds[name] = told, self._tasks.supervise("KV events", feed.run)
-
-    def _told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
-        self._send(ev.ResidencyTold(replica, dict(tokens)))
 
     def close(self) -> None:
         for replica in (*self.replicas.values(), *self._leaving):

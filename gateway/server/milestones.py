@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from gateway.core import events as ev
 from gateway.server.driver import Ticket
 from gateway.wire.observer import ResponseObserver
 
@@ -27,20 +28,20 @@ class Milestones:
         self._told_states = 0
 
     def tell(self) -> None:
-        observer = self._observer
+        observer, ticket = self._observer, self._ticket
         if not self._saw_first_token and observer.has_first_token:
             self._saw_first_token = True
-            self._ticket.first_token_seen()
+            ticket.send(ev.FirstTokenSeen(ticket.request))
         while self._told_calls < len(observer.tool_calls):
-            self._ticket.tool_call_seen(observer.tool_calls[self._told_calls])
+            ticket.send(ev.ToolCallSeen(ticket.request, observer.tool_calls[self._told_calls]))
             self._told_calls += 1
         while self._told_closed < len(observer.closed_calls):
             call = observer.closed_calls[self._told_closed]
             if observer.is_stream:
-                self._ticket.tool_call_closed(call)
-            if self._ticket.is_asked_for_calls:
-                self._ticket.hand_over(call, observer.arguments_of(self._told_closed))
+                ticket.send(ev.ToolCallClosed(ticket.request, call))
+            if ticket.is_asked_for_calls:
+                ticket.hand_over(call, observer.arguments_of(self._told_closed))
             self._told_closed += 1
         while self._told_states < len(observer.state_ids):
-            self._ticket.state_minted(observer.state_ids[self._told_states])
+            ticket.send(ev.StateMinted(ticket.request, observer.state_ids[self._told_states]))
             self._told_states += 1

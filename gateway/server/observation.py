@@ -64,8 +64,9 @@ class Observation:
         self._clock = clock
         self._tasks = tasks
         self._local_faults = local_faults
-        self._signals: dict[ReplicaId, EngineSignals] = {}
-        self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
+        self.signals: dict[ReplicaId, EngineSignals] = {}
+        self.holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
+        """Of the engines that are up; who watches them writes it."""
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         stream = config.stream
         self._ring = (
@@ -104,8 +105,8 @@ class Observation:
         self.views = Views(
             coordinator,
             self._ring,
-            self._signals,
-            self._holdings,
+            self.signals,
+            self.holdings,
             clock=clock,
             outcome=self._view_outcome,
         )
@@ -169,16 +170,6 @@ class Observation:
     def _frames(self) -> Frames | None:
         return self._events.frames if self._events is not None else None
 
-    def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
-        self._signals[replica] = signals
-
-    def engine_holds(self, replica: ReplicaId, holdings: tuple[SessionKv, ...]) -> None:
-        self._holdings[replica] = holdings
-
-    def replica_went_down(self, replica: ReplicaId) -> None:
-        self._signals.pop(replica, None)
-        self._holdings.pop(replica, None)
-
     def control(self, driver: Driver, tenants: Tenants, *, is_retiring: Callable[[], bool]) -> ControlPlane:
         server = self._config.server
         if self._ring is not None:
@@ -223,7 +214,7 @@ class Observation:
         ]
 
     def _gauges(self) -> Gauges:
-        return take_gauges(self._coordinator, self._signals, now=self._clock())
+        return take_gauges(self._coordinator, self.signals, now=self._clock())
 
 
 def hosts_of(server: ServerConfig) -> tuple[str, ...]:

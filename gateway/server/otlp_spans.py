@@ -91,14 +91,12 @@ def _spans(request: Any, span_of: Callable[[Any], Found | None]) -> Iterator[Ste
 
 
 def _of_protobuf(span: Any) -> Found | None:
-    some = islice(span.attributes, _MAX_ATTRIBUTES)
-    attributes = {pair.key: pair.value.string_value for pair in some if pair.key in _WANTED}
-    if not _is_tool(attributes):
+    if (attributes := _tool_attributes(span)) is None:
         return None
     return _tool_span(
         attributes,
         name=span.name,
-        duration_ns=_duration_ns(span.start_time_unix_nano, span.end_time_unix_nano),
+        times_ns=(span.start_time_unix_nano, span.end_time_unix_nano),
         ids=(span.trace_id.hex(), span.span_id.hex()),
         has_failed=span.status.code == Status.STATUS_CODE_ERROR,
     )
@@ -168,14 +166,12 @@ def _decode_json(body: bytes) -> _Request:
 
 
 def _of_json(span: _Span) -> Found | None:
-    some = span.attributes[:_MAX_ATTRIBUTES]
-    attributes = {pair.key: pair.value.string_value for pair in some if pair.key in _WANTED}
-    if not _is_tool(attributes):
+    if (attributes := _tool_attributes(span)) is None:
         return None
     return _tool_span(
         attributes,
         name=span.name,
-        duration_ns=_duration_ns(_nanos(span.start_time_unix_nano), _nanos(span.end_time_unix_nano)),
+        times_ns=(_nanos(span.start_time_unix_nano), _nanos(span.end_time_unix_nano)),
         ids=(span.trace_id.lower(), span.span_id.lower()),
         has_failed=span.status.code in (2, "STATUS_CODE_ERROR"),
     )
@@ -200,23 +196,23 @@ def _refuse_json(code: int, why: str) -> bytes:
 # --- both --------------------------------------------------------------------------------------------
 
 
-def _is_tool(attributes: Mapping[str, str]) -> bool:
-    return any(attributes.get(name) == value for name, value in _KINDS.items())
-
-
-def _duration_ns(start: int, end: int) -> int | None:
-    return end - start if 0 < start <= end else None
+def _tool_attributes(span: Any) -> dict[str, str] | None:
+    """None if it is no tool's."""
+    some = islice(span.attributes, _MAX_ATTRIBUTES)
+    attributes = {pair.key: pair.value.string_value for pair in some if pair.key in _WANTED}
+    return attributes if any(attributes.get(name) == value for name, value in _KINDS.items()) else None
 
 
 def _tool_span(
     attributes: Mapping[str, str],
     *,
     name: str,
-    duration_ns: int | None,
+    times_ns: tuple[int, int],
     ids: tuple[str, str],
     has_failed: bool,
 ) -> Found:
-    if duration_ns is None:
+    start, end = times_ns
+    if not 0 < start <= end:
         return Found(None, "a tool span ends before it begins, or does not say when")
     trace, span = ids
     if len(trace) != _TRACE_DIGITS or len(span) != _SPAN_DIGITS:
@@ -228,7 +224,7 @@ def _tool_span(
     return Found(
         ToolSpan(
             name=tool[:MAX_ID_CHARS],
-            duration_s=duration_ns / 1e9,
+            duration_s=(end - start) / 1e9,
             call=call,
             trace=trace,
             span=span,

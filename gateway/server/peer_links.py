@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
+from math import inf
 from typing import Final
 
 import msgspec
@@ -49,6 +50,7 @@ class PeerLinks:
             config.upstream,
             connect_timeout_s=_CONNECT_WITHIN_S,
             head_timeout_s=config.upstream.head_timeout_s + config.core.max_held_s,
+            stall_timeout_s=inf,  # a peer cuts its answer itself
             tls_server_name=config.shared.peer_tls_server_name,
         )
         self._links: dict[str, Replica] = {}

@@ -38,8 +38,9 @@ from gateway.core import events as ev
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
+from gateway.fleet.circuit_breaker import BreakerState
 from gateway.server.connection import ClientConnection, Handler
-from gateway.server.direct_talk import LASTS_S, DirectTalk
+from gateway.server.direct_talk import LASTS_S, DirectTalk, Told
 from gateway.server.door import Door, Visitor
 from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
@@ -47,7 +48,6 @@ from gateway.server.listener import Listener
 from gateway.server.listening import binding, listening_sockets
 from gateway.server.peer_door import PATH, Passing, PeerDoor
 from gateway.server.peer_links import PassOn, PeerLinks
-from gateway.server.peer_words import Told, dead_of
 from gateway.server.process_load import ProcessLoad
 from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.allowances import Allowances
@@ -74,6 +74,7 @@ _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
 _MAX_TWINS: Final = 1024
 """That a gateway tells at once: 9 kB. Of more in a second, the others hear where they ask the store."""
+_EJECTED: Final = BreakerState.EJECTED
 _DRAIN: Final = "drain "
 """With the name of a replica: under which name the store has what operators said of it."""
 
@@ -82,7 +83,7 @@ class Peers:
     listener: Listener
     """Where the peers pass requests on to; like what follows, there after `open`."""
     directory: Directory
-    _store: Store
+    store: Store
 
     def __init__(
         self,
@@ -100,9 +101,9 @@ class Peers:
         self.picks_at = ""
         """HOST:PORT where a picker takes streams that are passed on; to be set before `open`."""
         self._origin = secrets.token_hex(6)
-        self._passing = Passing(secret)
+        self.passing = Passing(secret)
         self._tls = PeerTls.of(config.shared)
-        self.links = PeerLinks(config, self._passing, self._tls.client)
+        self.links = PeerLinks(config, self.passing, self._tls.client)
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._secret = secret
@@ -127,7 +128,7 @@ class Peers:
             self._origin,
             secret,
             now,
-            passing=self._passing,
+            passing=self.passing,
             links=self.links,
             tls=self._tls.client,
             server_name=config.shared.peer_tls_server_name,
@@ -141,17 +142,12 @@ class Peers:
         self._idle_s = config.sessions.idle_s
         self._with_quotas = _with_quotas(config)
 
-    @property
-    def store(self) -> Store:
-        """There after `open`."""
-        return self._store
-
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
-        self._store = await open_shared(self._config, self._environ, self._secret)
+        self.store = await open_shared(self._config, self._environ, self._secret)
         sessions = self._driver.coordinator.sessions.sessions
         self.directory = Directory(
-            self._store,
+            self.store,
             self._origin,
             self.alive,
             lambda tenant, facts: sessions.knows(tenant, facts, now=self._now()),
@@ -175,11 +171,7 @@ class Peers:
             await self.tell()
 
     def door(self, door: Door) -> PeerDoor:
-        return PeerDoor(door, self._passing, self._origin)
-
-    def passed_header(self, to: str, client: str) -> bytes:
-        """The value of `PASSED` for a request of this client, to the gateway of that origin."""
-        return self._passing.header(to, client)
+        return PeerDoor(door, self.passing, self._origin)
 
     def pickers(self) -> dict[str, str]:
         return {origin: each.picks_at for origin, each in self._others.items()}
@@ -198,12 +190,15 @@ class Peers:
     def _says(self) -> bytes:
         is_busy = self._shares_port or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
+        fleet, health = coordinator.fleet, coordinator.fleet.health
         told = Told(
             self._url,
             is_busy,
             self.is_leaving,
             coordinator.share(),
-            dead_of(coordinator.fleet),
+            tuple(
+                each.facts.id for each in fleet if not each.is_up or health.state(each.facts.id) is _EJECTED
+            ),
             next(self._numbers),
             self._lately_found(),
             self.picks_at,
@@ -225,7 +220,7 @@ class Peers:
         self._doubt_if_stopped()
         self._tried_s = now = self._now()
         try:
-            values = await self._store.exchange(self._origin, self._says(), _GONE_AFTER_S)
+            values = await self.store.exchange(self._origin, self._says(), _GONE_AFTER_S)
         except StoreUnavailable:
             self._tried_s = self._now()  # to wait for the store is not to stand still
             await self._tell_directly()
@@ -257,9 +252,12 @@ class Peers:
         return None
 
     def _take_in(self, others: dict[str, Told]) -> None:
-        for replica in {name for each in others.values() for name in each.dead} - self._said_dead():
+        before, now = self._others.values(), others.values()
+        for replica in {name for each in now for name in each.dead}.difference(
+            *(each.dead for each in before)
+        ):
             self._check_now(replica)
-        twins = {name for each in others.values() for name in each.twins} - self._said_twins()
+        twins = {name for each in now for name in each.twins}.difference(*(each.twins for each in before))
         if twins:
             self._driver.send(ev.TwinsFound(tuple(twins)))
         self._others = others
@@ -273,19 +271,13 @@ class Peers:
             self._driver.send(ev.SharesReceived(shares))
         self._has_shared = bool(shares)
 
-    def _said_dead(self) -> set[ReplicaId]:
-        return {replica for each in self._others.values() for replica in each.dead}
-
-    def _said_twins(self) -> set[int]:
-        return {name for each in self._others.values() for name in each.twins}
-
     async def _put_drains(self, missing: Mapping[ReplicaId, Drain | None]) -> None:
         with contextlib.suppress(StoreUnavailable):
             for replica, drain in missing.items():
                 ttl_s = _NO_TIME_S if drain is None else _DRAIN_TTL_S
                 name = f"{_DRAIN}{replica}"
                 value = self._drain_seal.put(name.encode(), msgspec.msgpack.encode(drain))
-                await self._store.exchange(name, value, ttl_s)
+                await self.store.exchange(name, value, ttl_s)
 
     async def _tell_directly(self) -> None:
         urls = {origin: each.url for origin, each in self._others.items()} | self._direct.unproven()
@@ -332,7 +324,7 @@ class Peers:
         await self._direct.close()
         if self._url:
             self.listener.close()
-            await self._store.aclose()
+            await self.store.aclose()
 
     def has(self, visitor: Visitor, facts: RequestFacts) -> bool:
         self._doubt_if_stopped()

@@ -29,23 +29,15 @@ _IN_UTF8: Final = (b"Content-Type", b"application/json")
 
 
 class Reading:
-    def __init__(
-        self, driver: Driver, unread: Counter[str] | None, *, is_relay: bool = False, is_salted: bool = False
-    ) -> None:
-        """`unread`: counts requests whose body was not understood, by why; `is_relay`: no turn is asked which
-        session it is of; `is_salted`: a field has to be spliced into each."""
-        self._driver = driver
-        self._is_relay = is_relay
-        self._is_salted = is_salted
-        self._unread = unread
-        self._has_misread = False
-
-    @classmethod
-    def of(cls, config: Config, driver: Driver, unread: Counter[str] | None) -> "Reading":
+    def __init__(self, config: Config, driver: Driver, unread: Counter[str]) -> None:
+        """`unread`: counts requests whose body was not understood, by why."""
         if any(each.counts_repeats for each in config.bounds):
             TRANSCRIPTS.tells_steps = True
-        is_salted = config.hints.cache_salt_secret is not None
-        return cls(driver, unread, is_relay=config.server.is_relay, is_salted=is_salted)
+        self._driver = driver
+        self._is_relay = config.server.is_relay
+        self._is_salted = config.hints.cache_salt_secret is not None
+        self._unread = unread
+        self._has_misread = False
 
     async def plain(self, request: HttpRequest, budget: BufferBudget) -> HttpRequest | Refusal:
         """The same request with a body that needs no inflating, and can be spliced into where fields have to
@@ -94,8 +86,7 @@ class Reading:
         return msgspec.structs.replace(facts, body=hash_body(endpoint, head.facts, request.body))
 
     def _unknown(self, facts: RequestFacts, request: HttpRequest) -> RequestFacts:
-        if self._unread is not None:
-            self._unread["oversized" if facts.is_oversized else "malformed"] += 1
+        self._unread["oversized" if facts.is_oversized else "malformed"] += 1
         if facts.explicit is not None or not facts.is_turn or facts.state_ids:
             return facts
         name, bodies = request.head.visitor.client, request.before

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from gateway.core import events as ev
 from gateway.domain.request import Answer
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Ticket
@@ -41,7 +42,7 @@ class Relay:
     ) -> None:
         """`write`: where the body goes, by which it gets to the client in one form or another."""
         self._client = client
-        self.upstream = upstream
+        self._upstream = upstream
         self._head = head
         self._ticket = ticket
         self._observer = observer
@@ -49,13 +50,9 @@ class Relay:
         self._milestones = Milestones(ticket, observer)
         self._is_short = False
 
-    @property
-    def is_waiting_for_replica(self) -> bool:
-        return not self._client.is_paused and not self.upstream.done.has_come
-
     async def run(self) -> bool:
-        client, upstream = self._client, self.upstream
-        self._ticket.response_started(self._head.status)
+        client, upstream = self._client, self._upstream
+        self._ticket.send(ev.ResponseStarted(self._ticket.request, self._head.status))
         self._ticket.seen = self._told_answer
         client.follow(upstream)
         try:
@@ -79,9 +76,6 @@ class Relay:
             client.follow(None)  # the replica's connection may be used again, and must not stay paused
         self._ticket.finished(self._told_answer(is_over=True))
         return True
-
-    def give_up(self) -> None:
-        self.upstream.give_up_on_rest()
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         if is_last and not self._head.has_framing:

@@ -53,7 +53,7 @@ class ReplicaWatch:
             self.replicas,
             config.upstream,
             on_report=self._engine_reported,
-            on_holdings=observation.engine_holds,
+            on_holdings=observation.holdings.__setitem__,
             is_looked_at=lambda: observation.views.is_looked_at,
         )
         self._tasks = TaskGroup()
@@ -90,18 +90,21 @@ class ReplicaWatch:
         for watcher in self._watchers.pop(replica):
             watcher.cancel()
         self.health.left(replica)
+        self._engine_is_gone(replica)
+
+    def _engine_is_gone(self, replica: ReplicaId) -> None:
         self._engines.went_down(replica)
-        self._observation.replica_went_down(replica)
+        self._observation.signals.pop(replica, None)
+        self._observation.holdings.pop(replica, None)
 
     def _came_up(self, facts: ReplicaFacts) -> None:
         self._engines.came_up(facts)
         self._driver.send(ev.ReplicaCameUp(facts))
 
     def _went_down(self, replica: ReplicaId, why: str) -> None:
-        self._engines.went_down(replica)
-        self._observation.replica_went_down(replica)
+        self._engine_is_gone(replica)
         self._driver.send(ev.ReplicaWentDown(replica, why))
 
     def _engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
-        self._observation.engine_reported(replica, signals)
+        self._observation.signals[replica] = signals
         self._driver.send(ev.EngineReported(replica, signals))

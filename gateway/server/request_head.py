@@ -33,10 +33,12 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
 
 
-class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave callbacks
-    def __init__(self, refusal: Refusal) -> None:
+class RefusedRequest(Exception):  # noqa: N818 - an outcome
+    def __init__(self, refusal: Refusal, lines: bytes = b"") -> None:
+        """`lines`: headers to go with it."""
         super().__init__(refusal.message)
         self.refusal = refusal
+        self.lines = lines
 
 
 def check_head(

@@ -53,8 +53,7 @@ class Serving:
         self.tunnels.config = config
 
     def sweep(self, now: float) -> None:
-        """Gives up on who has stopped sending; called about once a second."""
-        self.handlers.sweep(now)
+        """Called about once a second."""
         if self.mcp is not None:
             self.mcp.sweep(now)
 

@@ -49,19 +49,16 @@ class Settings:
         self._config = config
         self._references = references
         self._environ = environ
-        self.read = read
+        self._read = read
         self._follow = follow
         self._one_at_a_time = asyncio.Lock()
-
-    def diff(self, after: Config) -> tuple[Change, ...]:
-        return changes(self._config, after)
 
     async def reload(self) -> tuple[Change, ...]:
         """What changed. Also what the settings point to is read again: keys of replicas, certificates. Raises
         ConfigError, OSError or ValueError if nothing was changed, and says why."""
         async with self._one_at_a_time:
             config, references = await asyncio.to_thread(self._read_all)
-            changed = self.diff(config)
+            changed = changes(self._config, config)
             refuse_restarts(changed)
             if (name := moved_between_pools(self._config, config)) is not None:
                 raise ConfigError(f"pools.replicas: {name} changes its pool: give it another name there")
@@ -74,8 +71,24 @@ class Settings:
             self._config, self._references = config, references
             return changed
 
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post(DIFF_PATH, self._answer), web.post(RELOAD_PATH, self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        """400 if the text is wrong, 409 if the settings stay as they were."""
+        is_reload = request.path == RELOAD_PATH
+        try:
+            changed = await (self.reload() if is_reload else self._would_change(request))
+        except (ConfigError, OSError, ValueError) as error:
+            return web.json_response({"error": str(error)}, status=409 if is_reload else 400)
+        return web.json_response({"changes": msgspec.to_builtins(changed)})
+
+    async def _would_change(self, request: web.Request) -> tuple[Change, ...]:
+        text = (await request.read()).decode()
+        return changes(self._config, await asyncio.to_thread(self._read, text or None))
+
     def _read_all(self) -> tuple[Config, References]:
-        config = self.read(None)
+        config = self._read(None)
         return config, read_references(config, self._environ)
 
 
@@ -83,37 +96,6 @@ def refuse_restarts(changed: tuple[Change, ...]) -> None:
     """Raises ConfigError if one of the changes cannot be taken up."""
     if keys := [each.key for each in changed if each.needs_restart]:
         raise ConfigError(f"{', '.join(keys)}: {'need' if len(keys) > 1 else 'needs'} a restart")
-
-
-class SettingsPlane:
-    """The two paths."""
-
-    def __init__(
-        self,
-        *,
-        read: Read,
-        diff: Callable[[Config], tuple[Change, ...]],
-        reload: Callable[[], Awaitable[tuple[Change, ...]]],
-    ) -> None:
-        self._read = read
-        self._diff = diff
-        self._reload = reload
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.post(DIFF_PATH, self.answer), web.post(RELOAD_PATH, self.answer)]
-
-    async def answer(self, request: web.Request) -> web.Response:
-        """400 if the text is wrong, 409 if the settings stay as they were."""
-        is_reload = request.path == RELOAD_PATH
-        try:
-            changed = await (self._reload() if is_reload else self._would_change(request))
-        except (ConfigError, OSError, ValueError) as error:
-            return web.json_response({"error": str(error)}, status=409 if is_reload else 400)
-        return web.json_response({"changes": msgspec.to_builtins(changed)})
-
-    async def _would_change(self, request: web.Request) -> tuple[Change, ...]:
-        text = (await request.read()).decode()
-        return self._diff(await asyncio.to_thread(self._read, text or None))
 
 
 async def reload_on_signal(reload: Callable[[], Awaitable[tuple[Change, ...]]], record: Record) -> None:

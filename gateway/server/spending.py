@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from gateway.admission.bounds import Bounds
 from gateway.config import Config
@@ -128,9 +129,8 @@ class Spending:
         waiting = self._pending.pop(account, NOTHING)
         least = self._bounds.ledger.get(account, NOTHING).minus(waiting)
         try:
-            row = await self._store().add(
-                _key(account), _row(more.plus(waiting)), _row(least.most(NOTHING)), _TTL_S
-            )
+            more, least = more.plus(waiting), least.most(NOTHING)
+            row = await self._store().add(_key(account), astuple(more), astuple(least), _TTL_S)
         except BaseException:
             self._pending[account] = self._pending.get(account, NOTHING).plus(waiting)
             raise
@@ -155,10 +155,6 @@ class Spending:
 
 def _key(account: Account) -> bytes:
     return f"{account.tenant} {account.agent:x} {account.period}".encode()
-
-
-def _row(amounts: Amounts) -> tuple[float, float, float]:
-    return (amounts.turns, amounts.tokens, amounts.cost)
 
 
 class SpentFile:

@@ -25,6 +25,7 @@ from gateway.server.control_access import TRACES_PATH, key_hash
 from gateway.server.otlp_spans import FORMATS, MAX_BYTES, PROTOBUF, Format, Found, TooLarge, Unreadable
 from gateway.server.tenants import Tenants
 from gateway.tool_probe.traced import Verdict
+from gateway.upstream.bounded_answers import read_at_most
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError, inflated_limit_bytes
 
 _MAX_BODIES: Final = 8
@@ -83,7 +84,8 @@ class ToolSpans:
         self._bodies[sender] += 1
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                body = await _read(request)
+                if (body := await read_at_most(request.content, MAX_BYTES)) is None:
+                    raise TooLarge(_WHY_LARGE)
             found = await self._found(form, await _inflated(request, body), sender)
             faults = await self._tell(found, sender)
         except TimeoutError:
@@ -139,15 +141,6 @@ class ToolSpans:
         self._send(ev.ToolsTold(tuple(spans), tenant))
         for verdict, why in _WHY.items():
             faults[why] += self._verdicts[verdict] - before[verdict]
-
-
-async def _read(request: web.Request) -> bytes:
-    body = bytearray()
-    async for some in request.content.iter_any():
-        body += some
-        if len(body) > MAX_BYTES:
-            raise TooLarge(_WHY_LARGE)
-    return bytes(body)
 
 
 async def _inflated(request: web.Request, body: bytes) -> bytes:

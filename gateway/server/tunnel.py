@@ -22,6 +22,7 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from gateway.config import Config
+from gateway.core import events as ev
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId, clean_name
 from gateway.domain.request import Answer, Protocol, RequestFacts, Work
@@ -158,7 +159,7 @@ class Tunnels:
     ) -> None:  # fmt: skip
         """From the replica's 101 to the end. `receipts`: header lines."""
         assert upstream.head is not None
-        ticket.response_started(_SWITCHED.status)
+        ticket.send(ev.ResponseStarted(ticket.request, _SWITCHED.status))
         self._counts["opened"] += 1
         try:
             tunnel = Tunnel(client, upstream)

@@ -5,11 +5,25 @@ from typing import Final
 from gateway.domain.request import Usage
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut, AnswerMissing
+from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.observer import observe
+from gateway.wire.splice import Chunk
 
 _MAX_BYTES: Final = 4 << 20
 """One token, and perhaps where the blocks are: a block's number is a few bytes, a prompt has thousands."""
+
+
+async def ask_unseen(replica: Replica, chunks: list[Chunk]) -> tuple[UpstreamConnection, bytes]:
+    """The body, and the connection, which has its head and is given back. Raises UpstreamError."""
+    upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
+    is_whole = False
+    try:
+        body = await read_whole(upstream)
+        is_whole = True
+    finally:
+        replica.release(upstream, reuse=is_whole)
+    return upstream, body
 
 
 async def read_whole(upstream: UpstreamConnection) -> bytes:

@@ -54,6 +54,9 @@ def _start_of_chunk(read_bytes: int) -> bytes:
 class UpstreamConnection(asyncio.Protocol):
     """Use: `send`, await `head_came`, then `take_whole`, or else set the sink and await `done`."""
 
+    may_be_silent = False
+    """Nobody waits for anything in particular of its response."""
+
     def __init__(self) -> None:
         self.transport: asyncio.Transport
         self._tcp: asyncio.Transport
@@ -117,7 +120,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
         self.websocket_key = websocket_key
-        self._is_whole = False
+        self.may_be_silent = self._is_whole = False
         self._sink = self._chunk_sink = None
         self._is_between_chunks = False
         self._read.clear()

@@ -29,10 +29,6 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     findings: list[Finding]
 
-    @property
-    def is_usable(self) -> bool:
-        return all(each.level != "bad" for each in self.findings)
-
 
 def add_doctor(commands: Any) -> None:
     """The `doctor` command, below the `turnpike` command's."""
@@ -65,7 +61,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         for pool in config.pools:
             if pool.discovery is not None:
                 print(f"\npool {pool.name}: replicas that are discovered are not looked at")
-    return 0 if all(each.is_usable for each in examined) else 1
+    return int(any(found.level == "bad" for each in examined for found in each.findings))
 
 
 async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool) -> list[Examined]:

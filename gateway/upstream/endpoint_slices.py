@@ -96,9 +96,6 @@ class Slices:
         self._slices: dict[str, tuple[int, dict[str, bool]]] = {}
         """Name → address family, and of each URL whether it is up, else draining."""
 
-    def __len__(self) -> int:
-        return len(self._slices)
-
     def replace(self, all_of_them: Iterable[EndpointSlice]) -> None:
         """These are all. Raises SlicesError, and then what was known stays."""
         read = {each.metadata.name: self._read(each) for each in all_of_them}

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.engine import EngineSignals, SessionKv
-from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.telemetry.vllm_metrics import read_vllm_metrics
 from gateway.upstream.replica import Replica, open_session
@@ -22,6 +22,7 @@ from gateway.upstream.replica import Replica, open_session
 _MAX_BYTES: Final = 2 << 20
 _LOOK_AGAIN: Final = 30.0
 """Periods until a replica that did not answer is asked again."""
+_NONE: Final = Abilities()
 
 
 class _Blocks(msgspec.Struct):
@@ -55,23 +56,21 @@ class EngineWatch:
         self._on_report = on_report
         self._on_holdings = on_holdings
         self._is_looked_at = is_looked_at
-        self._engines: set[ReplicaId] = set()
-        self._with_plugin: set[ReplicaId] = set()
+        self._abilities: dict[ReplicaId, Abilities] = {}
+        """Of those that are up."""
         self._session: aiohttp.ClientSession | None = None
 
     def came_up(self, facts: ReplicaFacts) -> None:
-        if facts.abilities.engine == "vllm":
-            self._engines.add(facts.id)
-        else:
-            self._engines.discard(facts.id)
-        if facts.abilities.turnpike_hints:
-            self._with_plugin.add(facts.id)
-        else:
-            self._with_plugin.discard(facts.id)
+        self._abilities[facts.id] = facts.abilities
 
     def went_down(self, replica: ReplicaId) -> None:
-        self._engines.discard(replica)
-        self._with_plugin.discard(replica)
+        self._abilities.pop(replica, None)
+
+    def _is_vllm(self, replica: ReplicaId) -> bool:
+        return self._abilities.get(replica, _NONE).engine == "vllm"
+
+    def _has_plugin(self, replica: ReplicaId) -> bool:
+        return self._abilities.get(replica, _NONE).turnpike_hints
 
     def follow(self, config: UpstreamConfig) -> None:
         """As it was given them at first. How long one look may take stays what it was at `open`."""
@@ -88,15 +87,15 @@ class EngineWatch:
     async def watch(self, replica: Replica) -> None:
         while self._replicas.get(replica.id) is replica:
             pause_s = self._config.engine_period_s
-            if replica.id in self._engines:
+            if self._is_vllm(replica.id):
                 signals = await self._ask(replica)
                 if signals is None:
                     pause_s *= _LOOK_AGAIN
-                elif replica.id in self._engines:  # still
+                elif self._is_vllm(replica.id):  # still
                     self._on_report(replica.id, signals)
-                if replica.id in self._with_plugin and self._is_looked_at():
+                if self._has_plugin(replica.id) and self._is_looked_at():
                     holdings = await self._ask_holdings(replica)
-                    if replica.id in self._with_plugin:
+                    if self._has_plugin(replica.id):
                         self._on_holdings(replica.id, holdings)
             await asyncio.sleep(pause_s)
 

@@ -15,7 +15,6 @@ import msgspec
 from gateway.config.upstream import KvEventsConfig, UpstreamConfig
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import ReplicaId
 from gateway.telemetry.vllm_metrics import cache_settings, read_vllm_metrics
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica, open_session
@@ -60,20 +59,17 @@ async def examine(
     facts, why = await _checked(replica, config)
     if facts is None:
         return Seen(why_down=why)
-    session = open_session(config.health_timeout_s)
-    try:
-        status, listing = await _get(session, replica, "/v1/models")
-        plugin_status, plugin = await _get(session, replica, "/turnpike/kv")
-        metrics = await _text(session, replica, "/metrics")
+    async with open_session(config.health_timeout_s) as session:
+        status, listing = await _ask(session, replica, "/v1/models")
+        plugin_status, plugin = await _ask(session, replica, "/turnpike/kv")
+        metrics = await _metrics(session, replica)
         asked = await _ask_twice(session, replica, facts.models[0]) if asks and facts.models else None
-    finally:
-        await session.close()
     has_metrics = "vllm:" in metrics
     return Seen(
         facts=facts,
         models_status=status,
-        max_tokens=_max_tokens(listing),
-        plugin=plugin if plugin_status == 200 and isinstance(plugin, dict) else None,
+        max_tokens=_max_tokens(_json(listing)),
+        plugin=state if plugin_status == 200 and isinstance(state := _json(plugin), dict) else None,
         signals=read_vllm_metrics(metrics) if has_metrics else None,
         cache=cache_settings(metrics),
         hears_events=await _listens(kv_events.endpoint) if kv_events is not None else None,
@@ -82,24 +78,21 @@ async def examine(
 
 
 async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFacts | None, str]:
-    found: asyncio.Future[tuple[ReplicaFacts | None, str]] = asyncio.get_running_loop().create_future()
-
-    def tell(facts: ReplicaFacts | None, why: str = "") -> None:
-        if not found.done():
-            found.set_result((facts, why))
-
-    def down(_: ReplicaId, why: str) -> None:
-        tell(None, why)
-
-    once = msgspec.structs.replace(config, failures_until_down=1)
-    checks = HealthChecks({replica.id: replica}, once, on_up=tell, on_down=down, has_several_pools=False)
+    found: asyncio.Queue[tuple[ReplicaFacts | None, str]] = asyncio.Queue()
+    checks = HealthChecks(
+        {replica.id: replica},
+        msgspec.structs.replace(config, failures_until_down=1),
+        on_up=lambda facts: found.put_nowait((facts, "")),
+        on_down=lambda _, why: found.put_nowait((None, why)),
+        has_several_pools=False,
+    )
     checks.open()
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(checks.watch(replica))
             try:
                 async with asyncio.timeout(5 * config.health_timeout_s):  # a check asks up to five times
-                    return await found
+                    return await found.get()
             except TimeoutError:
                 return None, "timed out"
             finally:
@@ -108,36 +101,35 @@ async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFac
         await checks.close()
 
 
-async def _get(session: aiohttp.ClientSession, replica: Replica, path: str) -> tuple[int, Any]:
-    """The status, 0 for none, and what the body says, as far as it is JSON."""
+async def _ask(
+    session: aiohttp.ClientSession, replica: Replica, path: str, content: bytes | None = None
+) -> tuple[int, bytes]:
+    """The status, 0 for none, and the body, cut to a bound."""
+    method, body = "GET" if content is None else "POST", bytearray()
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with replica.ask(session, "GET", path) as response:
-            return response.status, _json(await response.content.read(_MAX_BYTES))
-    return 0, None
+        async with replica.ask(session, method, path, content=content) as answer:
+            async for some in answer.content.iter_any():
+                body += some
+                if len(body) > _MAX_BYTES:
+                    break
+            return answer.status, bytes(body)
+    return 0, b""
 
 
-async def _text(session: aiohttp.ClientSession, replica: Replica, path: str) -> str:
-    body = bytearray()
-    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with replica.ask(session, "GET", path) as response:
-            if response.status == 200:
-                async for some in response.content.iter_any():
-                    body += some
-                    if len(body) > _MAX_BYTES:
-                        break
-    return body.decode(errors="replace")
+async def _metrics(session: aiohttp.ClientSession, replica: Replica) -> str:
+    status, body = await _ask(session, replica, "/metrics")
+    return body.decode(errors="replace") if status == 200 else ""
 
 
 async def _ask_twice(session: aiohttp.ClientSession, replica: Replica, model: str) -> Asked:
     body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": _PROMPT}]}
     content, before, status, told = msgspec.json.encode(body), None, 0, None
     for _ in range(2):
-        before = read_vllm_metrics(await _text(session, replica, "/metrics")).prefix_hit
-        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-            path = "/v1/chat/completions"
-            async with replica.ask(session, "POST", path, content=content) as response:
-                status, told = response.status, _json(await response.content.read(_MAX_BYTES))
-    after = read_vllm_metrics(await _text(session, replica, "/metrics")).prefix_hit
+        before = read_vllm_metrics(await _metrics(session, replica)).prefix_hit
+        answered, answer = await _ask(session, replica, "/v1/chat/completions", content)
+        if answered:
+            status, told = answered, _json(answer)
+    after = read_vllm_metrics(await _metrics(session, replica)).prefix_hit
     usage = told.get("usage") if isinstance(told, dict) else None
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     return Asked(

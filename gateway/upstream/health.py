@@ -24,6 +24,7 @@ import msgspec
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId
+from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.errors import local_kind, lookup_error
 from gateway.upstream.replica import Replica, open_session
 
@@ -259,11 +260,8 @@ class HealthChecks:
     async def _get(self, replica: Replica, path: str, method: str = "GET") -> tuple[int, Any]:
         assert self._session is not None
         async with replica.ask(self._session, method, path) as response:
-            body = bytearray()
-            async for some in response.content.iter_any():
-                body += some
-                if len(body) > _MAX_BYTES:
-                    raise _Unusable(f"{path} answers with more than {_MAX_BYTES} bytes")
+            if (body := await read_at_most(response.content, _MAX_BYTES)) is None:
+                raise _Unusable(f"{path} answers with more than {_MAX_BYTES} bytes")
             try:
                 return response.status, msgspec.json.decode(body)
             except RecursionError:

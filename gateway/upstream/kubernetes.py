@@ -13,6 +13,7 @@ import logging
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from yarl import URL
 from gateway.config.kubernetes import KubernetesConfig
 from gateway.fleet.membership import MOST
 from gateway.telemetry.log_lines import ChangeLog
+from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.endpoint_slices import (
     EndpointSlice,
     EndpointSliceList,
@@ -103,7 +105,8 @@ class KubernetesDiscovery:
                 await self._pause(error.retry_after_s if isinstance(error, ApiError) else 0.0)
 
     async def _open(self) -> aiohttp.ClientSession:
-        tls = await asyncio.to_thread(self._trusted) if self._config.api.startswith("https:") else True
+        ca_file, is_tls = self._config.ca_file, self._config.api.startswith("https:")
+        tls = await asyncio.to_thread(ssl.create_default_context, cafile=ca_file) if is_tls else True
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls, limit=2),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -112,19 +115,13 @@ class KubernetesDiscovery:
             auto_decompress=False,
         )
 
-    def _trusted(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self._config.ca_file)
-
     async def _list(self, session: aiohttp.ClientSession) -> str:
         found: list[EndpointSlice] = []
         query, version = "", ""
         while True:
             async with self._get(session, f"limit={_PAGE_SLICES}{query}", _LIST_S) as response:
-                body = bytearray()
-                async for some in response.content.iter_any():
-                    body += some
-                    if len(body) > _MAX_PAGE:
-                        raise ApiError("a list is too large")
+                if (body := await read_at_most(response.content, _MAX_PAGE)) is None:
+                    raise ApiError("a list is too large")
             page = msgspec.json.decode(body, type=EndpointSliceList)
             found.extend(page.items or ())
             version = page.metadata.resource_version
@@ -170,13 +167,29 @@ class KubernetesDiscovery:
             self._said = said
             self._on_said(said)
 
-    def _get(self, session: aiohttp.ClientSession, query: str, within_s: float) -> "_Answer":
-        config = self._config
+    @asynccontextmanager
+    async def _get(
+        self, session: aiohttp.ClientSession, query: str, within_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Raises ApiError for any status but 200."""
+        config, headers = self._config, {}
         selector = quote(f"kubernetes.io/service-name={config.service}", safe="")
         path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(config.namespace, safe='')}/endpointslices"
-        return _Answer(
-            session, f"{config.api.rstrip('/')}{path}?labelSelector={selector}&{query}", config, within_s
-        )
+        url = URL(f"{config.api.rstrip('/')}{path}?labelSelector={selector}&{query}", encoded=True)
+        timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=_CONNECT_S)
+        if config.token_file:
+            # Each time: the kubelet writes a new one about every hour.
+            token = await asyncio.to_thread(Path(config.token_file).read_text, "ascii")
+            headers["Authorization"] = f"Bearer {token.strip()}"
+        response = await session.get(url, headers=headers, timeout=timeout, allow_redirects=False)
+        try:
+            if response.status != HTTPStatus.OK:
+                after = response.headers.get("Retry-After", "")
+                wait_s = float(after) if after.isdecimal() else 0.0
+                raise _error(response.status, "", retry_after_s=wait_s)
+            yield response
+        finally:
+            response.close()
 
     def _complain(self, error: Exception) -> None:
         why = str(error) or type(error).__name__
@@ -189,37 +202,6 @@ class KubernetesDiscovery:
         longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 16))
         self._failures += 1
         await asyncio.sleep(max(min(at_least_s, _LONGEST_PAUSE_S), longest_s * self._rng.uniform(0.5, 1.0)))
-
-
-class _Answer:
-    """A GET, as a context manager; raises ApiError for any status but 200."""
-
-    def __init__(
-        self, session: aiohttp.ClientSession, url: str, config: KubernetesConfig, within_s: float
-    ) -> None:
-        self._session = session
-        self._url = url
-        self._config = config
-        self._timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=_CONNECT_S)
-
-    async def __aenter__(self) -> aiohttp.ClientResponse:
-        headers = {}
-        if self._config.token_file:
-            # Each time: the kubelet writes a new one about every hour.
-            token = await asyncio.to_thread(Path(self._config.token_file).read_text, "ascii")
-            headers["Authorization"] = f"Bearer {token.strip()}"
-        self._response = await self._session.get(
-            URL(self._url, encoded=True), headers=headers, timeout=self._timeout, allow_redirects=False
-        )
-        if self._response.status != HTTPStatus.OK:
-            status = self._response.status
-            after = self._response.headers.get("Retry-After", "")
-            self._response.close()
-            raise _error(status, "", retry_after_s=float(after) if after.isdecimal() else 0.0)
-        return self._response
-
-    async def __aexit__(self, *_: object) -> None:
-        self._response.close()
 
 
 _MEANINGS: Final = {

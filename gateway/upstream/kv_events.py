@@ -54,12 +54,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     data_parallel_rank: int | None = None
 
 
-def decode_batch(payload: bytes) -> Batch:
-    """Raises msgspec.MsgspecError for what is none."""
-    return _DECODER.decode(payload)
-
-
-_DECODER: Final = msgspec.msgpack.Decoder(Batch)
+decode_batch: Final = msgspec.msgpack.Decoder(Batch).decode
 
 
 class _Block(msgspec.Struct, eq=False):

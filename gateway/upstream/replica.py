@@ -19,6 +19,7 @@ from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.telemetry.log_lines import log_event
 from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.connection_states import State
 from gateway.upstream.errors import (
     AnswerMissing,
     AnswerTimedOut,
@@ -224,13 +225,16 @@ class Replica:
             connection.abort()
 
     def sweep(self, *, now: float) -> None:
-        """Gives up on heads that do not come, closes connections unused for too long; once a second."""
+        """Gives up on heads that do not come and on answers that stop to, while their client reads; closes
+        connections unused for too long. Once a second."""
         for connection in tuple(self._busy):
             is_handshake = connection.websocket_key is not None
             limit_s = self._config.connect_timeout_s if is_handshake else self._config.head_timeout_s
             sent_s = connection.sent_at
             if connection.head is None and now - sent_s > limit_s + self.local_faults.lost_s(sent_s, now=now):
                 connection.give_up_on_head()
+            elif self._is_stalled(connection, now=now):
+                connection.give_up_on_rest()
         oldest_kept = now - self._config.idle_connection_s
         kept = [c for c in self._idle if c.is_reusable and c.last_read > oldest_kept]
         for connection in self._idle:
@@ -238,7 +242,9 @@ class Replica:
                 connection.abort()
         self._idle = kept
 
-    def is_stalled(self, connection: UpstreamConnection, *, now: float) -> bool:
+    def _is_stalled(self, connection: UpstreamConnection, *, now: float) -> bool:
+        if connection.state is not State.ANSWERING or connection.may_be_silent:
+            return False
         silent_s = now - connection.last_read
         lost_s = self.local_faults.lost_s(connection.last_read, now=now)
         return silent_s > self._config.stall_timeout_s + lost_s

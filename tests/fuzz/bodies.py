@@ -21,9 +21,9 @@ from gateway.core.stream import GPU_WORK
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work
+from gateway.server.asking import refusal_of
 from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
-from gateway.server.judged_bodies import refusal_of
 from gateway.server.outbound import Outbound
 from gateway.server.reading import made_plain
 from gateway.server.request_parser import RequestParser

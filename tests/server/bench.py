@@ -478,7 +478,7 @@ class Bench:
     def books(self) -> dict[str, int]:
         """What is going on in the gateway; all zero when nothing is."""
         gateway, brain = self.gateway, self.brain
-        serving, replicas, mcp = gateway.serving, gateway.replica_watch.replicas, gateway.serving.mcp
+        replicas, mcp = gateway.replica_watch.replicas, gateway.serving.mcp
         tunnels = gateway.observation.metrics.tunnels
         return {
             "tickets": len(gateway.driver.tickets),
@@ -487,10 +487,9 @@ class Bench:
             "running on replicas": sum(state.running + state.light for state in brain.fleet),
             "tunnels": tunnels["opened"] - tunnels["closed"],
             "live turns": sum(s.live_turns for s in brain.sessions.sessions.newest_first()),
-            "relays": len(serving.handlers._relays),
             "busy upstream connections": sum(r.busy_count for r in replicas.values()),
-            "MCP answers": mcp.passing if mcp is not None else 0,
-            "MCP calls": mcp.calls.running if mcp is not None else 0,
+            "MCP answers": len(mcp._passages) if mcp is not None else 0,
+            "MCP calls": len(mcp.calls._running) - len(mcp.calls._suspended) if mcp is not None else 0,
             "buffered bytes": gateway.listener.budget.used,
             "streams of Envoy": gateway._picker.stream_count if gateway._picker is not None else 0,
             "client connections": gateway.listener.connection_count,

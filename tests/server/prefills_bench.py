@@ -93,7 +93,7 @@ class Ahead:
     async def pauses(self, request: bytes) -> Kept:
         """A turn, to its end."""
         assert (await self.bench.ask(request)).status == 200
-        return [*self.prefills.kept][-1]
+        return [*self.prefills.kept._kept.values()][-1]
 
     def begin(self, kept: Kept, *, agent: int = 0, replica: str = "default-0") -> RequestId:
         session, thread = kept.conversation

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.snapshot import ReplicaView
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.server.aggregator.control_plane import ROUTES
+from gateway.server.aggregator.control_plane import AggregatedControl
 from gateway.server.aggregator.merged_events import Positions
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
 
@@ -113,5 +113,6 @@ async def test_every_path_of_a_gateway_is_answered_for_all(start):
             path = "/turnpike/static/{file}"
         if route.method != "HEAD":
             own.add((route.method, path))
-    assert own == {(method, path.replace(":.*", "")) for method, path, _ in ROUTES}
-    assert not [a for a, b in itertools.combinations(ROUTES, 2) if a[:2] == b[:2]]
+    routes = AggregatedControl.ROUTES
+    assert own == {(method, path.replace(":.*", "")) for method, path, _ in routes}
+    assert not [a for a, b in itertools.combinations(routes, 2) if a[:2] == b[:2]]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gateway.config.http_limits import HttpLimits
-from gateway.domain.ids import TenantId
+from gateway.domain.ids import RequestId, TenantId
 from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection import ClientConnection
 from gateway.server.connection_states import State
@@ -136,12 +136,13 @@ class Wire:
 class Books:
     """In place of a ticket: how each request ended."""
 
+    request = RequestId("r")
+
     def __init__(self) -> None:
         self.ends: list[str] = []
         self.seen: Any = None
 
-    def response_started(self, status: int) -> None: ...
-    def first_token_seen(self) -> None: ...
+    def send(self, event: Any) -> None: ...
 
     is_asked_for_calls = False
 

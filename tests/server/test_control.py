@@ -116,7 +116,7 @@ async def test_events_are_told_live_and_again(start, tmp_path):
     assert explained["records"][0]["type"] == "turn_arrive"
     for each in (listener, again, behind, only, of_it):
         each.close()
-    await eventually(lambda: bench.gateway.observation._events.readers == 0)
+    await eventually(lambda: bench.gateway.observation._events._readers == 0)
     await bench.gateway.stop()
     lines = path.read_bytes().splitlines()
     assert [line.decode() for line in lines[: len(told)]] == [event.data for event in told], "as in the file"

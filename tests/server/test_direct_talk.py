@@ -8,10 +8,9 @@ import pytest
 
 from gateway.config.load import load_config
 from gateway.domain.shares import Share
-from gateway.server.direct_talk import LASTS_S, DirectTalk
+from gateway.server.direct_talk import LASTS_S, DirectTalk, Told
 from gateway.server.peer_door import Passing
 from gateway.server.peer_links import PeerLinks
-from gateway.server.peer_words import Told
 
 SECRET, URL = b"s" * 32, "http://127.0.0.1:1"
 

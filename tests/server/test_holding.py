@@ -172,7 +172,8 @@ async def test_a_late_failure_that_stalls_is_cut(start):
 
 async def test_who_leaves_during_a_late_failure_takes_its_request_along(start):
     bench, second = await late_failure(start)
-    await eventually(lambda: bench.gateway.serving.handlers._relays)
+    replicas = bench.gateway.replica_watch.replicas.values()
+    await eventually(lambda: any(each.head for replica in replicas for each in replica._busy))
     second.close()
     await eventually(bench.is_quiet)
 

@@ -95,7 +95,7 @@ async def test_an_answer_that_breaks_off_is_not_extended(start, pieces):
     response = await ahead.bench.ask(turn(ASKS))
     assert not response.is_whole
     ahead.bench.backend.script = ahead.script
-    [kept] = ahead.prefills.kept
+    [kept] = ahead.prefills.kept._kept.values()
     assert await ahead.ends(kept) is None and not ahead.asked
 
 
@@ -106,7 +106,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_answer(start):
     await client.reader.readuntil(b"I ")
     client.reset()
     await eventually(ahead.bench.is_quiet)
-    [kept] = ahead.prefills.kept
+    [kept] = ahead.prefills.kept._kept.values()
     assert kept.said is None and await ahead.ends(kept) is None
 
 
@@ -114,7 +114,7 @@ async def test_what_is_kept_is_bounded(start):
     ahead = Ahead(await start(prefill_ahead=ON | {"kept_bytes": 2_000}))
     for number in range(6):
         await ahead.pauses(turn(ASKS, session=f"s-{number}", system=f"You look {number}."))
-    kept = [*ahead.prefills.kept]
+    kept = [*ahead.prefills.kept._kept.values()]
     assert 0 < len(kept) < 6
     assert sum(each.size for each in kept) == ahead.prefills.kept.bytes <= 2_000
     of_request = len(kept[-1].request.body) + sum(len(n) + len(v) for n, v in kept[-1].request.head.headers)

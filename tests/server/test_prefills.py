@@ -75,7 +75,7 @@ async def test_what_cannot_be_extended_is_not_kept(start, path, body):
     asked = json.dumps(body).encode()
     response = await ahead.bench.ask(post(asked, path=path, headers=b"x-turnpike-session: other\r\n"))
     assert response.status == 200
-    [kept] = ahead.prefills.kept
+    [kept] = ahead.prefills.kept._kept.values()
     assert ASKS["content"] in json.loads(kept.request.body)["messages"][-1]["content"]
 
 

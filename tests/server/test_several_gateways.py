@@ -143,7 +143,7 @@ def fall_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def exchange(*_: Any) -> dict[str, bytes]:
         raise StoreUnavailable
 
-    monkeypatch.setattr(peers_of(bench)._store, "exchange", exchange)
+    monkeypatch.setattr(peers_of(bench).store, "exchange", exchange)
     monkeypatch.setattr(peers_of(bench)._direct, "tell", says_nothing)
 
 
@@ -174,7 +174,7 @@ def lose_the_store(gateways: list[Bench], monkeypatch: pytest.MonkeyPatch) -> No
 
     for bench in gateways:
         for step in ("exchange", "find", "claim"):
-            monkeypatch.setattr(peers_of(bench)._store, step, fails)
+            monkeypatch.setattr(peers_of(bench).store, step, fails)
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):
     bench, _ = await several()
     port = peers_of(bench).listener.port
     wrong = b"X-Turnpike-Passed: wrong 10.0.0.1\r\n"
-    of_the_other = b"X-Turnpike-Passed: %s\r\n" % peers_of(bench).passed_header("another", "10.0.0.1")
+    of_the_other = b"X-Turnpike-Passed: %s\r\n" % peers_of(bench).passing.header("another", "10.0.0.1")
     of_no_ascii = b"X-Turnpike-Passed: x \xff\r\n"
     asks = [post(headers=each) for each in (b"", wrong, of_the_other, of_no_ascii)]
     for request in (*asks, post(path=b"/turnpike/peer", headers=wrong)):
@@ -223,7 +223,7 @@ async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):
 
 async def test_a_client_cannot_claim_to_be_passed_on(several):
     gateways = await several()
-    proofs = [peers_of(bench).passed_header(peers_of(bench)._origin, "9.9.9.9") for bench in gateways]
+    proofs = [peers_of(bench).passing.header(peers_of(bench)._origin, "9.9.9.9") for bench in gateways]
     sessions = set()
     for step, (bench, proof) in enumerate(zip(gateways, proofs, strict=True)):
         messages, reply = agent("claims", step)
@@ -244,7 +244,7 @@ async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(sev
     heir = peers_of(other).directory.origin.encode()
     session = home.brain.sessions.sessions.get(before)
     key = f"h:{before} {session.tenant}".encode()
-    assert await peers_of(home)._store.claim(key, heir, 60.0) == heir
+    assert await peers_of(home).store.claim(key, heir, 60.0) == heir
     passed_on = peers_of(other).passed_on
     assert session_of(await ask(other, gateways, "back", 1)) == before
     assert [len(bench.brain.sessions.sessions) for bench in (home, other)] == [1, 1]
@@ -260,7 +260,7 @@ async def test_who_is_missing_in_another_store_lives_for_a_moment(several, monke
     async def is_empty(*_: Any) -> dict[str, bytes]:
         return {}
 
-    monkeypatch.setattr(peers._store, "exchange", is_empty)
+    monkeypatch.setattr(peers.store, "exchange", is_empty)
     for _ in range(5):
         await peers.tell()
         assert len(peers.alive) == 1

@@ -112,7 +112,7 @@ async def test_a_picker_that_stops_in_the_midst_cuts_what_is_passed_to_it(two):
 
 async def test_only_pickers_of_the_fleet_pass_on(two):
     home, other = two
-    token = other.gateway._peers.passed_header(home.gateway._peers._origin, "10.0.0.9").decode()
+    token = other.gateway._peers.passing.header(home.gateway._peers._origin, "10.0.0.9").decode()
     for passed, status in ((None, 403), ("wrong 10.0.0.9", 403), (token, None)):
         async with grpc.aio.insecure_channel(home.gateway._peers.picks_at) as channel:
             stream = ask(channel)
@@ -134,7 +134,7 @@ async def test_only_pickers_of_the_fleet_pass_on(two):
 async def test_what_is_not_its_own_goes_back(two):
     home, other = two
     other.gateway._peers.directory.is_in_doubt = True  # it may have been taken for gone
-    token = home.gateway._peers.passed_header(other.gateway._peers._origin, "127.0.0.1").decode()
+    token = home.gateway._peers.passing.header(other.gateway._peers._origin, "127.0.0.1").decode()
     async with grpc.aio.insecure_channel(other.gateway._peers.picks_at) as channel:
         stream = ask(channel)
         await said(stream, headers("request_headers", MINE, (PASSED.decode(), token)))

@@ -374,9 +374,9 @@ def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(endpoint_slices, "MOST", 3)
     many = [endpoint(f"10.0.0.{number}") for number in range(1, 9)]
     kept = slices(*(told(str(number), *many) for number in range(9)))
-    assert len(kept) == 3 and len(kept.say().up) == 3
+    assert len(kept._slices) == 3 and len(kept.say().up) == 3
     kept.put(msgspec.convert(told("another", *many), EndpointSlice))
-    assert len(kept) == 3
+    assert len(kept._slices) == 3
 
 
 def test_what_is_wrong_leaves_what_was_known():

@@ -1,14 +1,13 @@
 """A client of a gateway's control plane."""
 
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
 import aiohttp
 
-from gateway.server.bounded_answers import read_at_most
+from gateway.upstream.bounded_answers import read_at_most
 
-_ASK_S: Final = 5.0
 _MAX_BYTES: Final = 64 << 20
 _HOP_BY_HOP: Final = frozenset(
     ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length")
@@ -42,41 +41,39 @@ class ControlClient:
     async def close(self) -> None:
         await self._session.close()
 
-    @contextlib.asynccontextmanager
-    async def request(
+    def request(
         self,
         method: str,
         path: str,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str],
         body: bytes | None = None,
         *,
-        timeout_s: float | None = _ASK_S,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        timeout_s: float | None,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """For whoever reads the answer bit by bit. Raises what `ask` makes None of."""
-        async with self._session.request(
+        return self._session.request(
             method,
             self._url + path,
-            headers=end_to_end(headers or {}),
+            headers=end_to_end(headers),
             data=body,
             allow_redirects=False,
             skip_auto_headers=_NOT_ADDED,
             timeout=aiohttp.ClientTimeout(total=timeout_s),
-        ) as response:
-            yield response
+        )
 
     async def ask(
         self,
         method: str,
         path: str,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str],
         body: bytes | None = None,
         *,
-        timeout_s: float = _ASK_S,
+        timeout_s: float,
     ) -> Answer | None:
         """None if it does not answer, or says too much."""
         try:
             async with self.request(method, path, headers, body, timeout_s=timeout_s) as response:
-                body = await read_at_most(response, _MAX_BYTES)
+                body = await read_at_most(response.content, _MAX_BYTES)
                 return None if body is None else Answer(response.status, end_to_end(response.headers), body)
         except UNREACHABLE:
             return None

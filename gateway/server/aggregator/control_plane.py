@@ -7,8 +7,8 @@ answered unless a gateway has answered it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from enum import Enum
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -27,50 +27,6 @@ _BODY_S: Final = 20.0
 _ASK_S: Final = 30.0
 
 
-class How(Enum):
-    """How a request is answered."""
-
-    ANY = "any"
-    """By a gateway: all have the same."""
-    KNOWS = "knows"
-    """All are asked; the one that knows answers."""
-    ALL = "all"
-    """Goes to all; a refusal by one is a refusal."""
-    METRICS = "metrics"
-    """Not at all: Prometheus scrapes each gateway."""
-    SNAPSHOT = "snapshot"
-    GRAPHS = "graphs"
-    EVENTS = "events"
-    HEALTH = "health"
-    READINESS = "readiness"
-
-
-ROUTES: Final = (
-    ("GET", "/", How.ANY),
-    ("GET", "/turnpike", How.ANY),
-    ("GET", "/turnpike/", How.ANY),
-    ("GET", "/turnpike/static/{file:.*}", How.ANY),
-    ("GET", "/turnpike/healthz", How.HEALTH),
-    ("GET", "/turnpike/readyz", How.READINESS),
-    ("GET", "/turnpike/snapshot", How.SNAPSHOT),
-    ("GET", "/turnpike/events", How.EVENTS),
-    ("GET", "/turnpike/turns/{id}", How.KNOWS),
-    ("GET", "/turnpike/graphs", How.GRAPHS),
-    ("GET", "/turnpike/history", How.ANY),
-    ("GET", "/turnpike/sessions/{id}", How.KNOWS),
-    ("POST", "/turnpike/sessions/{id}/finish", How.KNOWS),
-    ("POST", "/turnpike/sessions/{id}/stop", How.KNOWS),
-    ("GET", "/metrics", How.METRICS),
-    ("POST", "/turnpike/replicas", How.ALL),
-    ("DELETE", "/turnpike/replicas/{name}", How.ALL),
-    ("POST", "/turnpike/replicas/{name}/drain", How.ALL),
-    ("POST", "/turnpike/hosts/{name}", How.ALL),
-    ("POST", DIFF_PATH, How.ALL),
-    ("POST", RELOAD_PATH, How.ALL),
-    ("POST", TRACES_PATH, How.ALL),
-)
-
-
 def _written(view: Any) -> bytes:
     return orjson.dumps(view, option=orjson.OPT_NON_STR_KEYS)
 
@@ -82,24 +38,13 @@ class AggregatedControl:
         self._gateways = gateways
         self._events = MergedEvents(gateways)
         self._bodies = asyncio.Semaphore(_MAX_BODIES)
-        self._handlers: dict[How, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
-            How.ANY: self._ask_any,
-            How.KNOWS: self._ask_who_knows,
-            How.ALL: self._send_to_all,
-            How.METRICS: self._refuse_metrics,
-            How.SNAPSHOT: self._get_snapshot,
-            How.GRAPHS: self._get_graphs,
-            How.EVENTS: self._events.serve,
-            How.HEALTH: self._get_health,
-            How.READINESS: self._get_readiness,
-        }
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY + 1)
-        for method, path, how in ROUTES:
-            app.router.add_route(method, path, self._handlers[how])
+        for method, path, answer in self.ROUTES:
+            app.router.add_route(method, path, partial(answer, self))
             if method == "GET":
-                app.router.add_route("HEAD", path, self._handlers[how])
+                app.router.add_route("HEAD", path, partial(answer, self))
         return app
 
     def close(self) -> None:
@@ -108,6 +53,7 @@ class AggregatedControl:
     # --- how requests are answered -----------------------------------------------------------------
 
     async def _ask_any(self, request: web.Request) -> web.StreamResponse:
+        """All have the same."""
         for gateway in self._gateways:
             answer = await gateway.ask(request.method, request.path_qs, request.headers, timeout_s=_ASK_S)
             if answer is not None:
@@ -115,11 +61,13 @@ class AggregatedControl:
         return _none_answers()
 
     async def _ask_who_knows(self, request: web.Request) -> web.StreamResponse:
+        """All are asked; the one that knows answers."""
         answers = [answer for _, answer in await self._ask_all(request)]
         known = [answer for answer in answers if answer.status != 404]
         return _passed_on((known or answers)[0]) if answers else _none_answers()
 
     async def _send_to_all(self, request: web.Request) -> web.StreamResponse:
+        """A refusal by one is a refusal."""
         answers = [answer for _, answer in await self._ask_all(request)]
         if not answers:
             return _none_answers()
@@ -127,6 +75,7 @@ class AggregatedControl:
         return _passed_on(max(answers, key=lambda answer: (answer.status >= 300, len(answer.body))))
 
     async def _refuse_metrics(self, _: web.Request) -> web.StreamResponse:
+        """Prometheus scrapes each gateway."""
         return web.json_response({"error": "each gateway has metrics of its own"}, status=404)
 
     async def _get_snapshot(self, request: web.Request) -> web.StreamResponse:
@@ -148,6 +97,9 @@ class AggregatedControl:
         merged: Any = merge_graphs(orjson.loads(answer.body) for _, answer in answers)
         return _passed_on(answers[0][1]._replace(body=_written(merged)))
 
+    async def _get_events(self, request: web.Request) -> web.StreamResponse:
+        return await self._events.serve(request)
+
     async def _get_health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})
 
@@ -161,6 +113,31 @@ class AggregatedControl:
             failing.append(f"gateways ({missing} of {len(answers)} missing)")
         is_ready = any(each.status == 200 for each in found)
         return web.json_response({"ready": is_ready, "failing": failing}, status=200 if is_ready else 503)
+
+    ROUTES: Final = (
+        ("GET", "/", _ask_any),
+        ("GET", "/turnpike", _ask_any),
+        ("GET", "/turnpike/", _ask_any),
+        ("GET", "/turnpike/static/{file:.*}", _ask_any),
+        ("GET", "/turnpike/healthz", _get_health),
+        ("GET", "/turnpike/readyz", _get_readiness),
+        ("GET", "/turnpike/snapshot", _get_snapshot),
+        ("GET", "/turnpike/events", _get_events),
+        ("GET", "/turnpike/turns/{id}", _ask_who_knows),
+        ("GET", "/turnpike/graphs", _get_graphs),
+        ("GET", "/turnpike/history", _ask_any),
+        ("GET", "/turnpike/sessions/{id}", _ask_who_knows),
+        ("POST", "/turnpike/sessions/{id}/finish", _ask_who_knows),
+        ("POST", "/turnpike/sessions/{id}/stop", _ask_who_knows),
+        ("GET", "/metrics", _refuse_metrics),
+        ("POST", "/turnpike/replicas", _send_to_all),
+        ("DELETE", "/turnpike/replicas/{name}", _send_to_all),
+        ("POST", "/turnpike/replicas/{name}/drain", _send_to_all),
+        ("POST", "/turnpike/hosts/{name}", _send_to_all),
+        ("POST", DIFF_PATH, _send_to_all),
+        ("POST", RELOAD_PATH, _send_to_all),
+        ("POST", TRACES_PATH, _send_to_all),
+    )
 
     async def _ask_all(self, request: web.Request) -> list[tuple[ControlClient, Answer]]:
         async with self._bodies:

@@ -15,6 +15,7 @@ from typing import Final
 from aiohttp import ClientResponse, web
 
 from gateway.server.aggregator.control_client import UNREACHABLE, ControlClient
+from gateway.server.events import has_left
 from gateway.server.tasks import TaskGroup
 
 _AGAIN_S: Final = 0.2
@@ -86,7 +87,7 @@ class _Reader:
         for gateway in gateways:
             self._tasks.spawn(self._follow(gateway))
         try:
-            while not is_closed.is_set() and not self._has_left():
+            while not is_closed.is_set() and not has_left(self._request):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_AGAIN_S):
                         await is_closed.wait()
@@ -141,7 +142,3 @@ class _Reader:
         except (ConnectionError, TimeoutError):
             if self._request.transport is not None:
                 self._request.transport.abort()
-
-    def _has_left(self) -> bool:
-        transport = self._request.transport
-        return transport is None or transport.is_closing()

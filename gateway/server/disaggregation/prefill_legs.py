@@ -16,19 +16,20 @@ import msgspec
 from msgspec import Raw
 
 from gateway.config import Config
+from gateway.core import events as ev
 from gateway.core.commands import PrefillLeg
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
-from gateway.server.disaggregation.kv_fetches import Fetch, HandedOver, connectors_of
+from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.server.driver import Driver, Ticket
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
-from gateway.server.unseen_answers import read_whole, usage_of
+from gateway.server.unseen_answers import ask_unseen, usage_of
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.moments import Moment, Run
 from gateway.upstream.replica import Replica
-from gateway.wire.kv_transfer import Connector, prefill_leg_body
+from gateway.wire.kv_transfer import CONNECTORS, Connector, prefill_leg_body
 from gateway.wire.splice import Chunk
 from gateway.workflow.engine_order import FIRST
 
@@ -69,24 +70,25 @@ class PrefillLegs:
         outbound: Outbound,
     ) -> "PrefillLegs | None":
         """None if no pool's replicas hand anything over."""
-        connectors = connectors_of(config)
+        connectors = {
+            PoolId(pool.name): CONNECTORS[pool.transfer] for pool in config.pools if pool.transfer is not None
+        }
         return cls(driver, replicas, health, outbound, connectors) if connectors else None
 
     async def run(
         self, ticket: Ticket, command: PrefillLeg, request: HttpRequest, trace: bytes | None
-    ) -> HandedOver | None:
-        """Until it has ended, and the brain knows. None if nothing was handed over. `trace`: a header."""
+    ) -> Fetch | None:
+        """Until it has ended, and the brain knows. None if nothing has to be fetched. `trace`: a header."""
         leg = _Leg()
         replica = self._replicas.get(command.replica)
         if replica is not None:  # else it left after the brain had decided
             await self._run(self._compute(command, replica, request, trace, leg), leg, command.limit_s)
         connector = self._connectors[replica.pool] if replica is not None else None
-        ticket.leg_ended(leg.usage if leg.fields is not None else None, is_fault=leg.is_fault)
-        if connector is None or leg.fields is None:
+        usage = leg.usage if leg.fields is not None else None
+        self._driver.send(ev.PrefillLegEnded(ticket.request, usage, leg.is_fault))
+        if connector is None or not leg.fields:
             return None
-        until_s = self._driver.clock() + connector.lease_s
-        fetch = Fetch(leg.fields, counts_fetched=connector.counts_fetched)
-        return HandedOver(fetch, until_s=until_s, clock=self._driver.clock)
+        return Fetch(leg.fields, connector.counts_fetched, self._driver.clock() + connector.lease_s)
 
     async def _run(self, compute: Coroutine[Any, Any, None], leg: _Leg, limit_s: float) -> None:
         """To its end, for a bounded time. Who is cancelled here has cancelled it."""
@@ -152,13 +154,7 @@ class PrefillLegs:
     async def _ask(
         self, command: PrefillLeg, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
     ) -> None:
-        upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
-        is_whole = False
-        try:
-            answer = await read_whole(upstream)
-            is_whole = True
-        finally:
-            replica.release(upstream, reuse=is_whole)
+        upstream, answer = await ask_unseen(replica, chunks)
         head = upstream.head
         assert head is not None
         if head.status != HTTPStatus.OK:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from gateway.domain.decision import Refusal
 from gateway.server.picker.messages import ProcessingResponse
 from gateway.server.request_head import RequestHead
 from gateway.upstream.replica import Replica
@@ -20,14 +19,6 @@ _PIECE: Final = 48 << 10
 """Bytes of a body in one message, where bodies are passed back; gRPC takes 4 MiB, Envoy's buffers 64 KiB."""
 _OVERWRITE: Final = 2
 """`append_action`: OVERWRITE_IF_EXISTS_OR_ADD."""
-
-
-class RefusedError(Exception):
-    def __init__(self, refusal: Refusal, lines: bytes = b"") -> None:
-        """`lines`: headers to go with it."""
-        super().__init__(refusal.message)
-        self.refusal = refusal
-        self.lines = lines
 
 
 class Change(NamedTuple):

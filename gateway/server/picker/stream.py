@@ -19,6 +19,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gateway.config import Config
+from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
@@ -31,10 +32,9 @@ from gateway.server.listener import Listener
 from gateway.server.milestones import Milestones, catch_up
 from gateway.server.peer_door import INHERITS, PASSED
 from gateway.server.picker import answers, messages
-from gateway.server.picker.answers import RefusedError
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.receipts import receipts
-from gateway.server.request_head import RequestHead, take_room
+from gateway.server.request_head import RefusedRequest, RequestHead, take_room
 from gateway.server.request_parser import HttpRequest
 from gateway.server.response_writer import refusal_parts
 from gateway.upstream.errors import ConnectFailed
@@ -95,7 +95,7 @@ class Stream:
         try:
             with self._open:
                 await self._answer_all()
-        except RefusedError as error:
+        except RefusedRequest as error:
             await self._send([self._refusal(error)])
         except DecodeError:
             raise StreamError(grpc.StatusCode.INVALID_ARGUMENT, "a message that cannot be read") from None
@@ -105,10 +105,10 @@ class Stream:
             if self._stopped is None or self._task is None:
                 raise
             self._task.uncancel()
-            await self._send([self._refusal(RefusedError(self._stopped))])  # Envoy cuts the answer
+            await self._send([self._refusal(RefusedRequest(self._stopped))])  # Envoy cuts the answer
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
             _log.exception("a request failed inside the picker")
-            await self._send([self._refusal(RefusedError(refusals.internal()))])
+            await self._send([self._refusal(RefusedRequest(refusals.internal()))])
         finally:
             self._let_go()
             self._count()
@@ -127,7 +127,7 @@ class Stream:
                 await self._passed.relay(self._context)
                 return
             if self._stopped is not None:
-                raise RefusedError(self._stopped)
+                raise RefusedRequest(self._stopped)
 
     async def _read(self) -> Any:
         self._is_reading = True
@@ -186,7 +186,7 @@ class Stream:
         self._protocol = self._door.protocol_of(target.partition(b"?")[0].decode("latin-1"))
         visitor = self._door.judge(method, target, headers, self._peer)
         if not isinstance(visitor, Visitor):
-            raise RefusedError(visitor)
+            raise RefusedRequest(visitor)
         self._head = RequestHead(
             method=method,
             target=target,
@@ -219,7 +219,7 @@ class Stream:
     def _hold(self, head: RequestHead, more: int, *, whole: int) -> None:
         limits = self._config.server.limits
         if (refusal := take_room(self._budget, limits, head, more, whole=whole)) is not None:
-            raise RefusedError(refusal)
+            raise RefusedRequest(refusal)
         self._held += more
 
     def _let_go(self) -> None:
@@ -231,12 +231,12 @@ class Stream:
         asking, self._came = self._picking.asking, came.body
         request = await in_task(asking.reading.plain(came, self._budget))
         if isinstance(request, Refusal):
-            raise RefusedError(request)
+            raise RefusedRequest(request)
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(asking.reading.read(request))
         if (refusal := asking.refusal_of(request, facts)) is not None:
-            raise RefusedError(refusal)
+            raise RefusedRequest(refusal)
 
         async def pass_on(link: Replica | None, inherits: bool) -> bool:
             return await self._pass_on(of, came, link, inherits)
@@ -259,7 +259,7 @@ class Stream:
         begin, more = messages.ProcessingRequest(), messages.ProcessingRequest()
         begin.CopyFrom(self._begin)
         add = begin.request_headers.headers.headers.add
-        add(key=PASSED, raw_value=peers.passed_header(link.id, request.head.visitor.client))
+        add(key=PASSED, raw_value=peers.passing.header(link.id, request.head.visitor.client))
         if inherits:
             add(key=INHERITS, raw_value=b"1")
         sent = [begin]
@@ -278,7 +278,7 @@ class Stream:
             decision = ticket.decided() or await self._decision(ticket)
             if type(decision) is Refuse:
                 lines = receipts(decision) if self._config.server.has_receipts else b""
-                raise RefusedError(decision.refusal, lines)
+                raise RefusedRequest(decision.refusal, lines)
             assert type(decision) is Dispatch  # prompts are not computed on other replicas: `check_picker`
             replica = self._picking.replicas.get(decision.placement.replica)
             if replica is not None:
@@ -290,7 +290,7 @@ class Stream:
         message = f"No replica had room within {limit_s:g} s."
         late = Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)
         driver = self._picking.asking.driver
-        timer = driver.call_later(limit_s, ticket.give_up, RefusedError(late))
+        timer = driver.call_later(limit_s, ticket.give_up, RefusedRequest(late))
         try:
             return await in_task(ticket.decision())
         finally:
@@ -346,7 +346,7 @@ class Stream:
         ticket, observer = self._ticket, self._observer
         if ticket is not None and observer is not None and self._milestones is None and not ticket.is_over:
             self._milestones = Milestones(ticket, observer)
-            ticket.response_started(self._status)
+            ticket.send(ev.ResponseStarted(ticket.request, self._status))
             ticket.seen = self._seen
 
     async def _part_came(self, part: bytes, *, is_last: bool) -> None:
@@ -388,9 +388,9 @@ class Stream:
         if self._is_reading and self._task is not None:
             self._task.cancel()  # it waits for Envoy; a write must end before the next one begins
         elif not self._is_placed and self._ticket is not None:
-            self._ticket.give_up(RefusedError(refusal))
+            self._ticket.give_up(RefusedRequest(refusal))
 
-    def _refusal(self, error: RefusedError) -> Any:
+    def _refusal(self, error: RefusedRequest) -> Any:
         self._status, lines, body = refusal_parts(self._protocol, error.refusal, error.lines)
         headers = [*answers.fields(lines), (b"content-type", b"application/json")]
         return answers.immediate(self._status, headers, body, error.refusal.reason.value)

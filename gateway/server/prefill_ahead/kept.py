@@ -6,7 +6,6 @@ tenant's request held is found for that tenant alone.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -43,12 +42,6 @@ class KeptRequests:
         self._max_bytes = max_bytes
         self.bytes = 0
         self._kept: OrderedDict[tuple[SessionId, ThreadId], Kept] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __iter__(self) -> Iterator[Kept]:
-        return iter(self._kept.values())
 
     def get(self, session: SessionId, thread: ThreadId) -> Kept | None:
         return self._kept.get((session, thread))

@@ -23,9 +23,7 @@ from gateway.server.driver import Driver
 from gateway.server.outbound import Outbound
 from gateway.server.prefill_ahead.kept import Heads, Kept, KeptRequests
 from gateway.server.request_parser import HttpRequest
-from gateway.server.tasks import check_each
-from gateway.server.unseen_answers import read_whole, usage_of
-from gateway.upstream.connection import UpstreamConnection
+from gateway.server.unseen_answers import ask_unseen, usage_of
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
@@ -55,8 +53,6 @@ class Prefills:
         self.heads = Heads(max_bytes)
         self._echoing = Echoing()
         self._under_way: dict[RequestId, Run] = {}
-        self._answers: dict[UpstreamConnection, Replica] = {}
-        """That have begun."""
 
     @classmethod
     def of(
@@ -115,16 +111,6 @@ class Prefills:
         else:
             self._driver.call_soon(self._stop, command)
 
-    def sweep(self, now: float) -> None:
-        """Gives up on answers that have stopped to come; called about once a second."""
-
-        def check(item: tuple[UpstreamConnection, Replica]) -> None:
-            upstream, replica = item
-            if replica.is_stalled(upstream, now=now):
-                upstream.give_up_on_rest()
-
-        check_each("prefill", self._answers.items(), check, lambda item: item[0].give_up_on_rest())
-
     def close(self) -> None:
         for run in tuple(self._under_way.values()):
             run.cancel()
@@ -176,23 +162,13 @@ class Prefills:
             model=kept.model,
         )
         try:
-            upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
+            upstream, answer = await ask_unseen(replica, chunks)
         except UpstreamError:
             return
-        is_whole = False
-        self._answers[upstream] = replica
-        try:
-            usage = usage_of(upstream, request.head.visitor.endpoint, await read_whole(upstream))
-            is_whole = True
-            assert upstream.head is not None
-            if upstream.head.status == HTTPStatus.BAD_REQUEST:
-                self._echoing.refused(kept.client)
-        except UpstreamError:
-            return
-        finally:
-            del self._answers[upstream]
-            replica.release(upstream, reuse=is_whole)
-        if usage is not None:
+        assert upstream.head is not None
+        if upstream.head.status == HTTPStatus.BAD_REQUEST:
+            self._echoing.refused(kept.client)
+        if (usage := usage_of(upstream, request.head.visitor.endpoint, answer)) is not None:
             found.append(usage)
 
     def _foreseen(self, kept: Kept, agent: int) -> bytes | None:
