@@ -49,7 +49,7 @@ async def test_the_stub_calls_tools_until_it_is_done_and_reports_what_its_cache_
                 call
                 for each in chunks
                 for c in each["choices"]
-                for call in (c.get("delta") or c.get("message")).get("tool_calls", ())
+                for call in (c.get("message") or c["delta"]).get("tool_calls", ())
             ]
             finish = choice["finish_reason"]
             assert bool(calls) == (finish == "tool_calls")
