@@ -32,6 +32,7 @@ from gateway.server.settings import Read, set_log_format, set_log_level
 from gateway.server.tenants import hash_key
 from gateway.server.workers import Workers, join_parent, of_worker
 from gateway.shared_state.fleet_secret import WORKERS_SECRET, derived, fleet_secret
+from gateway.tryout.command import add_try
 from gateway.upstream.doctor import add_doctor
 from gateway.upstream.host_probe import add_probe
 from gateway.upstream.starter import add_init
@@ -101,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(check)
     check.set_defaults(command=_check_config)
 
+    add_try(commands, lambda config: _run_gateway(config, None))
     add_init(commands)
     add_doctor(commands)
 
