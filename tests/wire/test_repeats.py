@@ -9,6 +9,7 @@ from msgspec import Raw
 from gateway.domain.request import NewItems
 from gateway.wire.body import decode_small_body
 from gateway.wire.repeats import read_step
+from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 
 
@@ -111,9 +112,9 @@ def test_a_reader_tells_steps_if_it_is_asked_to(step):
     fields = decode_small_body(b'{"model":"m","messages":[]}', is_responses=False)
     assert fields is not None
     reader = TranscriptReader()
-    silent = reader.read(fields, items)[0].new
+    silent = finish(reader.reading(fields, items))[0].new
     assert (silent.called, silent.brought) == (0, 0) and silent != NewItems()
     reader.tells_steps = True
-    told = reader.read(fields, items)[0].new
+    told = finish(reader.reading(fields, items))[0].new
     assert (told.called, told.brought) == hashes((answer, news))
     assert told.size == silent.size
