@@ -131,7 +131,7 @@ _NOTHING = Sighting()
 
 
 class SilentObserver(ResponseObserver):
-    def __init__(self) -> None:
+    def __init__(self, _: MayKeep | None = None) -> None:
         self._sighting = _NOTHING
 
     def tell(self, said: Said) -> None:
@@ -348,10 +348,6 @@ def observe(
     return observer
 
 
-def _see_nothing(_: MayKeep | None) -> ResponseObserver:
-    return SilentObserver()
-
-
 @lru_cache(256)
 def _choose(
     protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
@@ -360,7 +356,7 @@ def _choose(
     media_type = content_type.partition(";")[0].strip().lower()
     coding = (content_encoding or "identity").strip().lower()
     is_read = reader is not None and reader.knows_answers
-    make: Callable[[MayKeep | None], ResponseObserver] = _see_nothing
+    make: Callable[[MayKeep | None], ResponseObserver] = SilentObserver
     is_text = media_type.startswith("text/") or media_type in _TEXTS
     is_stream = media_type == "text/event-stream"
     if reader is None or (coding != "identity" and coding not in INFLATABLE):
@@ -371,7 +367,7 @@ def _choose(
         make = partial(BodyObserver, reader)
     elif work not in _TAKES_TOKENS:
         coding = "identity"
-    if work in _TAKES_TOKENS and (make is _see_nothing or not is_read):
+    if work in _TAKES_TOKENS and (make is SilentObserver or not is_read):
         bare, is_generated = make, work is Work.GENERATE
         make = lambda may_keep: cast(  # noqa: E731
             ResponseObserver, UsageObserver(bare(may_keep), is_generated=is_generated)
