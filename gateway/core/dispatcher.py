@@ -22,7 +22,6 @@ from gateway.core.prefill_legs import PrefillLegs
 from gateway.core.prefills_ahead import PrefillsAhead
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
-from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Placement, PlacementReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
@@ -92,7 +91,7 @@ class Dispatcher:
             return NOTHING_KNOWN
         facts = live.facts
         tokens = partial(self._forecasts.expected_tokens, live)
-        agent = AgentKey(live.owner, facts.transcript.agent)
+        agent = live.agent
         waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
         return Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over)
 

@@ -99,6 +99,12 @@ class LiveRequest(msgspec.Struct, kw_only=True):
         return self.session.session if self.session else None
 
     @property
+    def agent(self) -> AgentKey:
+        """One key for whoever learns of its type: a date in a prompt makes no other type."""
+        transcript = self.facts.transcript
+        return AgentKey(self.owner, transcript.agent_type or transcript.agent)
+
+    @property
     def lot(self) -> str | None:
         """What a model is drawn by for it: its session; by itself, if it may be of one that nobody knows."""
         return self.request if self.facts.is_relayed else self.session_id
@@ -125,7 +131,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
             session=session.session if session is not None else None,
             thread=session.thread if session is not None else None,
             edge=session.edge if session is not None else Edge.OPENS,
-            agent=AgentKey(self.owner, facts.transcript.agent_type or facts.transcript.agent),
+            agent=self.agent,
             task_arrived_s=self.task_arrived_s,
             claims=facts.claims,
             is_background=facts.is_background,

@@ -8,7 +8,7 @@ from gateway.core.lifecycle import State
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import Usage, Work
+from gateway.domain.request import Transcript, Usage, Work
 from tests.core.playbook import (
     Playbook,
     arrived,
@@ -306,3 +306,13 @@ def test_a_turn_for_an_adapter_waits_for_a_replica_that_has_it():
     play >> up("b", models=("base", "lora"))
     sent = play.take()
     assert isinstance(sent, Dispatch) and sent.placement.replica == "b"
+
+
+def test_a_date_in_a_prompt_makes_no_other_agent_for_placement(monkeypatch):
+    play, seen = Playbook(), []
+    place = play.brain._dispatcher._placement.place
+    spy = lambda loads, session, asked: seen.append(asked.agent) or place(loads, session, asked)  # noqa: E731
+    monkeypatch.setattr(play.brain._dispatcher._placement, "place", spy)
+    for day in (1, 2):
+        play.arrives(f"r{day}", transcript=Transcript(agent=day, agent_type=7, body=day))
+    assert len(seen) == 2 and len(set(seen)) == 1
