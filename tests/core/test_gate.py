@@ -6,6 +6,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.core.lifecycle import State
 from gateway.domain import records as rec
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Transcript, Usage, Work
@@ -309,10 +310,15 @@ def test_a_turn_for_an_adapter_waits_for_a_replica_that_has_it():
 
 
 def test_a_date_in_a_prompt_makes_no_other_agent_for_placement(monkeypatch):
-    play, seen = Playbook(), []
-    place = play.brain._dispatcher._placement.place
-    spy = lambda loads, session, asked: seen.append(asked.agent) or place(loads, session, asked)  # noqa: E731
-    monkeypatch.setattr(play.brain._dispatcher._placement, "place", spy)
+    play, seen = Playbook(), list[AgentKey]()
+    policy = play.brain.dispatcher._placement
+    place = policy.place
+
+    def spied(candidates, session, asked):
+        seen.append(asked.agent)
+        return place(candidates, session, asked)
+
+    monkeypatch.setattr(policy, "place", spied)
     for day in (1, 2):
         play.arrives(f"r{day}", transcript=Transcript(agent=day, agent_type=7, body=day))
     assert len(seen) == 2 and len(set(seen)) == 1
