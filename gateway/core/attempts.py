@@ -176,11 +176,12 @@ class Attempts:
         self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
         live.unanswered += times
+        deaths = self._suspects.deaths(live, now=now) if times else 0  # others may have sent the same body
         if live.route is not None:
             live.route.choice.begun -= 1
         if event.is_local:
             live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
-        is_poison = live.unanswered >= MOST_DEATHS
+        is_poison = max(live.unanswered, deaths) >= MOST_DEATHS
         may_repeat = not (event.timed_out or is_poison) and (not event.was_sent or live.facts.is_replayable)
         if may_repeat and live.attempts < self._config.max_attempts:
             is_elsewhere = bool(self._gate.candidates(live.lane))
@@ -194,7 +195,7 @@ class Attempts:
             if self._models.falls_back(live, is_refused=True, now=now):
                 return
         # A kept connection and a fresh one of one replica broke: it died once, and its client may ask again.
-        is_one_death = live.unanswered == times
+        is_one_death = live.unanswered == times and deaths < MOST_DEATHS
         refusal = (
             refusals.unanswered_again() if is_poison and not is_one_death else refusals.attempt_failed(event)
         )

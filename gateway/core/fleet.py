@@ -6,6 +6,7 @@ that is drained only for what can run nowhere else; one that is for prompts only
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import inf
 from typing import Final
 
 import msgspec
@@ -35,6 +36,8 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     """Why it is not up; empty while nobody has looked."""
     up_s: float = 0.0
     """Since when it is up."""
+    down_s: float = -inf
+    """When it last went down."""
     checked_s: float = 0.0
     """When a check last found it so, as far as that was reported."""
     running: int = 0
@@ -133,6 +136,8 @@ class Fleet:
         if state is None:
             return False
         is_news = state.is_up or not state.cause
+        if state.is_up:
+            state.down_s = now
         state.is_up, state.cause = False, cause
         self.health.went_down(replica, now=now)
         return is_news

@@ -143,13 +143,14 @@ class Forecasts:
 
     def _counted(self, live: LiveRequest, answer: Answer) -> Answer:
         usage = answer.usage
-        if usage.prompt_tokens is not None and usage.output_tokens is not None:
-            return answer
         prompt, output = usage.prompt_tokens, usage.output_tokens
+        is_final = output or (output == 0 and not answer.said_bytes)  # some say 0 at first
+        if prompt is not None and is_final and answer.has_terminal:
+            return answer
         if prompt is None:
             prompt = round(self.expected_tokens(live))
-        if output is None:
-            output = math.ceil(answer.said_bytes * self._of_model(live).ratio)
+        if not (is_final and answer.has_terminal):
+            output = max(output or 0, math.ceil(answer.said_bytes * self._of_model(live).ratio))
         guessed = Usage(prompt_tokens=prompt, cached_tokens=usage.cached_tokens, output_tokens=output)
         return msgspec.structs.replace(answer, usage=guessed)
 

@@ -8,7 +8,7 @@ little later, from its health checks: one that failed is checked at once.
 |---|---|
 | got no head in time | yes |
 | got no head, or its answer broke off | unless a check found it well since, and it was not down meanwhile |
-| was answered with an error of the replica's own, or its client left | if the replica was down since, or is |
+| was answered with an error of the replica's own, or its client left | if it went down soon after |
 
 Requests of the same body that one death ended are one failure. A process that answers with an error because
 it is dying takes a second to go: until then a body that two replicas answered so goes to none but those.
@@ -26,6 +26,8 @@ MOST_DEATHS = 2
 """Replicas that may have died of a body; then nobody gets it any more."""
 _REMEMBERED_S = 60.0
 _DYING_S = 2.0
+_DIED_WITHIN_S = 8.0
+"""A process takes its time to go, and checks to see it; whoever goes later is restarted."""
 _MOST_REMEMBERED = 4096
 
 
@@ -88,7 +90,8 @@ class Suspects:
         state = self._fleet.get(failed.replica)
         was_up = state is not None and state.is_up and state.up_s <= failed.failed_s
         if failed.failure in (Failure.ANSWERED, Failure.LEFT):
-            return state is not None and not was_up  # one that was removed need not have died
+            # One that was removed need not have died.
+            return state is not None and failed.failed_s <= state.down_s <= failed.failed_s + _DIED_WITHIN_S
         is_well = was_up and state is not None and state.checked_s > failed.failed_s
         return failed.failure is Failure.TIMED_OUT or not is_well
 

@@ -49,7 +49,8 @@ _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
 _NO_SUCH_PATH = re.compile(
-    rb'\s*|[^{]*|[^}]*"(?:detail|message|error)": ?"(?:\w+ )?not found\.?".*', re.I | re.S
+    rb'\s*(?:404:? ?)?(?:(?:page )?not found)?\.?\s*|<.*|[^}]*"(?:detail|message|error)": ?"(?:file )?not found\.?".*',
+    re.I | re.S,
 ).fullmatch
 """Of the body of a 404: what servers say of paths, and not of models or stored things."""
 _ERROR_WITHIN_S = 5.0

@@ -307,10 +307,12 @@ def _describe(error: BaseException) -> str:
         return _CERTIFICATE_FAULTS.get(error.verify_code, "certificate not trusted: set upstream.ca_file")
     if isinstance(error, ssl.SSLError):  # its `errno` is none of the system's
         return f"TLS failed ({(error.reason or 'unknown').lower().replace('_', ' ')}): does it speak https?"
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
+        return "it closed the connection without an answer: does it speak HTTP, and without TLS?"
     if isinstance(error, OSError):
         if error.errno and not isinstance(error, socket.gaierror):
             return os.strerror(error.errno)
         return error.strerror or type(error).__name__
     if isinstance(error, aiohttp.ClientResponseError):  # its text has the URL
-        return error.message or type(error).__name__
+        return error.message.partition("\n")[0].rstrip(":") or type(error).__name__
     return str(error) or type(error).__name__

@@ -62,7 +62,10 @@ class Address(msgspec.Struct, frozen=True):
         if len(url) > _MAX_URL or not _PRINTED.fullmatch(parts.path):
             raise ValueError(f"{_shown(url)[:80]!r} is too long, or its path is not visible ASCII alone")
         hostname = parts.hostname.replace("%25", "%")  # a zone, as RFC 6874 writes it
-        ascii_host = hostname if ":" in hostname else hostname.encode("idna").decode()
+        try:
+            ascii_host = hostname if ":" in hostname else hostname.encode("idna").decode()
+        except UnicodeError:
+            ascii_host = ""
         if not _HOST.fullmatch(ascii_host):
             raise ValueError(f"{_shown(url)[:80]!r} names no host")
         is_tls = parts.scheme == "https"

@@ -306,6 +306,7 @@ class BodyObserver(ResponseObserver):
         self._ends = AnswerEnds(is_generated=True)
         for piece in self._pieces:
             self._ends.keep(piece)
+        self._ends.whole = b"".join(self._pieces) if self._seen_bytes <= self._max_bytes else b""
         return self._ends
 
     def _read(self, *, is_last: bool = False) -> None:

@@ -16,6 +16,7 @@ from gateway.wire.spoken import SpokenWords
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024
 MAX_SAID_BYTES = 2**18
+MAX_TOKENS = 2**40
 """A response that says more, calls' arguments included, is not recognised by what it says."""
 
 ERROR_FINISH = "error"
@@ -204,9 +205,9 @@ class Sighting:
     def merge_usage(self, prompt: int | None, cached: int | None, output: int | None) -> None:
         old = self.usage
         self.usage = Usage(
-            prompt_tokens=old.prompt_tokens if prompt is None else prompt,
-            cached_tokens=old.cached_tokens if cached is None else cached,
-            output_tokens=old.output_tokens if output is None else output,
+            prompt_tokens=prompt if prompt is not None and 0 <= prompt < MAX_TOKENS else old.prompt_tokens,
+            cached_tokens=cached if cached is not None and 0 <= cached < MAX_TOKENS else old.cached_tokens,
+            output_tokens=output if output is not None and 0 <= output < MAX_TOKENS else old.output_tokens,
         )
 
     def answer(self, status: int, failure: str = "") -> Answer:

@@ -6,7 +6,9 @@ few kilobytes of both are kept, and no more. In a JSON text a quote is escaped, 
 a document that is an object may, deeper inside.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -39,7 +41,13 @@ class _Usage(_Counts):
     billed_units: _Counts | None = None
 
 
+class _Whole(msgspec.Struct):
+    usage: _Usage | None = None
+
+
 _DECODE: Final = msgspec.json.Decoder(_Usage).decode
+_DECODE_WHOLE: Final = msgspec.json.Decoder(_Whole).decode
+"""Without making values of the rest."""
 
 
 class AnswerEnds:
@@ -51,6 +59,8 @@ class AnswerEnds:
         self._is_generated, self._metadata = is_generated, metadata
         self._start = self._end = b""
         self._seen_bytes = 0
+        self.whole = b""
+        """All of it, if that is kept."""
 
     def keep(self, chunk: bytes) -> None:
         self._seen_bytes += len(chunk)
@@ -64,15 +74,20 @@ class AnswerEnds:
         said_bytes = self._seen_bytes if self._is_generated else 0
         return msgspec.structs.replace(answer, usage=self._usage(), said_bytes=said_bytes)
 
-    def _usage(self) -> Usage:
+    def _found(self) -> Iterator[_Usage]:
+        """As they stand there, the best one first."""
+        with contextlib.suppress(*UNREADABLE):
+            if self.whole and (usage := _DECODE_WHOLE(self.whole).usage) is not None:
+                yield usage
         start, end = self._start, self._end
         ends = [each for each in _USAGE.finditer(end) if -_depth(end[each.end() :]) <= _DEEPEST]
         starts = [each for each in _USAGE.finditer(start) if _depth(start[: each.start()]) <= _DEEPEST]
         for each in (*ends[::-1], *starts, *_USAGE.finditer(self._metadata)):
-            try:
-                whole = _DECODE(each[1])
-            except UNREADABLE:
-                continue
+            with contextlib.suppress(*UNREADABLE):
+                yield _DECODE(each[1])
+
+    def _usage(self) -> Usage:
+        for whole in self._found():
             read = whole.tokens or whole.billed_units or whole
             prompt = read.input_tokens if read.prompt_tokens is None else read.prompt_tokens
             output = read.output_tokens if read.completion_tokens is None else read.completion_tokens

@@ -88,6 +88,18 @@ def test_what_the_backend_did_not_count_is_guessed_from_bytes():
     assert ratios == [0.25], "and a guess teaches no guess"
 
 
+@pytest.mark.parametrize(
+    ("output", "has_terminal", "is_beyond"), [(0, True, True), (1, False, True), (7, True, False)]
+)
+def test_what_an_engine_counts_at_the_beginning_is_not_the_end(output, has_terminal, is_beyond):
+    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
+    play = Playbook(tenants=[tenant])
+    _ = play.begins("r1", tenant="t", body_bytes=4_000, stream=True) >> first_token("r1")
+    usage = Usage(prompt_tokens=1_300, output_tokens=output)
+    _ = play >> finished("r1", usage=usage, said_bytes=1_200, has_terminal=has_terminal)
+    assert isinstance(play.arrives("r2", tenant="t", body_bytes=8), Refuse) is is_beyond
+
+
 def test_whoever_is_not_counted_pays_for_what_is_guessed():
     tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
     play = Playbook(tenants=[tenant])

@@ -1,10 +1,11 @@
 """Bodies that replicas may have died of: what counts, for how long, and what is no death."""
 
+from functools import partial
 from typing import Any
 
 from gateway.core import events as ev
 from gateway.core import suspects
-from gateway.core.commands import Dispatch
+from gateway.core.commands import Dispatch, Refuse
 from gateway.domain.decision import RefusalReason
 from gateway.domain.request import Transcript
 from tests.core.playbook import (
@@ -128,6 +129,28 @@ def test_one_that_answers_nothing_in_time_may_be_dead_whatever_its_checks_say():
         play.take()
         _ = play.later(0.1) >> up(replica)
     play >> arrived("r3", **PROMPT) << refuse("r3", POISON)
+
+
+def test_copies_that_are_sent_at_the_same_time_count_together():
+    play = Playbook(replicas="a b c d")
+    for request in ("r1", "r2"):
+        assert sent(play, request)
+    first = (play >> failed("r1", was_sent=True)).take()
+    assert isinstance(first, Dispatch), "one may have died of it"
+    second = (play >> failed("r2", was_sent=True)).take()
+    assert isinstance(second, Refuse) and second.refusal.reason is POISON, "two may have"
+
+
+def test_a_restart_later_on_is_no_death():
+    ends: tuple[Any, ...] = (partial(at_once, status=500), left)
+    for end in ends:
+        play, replicas = Playbook(replicas="a b c d"), []
+        for request in ("r1", "r2"):
+            replicas.append(sent(play, request))
+            _ = play >> end(request)
+        for replica in replicas:
+            _ = play.later(10.0) >> down(replica) >> up(replica)
+        assert sent(play, "r3")
 
 
 def test_a_replica_that_leaves_the_fleet_has_not_died():

@@ -68,6 +68,10 @@ async def test_a_base_url_with_too_much_or_too_little_is_told_so(start, body):
         b'{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","code":404}}',
         b'{"error":"model \'x\' not found, try pulling it first"}',
         b'{"detail":"Response with id \'not found\' not found."}',
+        b'{"detail":"Model not found"}',
+        b'{"error":"model not found"}',
+        b'{"error":{"message":"Model not found."}}',
+        b"Conversation not found",
     ],
 )
 async def test_a_backend_that_knows_the_path_is_believed(start, body):

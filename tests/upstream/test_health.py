@@ -112,6 +112,13 @@ async def test_a_cause_is_free_of_the_url():
     await server.open()
     try:
         found = await first_word(f"http://127.0.0.1:{server.port}/secret")
-        assert found and not any(each in found for each in ("secret", "127.0.0.1"))
+        assert found and "\n" not in found and not any(each in found for each in ("secret", "127.0.0.1"))
     finally:
         await server.close()
+
+
+@pytest.mark.parametrize("url", ["http://engine..svc:8000", "http://.:8000"])
+def test_a_host_that_cannot_be_is_named(url):
+    with pytest.raises(ValueError, match="names no host") as raised:
+        Address.of_backend(url)
+    assert url in str(raised.value)

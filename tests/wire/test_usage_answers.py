@@ -53,6 +53,21 @@ def test_it_is_found(answer, prompt, cached, output, coding, pack):
         assert usage_of(body, 65_536, coding, status=400) == Usage()
 
 
+def test_of_an_answer_that_is_too_much_to_be_read_usage_is_found_in_its_middle():
+    dense = {"choices": [{"index": 0, "message": {"content": "word " * 2_000}}], "usage": COUNTED["usage"]}
+    body = json.dumps(dense | {"prompt_logprobs": [{"1": {"rank": 1}}] * 100_000}).encode()
+    observer = observe(Protocol.CHAT, Work.GENERATE, "application/json", None)
+    observer.feed(body)
+    assert observer.answer(200, is_over=True).usage == Usage(prompt_tokens=9, output_tokens=8)
+
+
+def test_a_usage_that_cannot_be_is_none():
+    for count in (-350, 2**70):
+        observer = observe(Protocol.CHAT, Work.GENERATE, "application/json", None)
+        observer.feed(json.dumps({"choices": [], "usage": {"prompt_tokens": count}}).encode())
+        assert observer.answer(200, is_over=True).usage == Usage()
+
+
 COHERE: Any = {"message": {"content": [{"type": "text", "text": "word " * 9_000}]}}
 TAKEN: Any = {
     "usage": {"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 9, "output_tokens": 8}}
