@@ -64,8 +64,6 @@ class BalanceAndAdmit:
         self.bound: Bound | None = None
         """What keeps out who is next."""
 
-    # --- who is next ---------------------------------------------------------------------------------
-
     def choose(self, *, now: float) -> tuple[Entry, bool] | None:
         """Who enters next, and whether it does so above the limits."""
         entry = self.next(now=now)
@@ -114,8 +112,6 @@ class BalanceAndAdmit:
         if self.blocked_by is WaitReason.TOOLS_FULL and self._cpu.are_hosts_overloaded:
             return self._limits.window.feedback_s
         return LIVENESS_S
-
-    # --- what keeps a session out ---------------------------------------------------------------------
 
     @property
     def blocked_by(self) -> WaitReason | None:

@@ -64,8 +64,6 @@ class GpuPressure:
         """Of the turns that are answered, the share that is seen here."""
         self._own_doing = DecayedMean(half_life=200)
 
-    # --- what is seen --------------------------------------------------------------------------------
-
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         before = self._signals.get(replica)
         if before is not None:
@@ -91,8 +89,6 @@ class GpuPressure:
             self._own_doing.add(lost / left)
         for evidence in self._all:
             evidence.saw_turn(left, lost, token_s)
-
-    # --- what it means -------------------------------------------------------------------------------
 
     def capacity(self, up: Iterable[ReplicaId], *, host_tokens: int = 0) -> tuple[float, float] | None:
         """KV tokens of the replicas that are up, on the device and in the host's memory beyond it; None if

@@ -61,8 +61,6 @@ class Overload:
         out, self._displaced = self._displaced, []
         return out
 
-    # --- in words ------------------------------------------------------------------------------------
-
     def refuse_for_its_quota(self, wait_s: float) -> Refusal:
         return self._refuse(RefusalReason.TENANT_QUOTA, "This key has used up its tokens per minute.", wait_s)
 

@@ -53,8 +53,6 @@ class SessionQueue:
         found = self._entries.get(session)
         return found[0] if found else None
 
-    # --- in and out ----------------------------------------------------------------------------------
-
     def put(self, entry: Entry, service_class: ServiceClass) -> None:
         self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
         self._fair.wait(entry.tenant, 1)
@@ -88,8 +86,6 @@ class SessionQueue:
                 self._take(entry.session)
                 entry.is_aged = True
                 self._put(entry, ServiceClass.REACTIVE)
-
-    # --- who is next ---------------------------------------------------------------------------------
 
     def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool, now: float) -> Entry | None:
         """The next one of the most entitled tenant that may have another place. After `patience` others it is
@@ -144,8 +140,6 @@ class SessionQueue:
             for queue in islice(of_class.values(), limit):
                 yield from queue.some(of_each)
 
-    # --- who leaves ----------------------------------------------------------------------------------
-
     def least_entitled(self) -> TenantId | None:
         """The tenant of whom most wait for its weight; None if nobody waits, or all are of one tenant."""
         if len(self._crowds) < 2:
@@ -161,8 +155,6 @@ class SessionQueue:
             if queue is not None and (newest := queue.newest()) is not None:
                 return newest
         return None
-
-    # --- books ---------------------------------------------------------------------------------------
 
     def _put(self, entry: Entry, service_class: ServiceClass) -> None:
         tenants = self._tenants[service_class]

@@ -80,8 +80,6 @@ class Attempts:
         live.require(State.ANSWERING)
         return live
 
-    # --- the answer ----------------------------------------------------------------------------------
-
     def started(self, request: RequestId) -> None:
         self._known(request).step(Step.START)
 
@@ -136,8 +134,6 @@ class Attempts:
             self._suspects.failed(live, live.replica, failure, now=now)
         counted = self._dispatcher.ended(live, _OUTCOMES[step], answer, now=now)
         self._endings.over(live, counted, now=now)
-
-    # --- what goes wrong -----------------------------------------------------------------------------
 
     def client_left(self, event: ev.ClientLeft, *, now: float) -> None:
         live, answer = self._known(event.request), event.answer

@@ -35,8 +35,6 @@ class Bounding:
         self._stopped: dict[SessionId, float] = {}
         """Until when; the one that was stopped longest ago first."""
 
-    # --- turns ---------------------------------------------------------------------------------------
-
     def refusal(self, live: LiveRequest, reserved: Reserved | None, *, now: float) -> Refusal | None:
         """Why a turn that arrives may not run; else, in `live`, what is said of it."""
         if self._stopped and self._is_stopped(live, now=now):
@@ -113,8 +111,6 @@ class Bounding:
         if self.bounds.spent:
             self._out += [Spend(more=each) for each in self.bounds.spent]
             self.bounds.spent.clear()
-
-    # --- sessions that were stopped ------------------------------------------------------------------
 
     def stop(self, session: SessionId, *, until_s: float) -> None:
         self._stopped.pop(session, None)

@@ -65,8 +65,6 @@ class Dispatcher:
         open_to_more = self._fleet.open_to_more(candidates, now=now)
         return [load for load in open_to_more if self._admission.has_room(load)]
 
-    # --- sending -------------------------------------------------------------------------------------
-
     def submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
         if self._legs.pools and self._legs.may_have_one(live):
             elsewhere = self._legs.choose(live, candidates, partial(self.with_room, now=now), now=now)
@@ -145,8 +143,6 @@ class Dispatcher:
                 bound=live.bound,
             )
         )
-
-    # --- what becomes of it ----------------------------------------------------------------------------
 
     def first_token(self, live: LiveRequest, *, now: float) -> None:
         assert live.replica is not None

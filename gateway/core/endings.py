@@ -58,8 +58,6 @@ class Endings:
         self._out = out
         self._stream = Stream(out)
 
-    # --- requests ------------------------------------------------------------------------------------
-
     def refuse(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         live.step(Step.REFUSE)
         self._stream.refused(live, refusal, now=now)
@@ -134,8 +132,6 @@ class Endings:
             self._ahead.turn_over(live.request, answer.usage if answer and is_answered else None, now=now)
             if live.tried:
                 self._ahead.look_for_slack(live.tried[-1], now=now)
-
-    # --- sessions ------------------------------------------------------------------------------------
 
     def tell(self, records: Iterable[rec.Record], *, now: float) -> None:
         for record in records:

@@ -155,8 +155,6 @@ class Gate:
     def with_room(self, lane: Lane) -> list[ReplicaLoad]:
         return self._dispatcher.with_room(self.candidates(lane), now=self._now)
 
-    # --- who waited ------------------------------------------------------------------------------------
-
     def room_may_be(self, pool: PoolId) -> None:
         """Something changed for the better in this pool; `let_in` looks at it."""
         self._dispatcher.pools_with_room[pool] = None
@@ -205,8 +203,6 @@ class Gate:
             while (request := self._trickle.next_to_move(pool, replicas)) is not None:
                 self.waiting_room.release(request)
                 self.room_may_be(pool)
-
-    # --- who waits no longer ---------------------------------------------------------------------------
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)

@@ -82,8 +82,6 @@ class PrefillLegs:
     def at(self, replica: ReplicaId) -> int:
         return sum(leg.replica == replica for leg in self._under_way.values())
 
-    # --- which turns -------------------------------------------------------------------------------
-
     def may_have_one(self, live: LiveRequest) -> bool:
         facts = live.facts
         return (
@@ -142,8 +140,6 @@ class PrefillLegs:
             turns=max(0, load.running - self.at(load.replica)),
         )
 
-    # --- legs --------------------------------------------------------------------------------------
-
     def begin(self, live: LiveRequest, elsewhere: Elsewhere, *, now: float) -> None:
         assert live.session is not None
         replica = elsewhere.replica
@@ -185,8 +181,6 @@ class PrefillLegs:
             self._fleet.ended(leg.replica)
             self._fleet.health.ended(request, leg.replica, failed=None, now=leg.began_s)
             self._forecasts.leg_ended(request, leg.replica, leg.prediction, None, took_s=0.0, now=leg.began_s)
-
-    # --- what it was worth -------------------------------------------------------------------------
 
     def placed(self, live: LiveRequest) -> None:
         if live.leg_left is not None and live.session is not None:

@@ -64,8 +64,6 @@ class TurnLog:
     def updates(self, pool: PoolId) -> Sequence[WindowUpdated]:
         return tuple(self._updates.get(pool, ()))
 
-    # --- folds ---------------------------------------------------------------------------------------
-
     def _arrived(self, record: rec.TurnArrived) -> None:
         if record.session is None:
             return

@@ -170,8 +170,6 @@ class JwtTokens:
             return None
         return _Verified(tenants[0], float(claims["exp"]) + config.leeway_s)
 
-    # --- keys at a URL -----------------------------------------------------------------------------
-
     async def keep_keys(self) -> None:
         while True:
             await self.fetch()

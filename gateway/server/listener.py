@@ -141,8 +141,6 @@ class Listener:
         for connection in tuple(self._connections):
             connection.forget_visitor()
 
-    # --- for connections -------------------------------------------------------------------------
-
     def connected(self, connection: ClientConnection) -> bool:
         """False if the connection is one too many."""
         if self._tls is None and self._room <= 0:  # for a handshake there was room

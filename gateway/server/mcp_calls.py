@@ -62,8 +62,6 @@ class McpCalls:
         self.sessions = McpSessions()
         driver.on_call = self._was_asked_for
 
-    # --- what models ask for ---------------------------------------------------------------------
-
     def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
         try:
             live = self._driver.coordinator.live[turn]
@@ -78,8 +76,6 @@ class McpCalls:
         tools = self._driver.coordinator.sessions.tools
         calls = (*tools.ready_calls(asked.session), *tools.open_calls(asked.session))
         return any(call.id == asked.id and call.turn == asked.turn for call in calls)
-
-    # --- what agents call ------------------------------------------------------------------------
 
     def came(self, session: McpSession, message: Message) -> Call:
         """A message that may be a call. `over` must follow, in one way or another."""
@@ -164,8 +160,6 @@ class McpCalls:
                 self._counts.durations[call.mcp_session.server].add(call.ended_s - call.began_s)
             if (span := call.span()) is not None:
                 self._driver.send(ev.ToolsTold((span,), call.mcp_session.tenant))
-
-    # --- what passes -----------------------------------------------------------------------------
 
     def cancelled(self, session: McpSession, request_id: RequestId) -> None:
         call = self._running.get((session, request_id))

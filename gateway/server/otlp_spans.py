@@ -70,9 +70,6 @@ class Format(NamedTuple):
     """A Status message: a code of gRPC's, and what is wrong."""
 
 
-# --- protobuf ----------------------------------------------------------------------------------------
-
-
 def _decode_protobuf(body: bytes) -> ExportTraceServiceRequest:
     try:
         request: ExportTraceServiceRequest = ExportTraceServiceRequest.FromString(body)
@@ -113,9 +110,6 @@ def _refuse_protobuf(code: int, why: str) -> bytes:
     """`google.rpc.Status` has no definition of its own in OpenTelemetry's; its fields are 1 and 2."""
     text = why.encode()[:127]
     return b"\x08%c\x12%c%s" % (code, len(text), text)
-
-
-# --- JSON --------------------------------------------------------------------------------------------
 
 
 class _Value(msgspec.Struct, frozen=True, rename="camel"):
@@ -191,9 +185,6 @@ def _answer_json(rejected: int, why: str) -> bytes:
 
 def _refuse_json(code: int, why: str) -> bytes:
     return msgspec.json.encode({"code": code, "message": why})
-
-
-# --- both --------------------------------------------------------------------------------------------
 
 
 def _tool_attributes(span: Any) -> dict[str, str] | None:

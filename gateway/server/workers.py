@@ -97,8 +97,6 @@ class Workers:
             reserved[-1].bind(address)
         return reserved
 
-    # --- one worker after the other ----------------------------------------------------------------
-
     async def _keep(self, number: int) -> None:
         failures = 0
         if number > 1:
@@ -175,8 +173,6 @@ class Workers:
             return await process.wait()
         finally:
             del self._processes[number]
-
-    # --- all at once -------------------------------------------------------------------------------
 
     def _end(self, number: signal.Signals) -> None:
         if not self._ending.is_set():

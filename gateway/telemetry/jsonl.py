@@ -60,8 +60,6 @@ class StreamFile:
         self._is_closing.set()
         self._thread.join(timeout_s)
 
-    # --- on the thread ---------------------------------------------------------------------------
-
     def _write_all(self) -> None:
         while not self._is_closing.wait(_FLUSH_PERIOD_S):
             self._write_pending()

@@ -92,8 +92,6 @@ class TracedCalls:
     def __iter__(self) -> Iterator[OpenCall]:
         return (call for _, call, _ in self._calls.items())
 
-    # --- what is seen in the traffic ---------------------------------------------------------------
-
     def opened(self, call: OpenCall) -> None:
         for key in _keys(call):
             alike = self._by.setdefault(key, {}).setdefault(call.asking.tenant, [])
@@ -138,8 +136,6 @@ class TracedCalls:
                 tenants.pop(call.asking.tenant, None)
             if not tenants:
                 self._by.pop(key, None)
-
-    # --- what agents tell ----------------------------------------------------------------------------
 
     def told(
         self, spans: Iterable[ToolSpan], tenant: TenantId | None, *, now: float
@@ -192,8 +188,6 @@ class TracedCalls:
         if tenant is not None:
             return tenants.get(tenant, [])
         return [call for alike in islice(tenants.values(), _MAX_TENANTS) for call in alike]
-
-    # --- who is waited for -----------------------------------------------------------------------------
 
     def _reports(self, agent: int, *, now: float) -> None:
         self._reporting[agent] = now

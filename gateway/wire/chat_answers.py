@@ -63,11 +63,6 @@ class _Choice(msgspec.Struct):
     error: Any = None
 
 
-class _FirstChoice(msgspec.Struct):
-    delta: _Delta | None = None
-    text: Any = None
-
-
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -85,12 +80,7 @@ class _Completion(msgspec.Struct):
     model: Any = None
 
 
-class _FirstCompletion(msgspec.Struct):
-    choices: list[_FirstChoice] | None = None
-
-
 _COMPLETION = msgspec.json.Decoder(_Completion)
-_FIRST = msgspec.json.Decoder(_FirstCompletion)
 
 
 class ChatReader:
@@ -130,9 +120,10 @@ class ChatReader:
         if data.strip() == _DONE:
             sighting.has_terminal = True
             return
+        completion = _COMPLETION.decode(data)
         if not sighting.has_first_token:
-            sighting.has_first_token = any(map(_has_content, _FIRST.decode(data).choices or ()))
-        self._read(_COMPLETION.decode(data), sighting)
+            sighting.has_first_token = any(map(_has_content, completion.choices or ()))
+        self._read(completion, sighting)
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         completion = _COMPLETION.decode(data)
@@ -289,7 +280,7 @@ def read_said(content: object) -> str | None:
     return "".join([text for text in texts if isinstance(text, str)])
 
 
-def _has_content(choice: _FirstChoice) -> bool:
+def _has_content(choice: _Choice) -> bool:
     delta = choice.delta or _NO_DELTA
     thoughts = delta.reasoning, delta.reasoning_content
     for part in (delta.content, delta.tool_calls, choice.text, *thoughts, delta.refusal, delta.function_call):

@@ -93,9 +93,6 @@ def _by_time(book: Book, tenant: TenantId, facts: RequestFacts, *, now: float) -
     )
 
 
-# --- stated ids -----------------------------------------------------------------------------------
-
-
 def _source(stated: ExplicitId) -> SessionSource:
     return _SOURCES.get(stated.schema, SessionSource.CLIENT_ID)
 

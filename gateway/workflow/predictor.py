@@ -124,8 +124,6 @@ class Predictor:
         used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
         return self._retention.at_pause(known, pause, kv_used=used, stated=stated)
 
-    # --- hints -------------------------------------------------------------------------------------
-
     def hint_with_request(
         self,
         ref: SessionRef,

@@ -50,8 +50,6 @@ class AggregatedControl:
     def close(self) -> None:
         self._events.close()
 
-    # --- how requests are answered -----------------------------------------------------------------
-
     async def _ask_any(self, request: web.Request) -> web.StreamResponse:
         """All have the same."""
         for gateway in self._gateways:
