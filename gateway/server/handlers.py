@@ -49,7 +49,8 @@ _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
 _NO_SUCH_PATH = re.compile(
-    rb'\s*(?:404:? ?)?(?:(?:page )?not found)?\.?\s*|<.*|[^}]*"(?:detail|message|error)": ?"(?:file )?not found\.?".*',
+    rb"\s*(?:404:? ?)?(?:(?:page )?not found)?\.?\s*|<.*|"
+    rb'[^}]*"(?:detail|message|error)": ?"(?:file )?not found\.?".*',
     re.I | re.S,
 ).fullmatch
 """Of the body of a 404: what servers say of paths, and not of models or stored things."""
