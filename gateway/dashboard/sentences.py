@@ -180,7 +180,7 @@ def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _behind(wait: rec.TurnWaited) -> str:
-    return f"{wait.waiting - 1 or 'nobody'} else queued"
+    return f"{wait.waiting - 1} more queued" if wait.waiting > 1 else "nobody else queued"
 
 
 def _window(window: WindowUpdated) -> str:
