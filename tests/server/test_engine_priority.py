@@ -189,7 +189,7 @@ def test_a_real_engine_lets_background_work_wait(fleet: Fleet, tmp_path: Path) -
             for thread in threads:
                 thread.join()
         orders.append(ended)
-    # On a busy machine those that wait alike may change places on their way.
+    # On a busy machine neighbours may change places on their way; by priority two would have to pass three.
     by_arrival, by_priority = ([name.partition("-")[0] for name in ended] for ended in orders)
-    assert by_arrival == ["long", "background", "background", "background", "reactive", "its"]
+    assert by_arrival[0] == "long" and by_arrival.index("reactive") >= 3 and by_arrival.index("its") >= 4
     assert by_priority == ["long", "its", "reactive", "background", "background", "background"]
