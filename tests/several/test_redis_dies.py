@@ -156,12 +156,13 @@ async def follows(admin: redis.Redis) -> bool:
 
 async def test_a_redis_that_hangs_costs_a_deadline_at_most(tmp_path):
     pace = Pace(tool_s=0.1)
-    deadline_s, busy_s = 2.5, 2.0
-    async with running_fleet(tmp_path, deadline_ms=round(deadline_s * 1e3)) as fleet:
+    async with running_fleet(tmp_path, deadline_ms=round(DEADLINE_S * 1e3)) as fleet:
         first = fleet.agent("local", pace=pace)
         await first.turn()
-        await asyncio.sleep(0.3)  # so old may metrics be
-        counts = [await each.metric("sessions") for each in fleet.gateways]
+        counts: list[float] = []
+        while len({*counts}) < 2:  # metrics may be old
+            await asyncio.sleep(0.3)
+            counts = [await each.metric("sessions") for each in fleet.gateways]
         first.asks = [counts.index(max(counts))]
         await first.turn()
         others = [fleet.agent(f"agent-{number}", pace=pace) for number in range(4)]
@@ -169,13 +170,13 @@ async def test_a_redis_that_hangs_costs_a_deadline_at_most(tmp_path):
             await asyncio.sleep(0.5)
             fleet.redis.send(signal.SIGSTOP)
             hung_s = now()
-            await asyncio.sleep(2.5 * deadline_s)
+            await asyncio.sleep(3 * DEADLINE_S)
             fleet.redis.send(signal.SIGCONT)
             await asyncio.sleep(0.5)
         assert not failures_of(fleet.agents)
         assert await adopted(fleet) == 0, "nobody was gone"
         before_s = slowest_s(fleet.agents, until_s=hung_s)
-        assert slowest_s([first], since_s=hung_s) < before_s + busy_s
-        assert slowest_s(others, since_s=hung_s) < before_s + deadline_s + busy_s
+        assert slowest_s([first], since_s=hung_s) < before_s + BUSY_S
+        assert slowest_s(others, since_s=hung_s) < before_s + DEADLINE_S + BUSY_S
         await fleet.know_one_another(fleet.gateways, within_s=5.0)
         await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
