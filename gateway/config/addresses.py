@@ -4,9 +4,9 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
-_LISTEN: Final = re.compile(rf"(?:https?://)?(?:({_HOST}):|:?)(\d{{1,5}})/?")
-_NO_SCHEME: Final = re.compile(rf"{_HOST}(:\d{{1,5}})?(/[!-?A-~]*)?")  # no @: nothing that hides a password
+HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+_LISTEN: Final = re.compile(rf"(?:https?://)?(?:({HOST}):|:?)(\d{{1,5}})/?")
+_NO_SCHEME: Final = re.compile(rf"{HOST}(:\d{{1,5}})?(/[!-?A-~]*)?")  # no @: nothing that hides a password
 
 
 def meant_listen(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.config import Config
+from gateway.config.addresses import HOST
 from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.upstream import PoolConfig
 
@@ -45,9 +46,8 @@ _NOT_LIVE: Final = (
 _NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
 """Live, but for the change from none to some, or back: it changes what every request goes through."""
 _HIDDEN: Final = "(not shown)"
-_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 _ADDRESSES: Final = frozenset("url peer_url endpoint api replay dns listen control peer_listen".split())
-_ADDRESS: Final = re.compile(rf"[a-z][a-z+]*://{_HOST}(?::\d{{1,5}})?(?=[/?#]|\Z)|{_HOST}:\d{{1,5}}\Z")
+_ADDRESS: Final = re.compile(rf"[a-z][a-z+]*://{HOST}(?::\d{{1,5}})?(?=[/?#]|\Z)|{HOST}:\d{{1,5}}\Z")
 _THERE: Final = "there"
 """The value of a section."""
 

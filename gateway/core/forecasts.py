@@ -144,12 +144,13 @@ class Forecasts:
     def _counted(self, live: LiveRequest, answer: Answer) -> Answer:
         usage = answer.usage
         prompt, output = usage.prompt_tokens, usage.output_tokens
-        is_final = output or (output == 0 and not answer.said_bytes)  # some say 0 at first
-        if prompt is not None and is_final and answer.has_terminal:
+        is_whole = answer.has_terminal or answer.finish_reason is not None
+        is_final = is_whole and (output or (output == 0 and not answer.said_bytes))  # some say 0 at first
+        if prompt is not None and is_final:
             return answer
         if prompt is None:
             prompt = round(self.expected_tokens(live))
-        if not (is_final and answer.has_terminal):
+        if not is_final:
             output = max(output or 0, math.ceil(answer.said_bytes * self._of_model(live).ratio))
         guessed = Usage(prompt_tokens=prompt, cached_tokens=usage.cached_tokens, output_tokens=output)
         return msgspec.structs.replace(answer, usage=guessed)

@@ -71,8 +71,9 @@ class AnswerEnds:
     def counted(self, answer: Answer) -> Answer:
         if answer.status >= 400 or answer.usage.prompt_tokens is not None:
             return answer
-        said_bytes = self._seen_bytes if self._is_generated else 0
-        return msgspec.structs.replace(answer, usage=self._usage(), said_bytes=said_bytes)
+        usage = self._usage()
+        said_bytes = self._seen_bytes if self._is_generated and usage.output_tokens is None else 0
+        return msgspec.structs.replace(answer, usage=usage, said_bytes=said_bytes)
 
     def _found(self) -> Iterator[_Usage]:
         """As they stand there, the best one first."""

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.admission.session_admission import SessionAdmission
+from gateway.core import events as ev
 from gateway.core import forecasts
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.forecasts import Forecasts
@@ -89,14 +90,20 @@ def test_what_the_backend_did_not_count_is_guessed_from_bytes():
 
 
 @pytest.mark.parametrize(
-    ("output", "has_terminal", "is_beyond"), [(0, True, True), (1, False, True), (7, True, False)]
+    ("output", "ending", "is_beyond"),
+    [
+        (0, {"has_terminal": True}, True),
+        (1, {"has_terminal": False}, True),
+        (7, {"has_terminal": True}, False),
+        (7, {"has_terminal": False, "finish_reason": "stop"}, False),  # some leave out `[DONE]`
+    ],
 )
-def test_what_an_engine_counts_at_the_beginning_is_not_the_end(output, has_terminal, is_beyond):
+def test_what_an_engine_counts_at_the_beginning_is_not_the_end(output, ending, is_beyond):
     tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
     play = Playbook(tenants=[tenant])
     _ = play.begins("r1", tenant="t", body_bytes=4_000, stream=True) >> first_token("r1")
     usage = Usage(prompt_tokens=1_300, output_tokens=output)
-    _ = play >> finished("r1", usage=usage, said_bytes=1_200, has_terminal=has_terminal)
+    _ = play >> finished("r1", usage=usage, said_bytes=1_200, **ending)
     assert isinstance(play.arrives("r2", tenant="t", body_bytes=8), Refuse) is is_beyond
 
 
@@ -383,3 +390,12 @@ def test_one_miss_is_no_rule():
     play = Playbook()
     expected = [finds(play, number, found) for number, found in enumerate((0, 3_050, 0, 4_050))]
     assert expected[-1] == 4_050
+
+
+def test_what_a_failed_answer_said_is_paid_for_whatever_way_it_came():
+    play = Playbook(bounds=[{"name": "b", "of": "tenant", "per": "day", "tokens": 1_000}])
+    play >> arrived("r1", body_bytes=400) << dispatch("r1", to="a")
+    usage = Usage(prompt_tokens=900, output_tokens=300)
+    seen = answer(failure="error", usage=usage, said_bytes=1_200)
+    _ = play >> ev.AnsweredAtOnce(RequestId("r1"), seen, has_first_token=False)
+    assert isinstance(play.arrives("r2", body_bytes=400), Refuse)

@@ -58,7 +58,9 @@ def test_of_an_answer_that_is_too_much_to_be_read_usage_is_found_in_its_middle()
     body = json.dumps(dense | {"prompt_logprobs": [{"1": {"rank": 1}}] * 100_000}).encode()
     observer = observe(Protocol.CHAT, Work.GENERATE, "application/json", None)
     observer.feed(body)
-    assert observer.answer(200, is_over=True).usage == Usage(prompt_tokens=9, output_tokens=8)
+    answer = observer.answer(200, is_over=True)
+    assert answer.usage == Usage(prompt_tokens=9, output_tokens=8)
+    assert not answer.said_bytes, "bytes count where nothing else does"
 
 
 def test_a_usage_that_cannot_be_is_none():
