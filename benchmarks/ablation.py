@@ -31,9 +31,6 @@ from benchmarks.harmless import QUICK, Point, chosen, grid, laid_out
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
 from gateway.admission import (
-    decay,
-    footprint,
-    gaps,
     gpu_pressure,
     limits,
     packing,
@@ -43,14 +40,14 @@ from gateway.admission import (
 from gateway.admission import queue as waiting
 from gateway.admission import throughput as how_many
 from gateway.routing import kv_ledger, predicted
+from gateway.workflow.aeg import graph, lifetimes
 from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.experiment.trial import Setting, Trial, Trials
 
 MODULES: Final = (
-    decay,
-    footprint,
-    gaps,
     gpu_pressure,
+    graph,
+    lifetimes,
     limits,
     window,
     waiting,
@@ -87,8 +84,9 @@ MOST_SESSIONS: Final = 60
 CONSTANTS: Final = """
 throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._SURE 0.7 0.95, throughput._PAYS 1.02
 1.2, throughput._HALF_LIFE, throughput._ENOUGH_TURNS, limits._UPDATE_S, limits._TURNS_AHEAD,
-footprint._PRIOR_GROWTH, footprint._PRIOR_PROMPT, footprint._TRUST, decay._PRIOR_END, decay._PRIOR_TURNS,
-gaps._ENOUGH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER, gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
+lifetimes._PRIOR_GROWTH, lifetimes._PRIOR_PROMPT, lifetimes._PRIOR_END, lifetimes._STRENGTH,
+graph.ENOUGH, graph._STRENGTH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER,
+gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
 gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, window._LEAST_OF_STATED 0.4 0.8, window._IN_USE
 0.7 0.97, predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97,
 predicted.HOLDS_UP 0.25 1.0, predicted._ROOM 0.6 0.95, predicted._ALIKE 1.1 2.0, kv_ledger.TOOLS_RUN_S,
@@ -118,8 +116,7 @@ RULES: Final[dict[str, Without]] = {
     "beyond_kv": Without(limits.Limits, "beyond_kv", lambda _: 0.0),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
     "kv_overflow": Without(limits.Limits, "too_many", lambda *_: 0),
-    "prior_growth": Without(footprint.AgentType, "prior_growth", lambda _: 1000.0),
-    "back": Without(gaps.Gaps, "back", lambda *_: 1.0),
+    "back": Without(graph.Pause, "back", lambda *_: 1.0),
     "worth": Without(limits.Limits, "worth_s", lambda _: None),
     "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "warm_first": Without(pool, "entry_of", _cold),

@@ -44,16 +44,18 @@ def assemble(
     forecasts = Forecasts(live.profiles)
     if placement is None:
         placement = PredictedPlacement(config.routing, forecasts)
+    predictor = Predictor(config.workflow)
+    graphs = predictor.conversations.graphs
     return Coordinator(
         core,
         fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, prices=live.prices),
-        admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted),
+        admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted, graphs=graphs),
         placement=placement,
         sessions=SessionBook(
             Sessions(config.sessions, session_ids),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
-            Predictor(config.workflow),
+            predictor,
             trusted=live.trusted if live.quotas else None,
             publishes=publishes,
         ),

@@ -86,7 +86,7 @@ class Agents:
         agent = predictor.arrived(ref, facts, now=self.now)
         predictor.tools_ran(ToolRun(ref.session, agent, names, took_s))
         predictor.hint_with_request(ref, facts, REPLICA, age_s=1.0, service_class="reactive")
-        pause = predictor.answered(ref, facts, answer, now=self.now)
+        pause = predictor.answered(ref, facts, answer, ran_s=1.0, now=self.now)
         if pause is not None:
             decision = predictor.retention(ref.thread, pause, REPLICA)
             if decision is not None:

@@ -10,6 +10,7 @@ from gateway.domain.decision import Edge, Refusal
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Usage
+from gateway.workflow.aeg.graph import Silence
 
 
 class Applicant(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,9 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     was_answered: bool
     """The client got an answer, to its end."""
     has_calls: bool = False
-    """Tools run next."""
+    """Tools that it asks for run next."""
+    silence: Silence | None = None
+    """How its session is silent; None if nothing is known of that, or it is not."""
     replica: ReplicaId | None = None
     ran_s: float = 0.0
     """On that replica."""

@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.decay import DecayedMean
 from gateway.admission.repeats import Repeats
 from gateway.cost.tokens import Counted, TokensPerByte
+from gateway.domain.decay import DecayedMean
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent

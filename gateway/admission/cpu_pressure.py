@@ -24,8 +24,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.admission.decay import DecayedMean
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.decay import DecayedMean
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, TenantId
 from gateway.domain.tenant_lru import TenantLru
@@ -78,7 +78,7 @@ class CpuPressure:
         self._by_active = [DecayedMean(half_life=_USUALLY / 5) for _ in range(_STEPS)]
         """The ratio, by how many tools were active: each step a half more than the one before."""
         self._seen = 0
-        self._types: TenantLru[TenantId, int, tuple[DecayedMean, DecayedMean]] = TenantLru(_MAX_TOOLS)
+        self._types: TenantLru[TenantId, AgentKey, tuple[DecayedMean, DecayedMean]] = TenantLru(_MAX_TOOLS)
         """The ratio, by agent type: while nothing was slow, and during overload."""
         self._is_overloaded = False
         self._unread: deque[tuple[tuple[str, ...], float, int, AgentKey]] = deque(maxlen=_MAX_UNREAD)
@@ -103,7 +103,7 @@ class CpuPressure:
 
     def is_light(self, agent: AgentKey) -> bool:
         """Overload does not make this agent type's tools slower: they need no core."""
-        found = self._types.get(*agent)
+        found = self._types.get(agent.owner, agent)
         if found is None or min(mean.weight for mean in found) < _ENOUGH_OF_TYPE:
             return False
         calm, overloaded = found
@@ -136,10 +136,10 @@ class CpuPressure:
         self._active_lately.add(float(active))
 
     def _of_type(self, agent: AgentKey) -> tuple[DecayedMean, DecayedMean]:
-        found = self._types.get(*agent)
+        found = self._types.get(agent.owner, agent)
         if found is None:
             found = (DecayedMean(half_life=100), DecayedMean(half_life=100))
-            self._types.put(*agent, found)
+            self._types.put(agent.owner, agent, found)
         return found
 
     def read(self, *, now: float) -> CpuReading:

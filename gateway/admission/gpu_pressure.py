@@ -26,8 +26,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.admission.decay import DecayedMean
 from gateway.admission.evidence import Evidence
+from gateway.domain.decay import DecayedMean
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 

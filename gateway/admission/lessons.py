@@ -9,7 +9,6 @@ import math
 from typing import Final
 
 from gateway.admission.applicant import Applicant, TurnOutcome
-from gateway.admission.footprint import Footprints
 from gateway.admission.limits import Limits
 from gateway.admission.sessions import Member, Places, ThreadState
 from gateway.domain.decision import Edge
@@ -22,9 +21,8 @@ _NO_THREAD: Final = ThreadId("")
 
 
 class Lessons:
-    def __init__(self, places: Places, footprints: Footprints, limits: Limits) -> None:
+    def __init__(self, places: Places, limits: Limits) -> None:
         self._places = places
-        self._footprints = footprints
         self._limits = limits
         self._given = 0
         self._given_to: dict[TenantId, int] = {}
@@ -50,7 +48,7 @@ class Lessons:
         tokens = prompt + (usage.output_tokens or 0)
         if is_studied:
             grown = tokens - before_tokens if before_tokens else None
-            self._study(member, applicant, outcome, before, grown=grown, may_find_warm=may_find_warm)
+            self._study(applicant, outcome, before, grown=grown, may_find_warm=may_find_warm)
         life = self._limits.life_of(outcome.replica)
         places.remember(member, thread, tokens, prompt, outcome.replica, life)
         if not outcome.has_calls and member.held > 2 * tokens:
@@ -76,7 +74,6 @@ class Lessons:
 
     def _study(
         self,
-        member: Member,
         applicant: Applicant,
         outcome: TurnOutcome,
         before: ThreadState | None,
@@ -84,16 +81,11 @@ class Lessons:
         grown: float | None,
         may_find_warm: bool,
     ) -> None:
-        known, limits, usage = self._footprints, self._limits, outcome.usage
+        limits, usage = self._limits, outcome.usage
         continues = applicant.edge in _CONTINUING
-        if usage.prompt_tokens is not None:
-            if member.turn == 0:
-                known.saw_first_prompt(member.agent, usage.prompt_tokens)
-                if usage.cached_tokens is not None:
-                    known.saw_shared(member.agent, usage.cached_tokens)
-            is_warm = may_find_warm and continues
+        if usage.prompt_tokens is not None and may_find_warm and continues:
             is_there = before is not None and before.replica == outcome.replica
-            if before is not None and is_there and is_warm and before.life == limits.life_of(outcome.replica):
+            if before is not None and is_there and before.life == limits.life_of(outcome.replica):
                 left = min(before.prompt_tokens, usage.prompt_tokens)
                 computed = usage.prompt_tokens - (usage.cached_tokens or 0)
                 limits.gpu.saw_warm_turn(
@@ -104,6 +96,3 @@ class Lessons:
                 )
         if grown is not None and continues:
             limits.grown.add(grown)
-        known.saw_turn(
-            member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
-        )

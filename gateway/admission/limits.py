@@ -13,14 +13,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.decay import DecayedMean
-from gateway.admission.footprint import Footprints
 from gateway.admission.gpu_pressure import GpuPressure
 from gateway.admission.promises import Promises
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.throughput import Throughput
 from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
+from gateway.domain.decay import DecayedMean
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import Record
@@ -68,14 +67,12 @@ class Limits:
         config: AdmissionConfig,
         *,
         places: Places,
-        footprints: Footprints,
         cpu: CpuPressure,
         said: list[Record],
     ) -> None:
         self._pool = pool
         self._config = config
         self._places = places
-        self._footprints = footprints
         self._cpu = cpu
         self._said = said
         window = config.window
@@ -121,7 +118,7 @@ class Limits:
         if math.isinf(window.budget) or pays:
             return None
         places.count_anew()
-        demand = self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
+        demand = places.demand_if_in(member)
         peak = places.residents.peak(also=demand, agent=member.agent)
         limit = self.kv_limit()
         if peak > limit:

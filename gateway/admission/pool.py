@@ -17,8 +17,6 @@ from gateway.admission.balance_and_admit import BalanceAndAdmit
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
-from gateway.admission.footprint import Footprints
-from gateway.admission.gaps import Gaps
 from gateway.admission.giving_back import GivingBack
 from gateway.admission.lessons import Lessons
 from gateway.admission.limits import SCARCE, Bound, Limits
@@ -33,6 +31,7 @@ from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.shares import PoolShare
+from gateway.workflow.aeg.graphs import Graphs
 
 _TASKS_SAMPLED: Final = 256
 _UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
@@ -53,6 +52,7 @@ class PoolAdmission:
         cpu: CpuPressure,
         quotas: Quotas,
         weights: dict[TenantId, float],
+        graphs: Graphs,
         said: list[Record],
     ) -> None:
         self._pool = pool
@@ -60,13 +60,12 @@ class PoolAdmission:
         self._cpu = cpu
         self._quotas = quotas
         self._said = said
-        self.footprints = Footprints(config.footprint)
-        self.gaps = Gaps(config.gaps)
+        self._graphs = graphs
         self.fair = FairShare(config.fair_share, weights)
-        self.places = Places(self.footprints, self.gaps, self.fair.hold)
-        self.limits = Limits(pool, config, places=self.places, footprints=self.footprints, cpu=cpu, said=said)
+        self.places = Places(graphs, config.gaps, self.fair.hold)
+        self.limits = Limits(pool, config, places=self.places, cpu=cpu, said=said)
         self.window = self.limits.window
-        self.lessons = Lessons(self.places, self.footprints, self.limits)
+        self.lessons = Lessons(self.places, self.limits)
         self.promises = self.limits.promises
         self.giving_back = GivingBack(self.places, self.fair, self.limits, cpu, self.release)
         ageing = Ageing(config.classes)
@@ -156,8 +155,7 @@ class PoolAdmission:
         )
         entry = entry_of(
             member,
-            self.footprints,
-            tool_s=self.gaps.tool_s(member.agent),
+            self._graphs.known(member.agent),
             is_light=self._cpu.is_light(member.agent),
             since_s=member.asked_s,
         )
@@ -222,8 +220,6 @@ class PoolAdmission:
         member = self.places.forget(session)
         if member is None:
             return
-        if not member.counted_gone:
-            self.places.saw_end(member)
         if member.is_in:
             self.release(member, now=now)
 

@@ -12,12 +12,12 @@ from itertools import islice
 from typing import Final
 
 from gateway.admission.classes import Ageing, ServiceClass
-from gateway.admission.decay import DecayedMean
 from gateway.admission.fair_share import FairShare
-from gateway.admission.footprint import Footprints
 from gateway.admission.packing import Entry, PackingConfig, TenantQueue
 from gateway.admission.sessions import Member
+from gateway.domain.decay import DecayedMean
 from gateway.domain.ids import SessionId, TenantId
+from gateway.workflow.aeg.graph import Graph
 
 _LOOKED_AT: Final = 32
 """Tenants that hold nothing and are compared; those who hold something are fewer than places."""
@@ -180,27 +180,28 @@ class SessionQueue:
 
 def entry_of(
     member: Member,
-    footprints: Footprints,
+    graph: Graph,
     *,
-    tool_s: float,
     is_light: bool,
     since_s: float,
 ) -> Entry:
-    """A session that begins to wait. `tool_s`: what its tools take, from one turn to the next."""
+    """A session that begins to wait, with what its type's graph says of its work to come."""
     agent, turn = member.agent, max(1, member.turn)
-    turns = 1.0 + footprints.expected_turns(agent, turn)
-    gpu_s = turns * footprints.turn_s(agent)
+    ahead = graph.ahead(turn)
+    turns = 1.0 + ahead.turns
+    gpu_s = turns * graph.fast_turn_s()
+    own = max(0.0, member.tokens - graph.shared_tokens)
     return Entry(
         session=member.session,
         tenant=member.tenant,
         agent=agent,
         turn=turn,
         tokens=member.tokens,
-        size=max(footprints.demand(agent, turn, member.tokens)),
+        size=max([alive * (own + grown) for alive, grown in zip(*ahead, strict=True)]),
         gpu_s=gpu_s,
-        isolated_s=max(gpu_s, turns * footprints.cycle_s(agent)),
+        isolated_s=max(gpu_s, turns * graph.cycle_s()),
         task_arrived_s=member.task_arrived_s,
-        tool_s=turns * tool_s,
+        tool_s=turns * graph.tool_s(),
         is_light=is_light,
         since_s=since_s,
         deadline_s=member.deadline_s,

@@ -17,11 +17,10 @@ import msgspec
 from gateway.admission.applicant import Applicant, Displaced, Room, TurnOutcome
 from gateway.admission.classes import ClassClaim, ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.gaps import Gap
 from gateway.admission.overload import NO_REPLICA, Overload
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.quotas import Quota, Quotas
-from gateway.admission.sessions import Member
+from gateway.admission.sessions import Gap, Member
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import Admission, Admit, Edge, Refusal, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
@@ -30,6 +29,8 @@ from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
+from gateway.workflow.aeg.graph import Silence
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
 
 class _Turn(msgspec.Struct):
@@ -61,9 +62,11 @@ class SessionAdmission:
         tenants: Mapping[TenantId, Quota] | None = None,
         *,
         trusted: Collection[TenantId] = (),
+        graphs: Graphs | None = None,
     ) -> None:
         """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants."""
         self._config = config
+        self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._quotas = Quotas({})
         self._weights: dict[TenantId, float] = {}
         """All pools have it, too."""
@@ -216,8 +219,13 @@ class SessionAdmission:
         if turn.charged:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
         member.turn += is_answered
-        gap = Gap.TOOL if outcome is not None and outcome.has_calls else Gap.IDLE
-        pool.places.turn_ended(member, gap, is_answered=is_answered, is_aside=turn.is_aside, now=now)
+        silence = outcome.silence if outcome is not None else None
+        if silence is None or turn.applicant.edge is Edge.SERVES:  # it brought results, if it is no aside
+            silence = Silence(outcome is not None and outcome.has_calls, None)
+        gap = Gap.TOOL if silence.has_tools else Gap.IDLE
+        pool.places.turn_ended(
+            member, gap, silence.pause, is_answered=is_answered, is_aside=turn.is_aside, now=now
+        )
         if not member.live and (member.must_yield or member.is_above):
             pool.turn_is_over(member, now=now)
         if now >= pool.limits.update_due_s:
@@ -272,6 +280,7 @@ class SessionAdmission:
                 cpu=self._cpu,
                 quotas=self._quotas,
                 weights=self._weights,
+                graphs=self._graphs,
                 said=self.said,
             )
         return found
@@ -309,9 +318,7 @@ class SessionAdmission:
             return
         member.has_results = False
         if member.is_studied and member.is_pause and member.began_s and member.live == member.asides:
-            cycle_s = turn.asked_s - member.began_s  # what it waits for a place is our doing
-            pool.limits.cycle_s.add(cycle_s)
-            pool.footprints.saw_cycle(member.agent, cycle_s)
+            pool.limits.cycle_s.add(turn.asked_s - member.began_s)  # what it waits for a place is our doing
         silent_s = max(0.0, turn.asked_s - member.gap_since_s) if member.gap is not None else 0.0
         turn.pause_s = member.kept_s or silent_s
         if member.gap is Gap.TOOL:

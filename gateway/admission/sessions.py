@@ -4,29 +4,64 @@ Source: ours (the unit is the session); MARS (§2.2) for why a session in a tool
 
 Symbols: *admitted session* → `Member.is_in`.
 
-Invariants: a session is in from its first admitted turn until it ends or is silent for longer than `Gaps`
-allows; a session with a live turn stays in; `count` is the number of places taken: of each session as many as
-it runs turns at once, and one at least; `residents` counts exactly the sessions that are in; `quiet_since_s`
-is set exactly while no session that is in has a live turn.
+How long may a session be silent before it counts as gone? SAGA (Alg. 1) sets a limit at a quantile of the
+tool's latency, of 300 s at most. Here it counts as gone as soon as that is likelier than not, by what its
+agent type's execution graph says of the step it rests behind: with P the chance that it returns at all and
+S(t) the share of pauses longer than t, that is when P S(t) < 1 - P. While nothing is known, a session is as
+likely over as not after a plain answer, so by the same rule its place is anybody's at once. There a place is
+kept for no longer than it is worth: to hold a session of c tokens for g seconds takes the share c / C of a
+replica's memory for that long, to let it go takes a prefill of c tokens. So it is worth holding for as long
+as computing the whole cache anew would take, C times a token's time; and to hold it for just so long costs at
+most twice what it would cost if it was known when it returns. Whose tools run keeps its place for longer: it
+comes back.
+
+Invariants: a session is in from its first admitted turn until it ends or is silent for longer than that; a
+session with a live turn stays in; `count` is the number of places taken: of each session as many as it runs
+turns at once, and one at least; `residents` counts exactly the sessions that are in; `quiet_since_s` is set
+exactly while no session that is in has a live turn; a limit lies between `least_s` and the most for its kind.
 """
 
+import enum
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from gateway.admission.classes import ServiceClass
-from gateway.admission.footprint import NOTHING, Demand, Footprints, Residents
-from gateway.admission.gaps import Gap, Gaps
+from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
+from gateway.workflow.aeg.graph import Pause
+from gateway.workflow.aeg.graphs import Graphs
 
 _MAX_THREADS: Final = 32
 """Conversations of which it is known what they hold; more, where more of them have turns at once."""
 _LOOKED_AT: Final = 256
 _NOTICED: Final = 0.02
 """So much a chance has to change before it is counted anew: each time costs some µs."""
+
+
+class Gap(enum.Enum):
+    TOOL = "tool"
+    """Tools of the session run."""
+    IDLE = "idle"
+    """None do: a person is next, or nobody."""
+
+
+class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    least_s: Annotated[float, Meta(ge=0)] = 2.0
+    """A session keeps its place at least so long after its last turn."""
+    max_tool_s: Annotated[float, Meta(gt=0)] = 300.0
+    """And at most so long while its tools run."""
+    max_idle_s: Annotated[float, Meta(gt=0)] = 60.0
+    """And at most so long after an answer without tool calls."""
+    unknown_tool_s: Annotated[float, Meta(gt=0)] = 120.0
+    """What is used for tools while little is known."""
+
+
+_UNKNOWN_PAUSE: Final = Pause(0.5, None)
 
 
 class ThreadState(msgspec.Struct):
@@ -80,6 +115,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """When it stopped waiting, if it ever did."""
     gap: Gap | None = None
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
+    pause: Pause | None = None
+    """What is expected of that silence; None if nothing is known."""
     gap_since_s: float = 0.0
     is_pause: bool = True
     """Its last turn was answered: what follows one that failed, or whose client left, is no pause."""
@@ -87,7 +124,6 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """When its newest turn began."""
     kept_s: float = 0.0
     """How long it was silent before it gave its place back."""
-    counted_gone: bool = False
     is_studied: bool = True
     """Its turns teach what sessions of its type are like."""
     back: float = 1.0
@@ -104,15 +140,15 @@ class Places:
     """The places of one pool."""
 
     def __init__(
-        self, footprints: Footprints, gaps: Gaps, hold: Callable[[TenantId, float], None] | None = None
+        self, graphs: Graphs, config: PausesConfig, hold: Callable[[TenantId, float], None] | None = None
     ) -> None:
         """`hold`: is told of so many places more, or fewer, that a tenant takes."""
-        self._footprints = footprints
-        self._gaps = gaps
+        self._graphs = graphs
+        self._config = config
         self._hold = hold
         self.members: dict[SessionId, Member] = {}
         """Every session that was ever asked for and has not ended."""
-        self.residents = Residents(footprints)
+        self.residents = Residents(graphs)
         self.count = 0
         self.above = 0
         self.by_tenant: dict[TenantId, dict[SessionId, Member]] = {}
@@ -141,11 +177,6 @@ class Places:
 
     def enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
         assert not member.is_in
-        if member.counted_gone and member.is_studied:  # it was not gone
-            self._footprints.was_no_end(member.agent, member.turn)
-            if member.gap is not None and member.is_pause:
-                self._gaps.was_no_end(member.agent, member.gap)
-        member.counted_gone = False
         member.is_in, member.is_above = True, is_above
         member.must_yield = ""
         self._take(member)
@@ -221,13 +252,18 @@ class Places:
             return
         self.tools_run(member, do_run=False)
         if member.gap is not None:
-            if member.is_studied and member.turn and member.is_pause:
-                self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
-            member.gap = None
+            member.gap = member.pause = None
         member.began_s, member.kept_s = now, 0.0
 
     def turn_ended(
-        self, member: Member, gap: Gap, *, is_answered: bool = True, is_aside: bool = False, now: float
+        self,
+        member: Member,
+        gap: Gap,
+        pause: Pause | None = None,
+        *,
+        is_answered: bool = True,
+        is_aside: bool = False,
+        now: float,
     ) -> None:
         """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
         self._run(member, -1)
@@ -235,7 +271,7 @@ class Places:
         if not self.live:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
-            member.gap, member.gap_since_s, member.is_pause = gap, now, is_answered
+            member.gap, member.pause, member.gap_since_s, member.is_pause = gap, pause, now, is_answered
             self.tools_run(member, do_run=gap is Gap.TOOL)
         elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
             member.gap_since_s = now
@@ -301,16 +337,12 @@ class Places:
             session, member = next(iter(self._silent.items()))
             self._silent.move_to_end(session)
             assert member.gap is not None
-            limit_s = self._gaps.limit_s(member.agent, member.gap, worth_s=worth_s)
+            limit_s = self._limit_s(member, worth_s)
             if member.gap is Gap.TOOL:
                 limit_s *= tools_slower
             else:
                 self._weigh(member, now=now)
             if now - member.gap_since_s >= limit_s:
-                self.saw_end(member)
-                if member.is_studied and member.turn and member.is_pause:
-                    self._gaps.saw_end(member.agent, member.gap)
-                member.counted_gone = True
                 self.tools_run(member, do_run=False)
                 member.kept_s = now - member.gap_since_s
                 self.release(member)
@@ -319,14 +351,24 @@ class Places:
 
     def _weigh(self, member: Member, *, now: float) -> None:
         if member.gap is Gap.IDLE and member.turn:
-            back = self._gaps.back(member.agent, member.gap, now - member.gap_since_s)
+            pause = member.pause or _UNKNOWN_PAUSE
+            back = pause.back(now - member.gap_since_s)
             if abs(back - member.back) >= _NOTICED:
                 member.back = back
                 self._stale[member.session] = member
 
-    def saw_end(self, member: Member) -> None:
-        if member.is_studied and member.turn:
-            self._footprints.saw_end(member.agent, member.turn)
+    def _limit_s(self, member: Member, worth_s: float | None) -> float:
+        """For how long its place is kept while it is silent."""
+        config, is_tool = self._config, member.gap is Gap.TOOL
+        likely_s = member.pause.likely_s() if member.pause is not None else None
+        if likely_s is None:
+            likely_s = config.unknown_tool_s if is_tool else config.least_s
+        limit_s = max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))
+        return limit_s if is_tool or worth_s is None else max(config.least_s, min(worth_s, limit_s))
+
+    def demand_if_in(self, member: Member) -> Demand:
+        return demand_of(self._graphs, member.agent, max(1, member.turn), member.tokens)
 
     def _demand_of(self, member: Member) -> Demand:
-        return self._footprints.demand(member.agent, max(1, member.turn), member.tokens, back=member.back)
+        turn = max(1, member.turn)
+        return demand_of(self._graphs, member.agent, turn, member.tokens, back=member.back)

@@ -7,9 +7,8 @@ from msgspec import Meta
 
 from gateway.admission.classes import ClassesConfig
 from gateway.admission.fair_share import FairShareConfig
-from gateway.admission.footprint import FootprintConfig
-from gateway.admission.gaps import GapsConfig
 from gateway.admission.packing import PackingConfig
+from gateway.admission.sessions import PausesConfig
 from gateway.admission.window import WindowConfig
 
 
@@ -40,5 +39,4 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     packing: PackingConfig = PackingConfig()
     fair_share: FairShareConfig = FairShareConfig()
     classes: ClassesConfig = ClassesConfig()
-    footprint: FootprintConfig = FootprintConfig()
-    gaps: GapsConfig = GapsConfig()
+    gaps: PausesConfig = PausesConfig()

@@ -31,8 +31,9 @@ from typing import Final
 
 import msgspec
 
-from gateway.admission.decay import DecayedHistogram, DecayedMean
 from gateway.cost.estimator import Alone
+from gateway.domain.decay import DecayedMean
+from gateway.tool_probe.quantiles import LogQuantiles
 
 _LEVELS: Final = tuple((number + 0.5) / 10 for number in range(10))
 """Quantiles by which the silences are known."""
@@ -128,7 +129,7 @@ class Throughput:
     """Of one pool: learns what its sessions ask for, and says how many should be in."""
 
     def __init__(self) -> None:
-        self._silences_s = DecayedHistogram(low=0.01, ratio=1.3, buckets=48, half_life=_HALF_LIFE)
+        self._silences_s = LogQuantiles(low=0.01, half_life=_HALF_LIFE)
         self._kept_s = DecayedMean(half_life=_HALF_LIFE)
         self._fresh_s = DecayedMean(half_life=_HALF_LIFE)
         self._anew_s = DecayedMean(half_life=_HALF_LIFE)

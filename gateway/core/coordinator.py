@@ -302,6 +302,7 @@ class Coordinator:
             live.session, found = self.sessions.turn_arrived(
                 event.request, event.tenant, facts, home, now=now
             )
+            live.agent = self.sessions.predictor.agent(live.session, facts, live.owner)
             session = self.sessions.sessions.get(live.session.session)
             if session is not None:
                 live.task_arrived_s = session.started_s

@@ -14,7 +14,7 @@ from gateway.core.forecasts import Forecasts
 from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
 from gateway.core.prefills_ahead import PrefillsAhead
-from gateway.core.session_book import SessionBook
+from gateway.core.session_book import SessionBook, TurnEnd
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.domain import records as rec
@@ -80,9 +80,12 @@ class Endings:
         try:
             if self._bounding.is_on:
                 self._bounding.turn_over(live, answer)
-            self._learn(live, answer, now=now)
         finally:
-            self.tell(self._sessions.turn_ended(live, answer, now=now), now=now)
+            end, records = self._sessions.turn_ended(live, answer, now=now)
+            try:
+                self._learn(live, answer, end, now=now)
+            finally:
+                self.tell(records, now=now)
         if live.session is None:
             return
         if self._bounding.is_on:
@@ -92,7 +95,7 @@ class Endings:
             if behind is not None and behind[1].tools:
                 self._ahead.paused(live, answer.usage, *behind, now=now)
 
-    def _learn(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
+    def _learn(self, live: LiveRequest, answer: Answer | None, end: TurnEnd, *, now: float) -> None:
         if self._trickle:
             self._trickle.over(live.request)
         usage = answer.usage if answer is not None else _NO_USAGE
@@ -109,7 +112,8 @@ class Endings:
             learns = is_answered and self._admission.may_learn(live.request, now=now)
             outcome = TurnOutcome(
                 was_answered=is_answered,
-                has_calls=answer is not None and bool(answer.tool_calls),
+                has_calls=end.has_calls,
+                silence=end.silence,
                 replica=live.tried[-1],
                 ran_s=now - live.submitted_s,
                 usage=usage,
@@ -121,8 +125,7 @@ class Endings:
                     live.session,
                     live.tried[-1],
                     answer.usage,
-                    agent=live.facts.transcript.agent,
-                    pauses=bool(answer.tool_calls),
+                    pauses=end.silence.has_tools if end.silence is not None else end.has_calls,
                     now=now,
                 )
         self._admission.turn_over(live.request, outcome, now=now)

@@ -6,7 +6,7 @@ from gateway.admission.applicant import Applicant
 from gateway.admission.waiting_room import Lane
 from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.cost.estimator import Alone
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice, Fallback, Target
@@ -91,18 +91,14 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """Why it was last told to wait."""
     task_arrived_s: float = 0.0
     """When its session's first turn came."""
+    agent: AgentKey = UNKNOWN_AGENT
+    """Of its conversation: one key for whoever learns of its type."""
     is_hinted: bool = False
     """Its replica was told what is expected of it."""
 
     @property
     def session_id(self) -> SessionId | None:
         return self.session.session if self.session else None
-
-    @property
-    def agent(self) -> AgentKey:
-        """One key for whoever learns of its type: a date in a prompt makes no other type."""
-        transcript = self.facts.transcript
-        return AgentKey(self.owner, transcript.agent_type or transcript.agent)
 
     @property
     def lot(self) -> str | None:

@@ -35,9 +35,9 @@ from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, has_slack, outcome_of, pays
+from gateway.workflow.aeg.steps import ToolSet
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.next_agents import NextAgents
-from gateway.workflow.steps import ToolSet
 
 _UNKNOWN_GAP_S: Final = 1.0
 """How long tools are taken to run of which nothing is known."""
@@ -149,7 +149,7 @@ class PrefillsAhead:
         pause.guess = expected.agent
         pause.probability = expected.share * (1.0 - behind.ends)
         pause.tokens = usage.prompt_tokens + (usage.output_tokens or 0)
-        pause.gap_s = behind.returns.quantile_s(0.5) or _UNKNOWN_GAP_S
+        pause.gap_s = behind.pause.quantile_s(0.5) or _UNKNOWN_GAP_S
         self._want(pause)
         self.look_for_slack(pause.replica, now=now)
 

@@ -7,6 +7,7 @@ ends takes its open tool calls with it; every `session_start` is followed by at 
 """
 
 from collections.abc import Container, Sequence
+from typing import NamedTuple
 
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
@@ -20,12 +21,22 @@ from gateway.domain.turn_trace import TurnTrace
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import Asking, ToolRun
-from gateway.workflow.agent_types import Tier
+from gateway.workflow.aeg.graph import Silence
+from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.predictor import Predictor
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome
+
+
+class TurnEnd(NamedTuple):
+    """How a turn left its session: one word of it for whoever reads it."""
+
+    has_calls: bool
+    """It asks for tools, by native calls or such as its text holds."""
+    silence: Silence | None = None
+    """None if it is not silent, or nothing is known."""
 
 
 class SessionBook:
@@ -198,18 +209,25 @@ class SessionBook:
         session = self.sessions.adopt(trace, now=now)
         return [_session_start(session, now=now)] if session is not None else []
 
-    def turn_ended(self, live: LiveRequest, answer: Answer | None, *, now: float) -> list[rec.Record]:
+    def turn_ended(
+        self, live: LiveRequest, answer: Answer | None, *, now: float
+    ) -> tuple[TurnEnd, list[rec.Record]]:
         """The turn is over, however it ended; `answer` is what was passed on of its response."""
         session = self.sessions.get(live.session.session) if live.session is not None else None
         if session is None:
-            return []
+            return TurnEnd(has_calls=answer is not None and bool(answer.tool_calls)), []
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
             self.call_minted(live, call)
         turn = self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
         assert live.session is not None
         if self.publishing is not None and turn is not None:
             self.publishing.ended(live, turn, answer)
-        pause = self.predictor.answered(live.session, live.facts, answer, now=now)
+        ran_s = now - live.submitted_s if live.tried else None
+        pause = self.predictor.answered(live.session, live.facts, answer, ran_s=ran_s, now=now)
+        has_calls = bool(pause.tools) if pause is not None else answer is not None and bool(answer.tool_calls)
+        end = TurnEnd(
+            has_calls, self.predictor.conversations.silence(session.id) if not session.live_turns else None
+        )
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
         if is_final and answer is not None and answer.is_good:
@@ -241,7 +259,7 @@ class SessionBook:
                 out.append(self._tool_num(now=now))
         if self.are_too_many:  # the last live turn of one of them may just have ended
             out += self.expire(now=now)
-        return out
+        return end, out
 
     def hint_for(
         self, live: LiveRequest, replica: ReplicaId, service_class: str | None, *, now: float

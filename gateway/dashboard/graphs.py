@@ -7,11 +7,10 @@ from typing import Final
 
 import msgspec
 
+from gateway.domain.by_agent import AgentKey
 from gateway.wire.hashing import hash_text
-from gateway.workflow.agent_types import AgentType
-from gateway.workflow.conversations import Conversations
-from gateway.workflow.graph import END, START, Graph
-from gateway.workflow.return_model import ReturnModel
+from gateway.workflow.aeg.graph import END, START, Graph
+from gateway.workflow.aeg.graphs import Graphs, Tier
 
 _MAX_TYPES: Final = 12
 _MAX_EDGES: Final = 120
@@ -48,16 +47,16 @@ class GraphView(msgspec.Struct, frozen=True, kw_only=True):
     edges: list[EdgeView]
 
 
-def view_graphs(conversations: Conversations) -> list[GraphView]:
-    newest = [graph for graph in reversed(list(conversations.graphs)) if graph.steps][:_MAX_TYPES]
-    return [_view(graph, conversations.returns) for graph in newest]
+def view_graphs(graphs: Graphs) -> list[GraphView]:
+    newest = [graph for graph in reversed(list(graphs)) if graph.lifetimes.turns][:_MAX_TYPES]
+    return [_view(graph, is_known=graphs.tier(graph) is Tier.INFERRED) for graph in newest]
 
 
-def name_of(agent: AgentType) -> str:
-    return f"{hash_text(f'{agent.key:x} {agent.owner}') & 0xFFFFFFFF:08x}"
+def name_of(agent: AgentKey) -> str:
+    return f"{hash_text(f'{hash(agent[1:]):x} {agent.owner}') & 0xFFFFFFFF:08x}"
 
 
-def _view(graph: Graph, returns: ReturnModel) -> GraphView:
+def _view(graph: Graph, *, is_known: bool) -> GraphView:
     visits: dict[int, float] = {}
     edges = []
     for start, to, share, count in graph.edges():
@@ -72,20 +71,20 @@ def _view(graph: Graph, returns: ReturnModel) -> GraphView:
     return GraphView(
         id=name_of(graph.agent),
         tasks=graph.tasks,
-        steps=graph.steps,
-        is_known=returns.is_known(graph.agent),
-        nodes=[_node(graph, returns, node, visits.get(node, 0.0)) for node in shown],
+        steps=graph.lifetimes.turns,
+        is_known=is_known,
+        nodes=[_node(graph, node, visits.get(node, 0.0)) for node in shown],
         edges=edges,
     )
 
 
-def _node(graph: Graph, returns: ReturnModel, node: int, visits: float) -> NodeView:
-    step = graph.step(node)
-    gaps = returns.pauses(graph.agent, step) if step is not None else None
+def _node(graph: Graph, node: int, visits: float) -> NodeView:
+    found = graph.numbered(node)
+    pauses = found.pauses if found is not None else None
     return NodeView(
         id=node,
         label=graph.label(node),
         visits=round(visits, 1),
-        pause_p50_s=gaps.quantile(0.5) if gaps is not None else None,
-        pause_p95_s=gaps.quantile(0.95) if gaps is not None else None,
+        pause_p50_s=pauses.quantile(0.5) if pauses is not None else None,
+        pause_p95_s=pauses.quantile(0.95) if pauses is not None else None,
     )

@@ -70,7 +70,6 @@ class PlacementPolicy:
         replica: ReplicaId,
         usage: Usage,
         *,
-        agent: int,
         pauses: bool,
         now: float,
     ) -> None:

@@ -230,7 +230,7 @@ class PredictedPlacement(PlacementPolicy):
         is_fork = session.edge is Edge.FORKS or (
             session.edge is Edge.SPAWNED
             and agent.agent_type != 0
-            and agent == self.ledger.agent(session.session)
+            and agent.agent_type == self.ledger.agent(session.session).agent_type
             and tokens >= _FORKS * self.ledger.context(first)
         )
         return first if is_fork else own
@@ -257,7 +257,6 @@ class PredictedPlacement(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
-        agent: int,
         pauses: bool,
         now: float,
     ) -> None:

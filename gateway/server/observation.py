@@ -110,7 +110,7 @@ class Observation:
             clock=clock,
             outcome=self._view_outcome,
         )
-        self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)
+        self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations.graphs)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, ChangeLog().log_replicas]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces: TraceContexts | None = None

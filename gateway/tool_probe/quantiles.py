@@ -95,6 +95,15 @@ class LogQuantiles:
             known = self._known[share] = self._work_out(share)
         return known
 
+    def beyond(self, value: float) -> float:
+        """The share of observations that are not clearly smaller; 1 before the first."""
+        if not self._weight or value <= 0.0:
+            return 1.0
+        place = int((math.log(value) - self._log_low) / _LOG_RATIO)
+        if place <= 0:
+            return 1.0
+        return max(0.0, min(1.0, sum(self._counts[place:]) / self._weight))
+
     def _work_out(self, share: float) -> float:
         trust = min(1.0, self.weight / _COUNTED)
         counted = self._counted(share)

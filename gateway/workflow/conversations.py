@@ -22,15 +22,15 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.tool_probe.durations import DurationsConfig
-from gateway.workflow.agent_types import AgentType, Tier
-from gateway.workflow.graph import Graphs
+from gateway.workflow.aeg.graph import Graph, Pause, Silence
+from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
+from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 from gateway.workflow.learned import Learned, LearnedByTenant
-from gateway.workflow.return_model import ReturnModel, ReturnModelConfig, Returns
-from gateway.workflow.steps import Step, ToolSet, step_of, tool_set
 
 MAX_OF_SESSION: Final = 64
 """Conversations of one session that are remembered."""
@@ -52,7 +52,7 @@ class ConversationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Conversations of which it is remembered how far they have come."""
     gone_after_s: Annotated[float, Meta(gt=0)] = 300.0
     """A conversation that is silent for so long is over, however long its pauses last."""
-    types: ReturnModelConfig = ReturnModelConfig()
+    types: AegConfig = AegConfig()
 
 
 class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Probability of that."""
     ends: float
     """Probability that the conversation is over."""
-    returns: Returns
+    pause: Pause
     """Else, when it goes on."""
 
 
@@ -83,20 +83,28 @@ class Conversation:
         "is_live",
         "is_over",
         "is_supposed_over",
+        "key",
         "late",
         "learned",
         "look_s",
         "looks",
-        "prompt_tokens",
         "step",
+        "tokens",
+        "turns",
     )
 
-    def __init__(self, agent: AgentType, learned: Learned) -> None:
+    def __init__(self, agent: AgentKey, learned: Learned) -> None:
         self.agent = agent
+        self.key = hash(agent[1:])
+        """Of its type, among its owner's tools."""
         self.learned = learned
         """Of its tenant."""
         self.step: Step | None = None
         """Its last one; None before the first."""
+        self.turns = 0
+        """Steps that it made."""
+        self.tokens = 0.0
+        """What it holds: its last prompt and answer."""
         self.is_live = False
         """A request of it is on its way."""
         self.due_s = 0.0
@@ -117,14 +125,17 @@ class Conversation:
         """Its last answer was a code block, and perhaps a call."""
         self.looks: tuple[int, ...] = ()
         """How what came behind its last code block looked."""
-        self.prompt_tokens = 0.0
+
+    @property
+    def is_paused(self) -> bool:
+        """What follows its last step is still to come, or nothing is."""
+        return self.step is not None and not self.is_live and not self.has_gone_on
 
 
 class Conversations:
     def __init__(self, config: ConversationsConfig, durations: DurationsConfig | None = None) -> None:
         self._config = config
-        self.returns = ReturnModel(config.types)
-        self.graphs = Graphs(config.types.max_types)
+        self.graphs = Graphs(config.types)
         self.learned = LearnedByTenant(durations or DurationsConfig(), max_tenants=config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
         """The longest silent first."""
@@ -149,7 +160,7 @@ class Conversations:
         known = self._threads.get(ref.thread)
         if known is None:
             known = self._start(ref, facts, owner)
-        elif ref.edge in _NEW and known.step is not None and known.agent.kind != facts.transcript.agent_type:
+        elif ref.edge in _NEW and known.step is not None and known.agent.agent_type != kind_of(facts):
             known = self._begin_anew(ref, facts, known)
         else:
             self._threads.move_to_end(ref.thread)
@@ -159,13 +170,19 @@ class Conversations:
         return known
 
     def answered(
-        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
+        self,
+        ref: SessionRef,
+        facts: RequestFacts,
+        answer: Answer | None,
+        *,
+        ran_s: float | None = None,
+        now: float,
     ) -> StepPrediction | None:
-        """The turn is over. None if that was no step."""
+        """The turn is over. None if that was no step. `ran_s`: how long it was on its replica."""
         known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
         if known is None:
             return None
-        if known.late is not None and known.late == facts.transcript.agent_type:
+        if known.late is not None and known.late == kind_of(facts):
             known.late = None
             return None
         known.is_live = False
@@ -175,10 +192,9 @@ class Conversations:
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
-        prompt = answer.usage.prompt_tokens
-        tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
-        known.prompt_tokens = tokens + (answer.usage.output_tokens or 0)
-        return self._step(ref.thread, known, facts, answer)
+        graph = self.graphs.of(known.agent)
+        self._grow(known, graph, facts, answer, ran_s=ran_s)
+        return self._step(ref.thread, known, graph, facts, answer)
 
     def session_over(self, session: SessionId) -> None:
         for thread in self._sessions.pop(session, ()):
@@ -188,37 +204,73 @@ class Conversations:
 
     # --- steps -------------------------------------------------------------------------------------
 
+    def _grow(
+        self,
+        known: Conversation,
+        graph: Graph,
+        facts: RequestFacts,
+        answer: Answer,
+        *,
+        ran_s: float | None,
+    ) -> None:
+        usage = answer.usage
+        prompt = usage.prompt_tokens
+        tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
+        tokens += usage.output_tokens or 0
+        known.turns += 1
+        grown = tokens - known.tokens if known.tokens else None
+        graph.saw_turn(known.turns, tokens=tokens, grown=grown, ran_s=ran_s)
+        if known.turns == 1 and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
+            self.graphs.shared_changes += 1
+        known.tokens = tokens
+
     def _step(
-        self, thread: ThreadId, known: Conversation, facts: RequestFacts, answer: Answer
+        self, thread: ThreadId, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer
     ) -> StepPrediction:
-        agent, manner = known.agent, answer.utterance.manner
+        manner = answer.utterance.manner
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
-        tools = tool_set(names or known.learned.text_calls.names(agent.key, facts, answer))
-        step = step_of(tools, manner)
-        self.graphs.of(agent).learn(known.step.tools if known.step is not None else None, tools)
-        known.step, known.is_code = step, manner.is_code
+        tools = tool_set(names or known.learned.text_calls.names(known.key, facts, answer))
+        graph.saw_step(known.step.tools if known.step is not None else None, tools)
+        known.step, known.is_code = step_of(tools, manner), manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
-        found = self.predict(known, step, is_final=facts.explicit is not None and facts.explicit.final)
+        found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
+        assert found is not None
         known.due_s = known.ended_s + self._silent_s(found)
         self._look_later(known, thread)
         return found
 
-    def predict(self, known: Conversation, step: Step, *, is_final: bool = False) -> StepPrediction:
-        """What is expected behind this step. `is_final`: its client says that it was the last one."""
-        agent = known.agent
-        returns = self.returns.behind(agent, step)
-        is_known = self.returns.is_known(agent)
-        ends = 1.0 if is_final else 1.0 - returns.share
-        following, share = self.graphs.of(agent).next(step.tools)
+    def predict(self, known: Conversation, *, is_final: bool = False) -> StepPrediction | None:
+        """What is expected behind its last step; None before the first. `is_final`: its client says that it
+        was the last one."""
+        if known.step is None:
+            return None
+        graph, tools = self.graphs.of(known.agent), known.step.tools
+        pause = graph.pause(known.step)
+        ends = 1.0 if is_final else 1.0 - pause.returns
+        following, share = graph.next(tools)
         share *= 1.0 - ends
         return StepPrediction(
-            tier=Tier.STATED if is_final else Tier.INFERRED if is_known else Tier.UNKNOWN,
-            tools=step.tools,
+            tier=Tier.STATED if is_final else self.graphs.tier(graph),
+            tools=tools,
             next=None if ends >= share else following,
             confidence=max(ends, share),
             ends=ends,
-            returns=returns,
+            pause=pause,
         )
+
+    def silence(self, session: SessionId) -> Silence | None:
+        """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
+        answer that is its parent. None where none of them has made a step."""
+        found: Silence | None = None
+        most = -1.0
+        for thread in self._sessions.get(session, ()):
+            known = self._threads.get(thread)
+            if known is None or not known.is_paused or known.step is None or known.is_over:
+                continue
+            pause = self.graphs.of(known.agent).pause(known.step)
+            if pause.returns > most:
+                found, most = Silence(bool(known.step.tools), pause), pause.returns
+        return found
 
     def _look_later(self, known: Conversation, thread: ThreadId) -> None:
         if known.due_s >= known.look_s:
@@ -234,7 +286,8 @@ class Conversations:
     # --- coming, going, and coming back ------------------------------------------------------------
 
     def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Conversation:
-        agent = AgentType(facts.transcript.agent_type, facts.client, ref.edge in _CHILD, owner)
+        agent = agent_key(ref, facts, owner)
+        self.graphs.of(agent)  # whoever reads of it knows its family
         known = Conversation(agent, self.learned.of(owner))
         if ref.thread not in self._threads:
             self._remember(ref)
@@ -254,23 +307,23 @@ class Conversations:
         self._learn_end(before)
         known = self._start(ref, facts, before.agent.owner)
         known.look_s = before.look_s
-        known.late = before.agent.kind if before.is_live else None
+        known.late = before.agent.agent_type if before.is_live else None
         return known
 
     def _came_back(self, known: Conversation, facts: RequestFacts, *, now: float) -> None:
-        step, agent = known.step, known.agent
+        step = known.step
         if step is None or known.has_gone_on:
             return
+        graph = self.graphs.of(known.agent)
         if known.is_supposed_over:
-            self.returns.was_no_end(agent, step)
+            graph.was_no_end(step, known.turns)
         if known.is_over:
-            self.returns.saw_task(agent, -1)
-            self.graphs.of(agent).was_no_end(step.tools)
+            graph.saw_task(-1)
         known.has_gone_on, known.is_supposed_over, known.is_over = True, False, False
-        self.returns.went_on(agent, step, now - known.ended_s)
+        graph.went_on(step, now - known.ended_s)
         looks = facts.transcript.new.looks
         if known.is_code and looks and not facts.tool_count:
-            known.learned.text_calls.observed(known.agent.key, known.looks, looks)
+            known.learned.text_calls.observed(known.key, known.looks, looks)
             known.looks = looks
 
     def _leave_silent(self, *, now: float) -> None:
@@ -297,10 +350,10 @@ class Conversations:
             _, known = self._threads.popitem(last=False)
             self._learn_end(known)
 
-    def _silent_s(self, said: StepPrediction) -> float:
+    def _silent_s(self, behind: StepPrediction) -> float:
         """How long a conversation may be silent before it counts as over: longer than such pauses last."""
-        longest = said.returns.quantile_s(_LONG)
-        at_first = _SILENT_AT_FIRST_S[bool(said.tools)]
+        longest = behind.pause.quantile_s(_LONG)
+        at_first = _SILENT_AT_FIRST_S[bool(behind.tools)]
         silent_s = at_first if longest is None else max(_LEAST_SILENCE_S, _LONGER * longest)
         return min(self._config.gone_after_s, silent_s)
 
@@ -309,10 +362,19 @@ class Conversations:
             return
         self._suppose_over(known)
         known.is_over = True
-        self.returns.saw_task(known.agent)
-        self.graphs.of(known.agent).ended(known.step.tools)
+        self.graphs.of(known.agent).saw_task()
 
     def _suppose_over(self, known: Conversation) -> None:
         if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
             known.is_supposed_over = True
-            self.returns.ended(known.agent, known.step)
+            self.graphs.of(known.agent).ended(known.step, known.turns)
+
+
+def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
+    """One key for whoever learns of its type."""
+    return AgentKey(owner, kind_of(facts), facts.client, ref.edge in _CHILD)
+
+
+def kind_of(facts: RequestFacts) -> int:
+    """A date in a prompt makes no other kind."""
+    return facts.transcript.agent_type or facts.transcript.agent

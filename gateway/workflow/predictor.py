@@ -7,13 +7,20 @@ Invariants: what it keeps is bounded by its parts; whoever has no thread here (a
 
 import msgspec
 
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, Claims, RequestFacts
 from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.durations import DurationsConfig
 from gateway.tool_probe.text_calls import Block, LateCalls
-from gateway.workflow.conversations import Conversation, Conversations, ConversationsConfig, StepPrediction
+from gateway.workflow.conversations import (
+    Conversation,
+    Conversations,
+    ConversationsConfig,
+    StepPrediction,
+    agent_key,
+)
 from gateway.workflow.hints import Hints
 from gateway.workflow.retention import Retention, RetentionConfig, RetentionDecision
 
@@ -50,9 +57,14 @@ class Predictor:
         return NOBODYS if self._is_shared else tenant
 
     def arrived(self, ref: SessionRef, facts: RequestFacts, tenant: TenantId = NOBODYS, *, now: float) -> int:
-        """A turn came. The key of its agent type; 0 if that is not known."""
+        """A turn came. The key of its agent type among its owner's tools; 0 if that is not known."""
         thread = self.conversations.arrived(ref, facts, self.owner_of(tenant), now=now)
-        return thread.agent.key if thread is not None else 0
+        return thread.key if thread is not None else 0
+
+    def agent(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
+        """What kind of agent asks."""
+        known = self.conversations.thread(ref.thread)
+        return known.agent if known is not None else agent_key(ref, facts, owner)
 
     def tools_ran(self, run: ToolRun) -> None:
         self.conversations.learned.of(self.owner_of(run.tenant)).durations.add(
@@ -64,18 +76,19 @@ class Predictor:
         )
 
     def answered(
-        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
+        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, ran_s: float | None, now: float
     ) -> StepPrediction | None:
-        return self.conversations.answered(ref, facts, answer, now=now)
+        return self.conversations.answered(ref, facts, answer, ran_s=ran_s, now=now)
 
     def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
         """The type of its conversation, and what is expected behind the last step.
 
         None while another one is on its way."""
         known = self.conversations.thread(ref.thread) if ref.edge is not Edge.SERVES else None
-        if known is None or known.step is None or known.is_live or known.has_gone_on:
+        if known is None or not known.is_paused:
             return None
-        return known.agent.key, self.conversations.predict(known, known.step)
+        found = self.conversations.predict(known)
+        return (known.key, found) if found is not None else None
 
     def doubted(
         self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
@@ -83,7 +96,7 @@ class Predictor:
         thread = self.conversations.thread(ref.thread)
         manner = answer.utterance.manner
         if thread is not None and manner.is_code and not facts.tool_count:
-            block = Block(thread.agent.key, ref.session, manner.names, now)
+            block = Block(thread.key, ref.session, manner.names, now)
             thread.learned.text_calls.doubted(turn, block)
 
     def recognised(
@@ -164,7 +177,7 @@ class Predictor:
     def _provisional(
         self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
     ) -> RetentionDecision:
-        goes_on = self.conversations.returns.ahead(thread.agent)
+        goes_on = self.conversations.graphs.of(thread.agent).returns()
         return self._retention.provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def hint_at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from gateway.domain.request import Claims
 from gateway.tool_probe.quantiles import LogQuantiles
-from gateway.workflow.agent_types import Tier
+from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
 
 _BYTES_PER_TOKEN = 4.0
@@ -102,9 +102,9 @@ class Retention:
 
     def _at_pause(self, thread: Conversation, pause: StepPrediction, *, kv_used: float) -> RetentionDecision:
         config = self._config
-        context = thread.prompt_tokens
+        context = thread.tokens
         durations = thread.learned.durations
-        said = durations.observation_bytes(thread.agent.key, pause.tools) / _BYTES_PER_TOKEN
+        said = durations.observation_bytes(thread.key, pause.tools) / _BYTES_PER_TOKEN
         reuse = (1.0 - pause.ends) * overlap(context, said)
         if pause.tier is not Tier.UNKNOWN and pause.ends >= config.over:
             return RetentionDecision(reuse=reuse, retain_s=0.0, returns_in_s=None, is_finished=True)
@@ -134,9 +134,9 @@ class Retention:
         return self._as_stated(decision, stated)
 
     def _gaps(self, thread: Conversation, pause: StepPrediction) -> LogQuantiles | None:
-        if pause.tools and not pause.returns.is_own:
-            durations, agent = thread.learned.durations, thread.agent.key
+        if pause.tools and not pause.pause.is_own:
+            durations, agent = thread.learned.durations, thread.key
             known = durations.of(agent, durations.slowest(agent, pause.tools))
             if known.calls:
                 return known.durations
-        return pause.returns.gaps
+        return pause.pause.lengths

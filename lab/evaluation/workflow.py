@@ -15,9 +15,9 @@ import msgspec
 
 from gateway.domain import records as rec
 from gateway.domain.ids import ThreadId
+from gateway.workflow.aeg.steps import ToolSet, tool_set
 from gateway.workflow.conversations import Conversation, StepPrediction
 from gateway.workflow.retention import RetentionDecision
-from gateway.workflow.steps import ToolSet, tool_set
 from lab.evaluation.boundaries import Ended, score_boundaries, true_ends
 from lab.evaluation.metrics import true_parents
 from lab.evaluation.recording import Exchange
@@ -124,7 +124,7 @@ def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = Fal
         boundary_precision=bounds.ends.precision if bounds.ends.true or bounds.ends.found else None,
         boundary_recall=bounds.ends.recall if bounds.ends.true or bounds.ends.found else None,
         duration_error_ms_p99=errors[min(len(errors) - 1, int(0.99 * len(errors)))] * 1e3 if errors else None,
-        agent_types=len(run.conversations.returns),
+        agent_types=len(run.conversations.graphs),
     )
 
 
@@ -175,9 +175,9 @@ class _Run:
         known = self.conversations.thread(thread) if thread is not None else None
         if known is None or known.step is None or known.is_live or self._exchanges[number].is_broken:
             return
-        step = self.conversations.predict(known, known.step)
-        decision = self._predictor.retention(thread, step, None) if thread is not None else None
-        if decision is not None:
+        step = self.conversations.predict(known)
+        decision = self._predictor.retention(thread, step, None) if thread is not None and step else None
+        if decision is not None and step is not None:
             self._conversations[number] = known
             self._said[number] = step, decision
 

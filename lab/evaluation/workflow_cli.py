@@ -116,11 +116,11 @@ def _graph(arguments: argparse.Namespace) -> int:
     replay = Replay(exchanges, without_ids=False)
     replay.run()
     conversations = replay.brain.sessions.predictor.conversations
-    graphs = sorted(conversations.graphs, key=lambda graph: -graph.steps)
+    graphs = sorted(conversations.graphs, key=lambda graph: -graph.lifetimes.turns)
     if arguments.type >= len(graphs):
         raise ValueError(f"there are {len(graphs)} agent types")
     graph = graphs[arguments.type]
-    print(f"{graph.steps} steps of {graph.tasks} conversations")
+    print(f"{graph.lifetimes.turns} steps of {graph.tasks} conversations")
     print(f"{'step':<32}{'followed by':<32}{'probability':>12}{'times':>8}")
     for start, to, probability, count in sorted(graph.edges(), key=lambda edge: -edge[3]):
         before, after = (printable(graph.label(node))[:30] for node in (start, to))

@@ -10,11 +10,12 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import Edge, Wait, WaitReason
+from gateway.domain.decision import Edge, SessionRef, SessionSource, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import Usage
+from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
+from gateway.workflow.conversations import Conversations, ConversationsConfig
 
 POOL = PoolId("pool")
 A = ReplicaId("a")
@@ -76,11 +77,33 @@ def answered(*, tokens=None, cached=None, output=0, calls=True, ran_s=1.0, repli
     )
 
 
+def _ref(asked: Applicant) -> SessionRef:
+    assert asked.session is not None
+    return SessionRef(
+        session=asked.session,
+        source=SessionSource.CALL_ID,
+        confidence=1.0,
+        thread=ThreadId(f"{asked.session}.{asked.thread}"),
+        edge=asked.edge,
+    )
+
+
+def _facts(asked: Applicant) -> RequestFacts:
+    return RequestFacts(
+        protocol=Protocol.CHAT,
+        work=Work.GENERATE,
+        tool_count=1,
+        body_bytes=asked.body_bytes,
+        transcript=Transcript(agent_type=asked.agent.agent_type),
+    )
+
+
 class Play:
-    """A policy, a clock, and who waits for a place in it."""
+    """A policy, the execution graphs that it reads, a clock, and who waits for a place in it."""
 
     def __init__(self, subject: SessionAdmission | None = None, /, **settings) -> None:
-        self.policy = subject or SessionAdmission(config(**settings))
+        self.workflow = Conversations(ConversationsConfig())
+        self.policy = subject or SessionAdmission(config(**settings), graphs=self.workflow.graphs)
         self.now = 1000.0
         self.count = 0
         self.waiting: dict[str, Applicant] = {}
@@ -103,6 +126,8 @@ class Play:
         fields.setdefault("task_arrived_s", self.now)
         there = fields.pop("room", room(waiting=len(self.waiting)))
         asked = applicant(request, session, **fields)
+        if session is not None:
+            self.workflow.arrived(_ref(asked), _facts(asked), asked.tenant, now=self.now)
         decision = self.policy.ask(asked, there, now=self.now)
         self.known.add(session or "")
         for displaced in self.policy.displaced():
@@ -123,9 +148,27 @@ class Play:
     def end(self, session: str, outcome: TurnOutcome | None = None, **answer) -> list[str]:
         """The session's turns end; who is let in then."""
         for request in [r for r, each in self.running.items() if each.session == session]:
-            del self.running[request]
-            self.policy.turn_over(RequestId(request), outcome or answered(**answer), now=self.now)
+            self.end_one(request, outcome or answered(**answer))
         return self.let_in()
+
+    def end_one(self, request: str, outcome: TurnOutcome) -> None:
+        asked = self.running.pop(request)
+        if asked.session is not None:
+            outcome = self._with_what_follows(asked, asked.session, outcome)
+        self.policy.turn_over(RequestId(request), outcome, now=self.now)
+
+    def _with_what_follows(self, asked: Applicant, session: SessionId, outcome: TurnOutcome) -> TurnOutcome:
+        answer = Answer(
+            status=200 if outcome.was_answered else 500,
+            tool_calls=(ToolCall("c", "bash"),) if outcome.has_calls else (),
+            has_terminal=True,
+            usage=outcome.usage,
+        )
+        ref, facts = _ref(asked), _facts(asked)
+        self.workflow.answered(ref, facts, answer, ran_s=outcome.ran_s, now=self.now)
+        if any(each.session == session for each in self.running.values()):
+            return outcome
+        return msgspec.structs.replace(outcome, silence=self.workflow.silence(session))
 
     def leave(self, session: str) -> list[str]:
         """The session's turns stop waiting."""
@@ -145,6 +188,7 @@ class Play:
         return out
 
     def finish(self, session: str) -> list[str]:
+        self.workflow.session_over(SessionId(session))
         self.policy.session_over(SessionId(session), now=self.now)
         return self.let_in()
 

@@ -7,16 +7,59 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.admission.footprint import FootprintConfig, Footprints
-from gateway.admission.gaps import Gap, Gaps, GapsConfig
-from gateway.admission.sessions import Member, Places
+from gateway.admission.sessions import Gap, Member, PausesConfig, Places
 from gateway.domain.by_agent import UNKNOWN_AGENT
 from gateway.domain.ids import SessionId, TenantId, ThreadId
+from gateway.workflow.aeg.graph import Pause
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
+from gateway.workflow.aeg.steps import Step
 from tests.examples import examples
 
 
 def places(hold=None) -> Places:
-    return Places(Footprints(FootprintConfig()), Gaps(GapsConfig(unknown_tool_s=100.0, least_s=10.0)), hold)
+    return Places(Graphs(AegConfig()), PausesConfig(unknown_tool_s=100.0, least_s=10.0), hold)
+
+
+def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> Pause:
+    """Behind a plain answer behind which so many went on, after so long, and so many did not."""
+    graph = Graphs(AegConfig()).of(UNKNOWN_AGENT)
+    for _ in range(on):
+        graph.went_on(Step(), length_s)
+    for _ in range(over):
+        graph.ended(Step(), 1)
+    return graph.pause(Step())
+
+
+def kept_s(gap: Gap, found: Pause | None, *, worth_s: float | None = None) -> float:
+    """For how long a place is kept."""
+    here, each = places(), member()
+    here.members[each.session] = each
+    here.enter(each, now=0.0)
+    here.turn_began(each, now=0.0)
+    here.turn_ended(each, gap, found, now=0.0)
+    return next(float(now) for now in range(1000) if here.gone(worth_s=worth_s, now=float(now)))
+
+
+@pytest.mark.parametrize(
+    ("gap", "found", "worth_s", "least_s", "most_s"),
+    [
+        (Gap.TOOL, None, None, 100, 100),
+        (Gap.IDLE, None, None, 10, 10),
+        (Gap.TOOL, pause(on=40, over=4, length_s=50.0), None, 40, 65),
+        (Gap.IDLE, pause(on=40, over=4, length_s=30.0), None, 25, 38),
+        (Gap.IDLE, pause(on=10, over=40, length_s=30.0), None, 10, 10),
+        (Gap.TOOL, pause(on=40, length_s=5000.0), None, 300, 300),
+        (Gap.IDLE, pause(on=40, length_s=5000.0), None, 60, 60),
+        (Gap.TOOL, pause(on=40, length_s=0.1), None, 10, 10),
+        (Gap.IDLE, pause(on=40, length_s=50.0), 20.0, 20, 20),  # to compute it anew costs less than to wait
+        (Gap.IDLE, pause(on=40, length_s=50.0), 0.1, 10, 10),
+        (Gap.TOOL, pause(on=40, length_s=50.0), 20.0, 40, 65),
+    ],
+)
+def test_a_place_is_kept_while_its_session_is_likelier_to_come_back_than_not(
+    gap, found, worth_s, least_s, most_s
+):
+    assert least_s <= kept_s(gap, found, worth_s=worth_s) <= most_s
 
 
 def member(name="s", tenant="t", guess=100.0) -> Member:
@@ -184,11 +227,7 @@ TestComings = pytest.mark.timeout(400)(Comings.TestCase)
 
 
 def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
-    footprints = Footprints(FootprintConfig())
-    gaps = Gaps(GapsConfig())
-    places = Places(footprints, gaps)
-    for _ in range(20):
-        gaps.saw_end(UNKNOWN_AGENT, Gap.IDLE)
+    places = Places(Graphs(AegConfig()), PausesConfig())
     held = []
     for name, gap in (("tools", Gap.TOOL), ("plain", Gap.IDLE)):
         each = member(name)
@@ -198,7 +237,7 @@ def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
         each.turn = 1
         remember(places, each, 10_000.0)
         before = places.residents.now()
-        places.turn_ended(each, gap, now=1.0)
+        places.turn_ended(each, gap, pause(on=0, over=20), now=1.0)
         places.count_anew()
         held.append(places.residents.now() - before)
     assert held[0] > 9_000.0 and held[1] < 1_500.0

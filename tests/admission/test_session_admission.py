@@ -8,17 +8,17 @@ import pytest
 from gateway.admission.applicant import TurnOutcome
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
-from gateway.admission.gaps import Gap
 from gateway.admission.overload import NO_REPLICA
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
-from gateway.admission.sessions import Member
+from gateway.admission.sessions import Gap, Member
 from gateway.cost.estimator import Alone
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims
+from gateway.workflow.aeg.steps import Step
 from tests.admission.applicants import FULL, POOL, Play, T, U, answered, capped, config, in_by_tenant, room
 
 OF_T = AgentKey(T)
@@ -356,7 +356,7 @@ def test_who_waits_for_slow_tools_is_not_gone():
     play = Play()
     play.is_let_in("s1", agent=1)
     play.end("s1", outcome=answered(tokens=100))
-    limit_s = play.pool.gaps.limit_s(AgentKey(T, 1), Gap.TOOL)
+    limit_s = 120.0  # of tools of which nothing is known
     play.now += 2 * limit_s
     assert not play.pool.places.gone(tools_slower=3.0, now=play.now)
     assert [each.session for each in play.pool.places.gone(now=play.now)] == ["s1"]
@@ -525,7 +525,12 @@ def test_who_holds_more_than_its_share_is_of_its_own_class_on_engines():
 
 
 def end_chance(play: Play, turn: int) -> float:
-    return play.pool.footprints.types.known(OF_T)[0].hazard.chance(turn)
+    return play.workflow.graphs.known(OF_T).lifetimes.ends(turn)
+
+
+def pauses(play: Play, *tools: str) -> Any:
+    """Behind steps that ask for these."""
+    return play.workflow.graphs.known(OF_T).by_kind[bool(tools)].pauses
 
 
 def test_ends_and_returns_are_learned():
@@ -546,19 +551,14 @@ def test_a_plain_answer_is_as_likely_as_not_the_last_while_nothing_is_known(call
     assert play.is_let_in("s2") is not calls
 
 
-def test_who_came_back_after_all_was_not_gone():
-    play = capped(1)
+def test_ends_are_learned_though_nobody_waits_and_taken_back():
+    play = Play()
     play.turn("s1", calls=False, then=100.0)
     before = end_chance(play, 1)
-    play.is_let_in("s2")  # needs a place, so it is looked who is gone
-    member = play.pool.places.members[SessionId("s1")]
-    assert member.counted_gone and not member.is_in
+    play.turn("s2", then=1.0)
     assert end_chance(play, 1) > before
-    play.over("s2")
-    both_gone = end_chance(play, 1)
-    play.is_let_in("s1")
-    assert not member.counted_gone
-    assert end_chance(play, 1) < both_gone
+    play.turn("s1")
+    assert end_chance(play, 1) < before, "it was not gone"
 
 
 def test_what_follows_a_turn_that_failed_is_no_pause():
@@ -569,8 +569,8 @@ def test_what_follows_a_turn_that_failed_is_no_pause():
     play.end("s1", failed)
     play.now += 0.5
     play.turn("s1", calls=True, then=5.0)  # it is sent again
-    learned = [play.pool.gaps._types[gap].known(OF_T)[0].lengths.observations for gap in Gap]
-    assert learned == [1, 0] and play.pool.footprints.cycle_s(OF_T) == 3.0
+    assert pauses(play, "bash").weight == 1.0 and not pauses(play).weight
+    assert pauses(play, "bash").quantile(0.5) == pytest.approx(5.0, rel=0.25)
 
 
 def test_a_wait_for_a_place_is_no_part_of_a_cycle():
@@ -585,7 +585,6 @@ def test_a_wait_for_a_place_is_no_part_of_a_cycle():
     play.now += 390.0
     assert play.over("s2") == ["s1"]
     assert play.pool.limits.cycle_s.mean(0.0, 1e-9) == pytest.approx(9.0), "from one turn to the next"
-    assert play.pool.footprints.cycle_s(OF_T) == pytest.approx(4.5), "of one, and as much as none"
 
 
 def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with_them():
@@ -599,12 +598,14 @@ def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with
             assert not play.is_let_in(name)
             play.later(50.0)
             was_given_up = True
-            assert play.over("x") == [name]
+            play.end("x", calls=False)
+            assert play.finish("x") == [name]
         else:
             play.leave("x")
             assert play.is_let_in(name)
-        play.over(name)
-    limit_s = play.pool.gaps.limit_s(OF_T, Gap.TOOL)
+        play.end(name, calls=False)
+        play.finish(name)
+    limit_s = play.workflow.graphs.known(OF_T).pause(Step(("bash",))).likely_s() or 0.0
     assert was_given_up and limit_s >= 90, "nobody was gone"
     assert limit_s <= 130, "to wait for a place is no silence"
 
@@ -727,9 +728,8 @@ def test_a_side_request_does_not_end_a_tool_phase():
     assert not play.is_let_in("s2"), "its tools still run, so it keeps its place"
     play.now += 1.0
     assert play.is_let_in("s1")
-    own, _ = play.pool.gaps._types[Gap.TOOL].of(OF_T)
-    assert own.lengths.quantile(1.0) > 60.0, "the gap lasted from turn to turn"
-    assert not play.pool.gaps._types[Gap.IDLE].of(OF_T)[0].lengths.observations
+    assert pauses(play, "bash").quantile(1.0) > 60.0, "the pause lasted from turn to turn"
+    assert not pauses(play).weight
 
 
 def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
@@ -738,8 +738,7 @@ def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
     turn = next(iter(play.running))
     play.is_let_in("s1", edge=Edge.SERVES)
     play.now += 1.0
-    del play.running[turn]
-    play.policy.turn_over(RequestId(turn), answered(tokens=5_000, calls=True), now=play.now)
+    play.end_one(turn, answered(tokens=5_000, calls=True))
     member = play.pool.places.members[SessionId("s1")]
     assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now, 1)
     play.now += 9.0

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gateway.admission.gaps import Gap
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.domain.engine import EngineSignals
@@ -138,9 +137,7 @@ def test_it_does_where_the_operator_says_that_tenants_share(scene):
 
 @pytest.mark.slow
 def test_what_is_learned_of_many_tenants_with_many_agents_is_bounded():
-    world = World(
-        kv_tokens=10**9, admission={"footprint": {"max_agent_types": 20}, "gaps": {"max_agent_types": 20}}
-    )
+    world = World(kv_tokens=10**9, workflow={"progress": {"types": {"max_types": 20}}})
     for number in range(600):
         kind = Transcript(agent=number, agent_type=number)
         name = f"s{number}"
@@ -153,6 +150,6 @@ def test_what_is_learned_of_many_tenants_with_many_agents_is_bounded():
     admission: Any = world.play.brain.admission
     [pool] = admission.pools.values()
     placement: Any = world.play.brain.placement
-    assert len(pool.footprints.types) == len(pool.gaps._types[Gap.TOOL]) == 20
+    assert len(world.play.brain.sessions.predictor.conversations.graphs) == 20
     assert len(admission._cpu._usual) <= 512 and len(placement.ledger._final_sizes._recent) <= 4_096
     assert not pool.places.members and not pool.places.residents.agents

@@ -1,39 +1,42 @@
 import msgspec
 
 from gateway.dashboard.graphs import name_of, view_graphs
-from gateway.domain.ids import TenantId
-from gateway.workflow.agent_types import AgentType
-from gateway.workflow.conversations import Conversations, ConversationsConfig
-from gateway.workflow.return_model import ReturnModelConfig
-from gateway.workflow.steps import Step
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.ids import NOBODYS, TenantId
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
+from gateway.workflow.aeg.steps import Step
 
 
-def conversations(**types: int) -> Conversations:
-    return Conversations(ConversationsConfig(types=ReturnModelConfig(**types)))
+def model(**types: int) -> Graphs:
+    return Graphs(AegConfig(**types))
 
 
-def live_through(known: Conversations, agent: AgentType, *steps: str) -> None:
+def of(kind: int) -> AgentKey:
+    return AgentKey(NOBODYS, kind, 1)
+
+
+def live_through(known: Graphs, agent: AgentKey, *steps: str) -> None:
     """A conversation of that type that takes these steps, two seconds apart, and ends."""
-    graph, before = known.graphs.of(agent), None
-    for name in steps:
-        graph.learn(before, (name,))
+    graph, before = known.of(agent), None
+    for number, name in enumerate(steps, 1):
+        graph.saw_step(before, (name,))
+        graph.saw_turn(number, tokens=1.0, grown=None, ran_s=None)
         before = (name,)
-        known.returns.went_on(agent, Step(before), 2.0)
-    if before is not None:
-        known.returns.saw_task(agent)
-        graph.ended(before)
+        graph.went_on(Step(before), 2.0)
+    graph.ended(Step(before or ()), len(steps))
+    graph.saw_task()
 
 
 def test_nobody_who_was_not_seen_is_shown():
-    known = conversations()
-    known.graphs.of(AgentType(1, 1))
+    known = model()
+    known.of(of(1))
     assert view_graphs(known) == []
 
 
 def test_steps_and_what_follows_them():
-    known = conversations(min_tasks=4)
+    known = model(min_tasks=4)
     for last in ("edit", "edit", "edit", "bash"):
-        live_through(known, AgentType(1, 1), "read", last)
+        live_through(known, of(1), "read", last)
     (view,) = view_graphs(known)
     assert (view.tasks, view.steps, view.is_known) == (4, 8, True)
     labels = {node.id: node.label for node in view.nodes}
@@ -54,8 +57,8 @@ def test_steps_and_what_follows_them():
 
 
 def test_the_newest_types_come_first_and_not_all_of_them():
-    known = conversations(min_tasks=30)
-    agents = [AgentType(number, 1) for number in range(20)]
+    known = model(min_tasks=30)
+    agents = [of(number) for number in range(20)]
     for agent in agents:
         live_through(known, agent, "bash")
     views = view_graphs(known)
@@ -64,9 +67,9 @@ def test_the_newest_types_come_first_and_not_all_of_them():
 
 
 def test_a_graph_of_many_steps_is_told_by_its_commonest_edges():
-    known = conversations()
+    known = model()
     for number in range(200):
-        live_through(known, AgentType(1, 1), "common", f"rare-{number}", "common")
+        live_through(known, of(1), "common", f"rare-{number}", "common")
     (view,) = view_graphs(known)
     assert len(view.edges) <= 120
     labels = {node.id: node.label for node in view.nodes}
@@ -75,5 +78,5 @@ def test_a_graph_of_many_steps_is_told_by_its_commonest_edges():
 
 
 def test_types_have_the_same_name_in_every_process():
-    named = {tenant: name_of(AgentType(2**64 - 1, 2, True, TenantId(tenant))) for tenant in ("acme", "beta")}
+    named = {tenant: name_of(AgentKey(TenantId(tenant), 2**64 - 1, 2, True)) for tenant in ("acme", "beta")}
     assert named == {"acme": "40ac92a4", "beta": "54ed8b93"}

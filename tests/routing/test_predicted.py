@@ -92,7 +92,6 @@ class Fleet:
             turn(session, thread, edge),
             replica,
             usage,
-            agent=7,
             pauses=pauses,
             now=self.now,
         )

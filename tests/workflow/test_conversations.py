@@ -20,10 +20,10 @@ from gateway.domain.request import (
     Usage,
     Work,
 )
-from gateway.workflow.agent_types import Tier
+from gateway.workflow.aeg.graph import END
+from gateway.workflow.aeg.graphs import Tier
+from gateway.workflow.aeg.steps import Step
 from gateway.workflow.conversations import Conversations, ConversationsConfig
-from gateway.workflow.graph import END
-from gateway.workflow.steps import Step
 from tests.tool_probe.test_text_calls import Said
 from tests.tool_probe.test_text_calls import answer as text_answer
 
@@ -85,7 +85,15 @@ def thread(world: World, session: str) -> Any:
 def goes_on(world: World, session: str) -> float:
     """The probability that it does, behind its last step."""
     known = thread(world, session)
-    return world.known.returns.behind(known.agent, known.step).share
+    return behind(world, known, known.step)
+
+
+def behind(world: World, known: Any, step: Step) -> float:
+    return world.known.graphs.of(known.agent).pause(step).returns
+
+
+def is_known(world: World, session: str) -> bool:
+    return world.known.graphs.tier(world.known.graphs.of(thread(world, session).agent)) is Tier.INFERRED
 
 
 def tasks(world: World, session: str) -> int:
@@ -102,7 +110,7 @@ def test_little_is_said_before_enough_was_seen():
     world = World()
     pause = world.turn("s", "read")
     assert pause.tier is Tier.UNKNOWN and pause.tools == ("read",)
-    assert pause.ends == pytest.approx(0.05) and pause.returns.gaps is None
+    assert pause.ends == pytest.approx(0.05) and pause.pause.lengths is None
 
 
 def test_a_plan_is_predicted_and_its_end():
@@ -113,7 +121,7 @@ def test_a_plan_is_predicted_and_its_end():
     middle = world.task("t", "read", "edit")
     assert middle.tier is Tier.INFERRED and middle.next == ("test",)
     assert middle.ends < 0.1 and middle.confidence > 0.85
-    assert middle.returns.quantile_s(0.5) == pytest.approx(1.0, rel=0.3)
+    assert middle.pause.quantile_s(0.5) == pytest.approx(1.0, rel=0.3)
     last = world.task("t", "test", "")
     assert last.next is None and last.ends > 0.8 and last.confidence == last.ends
 
@@ -130,7 +138,7 @@ def test_silence_is_taken_for_an_end_until_it_goes_on():
     assert supposed.is_supposed_over and not supposed.is_over and goes_on(world, "s") < before
     world.turn("s", "read")
     assert not supposed.is_supposed_over
-    assert world.known.returns.behind(supposed.agent, Step()).share > before
+    assert behind(world, supposed, Step()) > before
 
 
 def test_tools_are_waited_for_as_long_as_they_take():
@@ -150,12 +158,12 @@ def test_a_long_silence_ends_a_task_and_coming_back_undoes_it():
     world.turn("s", "read")
     known = thread(world, "s")
     for gap_s in (70.0, 400.0):
-        assert tasks(world, "s") == 0 and not world.known.returns.is_known(known.agent)
+        assert tasks(world, "s") == 0 and not is_known(world, "s")
         world.turn("other", "read", gap_s=gap_s)
-    assert known.is_over and tasks(world, "s") == 1 and world.known.returns.is_known(known.agent)
+    assert known.is_over and tasks(world, "s") == 1 and is_known(world, "s")
     world.turn("s", "read")
     assert not known.is_over and tasks(world, "s") == 0 and ends(world, "s") == []
-    assert not world.known.returns.is_known(known.agent)
+    assert not is_known(world, "s")
 
 
 def test_a_step_has_one_outcome():
@@ -166,21 +174,21 @@ def test_a_step_has_one_outcome():
     for at in range(20):
         world.known.arrived(ref("s"), facts(), now=world.now + at)
         assert world.known.answered(ref("s"), facts(), None, now=world.now + at) is None
-    pauses = world.known.returns.pauses(known.agent, ("read",))
-    assert pauses is not None and pauses.weight == pytest.approx(1.0)
+    node = next(node for node in world.known.graphs.of(known.agent)._nodes.values())
+    assert node.tools == ("read",) and node.pauses.weight == pytest.approx(1.0)
     world.known.session_over(SessionId("s"))
     assert not known.is_supposed_over
-    assert world.known.returns.behind(known.agent, Step(("read",))).share > 0.95
+    assert behind(world, known, Step(("read",))) > 0.95
 
 
 def test_a_session_that_is_over_teaches_once_and_is_forgotten():
     world = World()
     world.turn("s", "read")
-    agent = thread(world, "s").agent
+    known = thread(world, "s")
     for _ in range(2):
         world.known.session_over(SessionId("s"))
-    assert world.known.graphs.of(agent).tasks == 1 and len(world.known) == 0
-    assert world.known.returns.behind(agent, Step(("read",))).share < 0.9
+    assert world.known.graphs.of(known.agent).tasks == 1 and len(world.known) == 0
+    assert behind(world, known, Step(("read",))) < 0.9
 
 
 def test_side_requests_are_no_steps_and_broken_answers_none_either():
@@ -207,9 +215,9 @@ def test_what_opens_with_another_prompt_is_a_conversation_of_its_own():
         world.task(f"s{number}", "")
         world.now += 100.0
     title(world, "t")
-    assert thread(world, "t").agent.kind == 8 and goes_on(world, "t") < 0.1 and tasks(world, "t") == 20
+    assert thread(world, "t").agent.agent_type == 8 and goes_on(world, "t") < 0.1 and tasks(world, "t") == 20
     world.turn("t", "read", edge=Edge.OPENS)
-    assert thread(world, "t").agent.kind == 7 and goes_on(world, "t") > 0.8
+    assert thread(world, "t").agent.agent_type == 7 and goes_on(world, "t") > 0.8
     world.known.session_over(SessionId("t"))
     assert thread(world, "t") is None
 
@@ -281,6 +289,6 @@ def test_how_texts_end_tells_steps_apart():
             if close == 6:
                 world.turn(name, "read")
         world.now += 20.0
-    agent = thread(world, "s0.5").agent
-    goodbye, question = (world.known.returns.behind(agent, Step((), close)).share for close in (5, 6))
+    known = thread(world, "s0.5")
+    goodbye, question = (behind(world, known, Step((), close)) for close in (5, 6))
     assert goodbye < 0.2 and question > 0.8

@@ -5,10 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.ids import NOBODYS
 from gateway.domain.request import Claims
 from gateway.tool_probe.durations import DurationsConfig
 from gateway.tool_probe.quantiles import LogQuantiles
-from gateway.workflow.agent_types import AgentType, Tier
+from gateway.workflow.aeg.graph import Pause
+from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
 from gateway.workflow.learned import Learned, LearnedByTenant
 from gateway.workflow.retention import (
@@ -17,9 +20,9 @@ from gateway.workflow.retention import (
     RetentionDecision,
     memory_pressure,
 )
-from gateway.workflow.return_model import Returns
 
-AGENT = AgentType(1, 2)
+AGENT = AgentKey(NOBODYS, 1, 2)
+KEY = hash(AGENT[1:])
 
 
 def learned() -> Learned:
@@ -28,7 +31,7 @@ def learned() -> Learned:
 
 def thread(tokens: float = 1000.0, known: Learned | None = None) -> Conversation:
     found = Conversation(AGENT, known or learned())
-    found.prompt_tokens = tokens
+    found.tokens = tokens
     return found
 
 
@@ -46,8 +49,8 @@ def pause(
     gaps: LogQuantiles | None = None,
     is_own: bool = False,
 ) -> StepPrediction:
-    returns = Returns(1.0 - ends, gaps, is_own)
-    return StepPrediction(tier=tier, tools=tools, next=("x",), confidence=0.9, ends=ends, returns=returns)
+    found = Pause(1.0 - ends, gaps, is_own)
+    return StepPrediction(tier=tier, tools=tools, next=("x",), confidence=0.9, ends=ends, pause=found)
 
 
 @pytest.mark.parametrize(("used", "m"), [(0.0, 0.0), (0.7, 0.0), (0.8, 0.5), (0.9, 1.0), (1.0, 1.0)])
@@ -58,8 +61,8 @@ def test_memory_pressure_is_clamped(used, m):
 def test_a_tool_is_waited_for_as_long_as_it_takes():
     known = learned()
     for _ in range(100):
-        known.durations.add(AGENT.key, ["build"], 60.0, observation_bytes=4000)
-        known.durations.add(AGENT.key, ["read"], 0.05, observation_bytes=400)
+        known.durations.add(KEY, ["build"], 60.0, observation_bytes=4000)
+        known.durations.add(KEY, ["read"], 0.05, observation_bytes=400)
     reuse = Retention(RetentionConfig())
     build = reuse.at_pause(thread(known=known), pause("build"), kv_used=0.0)
     read = reuse.at_pause(thread(known=known), pause("read"), kv_used=0.0)
@@ -95,7 +98,7 @@ def test_a_person_is_waited_for_within_bounds():
 def test_the_gaps_of_a_step_count_before_its_tools_and_these_before_those_of_other_steps():
     reuse, known = Retention(RetentionConfig()), learned()
     for _ in range(100):
-        known.durations.add(AGENT.key, ["build"], 60.0)
+        known.durations.add(KEY, ["build"], 60.0)
 
     def returns_in_s(*tools: str, is_own: bool) -> float | None:
         said = pause(*tools, gaps=gaps(5.0), is_own=is_own)

@@ -86,6 +86,7 @@ class _Seen(PlacementPolicy):
     def __init__(self) -> None:
         self._conversations: dict[tuple[SessionId, ThreadId], dict[ReplicaId, int]] = {}
         self._agents: dict[int, set[ReplicaId]] = {}
+        self._agent_of: dict[tuple[SessionId, ThreadId], int] = {}
         self._shared_bytes: dict[int, int] = {}
         self._tree_bytes: dict[ReplicaId, int] = {}
 
@@ -104,6 +105,7 @@ class _Seen(PlacementPolicy):
             self._tree_bytes[replica] = self._tree_bytes.get(replica, 0) + more
             places = self._conversations.setdefault((session.session, session.thread), {})
             places[replica] = asked.body_bytes
+            self._agent_of[session.session, session.thread] = asked.agent.agent_type
             self._agents.setdefault(asked.agent.agent_type, set()).add(replica)
         return _there(replica)
 
@@ -113,7 +115,6 @@ class _Seen(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
-        agent: int,
         pauses: bool,
         now: float,
     ) -> None:
@@ -123,11 +124,12 @@ class _Seen(PlacementPolicy):
         if session.parent is None and len(places) == 1 and usage.cached_tokens and usage.prompt_tokens:
             share = usage.cached_tokens / usage.prompt_tokens
             found = int(share * places.get(replica, 0))
+            agent = self._agent_of[key]
             self._shared_bytes[agent] = max(self._shared_bytes.get(agent, 0), found)
 
     def session_ended(self, session: SessionId) -> None:
         for key in [key for key in self._conversations if key[0] == session]:
-            del self._conversations[key]
+            del self._conversations[key], self._agent_of[key]
 
 
 class PrefixTrie(_Seen):

@@ -54,7 +54,6 @@ class SessionAffinity(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
-        agent: int,
         pauses: bool,
         now: float,
     ) -> None:

@@ -1,0 +1,22 @@
+"""A mean that forgets.
+
+Invariants: memory is fixed; the weight of an observation halves with every `half_life` later ones.
+"""
+
+
+class DecayedMean:
+    __slots__ = ("_keep", "_sum", "weight")
+
+    def __init__(self, *, half_life: float) -> None:
+        self._keep = 0.5 ** (1.0 / half_life)
+        self._sum = 0.0
+        self.weight = 0.0
+        """How many observations it stands for; approaches 1.44 × `half_life`."""
+
+    def add(self, value: float) -> None:
+        self.weight = self.weight * self._keep + 1.0
+        self._sum = self._sum * self._keep + value
+
+    def mean(self, prior: float, strength: float = 1.0) -> float:
+        """`strength`: how many observations the prior weighs."""
+        return (self._sum + prior * strength) / (self.weight + strength)

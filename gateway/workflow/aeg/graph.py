@@ -1,0 +1,360 @@
+"""One agent type's execution graph; the package says what it is.
+
+Invariants: beyond `MAX_NODES` the longest unseen node is dropped, and what led there counts as `OTHER`;
+counts fade, so that old ones count less; an end that is taken back may have faded, so what went on stays.
+"""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.decay import DecayedMean
+from gateway.tool_probe.quantiles import LogQuantiles
+from gateway.workflow.aeg.lifetimes import LATE_TURN, Ahead, Lifetimes
+from gateway.workflow.aeg.steps import Step, ToolSet
+
+START: Final = -1
+END: Final = 0
+OTHER: Final = 1
+_LABELS: Final = {START: "START", END: "END", OTHER: "other"}
+MAX_NODES: Final = 64
+_MAX_WORDS: Final = 64
+ENOUGH: Final = 8.0
+"""Pauses from which on they are believed, instead of those of broader classes."""
+_LEAST_PAUSE_S: Final = 0.001
+_HALF_LIFE: Final = 300.0
+"""An observation weighs half as much after so many later ones of its class."""
+_KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
+_STRENGTH: Final = 2.0
+"""What is known of the broader class weighs as much as so many observations."""
+_PRIOR: Final = {True: 0.95, False: 0.5}
+"""Chance that it goes on where nothing is known: behind a step that asks for tools, and behind an answer."""
+_FADES_AT: Final = 1000.0
+"""Counts of one node's successors are halved then."""
+_UNKNOWN_TURN_S: Final = 1.0
+_HOLDS_FOR: Final = 64
+"""Turns of a family until what was worked out is worked out anew; one, before there were so many."""
+
+
+class Pause(NamedTuple):
+    """What is expected behind a step."""
+
+    returns: float
+    """Probability that the conversation goes on."""
+    lengths: LogQuantiles | None
+    """Silences until then, of the narrowest class of which enough were seen; None if of none."""
+    is_own: bool = False
+    """They are those behind steps that ask for the same."""
+
+    def quantile_s(self, share: float) -> float | None:
+        return self.lengths.quantile(share) if self.lengths is not None else None
+
+    def back(self, silent_s: float) -> float:
+        """The chance that it goes on, after so long a silence."""
+        if self.lengths is None:
+            return self.returns
+        later = self.returns * self.lengths.beyond(silent_s)
+        return later / max(later + 1.0 - self.returns, 1e-9)
+
+    def likely_s(self) -> float | None:
+        """For how long that is likelier than not; None while nobody knows how long such pauses are."""
+        ends = 1.0 - self.returns
+        if ends >= self.returns:
+            return 0.0
+        if self.lengths is None:
+            return None
+        return self.lengths.quantile(round(1.0 - ends / self.returns, 2))  # few shares: each is worked out
+
+
+class Silence(NamedTuple):
+    """How a session is silent of which nothing runs."""
+
+    has_tools: bool
+    """Tools of it run."""
+    pause: Pause | None
+    """What is expected; None if nothing is known."""
+
+
+class _Counts:
+    """How often a conversation went on behind some steps, and how often it did not."""
+
+    __slots__ = ("ends", "returns")
+
+    def __init__(self) -> None:
+        self.returns = 0.0
+        self.ends = 0.0
+
+    def went_on(self) -> None:
+        self.returns = self.returns * _KEEP + 1.0
+        self.ends *= _KEEP
+
+    def ended(self) -> None:
+        self.returns *= _KEEP
+        self.ends = self.ends * _KEEP + 1.0
+
+    def was_no_end(self) -> None:
+        self.ends = max(0.0, self.ends - 1.0)
+
+    def share(self, broader: float) -> float:
+        return (self.returns + _STRENGTH * broader) / (self.returns + self.ends + _STRENGTH)
+
+
+class _Behind(_Counts):
+    """And how long the pauses were."""
+
+    __slots__ = ("pauses",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses = LogQuantiles(low=_LEAST_PAUSE_S, half_life=_HALF_LIFE)
+
+
+class Node(_Behind):
+    """Steps that ask for the same tools."""
+
+    __slots__ = ("following", "number", "tools", "words")
+
+    def __init__(self, number: int, tools: ToolSet) -> None:
+        super().__init__()
+        self.number = number
+        self.tools = tools
+        self.following: dict[int, float] = {}
+        """How often which node did, `END` too."""
+        self.words: OrderedDict[int, _Counts] = OrderedDict()
+        """By how it was said; the longest unseen first."""
+
+    def word(self, word: int) -> _Counts:
+        counts = self.words.get(word)
+        if counts is None:
+            counts = self.words[word] = _Counts()
+            if len(self.words) > _MAX_WORDS:
+                self.words.popitem(last=False)
+        self.words.move_to_end(word)
+        return counts
+
+    def follow(self, number: int) -> None:
+        count = self.following[number] = self.following.get(number, 0.0) + 1.0
+        if count >= _FADES_AT:
+            self.following = {node: count / 2 for node, count in self.following.items()}
+
+    def unfollow(self, number: int) -> None:
+        self.following[number] = max(0.0, self.following.get(number, 0.0) - 1.0)
+
+
+class Family:
+    """What is known of all types of one client software."""
+
+    __slots__ = ("__weakref__", "by_kind", "lifetimes", "pause_s", "steps", "tasks", "turn_s", "turns_s")
+
+    def __init__(self) -> None:
+        self.by_kind = {True: _Behind(), False: _Behind()}
+        """Behind steps that ask for tools, and behind those that do not."""
+        self.lifetimes = Lifetimes()
+        self.pause_s = {True: DecayedMean(half_life=_HALF_LIFE), False: DecayedMean(half_life=_HALF_LIFE)}
+        """Likewise: means."""
+        self.turn_s = DecayedMean(half_life=_HALF_LIFE)
+        self.turns_s = LogQuantiles(low=_LEAST_PAUSE_S, half_life=_HALF_LIFE)
+        """How long turns took on their replicas."""
+        self.tasks = 0
+        """Conversations that came to their end."""
+        self.steps = 0
+        """Of which it is known what came of them."""
+
+    def is_known(self, min_tasks: int, min_steps: int) -> bool:
+        return self.tasks >= min_tasks or self.steps >= min_steps
+
+
+class Graph(Family):
+    __slots__ = (
+        "_ahead",
+        "_at",
+        "_given",
+        "_nodes",
+        "_numbers",
+        "agent",
+        "family",
+        "shared",
+        "shared_tokens",
+        "start",
+    )
+
+    def __init__(self, agent: AgentKey, family: Family) -> None:
+        super().__init__()
+        self.agent = agent
+        self.family = family
+        self.start = Node(START, ())
+        self._nodes: OrderedDict[ToolSet, Node] = OrderedDict()
+        """The longest unseen first."""
+        self._numbers: dict[int, Node] = {}
+        self._given = OTHER
+        self.shared = LogQuantiles(low=16.0, half_life=50)
+        """Tokens that were cached already when a conversation began."""
+        self.shared_tokens = 0.0
+        """What nearly all of them found; 0 while that is unknown."""
+        self._ahead: dict[int, Ahead] = {}
+        """By turns; until the family has seen many more."""
+        self._at = 0
+
+    # --- what happens teaches ----------------------------------------------------------------------
+
+    def saw_step(self, before: ToolSet | None, tools: ToolSet) -> None:
+        """`before`: of the step before; None for a conversation's first."""
+        node = self._teach(tools)
+        (self.start if before is None else self._teach(before)).follow(node.number)
+
+    def saw_turn(self, turn: int, *, tokens: float, grown: float | None, ran_s: float | None) -> None:
+        """The `turn`-th of a conversation (from 1), which holds so many tokens now."""
+        for level in (self, self.family):
+            level.lifetimes.saw_turn(turn, grown)
+            if turn == 1:
+                level.lifetimes.saw_first_prompt(tokens)
+            if ran_s is not None:
+                level.turns_s.add(ran_s)
+        if ran_s is not None:
+            self.family.turn_s.add(ran_s)
+
+    def saw_shared(self, cached_tokens: int) -> bool:
+        """What a conversation found when it began. True if what all share is another amount now."""
+        self.shared.add(float(max(cached_tokens, 1)))
+        tokens = self.shared.quantile(0.25) or 0.0
+        before, self.shared_tokens = self.shared_tokens, tokens
+        return tokens != before
+
+    def went_on(self, step: Step, pause_s: float) -> None:
+        node, kind = self._teach(step.tools), bool(step.tools)
+        node.word(step.word).went_on()
+        for behind in (node, self.by_kind[kind], self.family.by_kind[kind]):
+            behind.went_on()
+            behind.pauses.add(pause_s)
+        self.pause_s[kind].add(pause_s)
+        self.family.pause_s[kind].add(pause_s)
+        self._count(steps=1)
+
+    def ended(self, step: Step, turn: int) -> None:
+        """It was silent for so long that its `turn`-th turn is taken for its last one."""
+        for counts in self._classes(step):
+            counts.ended()
+        self._teach(step.tools).follow(END)
+        for level in (self, self.family):
+            level.lifetimes.saw_end(turn)
+        self._count(steps=1)
+
+    def was_no_end(self, step: Step, turn: int) -> None:
+        for counts in self._classes(step):
+            counts.was_no_end()
+        self._teach(step.tools).unfollow(END)
+        for level in (self, self.family):
+            level.lifetimes.saw_end(turn, -1.0)
+        self._count(steps=-1)
+
+    def saw_task(self, by: int = 1) -> None:
+        """A conversation has been over for so long that it counts as a task; `by` = -1: it has come back."""
+        self._count(tasks=by)
+
+    def _classes(self, step: Step) -> tuple[_Counts, ...]:
+        node, kind = self._teach(step.tools), bool(step.tools)
+        return node.word(step.word), node, self.by_kind[kind], self.family.by_kind[kind]
+
+    def _teach(self, tools: ToolSet) -> Node:
+        node = self._nodes.pop(tools, None)
+        if node is None:
+            self._given += 1
+            node = self._numbers[self._given] = Node(self._given, tools)
+            if len(self._nodes) >= MAX_NODES:
+                del self._numbers[self._nodes.popitem(last=False)[1].number]
+        self._nodes[tools] = node
+        return node
+
+    def _count(self, *, steps: int = 0, tasks: int = 0) -> None:
+        for level in (self, self.family):
+            level.steps = max(0, level.steps + steps)
+            level.tasks = max(0, level.tasks + tasks)
+
+    # --- what is expected --------------------------------------------------------------------------
+
+    def pause(self, step: Step) -> Pause:
+        kind = bool(step.tools)
+        node = self._nodes.get(step.tools)
+        broad = self.by_kind[kind], self.family.by_kind[kind]
+        share = broad[0].share(broad[1].share(_PRIOR[kind]))
+        if node is not None:
+            share = node.share(share)
+            word = node.words.get(step.word)
+            share = word.share(share) if word is not None else share
+            if node.pauses.weight >= ENOUGH:
+                return Pause(share, node.pauses, is_own=True)
+        lengths = next((each.pauses for each in broad if each.pauses.weight >= ENOUGH), None)
+        return Pause(share, lengths)
+
+    def returns(self) -> float:
+        """The chance that a conversation goes on, whatever its next step is."""
+        for level in (self, self.family):
+            kinds = level.by_kind.values()
+            returns, ends = sum(each.returns for each in kinds), sum(each.ends for each in kinds)
+            if returns + ends >= ENOUGH:
+                return returns / (returns + ends)
+        return _PRIOR[False]
+
+    def next(self, tools: ToolSet) -> tuple[ToolSet, float]:
+        """What the next step asks for, if there is one, and how likely; unknown: the same again."""
+        node = self._nodes.get(tools)
+        following = node.following if node is not None else {}
+        counts = {number: count for number, count in following.items() if number in self._numbers}
+        if not counts:
+            return tools, 0.0
+        likeliest = max(counts, key=counts.__getitem__)
+        share = counts[likeliest] / (1.0 + sum(following.values()) - following.get(END, 0.0))
+        return self._numbers[likeliest].tools, share
+
+    def ahead(self, turn: int) -> Ahead:
+        """Of a conversation that made `turn` turns."""
+        turns, turn = self.family.lifetimes.turns, min(turn, LATE_TURN)
+        at = min(turns, _HOLDS_FOR - 1 + turns // _HOLDS_FOR)
+        if at != self._at:
+            self._at = at
+            self._ahead.clear()
+        found = self._ahead.get(turn)
+        if found is None:
+            found = self._ahead[turn] = self.lifetimes.ahead(turn, self.family.lifetimes)
+        return found
+
+    def tool_s(self) -> float:
+        """A tool's pause in the mean; 0 while that is unknown."""
+        return self.pause_s[True].mean(self.family.pause_s[True].mean(0.0, 1e-9), ENOUGH)
+
+    def fast_turn_s(self) -> float:
+        """A turn on a replica that has little else to do: the quickest quarter of them."""
+        own = self.turns_s.weight >= ENOUGH
+        found = (self if own else self.family).turns_s.quantile(0.25)
+        return found if found is not None else _UNKNOWN_TURN_S
+
+    def cycle_s(self) -> float:
+        """From a turn to the next, in the mean of the family; 0 while that is unknown."""
+        tools, idle = self.family.pause_s[True], self.family.pause_s[False]
+        pauses = tools.weight + idle.weight
+        if not pauses:
+            return 0.0
+        pause_s = (tools.mean(0.0, 0.0) * tools.weight if tools.weight else 0.0) + (
+            idle.mean(0.0, 0.0) * idle.weight if idle.weight else 0.0
+        )
+        return self.family.turn_s.mean(0.0, 1e-9) + pause_s / pauses
+
+    # --- for people --------------------------------------------------------------------------------
+
+    def edges(self) -> list[tuple[int, int, float, float]]:
+        """From, to, probability, count."""
+        found = []
+        for node in (self.start, *self._nodes.values()):
+            counts: dict[int, float] = {}
+            for number, count in node.following.items():
+                to = number if number in self._numbers or number == END else OTHER
+                counts[to] = counts.get(to, 0.0) + count
+            total = sum(counts.values())
+            found += [(node.number, to, count / total, count) for to, count in counts.items() if count > 0.0]
+        return found
+
+    def label(self, number: int) -> str:
+        return _LABELS.get(number) or " + ".join(self._numbers[number].tools) or "answer"
+
+    def numbered(self, number: int) -> Node | None:
+        return self._numbers.get(number)

@@ -1,0 +1,171 @@
+"""How many turns conversations make, and how much each adds."""
+
+import random
+
+import pytest
+
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.ids import TenantId
+from gateway.workflow.aeg.graph import Graph
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
+from gateway.workflow.aeg.lifetimes import HORIZONS, LATE_TURN, Lifetimes
+from gateway.workflow.aeg.steps import Step
+
+AGENT, SIBLING = (AgentKey(TenantId("t"), number) for number in (1, 2))
+
+
+def test_the_chance_of_an_end_is_learned_by_turn_number():
+    known = Lifetimes()
+    for _ in range(500):
+        for turn in range(1, 5):
+            known.saw_turn(turn, None)
+        known.saw_end(4)
+    assert known.ends(1) < 0.01 and known.ends(2) < 0.01
+    assert 0.4 < known.ends(4) < 0.6  # turns 3 and 4 are one class
+    alive = known.ahead(1, Lifetimes()).alive
+    assert alive[0] == 1.0 and alive[HORIZONS.index(8)] < 0.4
+
+
+def test_conversations_that_still_live_count_for_the_turns_they_lived():
+    """The chance must not come from those alone that ended already, which are the short ones."""
+    rng = random.Random(1)
+    known = Lifetimes()
+    for _ in range(2000):
+        watched = rng.randrange(1, 30)  # we look away after so many turns
+        for turn in range(1, watched + 1):
+            known.saw_turn(turn, None)
+            if rng.random() < 0.1:
+                known.saw_end(turn)
+                break
+    for turn in (1, 2, 4, 8, 16):
+        assert known.ends(turn) == pytest.approx(0.1, abs=0.04)
+    assert known.ahead(1, known).alive[HORIZONS.index(8)] == pytest.approx(0.9**8, rel=0.2)
+
+
+def test_an_end_can_be_taken_back():
+    known = Lifetimes()
+    known.saw_turn(3, None)
+    before = known.ends(3)
+    known.saw_end(3)
+    assert known.ends(3) > before
+    for _ in range(2):  # never below nothing
+        known.saw_end(3, -1.0)
+        assert known.ends(3) == pytest.approx(before)
+
+
+def test_what_is_new_is_like_its_family():
+    known, new = Lifetimes(), Lifetimes()
+    for _ in range(1000):
+        known.saw_turn(1, 4_000.0)
+        known.saw_end(1)
+    assert new.ends(1, known) == pytest.approx(known.ends(1))
+    assert new.ends(0) == new.ends(1) == pytest.approx(0.05)
+    assert new.ahead(200, new).alive[-1] == pytest.approx(0.95**32)
+    assert new.growth(30, known) == pytest.approx(4_000, rel=0.05), (
+        "turns that nobody made are like those made"
+    )
+    assert new.growth(30) == 1_000.0, "a tenth of ten thousand tokens"
+    new.saw_first_prompt(2_000)
+    assert new.growth(30) == pytest.approx(200.0)
+
+
+def test_the_first_turns_grow_other_than_the_rest():
+    known = Lifetimes()
+    for _ in range(200):
+        known.saw_turn(2, 9000.0)
+        known.saw_turn(10, 100.0)
+    assert known.growth(2) > 8000 and known.growth(12) < 400
+    assert known.ahead(1, known).grown[1] > 8000 and known.ahead(10, known).grown[1] < 400
+    for _ in range(1000):
+        known.saw_turn(10, -100.0)
+    assert known.growth(10) == 0.0
+
+
+def test_what_lies_ahead_is_the_product_and_the_sum_turn_by_turn():
+    rng = random.Random(2)
+    known, broader = Lifetimes(), Lifetimes()
+    for level in (known, broader):
+        for _ in range(3000):
+            level.saw_turn(rng.randrange(1, 200), rng.uniform(0, 1e4))
+            if rng.random() < 0.2:
+                level.saw_end(rng.randrange(1, 200))
+    for turn in (1, 2, 7, 16, 31, 128, 129, 500):
+        ahead = known.ahead(turn, broader)
+        for place, horizon in enumerate(HORIZONS):
+            alive, grown = 1.0, 0.0
+            for at in range(turn, turn + horizon):
+                alive *= 1.0 - known.ends(at, broader)
+                grown += known.growth(at + 1, broader)
+            assert ahead.alive[place] == pytest.approx(alive) and ahead.grown[place] == pytest.approx(grown)
+
+
+def test_many_turns_lose_nothing():
+    known = Lifetimes()
+    for number in range(200_000):
+        known.saw_turn(1, 100.0)
+        if number % 4 == 0:
+            known.saw_end(1)
+    assert known.ends(1) == pytest.approx(0.25, abs=0.01) and known.growth(1) == pytest.approx(
+        100.0, rel=0.01
+    )
+
+
+def taught(agent: AgentKey, *, turns: int = 200, ran_s: float = 2.0) -> Graphs:
+    known = Graphs(AegConfig())
+    for number in range(turns):
+        known.of(agent).saw_turn(number % 9 + 1, tokens=1e3, grown=1e3, ran_s=ran_s)
+    return known
+
+
+def test_what_was_worked_out_is_bounded_and_worked_out_anew():
+    graph = taught(AGENT).of(AGENT)
+    for turn in range(1, 5_000):
+        graph.ahead(turn)
+    assert len(graph._ahead) == LATE_TURN and graph.ahead(4_000) == graph.ahead(LATE_TURN)
+    before = graph.ahead(1).alive[-1]
+    for _ in range(64):
+        graph.saw_turn(1, tokens=1e3, grown=None, ran_s=None)
+        graph.ended(Step(), 1)
+    assert graph.ahead(1).alive[-1] < before
+
+
+def test_how_long_turns_and_cycles_take():
+    known = Graphs(AegConfig())
+    assert (
+        known.of(AGENT).fast_turn_s() == 1.0 and known.of(AGENT).cycle_s() == known.of(AGENT).tool_s() == 0.0
+    )
+    known = taught(AGENT, ran_s=5.0)
+    assert known.of(AGENT).fast_turn_s() == known.of(SIBLING).fast_turn_s() == pytest.approx(5.0, rel=0.2)
+    for _ in range(30):
+        known.of(AGENT).went_on(Step(("bash",)), 10.0)
+        known.of(AGENT).went_on(Step(), 30.0)
+    for agent in (AGENT, SIBLING):
+        assert known.of(agent).tool_s() == pytest.approx(10.0)
+        assert known.of(agent).cycle_s() == pytest.approx(5.0 + 20.0, rel=0.05)
+
+
+def test_what_conversations_share_is_what_nearly_all_of_them_found():
+    graph = taught(AGENT).of(AGENT)
+    assert graph.shared_tokens == 0.0
+    changes = [graph.saw_shared(8000) for _ in range(20)]
+    assert graph.shared_tokens == pytest.approx(8000, rel=0.25) and changes[0]
+    for _ in range(3):
+        graph.saw_shared(100_000)
+    assert graph.shared_tokens == pytest.approx(8000, rel=0.3)
+
+
+def test_another_tenants_conversations_teach_ours_nothing():
+    known = taught(AGENT)
+    stranger = AGENT._replace(owner=TenantId("other"))
+
+    def expected() -> list[object]:
+        graphs: list[Graph] = [known.of(agent) for agent in (AGENT, SIBLING)]
+        return [(each.ahead(3), each.fast_turn_s(), each.shared_tokens, each.cycle_s()) for each in graphs]
+
+    before = expected()
+    for _ in range(100):
+        known.of(stranger).saw_turn(3, tokens=9e4, grown=1e6, ran_s=99.0)
+        known.of(stranger).saw_shared(9_000)
+        known.of(stranger).went_on(Step(), 99.0)
+        known.of(stranger).ended(Step(), 3)
+    assert expected() == before
