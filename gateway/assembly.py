@@ -42,10 +42,10 @@ def assemble(
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
     live = live_settings(config)
     forecasts = Forecasts(live.profiles)
-    if placement is None:
-        placement = PredictedPlacement(config.routing, forecasts)
     predictor = Predictor(config.workflow)
     graphs = predictor.conversations.graphs
+    if placement is None:
+        placement = PredictedPlacement(config.routing, forecasts, graphs)
     return Coordinator(
         core,
         fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, prices=live.prices),

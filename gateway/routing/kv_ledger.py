@@ -8,8 +8,7 @@ Theory of operation. A conversation's *home* is where its last turn was placed. 
 there, and where it was before. A session counts as living at the home of its first conversation while its
 next turn is expected. Few clients say that a session is over. So it is expected no more once it was silent
 for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
-counts again when it is heard of. It is expected to grow to what sessions of its agent held in the end
-(`final_sizes.py`).
+counts again when it is heard of. It is expected to grow as its agent type's execution graph says.
 
 Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
 what was used least recently, so what a conversation left is gone once about as many tokens were written
@@ -37,7 +36,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
-from gateway.routing.final_sizes import FinalSize, FinalSizes
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
 TOOLS_RUN_S: Final = 300.0
 """At most so long (S4)."""
@@ -72,8 +71,8 @@ class Session(msgspec.Struct, eq=False):
     tokens: float = 0.0
     """That its first conversation holds."""
     is_expected: bool = True
-    final: FinalSize | None = None
-    """If it seemed to be over once."""
+    turns: int = 0
+    """That its first conversation made."""
     others: dict[ThreadId, None] | None = None
     """Its other conversations, the least recently used first."""
 
@@ -121,8 +120,9 @@ _NOTHING: Final = Sums()
 
 
 class KvLedger:
-    def __init__(self, max_conversations: int) -> None:
+    def __init__(self, max_conversations: int, graphs: Graphs | None = None) -> None:
         self._max = max_conversations
+        self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._conversations: OrderedDict[Conversation, _Conversation] = OrderedDict()
         self._sessions: dict[SessionId, Session] = {}
         self._working: OrderedDict[SessionId, float] = OrderedDict()
@@ -132,7 +132,6 @@ class KvLedger:
         self._elsewhere: dict[ReplicaId, Sums] = {}
         """Of other gateways' sessions."""
         self._replicas: dict[ReplicaId, _Replica] = {}
-        self._final_sizes = FinalSizes()
         self._lives = itertools.count()
 
     # --- where conversations live --------------------------------------------------------------------
@@ -217,8 +216,10 @@ class KvLedger:
         known = self._replicas.get(replica)
         return known.horizon if known is not None else _UNKNOWN_HORIZON
 
-    def grows_to(self, agent: AgentKey) -> float:
-        return self._final_sizes.expected(agent)
+    def grows_to(self, agent: AgentKey, *, turns: int = 0, tokens: float = 0.0) -> float:
+        """Tokens that a session is expected to hold in the end that made so many turns, and holds so many."""
+        graph = self._graphs.known(agent)
+        return (tokens or graph.first_tokens()) + graph.remaining(max(1, turns)).growth
 
     # --- what happens to sessions ----------------------------------------------------------------------
 
@@ -262,12 +263,8 @@ class KvLedger:
                 known = self._sessions[session]
                 self._count(known, -1)
                 known.is_expected = False
-                self._over(known)
 
     def session_ended(self, session: SessionId) -> None:
-        known = self._sessions.get(session)
-        if known is not None and known.is_expected:
-            self._over(known)
         for conversation in reversed(self.conversations(session)):
             self._forget(conversation)
 
@@ -288,7 +285,7 @@ class KvLedger:
         session = self._sessions.get(conversation[0])
         if session is not None and session.first == conversation and replica == entry.home:
             self._count(session, -1)
-            session.tokens = float(prompt + output)
+            session.tokens, session.turns = float(prompt + output), session.turns + 1
             self._count(session, 1)
 
     # --- what happens to replicas ----------------------------------------------------------------------
@@ -325,7 +322,8 @@ class KvLedger:
         if known is not None and known.first == conversation:
             assert entry is not None
             self._count(known, -1)
-            entry.home, known.grows_to = replica, self.grows_to(agent)
+            entry.home = replica
+            known.grows_to = self.grows_to(agent, turns=known.turns, tokens=known.tokens)
             self._count(known, 1)
         elif entry is not None:
             entry.home = replica
@@ -364,12 +362,6 @@ class KvLedger:
         sums.wanted += sign * known.wants
         if not sums.sessions:
             del self._sums[home]
-
-    def _over(self, known: Session) -> None:
-        """As far as we know. One that goes on counts once, with what it holds when that is over again."""
-        if known.tokens:
-            known.final = known.final or self._final_sizes.add(known.agent)
-            known.final.tokens = known.tokens
 
     def _of(self, replica: ReplicaId) -> _Replica:
         return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(next(self._lives)))

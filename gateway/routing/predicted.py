@@ -38,6 +38,7 @@ from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import Conversation, KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.workflow.aeg.graphs import Graphs
 
 _FEW: Final = 3
 """Turns that a home may run more than another replica before anything is predicted."""
@@ -85,10 +86,10 @@ _UNPRICED: Final[Callable[[_Cost], float]] = attrgetter("unpriced_s")
 
 
 class PredictedPlacement(PlacementPolicy):
-    def __init__(self, config: RoutingConfig, foresight: Foresight) -> None:
+    def __init__(self, config: RoutingConfig, foresight: Foresight, graphs: Graphs | None = None) -> None:
         self._foresight = foresight
         self._by_load = LeastLoaded()
-        self.ledger = KvLedger(config.max_conversations)
+        self.ledger = KvLedger(config.max_conversations, graphs)
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
         """Of a usual turn: what has to be computed of its prompt, and what its session holds after it."""
 
@@ -181,7 +182,9 @@ class PredictedPlacement(PlacementPolicy):
     def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked) -> list[_Cost]:
         tokens = asked.tokens()
         counted_at, wants = self.ledger.counted(session.session)
-        wants = max(wants, tokens, self.ledger.grows_to(asked.agent))
+        if counted_at is None:
+            wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
+        wants = max(wants, tokens)
         alone_s = {load.replica: self._usual_turn_s(load.replica) for load in candidates}
         fastest = min(alone_s, key=alone_s.__getitem__)
         found = []

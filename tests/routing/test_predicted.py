@@ -3,6 +3,7 @@
 from collections import Counter
 
 import msgspec
+import pytest
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
@@ -13,6 +14,8 @@ from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement, RoutingConfig
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
+from gateway.workflow.aeg.steps import Step
 
 BUSY, HERE = PlacementReason.HOME_IS_BUSY, PlacementReason.SESSION_LIVES_THERE
 A, B, C = map(ReplicaId, "abc")
@@ -40,7 +43,8 @@ class Fleet:
     def __init__(self, **settings):
         self.oracle = Oracle()
         config = msgspec.convert(settings, RoutingConfig)
-        self.policy = PredictedPlacement(config, self.oracle)
+        self.graphs = Graphs(AegConfig())
+        self.policy = PredictedPlacement(config, self.oracle, self.graphs)
         self.now = 0.0
 
     def place(
@@ -76,6 +80,13 @@ class Fleet:
             for name, count in running.items()
         ]
         return self.policy.place(loads, turn(session, thread, edge), asked)
+
+    def past(self, agent, sessions, *, prompt):
+        """So many sessions of that type have made a turn, and ended."""
+        graph = self.graphs.of(AgentKey(OWNER, agent))
+        for _ in range(sessions):
+            graph.saw_turn(1, tokens=prompt, grown=None, ran_s=None)
+            graph.ended(Step(), 1)
 
     def lives(self, session, at, **answer):
         """It is placed there, as the only one, and answered."""
@@ -223,18 +234,16 @@ def test_a_newcomer_avoids_who_has_no_room_for_it_to_grow():
 def test_sessions_are_spread_by_what_those_of_their_agent_grow_to():
     fleet = Fleet()
     fleet.room(200_000, A, B)
-    for number in range(30):
-        for agent, tokens in ((1, 90_000), (2, 10_000)):
-            name = f"past-{agent}-{number}"
-            replica = fleet.place(name, agent=agent, a=0, b=0).replica
-            fleet.answer(name, replica, prompt=tokens)
-            fleet.policy.session_ended(SessionId(name))
-    large = fleet.place("large", agent=1, a=0, b=0).replica
-    small = Counter(fleet.place(f"small-{number}", agent=2, a=0, b=0).replica for number in range(9))
+    for agent, tokens in ((1, 90_000), (2, 10_000)):
+        fleet.past(agent, 30, prompt=tokens)
+    large = fleet.place("large", agent=1, tokens=9e4, a=0, b=0).replica
+    small = Counter(
+        fleet.place(f"small-{number}", agent=2, tokens=1e4, a=0, b=0).replica for number in range(9)
+    )
     assert small[large] <= 5
-    assert fleet.place("another", agent=1, a=0, b=0).replica != large
+    assert fleet.place("another", agent=1, tokens=9e4, a=0, b=0).replica != large
     fleet.policy.session_ended(SessionId("large"))
-    assert fleet.place("next", agent=1, a=0, b=0).replica == large, "where the other one is not"
+    assert fleet.place("next", agent=1, tokens=9e4, a=0, b=0).replica == large, "where the other one is not"
 
 
 def test_no_more_is_computed_again_than_sessions_usually_hold():
@@ -245,7 +254,8 @@ def test_no_more_is_computed_again_than_sessions_usually_hold():
         fleet.place(name, **{at: 0})
     for _ in range(100):
         fleet.answer("s", "a")
-    assert fleet.policy.ledger.sums(A).wanted > 70_000, "but nobody ever held as much as 2,000"
+    fleet.place("s", a=0)
+    assert fleet.policy.ledger.sums(A).wanted > 45_000, "but nobody ever held as much as 2,000"
     assert fleet.place("new", a=0, b=0).replica == "a"
 
 
@@ -264,7 +274,10 @@ def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     placement = fleet.place("s", tokens=61_000.0, a=0, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.HOME_IS_FULL
-    assert [fleet.policy.ledger.sums(each).wanted for each in (A, B)] == [60_000.0, 60_000.0]
+    wanted = [fleet.policy.ledger.sums(each).wanted for each in (A, B)]
+    assert wanted == pytest.approx([79_000.0] * 2), (
+        "a tenth of ten thousand tokens for each of 19 turns to come"
+    )
     fleet.policy.told(A, {SessionId("t"): 2_000.0})
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
 
@@ -355,12 +368,10 @@ def test_sessions_that_are_there_are_expected_to_grow_as_others_did_meanwhile():
     fleet = Fleet()
     fleet.lives("s", "a", prompt=5_000)
     before = fleet.policy.ledger.sums(A).wanted
-    for number in range(30):
-        fleet.lives(f"past-{number}", "b", prompt=10_000)
-        fleet.policy.session_ended(SessionId(f"past-{number}"))
+    fleet.past(7, 30, prompt=10_000)
     assert fleet.policy.ledger.sums(A).wanted == before
     fleet.place("s", a=0)
-    assert 9_999 < fleet.policy.ledger.sums(A).wanted < before / 2
+    assert 4_999 < fleet.policy.ledger.sums(A).wanted < before / 2, "few make a second turn"
     fleet.policy.session_ended(SessionId("s"))
     assert not fleet.policy.sessions_at
 
@@ -370,6 +381,7 @@ def test_what_will_grow_is_no_crowd_yet():
     fleet.room(100_000, A, B)
     for name in ("s", "t", "u"):
         fleet.lives(name, "a", prompt=20_000)
+        fleet.place(name, a=0)
     assert fleet.policy.ledger.sums(A).wanted > 100_000
     fleet.oracle.asked = 0
     assert fleet.place("s", tokens=21_000.0, a=0, b=0).reason is HERE and fleet.oracle.asked == 0
@@ -378,20 +390,6 @@ def test_what_will_grow_is_no_crowd_yet():
             fleet.answer(name, "a", prompt=tokens)
         fleet.place("s", tokens=21_000.0, a=0, b=0)
         assert fleet.oracle.asked == asked, "home, and where there is room, once all of it is taken"
-
-
-def test_a_session_that_people_pause_in_does_not_count_as_a_small_one_each_time():
-    fleet = Fleet()
-    for prompt in (5_000, 10_000, 20_000, 40_000, 80_000):
-        fleet.lives("s", A, prompt=prompt, pauses=False)
-        fleet.now += 30.0
-    fleet.place("other", b=0)
-    alone = Fleet()
-    alone.place("s", a=0)
-    alone.answer("s", A, prompt=80_000, pauses=False)
-    alone.policy.session_ended(SessionId("s"))
-    agent = AgentKey(OWNER, 7)
-    assert fleet.policy.ledger.grows_to(agent) == alone.policy.ledger.grows_to(agent) > 55_000
 
 
 def test_a_busy_home_is_not_left_for_where_more_live():

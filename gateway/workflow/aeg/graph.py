@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decay import DecayedMean
 from gateway.tool_probe.quantiles import LogQuantiles
-from gateway.workflow.aeg.lifetimes import LATE_TURN, Ahead, Lifetimes
+from gateway.workflow.aeg.lifetimes import LATE_TURN, Ahead, Lifetimes, Remaining
 from gateway.workflow.aeg.steps import Step, ToolSet
 
 START: Final = -1
@@ -171,6 +171,7 @@ class Graph(Family):
         "_given",
         "_nodes",
         "_numbers",
+        "_remaining",
         "agent",
         "family",
         "shared",
@@ -193,6 +194,7 @@ class Graph(Family):
         """What nearly all of them found; 0 while that is unknown."""
         self._ahead: dict[int, Ahead] = {}
         """By turns; until the family has seen many more."""
+        self._remaining: list[Remaining] | None = None
         self._at = 0
 
     # --- what happens teaches ----------------------------------------------------------------------
@@ -313,10 +315,22 @@ class Graph(Family):
         if at != self._at:
             self._at = at
             self._ahead.clear()
+            self._remaining = None
         found = self._ahead.get(turn)
         if found is None:
             found = self._ahead[turn] = self.lifetimes.ahead(turn, self.family.lifetimes)
         return found
+
+    def first_tokens(self) -> float:
+        """What a conversation holds after its first turn."""
+        return self.lifetimes.first_tokens(self.family.lifetimes)
+
+    def remaining(self, turn: int) -> Remaining:
+        """Of a conversation that made `turn` turns, until it ends."""
+        self.ahead(turn)
+        if self._remaining is None:
+            self._remaining = self.lifetimes.remaining(self.family.lifetimes)
+        return self._remaining[min(turn, LATE_TURN)]
 
     def tool_s(self) -> float:
         """A tool's pause in the mean; 0 while that is unknown."""

@@ -22,6 +22,8 @@ _HALF_LIFE: Final = 2000.0
 _KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
 _RESCALE_AT: Final = 1e9
 _PRIOR_END: Final = 0.05
+_LEAST_END: Final = 1e-3
+"""No conversation is expected to go on for ever."""
 _STRENGTH: Final = 10.0
 """Turns that the broader class weighs."""
 _PRIOR_GROWTH: Final = 0.1
@@ -43,6 +45,30 @@ class Ahead(NamedTuple):
         alive = self.alive
         return sum(
             (HORIZONS[n + 1] - HORIZONS[n]) * (alive[n] + alive[n + 1]) / 2 for n in range(len(alive) - 1)
+        )
+
+
+class Remaining(NamedTuple):
+    """Of one that made so many turns and holds x tokens, over all turns to come, until it ends.
+
+    An absorbing chain: after t turns it ends with the chance h, else the next turn adds g tokens. So what is
+    expected after t follows from what is after t + 1, and past `LATE_TURN` nothing changes any more:
+    N = (1 - h) (1 + N'), M = (1 - h) (g + M'), G = (1 - h) (g + g N' + G').
+    """
+
+    turns: float
+    """N."""
+    growth: float
+    """M: it holds x + M in the end."""
+    token_turns: float
+    """G: N x + G are the tokens that it holds, summed over its turns."""
+
+    def before(self, ends: float, growth: float) -> "Remaining":
+        on = 1.0 - ends
+        return Remaining(
+            on * (1.0 + self.turns),
+            on * (growth + self.growth),
+            on * (growth * (1.0 + self.turns) + self.token_turns),
         )
 
 
@@ -92,13 +118,31 @@ class Lifetimes:
         seen, ends = self._seen[place] / self._gain, self._ends[place] / self._gain
         return min(1.0, (ends + prior * _STRENGTH) / (seen + _STRENGTH))
 
+    def first_tokens(self, broader: "Lifetimes | None" = None) -> float:
+        """What it holds after its first turn."""
+        if broader is None:
+            return self._first_prompt.mean(_PRIOR_PROMPT, 1e-9)
+        return self._first_prompt.mean(broader.first_tokens(), 1.0)
+
     def growth(self, turn: int, broader: "Lifetimes | None" = None) -> float:
         """Tokens by which the `turn`-th turn is expected to make it longer."""
         if broader is not None:
             prior = broader.growth(turn)
         else:
-            prior = self._grown.mean(_PRIOR_GROWTH * self._first_prompt.mean(_PRIOR_PROMPT, 1e-9), _STRENGTH)
+            prior = self._grown.mean(_PRIOR_GROWTH * self.first_tokens(), _STRENGTH)
         return max(0.0, self._growth[_class_of(turn)].mean(prior, _STRENGTH))
+
+    def remaining(self, broader: "Lifetimes") -> list[Remaining]:
+        """By turns made, from 0 to `LATE_TURN`."""
+        ends = [self.ends(turn, broader) for turn in _FIRST_TURNS]
+        growth = [self.growth(turn, broader) for turn in _FIRST_TURNS]
+        late = max(ends[-1], _LEAST_END)
+        turns = (1.0 - late) / late
+        found = [Remaining(turns, turns * growth[-1], turns * growth[-1] * (1.0 + turns))]
+        for at in range(LATE_TURN - 1, -1, -1):
+            found.append(found[-1].before(ends[_CLASSES[at]], growth[_CLASSES[at + 1]]))
+        found.reverse()
+        return found
 
     def ahead(self, turn: int, broader: "Lifetimes") -> Ahead:
         alive, grown, at = 1.0, 0.0, turn
@@ -117,6 +161,9 @@ class Lifetimes:
 
 def _class_of(turn: int) -> int:
     return max(0, bisect_right(_FIRST_TURNS, turn) - 1)
+
+
+_CLASSES: Final = tuple(_class_of(turn) for turn in range(LATE_TURN + 1))
 
 
 def _next_class(turn: int) -> int:
