@@ -9,5 +9,5 @@ Where the papers' mechanisms are:
   `giving_back.py`
 - double queues and ageing (Agent.xpu §4.4): `classes.py`
 - how many sessions get the most done (ours): `throughput.py`; what they hold and will hold: `footprint.py`;
-  how long a silent one keeps its place: `gaps.py`, `sessions.py`
+  how long a silent one keeps its place: `sessions.py`; both read `gateway/workflow/aeg`
 """

@@ -211,7 +211,7 @@ class Throughput:
         """Of sessions that will hold so many, `grown` times what they hold now."""
         fresh_s = self._fresh_s.mean(0.0, 1e-9)
         return Turns(
-            silences_s=[self._silences_s.quantile(level) or 0.0 for level in _LEVELS],
+            silences_s=[self._silences_s.counted(level) or 0.0 for level in _LEVELS],
             kept_s=self._kept_s.mean(0.0, 1e-9),
             fresh_s=fresh_s,
             anew_s=max(fresh_s, self._anew_s.mean(0.0, 1e-9) * grown),

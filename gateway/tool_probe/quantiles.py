@@ -95,6 +95,10 @@ class LogQuantiles:
             known = self._known[share] = self._work_out(share)
         return known
 
+    def counted(self, share: float) -> float | None:
+        """By counts alone, however few they are: where to be wrong by a bucket is better than by a fit."""
+        return math.exp(self._counted(share)) if self._weight else None
+
     def beyond(self, value: float) -> float:
         """The share of observations that are not clearly smaller; 1 before the first."""
         if not self._weight or value <= 0.0:

@@ -36,10 +36,8 @@ MAX_OF_SESSION: Final = 64
 """Conversations of one session that are remembered."""
 _MOST_AT_ONCE: Final = 16
 _BYTES_PER_TOKEN: Final = 4.0
-_LONG: Final = 0.98
-_LONGER: Final = 2.0
-_LEAST_SILENCE_S: Final = 10.0
-_SILENT_AT_FIRST_S: Final = {True: 60.0, False: _LEAST_SILENCE_S}
+_LEAST_SILENCE_S: Final = 2.0
+_SILENT_AT_FIRST_S: Final = {True: 60.0, False: 10.0}
 """While it is not known how long such pauses last, with tools that run and without."""
 _ASIDE: Final = (Edge.SERVES,)
 _NEW: Final = (Edge.OPENS,)
@@ -351,11 +349,12 @@ class Conversations:
             self._learn_end(known)
 
     def _silent_s(self, behind: StepPrediction) -> float:
-        """How long a conversation may be silent before it counts as over: longer than such pauses last."""
-        longest = behind.pause.quantile_s(_LONG)
-        at_first = _SILENT_AT_FIRST_S[bool(behind.tools)]
-        silent_s = at_first if longest is None else max(_LEAST_SILENCE_S, _LONGER * longest)
-        return min(self._config.gone_after_s, silent_s)
+        """How long a conversation may be silent before it is supposed to be over: until that is likelier than
+        not. If it was not, that is taken back, and how long it was silent is learned."""
+        likely_s = behind.pause.likely_s()
+        if likely_s is None:
+            likely_s = _SILENT_AT_FIRST_S[bool(behind.tools)]
+        return min(self._config.gone_after_s, max(_LEAST_SILENCE_S, likely_s))
 
     def _learn_end(self, known: Conversation) -> None:
         if known.step is None or known.has_gone_on or known.is_over:

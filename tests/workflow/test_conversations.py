@@ -131,9 +131,9 @@ def test_silence_is_taken_for_an_end_until_it_goes_on():
     world.turn("s", "read")
     world.turn("s")
     before = goes_on(world, "s")
-    world.turn("other", gap_s=5.0)
+    world.turn("other", gap_s=0.5)
     assert goes_on(world, "s") == before
-    world.turn("other", gap_s=10.0)
+    world.turn("other", gap_s=2.0)
     supposed = thread(world, "s")
     assert supposed.is_supposed_over and not supposed.is_over and goes_on(world, "s") < before
     world.turn("s", "read")
@@ -147,9 +147,9 @@ def test_tools_are_waited_for_as_long_as_they_take():
         world.task(f"s{number}", "build")
         world.turn(f"s{number}", "read", gap_s=80.0)
     world.turn("s", "build")
-    world.turn("other", "read", gap_s=100.0)
+    world.turn("other", "read", gap_s=60.0)
     assert not thread(world, "s").is_supposed_over
-    world.turn("other", "read", gap_s=190.0)
+    world.turn("other", "read", gap_s=60.0)
     assert thread(world, "s").is_supposed_over
 
 

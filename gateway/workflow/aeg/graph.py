@@ -63,7 +63,7 @@ class Pause(NamedTuple):
             return 0.0
         if self.lengths is None:
             return None
-        return self.lengths.quantile(round(1.0 - ends / self.returns, 2))  # few shares: each is worked out
+        return self.lengths.counted(1.0 - ends / self.returns)
 
 
 class Silence(NamedTuple):
@@ -218,7 +218,7 @@ class Graph(Family):
     def saw_shared(self, cached_tokens: int) -> bool:
         """What a conversation found when it began. True if what all share is another amount now."""
         self.shared.add(float(max(cached_tokens, 1)))
-        tokens = self.shared.quantile(0.25) or 0.0
+        tokens = self.shared.counted(0.25) or 0.0
         before, self.shared_tokens = self.shared_tokens, tokens
         return tokens != before
 
@@ -339,7 +339,7 @@ class Graph(Family):
     def fast_turn_s(self) -> float:
         """A turn on a replica that has little else to do: the quickest quarter of them."""
         own = self.turns_s.weight >= ENOUGH
-        found = (self if own else self.family).turns_s.quantile(0.25)
+        found = (self if own else self.family).turns_s.counted(0.25)
         return found if found is not None else _UNKNOWN_TURN_S
 
     def cycle_s(self) -> float:
