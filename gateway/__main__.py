@@ -25,6 +25,7 @@ from gateway.domain.printable import printable
 from gateway.history.service import add_history
 from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway
+from gateway.server.key_file import add_keys, read_keys
 from gateway.server.memory import set_up_memory
 from gateway.server.picker.checking import check_picker
 from gateway.server.references import check_references
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")
     hashing.set_defaults(command=_hash_key)
 
+    add_keys(commands)
     add_look(commands)
     add_settings_commands(commands)
     add_control(commands)
@@ -285,6 +287,8 @@ def _allow_open_files(wanted: int) -> None:
 def _check_config(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     check_references(config, os.environ)
+    if config.server.keys_path is not None:
+        read_keys(config.server.keys_path)
     replicas = sum(len(pool.replicas) for pool in config.pools)
     print(
         f"ok: {replicas} replica(s) in {len(config.pools)} pool(s), {len(config.tenants)} tenant(s), "

@@ -74,11 +74,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("pools: the name", [pool.name for pool in self.pools])
         _refuse_repeats("tenants: the name", [tenant.name for tenant in self.tenants])
         _refuse_repeats("tenants: the key", [key for tenant in self.tenants for key in tenant.key_hashes])
-        keyless = [tenant.name for tenant in self.tenants if not tenant.key_hashes]
-        if keyless and self.jwt is None:
-            raise ValueError(f"tenants: {keyless[0]} has no key_hashes, and there is no [jwt]")
+        bare = [tenant.name for tenant in self.tenants if not tenant.key_hashes]
+        if bare and self.jwt is None and self.server.keys_path is None:
+            raise ValueError(
+                f"tenants: {bare[0]} has no key_hashes, and there is no [jwt] or server.keys_path"
+            )
         if self.jwt is not None and not self.tenants:
             raise ValueError("jwt: there are no [[tenants]] that a token could name")
+        if self.server.keys_path is not None and not self.tenants:
+            msgspec.structs.force_setattr(self, "tenants", (TenantConfig(name="default"),))
         urls = [replica.url.rstrip("/") for pool in self.pools for replica in pool.replicas]
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
@@ -99,9 +103,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)
+        has_tenants, keys = bool(self.tenants), "add [[tenants]] with key_hashes, or set server.keys_path"
         for key, listen, has_keys, remedy in (
-            ("picker.listen", self.picker.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
-            ("server.listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
+            ("picker.listen", self.picker.listen, has_tenants, keys),
+            ("server.listen", self.server.listen, has_tenants, keys),
             ("server.control", self.server.control, has_control_keys, "set control_key_hashes"),
         ):
             if not has_keys and not is_loopback(listen):

@@ -68,6 +68,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     state_path: Annotated[str, PRIVATE] | None = None
     """A file that remembers, as hashes, where stored responses live, so that a restart does not lose them.
     With tenants an id that is not remembered is refused. Workers have `<path>.worker-N` each."""
+    keys_path: Annotated[str, PRIVATE] | None = None
+    """A file of more keys, as hashes: what `turnpike keys` adds and revokes there counts within a second.
+    Clients then need a key. Without `[[tenants]]` there is one, `default`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What the gateway says on its standard error: this, and what is graver."""
     log_format: Literal["text", "json"] = "text"

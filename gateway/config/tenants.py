@@ -1,5 +1,6 @@
 """Tenants: whose keys are accepted, and what each may do."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,7 +23,7 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Appears in records and metrics; lower-case letters, digits, dots, dashes, underscores."""
     key_hashes: tuple[KeyHash, ...] = ()
     """Several, so that a key can be replaced without a gap. None for a tenant that comes with tokens alone
-    (`[jwt]`)."""
+    (`[jwt]`), or with keys of `server.keys_path`."""
     trust: tuple[Trust, ...] = ()
     """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
     its word on whether somebody waits for its sessions, until when, and how long to hold their state;
@@ -35,3 +36,16 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def is_believed(self) -> bool:
         return "scheduling" in self.trust
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A key of `server.keys_path`."""
+
+    name: str
+    tenant: str
+    hash: KeyHash
+    created: Annotated[datetime, Meta(tz=True)]
+    expires: Annotated[datetime, Meta(tz=True)] | None = None
+
+    def has_expired(self, now: float) -> bool:
+        return self.expires is not None and self.expires.timestamp() <= now

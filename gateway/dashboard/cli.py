@@ -107,10 +107,7 @@ def _sessions(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(shown))
         return 0
-    rows = [_COLUMNS, *(tuple(map(printable, _row(each, now["at_s"]))) for each in shown)]
-    widths = [max(len(row[number]) for row in rows) for number in range(len(_COLUMNS))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table([_COLUMNS, *(tuple(map(printable, _row(each, now["at_s"]))) for each in shown)])
     print(
         f"{len(shown)} of {now['session_count']} sessions shown; {len(active)} active; {now['running']} "
         f"turns run, {now['waiting']} wait, the tools of {now['active_tools']} sessions run"
@@ -118,6 +115,12 @@ def _sessions(arguments: argparse.Namespace) -> int:
     for line in outcome_lines(now.get("outcome")):
         print(printable(line))
     return 0
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 def _act(arguments: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from gateway.server.forwarded import TrustedProxies
 from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
 from gateway.server.jwt_tokens import JwtTokens
+from gateway.server.key_file import KeyFile
 from gateway.server.leaving import Leaving
 from gateway.server.listener import Listener
 from gateway.server.mcp_servers import McpServer, open_servers
@@ -97,6 +98,8 @@ class Gateway:
         tokens = JwtTokens(config.jwt, references.jwt_keys, clock=wall_clock) if config.jwt else None
         salt = derived(fleet_secret, "tenants") if fleet_secret is not None else None
         self._tenants = Tenants(config.tenants, salt=salt, tokens=tokens)
+        path = config.server.keys_path
+        self._key_file = KeyFile(path, self._tenants, self._forget_visitors) if path is not None else None
         self._peers = self.observation.peers = self._open_peers(environ, fleet_secret)
         self._asking = self._open_asking()
         servers = open_servers(config, environ, tls=references.upstream_tls, local_faults=local_faults)
@@ -244,6 +247,8 @@ class Gateway:
             supervise("state file", self._state_file.run)
         if self._spent_file is not None:
             supervise("spent file", self._spent_file.run)
+        if self._key_file is not None:
+            supervise("keys", self._key_file.run)
         supervise("client timeouts", self.listener.watch)
         supervise("upstream timeouts", self._sweep)
 

@@ -77,6 +77,8 @@ class Door:
             tenant = _PREFLIGHT
         if tenant is None:
             message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
+            if self._tenants.has_expired(headers):
+                message = "This API key has expired; ask whoever gave it to you for a new one."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
         endpoint = self._endpoint(method, path)
         if endpoint.is_control and not tenant.may_control_engines:

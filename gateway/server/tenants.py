@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from gateway.config.tenants import TenantConfig
+from gateway.config.tenants import StoredKey, TenantConfig
 from gateway.domain.ids import TenantId
+from gateway.server.clock import wall_clock
 from gateway.server.jwt_tokens import JwtTokens, looks_like_jwt
 from gateway.wire.headers import RawHeaders
 
@@ -46,6 +47,7 @@ class Tenants:
         of IPv6 each /64. `salt`: gateways that share it give them the same names. `tokens`: verifies them;
         None where keys alone count."""
         self.tokens = tokens
+        self._stored: dict[str, StoredKey] = {}
         self.follow(configs)
         self._anonymous: dict[str, Tenant] = {}
         self._salt = salt or secrets.token_bytes(16)
@@ -58,6 +60,15 @@ class Tenants:
             by_name[config.name] = tenant
             by_hash.update(dict.fromkeys(config.key_hashes, tenant))
         self._by_hash, self._by_name = by_hash, by_name
+
+    def set_keys(self, keys: tuple[StoredKey, ...]) -> None:
+        """In place of those before. A key of a tenant that there is not is nobody's."""
+        self._stored = {each.hash: each for each in keys}
+
+    def has_expired(self, headers: RawHeaders) -> bool:
+        """Whether it carries a key that was right once."""
+        found = [self._stored.get(hash_key(key)) for key in _keys_of(headers)] if self._stored else []
+        return any(each is not None and each.has_expired(wall_clock()) for each in found)
 
     @property
     def are_keys_required(self) -> bool:
@@ -74,10 +85,13 @@ class Tenants:
         return found.pop() if len(found) == 1 else None
 
     def by_hash(self, key_hash: str) -> Tenant | None:
-        return self._by_hash.get(key_hash)
+        tenant = self._by_hash.get(key_hash)
+        if tenant is None and (stored := self._stored.get(key_hash)) is not None:
+            tenant = self._by_name.get(stored.tenant) if not stored.has_expired(wall_clock()) else None
+        return tenant
 
     def _whose(self, key: str) -> Tenant | None:
-        tenant = self._by_hash.get(hash_key(key))
+        tenant = self.by_hash(hash_key(key))
         if tenant is None and self.tokens is not None and looks_like_jwt(key):
             name = self.tokens.tenant_of(key, self._by_name)
             return self._by_name[name] if name is not None else None

@@ -124,11 +124,8 @@ _SHELL: Final = frozenset(
 def without_secrets(config: Config) -> Config:
     """What the brain is made from, of its texts those that may be recorded (`config/privacy.py`). The shell's
     own settings are left at their defaults."""
-    of_the_brain = {
-        field.name: getattr(config, field.name) for field in fields_of(Config) if field.name not in _SHELL
-    }
-    shown: Config = _shown(Config(**of_the_brain), count(1))
-    return shown
+    names, numbers = (field.name for field in fields_of(Config) if field.name not in _SHELL), count(1)
+    return Config(**{name: _shown(getattr(config, name), numbers) for name in names})
 
 
 def _shown(value: Any, numbers: Iterator[int]) -> Any:

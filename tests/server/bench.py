@@ -391,20 +391,22 @@ class Bench:
         core = {"max_outage_s": 0, **settings.pop("core", {})}
         tree = {"pools": configured, "server": server, "upstream": upstream, "core": core, **settings}
         self.settings = tree
-        self.gateway = Gateway(
-            self._read(None),
-            environ or {},
-            read=self._read,
-            fleet_secret=fleet_secret,
-            is_picker=self.is_picker,
-        )
-        await self.gateway.start()
-        await eventually(
-            lambda: (
-                len(states := list(self.brain.fleet)) == len(self.backends) and all(s.is_up for s in states)
-            ),
-            "the replicas never came up",
-        )
+        try:
+            read, is_picker = self._read, self.is_picker
+            self.gateway = Gateway(
+                read(None), environ or {}, read=read, fleet_secret=fleet_secret, is_picker=is_picker
+            )
+            await self.gateway.start()
+            await eventually(
+                lambda: (
+                    len(states := list(self.brain.fleet)) == len(self.backends)
+                    and all(s.is_up for s in states)
+                ),
+                "the replicas never came up",
+            )
+        except BaseException:  # uvloop's close never returns while a server is open and its warning an error
+            await self._close()
+            raise
 
     def _read(self, text: str | None) -> Config:
         """`settings` are this gateway's file: what they are changed to counts when they are read again."""
@@ -499,6 +501,14 @@ class Bench:
         """No request anywhere; clients may still be connected."""
         return not any(count for what, count in self.books().items() if what != "client connections")
 
+    async def _close(self) -> None:
+        if hasattr(self, "gateway"):
+            await self.gateway.stop()
+        for backend in self.backends:
+            if backend._server is not None:
+                await backend.close()
+        logging.getLogger().removeHandler(self._logs)
+
     async def finish(self, *, is_last: bool = True) -> None:
         """Lets everybody go, and checks that nothing is left. The last of several was started first."""
         for client in self._clients:
@@ -508,11 +518,7 @@ class Bench:
         except AssertionError:
             raise AssertionError(f"the books do not balance: {self.books()}") from None
         finally:
-            await self.gateway.stop()
-            for backend in self.backends:
-                if backend._server is not None:
-                    await backend.close()
-            logging.getLogger().removeHandler(self._logs)
+            await self._close()
         observation = getattr(self.gateway, "observation", None)  # a picker has none
         assert observation is None or observation.contents is None or not observation.contents.bytes
         if not is_last:
