@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ async def test_keys_count_everywhere_from_when_they_are_added_until_revoked(star
     benches = [await start(tenants=TENANTS, server={"keys_path": str(file)}) for _ in "ab"]
     benches[0].may_log_errors = caplog.text.count("No such file") == 2
     words = [sys.executable, "-m", "gateway", *ADD, "--config", file.with_name("turnpike.toml")]
-    options = {"cwd": Path(gateway.__file__).parents[1], "stdout": subprocess.PIPE}
+    options: Any = {"cwd": Path(gateway.__file__).parents[1], "stdout": subprocess.PIPE}
     adding = [await asyncio.create_subprocess_exec(*words, f"ci-{n}", **options) for n in range(3)]
     keys = [(await each.communicate())[0].decode().strip() for each in adding]
     for key in keys:
