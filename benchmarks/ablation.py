@@ -120,7 +120,6 @@ RULES: Final[dict[str, Without]] = {
     "worth": Without(limits.Limits, "worth_s", lambda _: None),
     "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "warm_first": Without(pool, "entry_of", _cold),
-    "hopeful": Without(packing.TenantQueue, "_hopeful", lambda *_, **__: None),
 }
 
 

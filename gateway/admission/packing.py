@@ -5,12 +5,9 @@ typeset.
 
 Symbols: *elevated CPU pressure* → `is_cpu_bound`: those that bring the least work for tools first.
 
-Deviations: MARS prefers smaller prefills (`smallest`, by the projected KV of the *session*, in steps of a
-quarter). Sessions differ more in how long they go on than in how they begin, and that is not known; so the
-usual order is `hopeful`: the newest, while it waited for less than `hope` of the time that it would take
-alone, and then the order of their tasks' arrival (Sutradhara §4.3). Under overload somebody has to wait for
-long; a queue lets everybody do so, and this one those who do already (adaptive LIFO: B. Maurer, *Fail at
-Scale*, ACM Queue 13(8), 2015). Where tools are the bottleneck, MARS prefers sessions with much to do on the
+Deviations: MARS prefers smaller prefills; here those whose *session* is projected to hold the least KV at its
+largest, in steps of a quarter, and of equal ones the order of their tasks' arrival (Sutradhara §4.3).
+Where tools are the bottleneck, MARS prefers sessions with much to do on the
 GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
 itself. Where KV is short MARS lets what fits pass what does not; that gained nothing (decision 0029).
 Sessions that were in before and gave their place back come first: their state is still warm. MARS bounds no
@@ -34,11 +31,8 @@ from gateway.domain.ids import SessionId, TenantId
 
 
 class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    order: Literal["hopeful", "smallest", "arrival"] = "hopeful"
-    """`hopeful`: the newest while it can still be quick, then by arrival of the task; `smallest` first; or
-    `arrival` alone."""
-    hope: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    """A session is quick if it waits for less than so large a share of what it would take alone."""
+    order: Literal["smallest", "arrival"] = "smallest"
+    """Which session is next: the smallest; to compare with, in order of arrival."""
     cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
     """From this CPU pressure on, sessions that bring few tools come first."""
     starved_s: Annotated[float, Meta(gt=0)] = 20.0
@@ -85,8 +79,8 @@ _Heap = list[tuple[_Key, int, Entry]]
 class TenantQueue:
     """The sessions of one tenant and class that wait for one pool."""
 
-    def __init__(self, config: PackingConfig) -> None:
-        self._config = config
+    def __init__(self, order: str) -> None:
+        self._order = order
         self._entries: dict[SessionId, Entry] = {}
         self._warm: _Heap = []
         self._oldest: _Heap = []
@@ -135,26 +129,15 @@ class TenantQueue:
     def lightest(self) -> Entry | None:
         return self._first(self._lightest)
 
-    def smallest(self) -> Entry | None:
-        return self._first(self._smallest)
-
     def some(self, limit: int) -> list[Entry]:
         return list(islice(self._entries.values(), limit))
 
-    def next(self, *, is_cpu_bound: bool, now: float) -> Entry | None:
+    def next(self, *, is_cpu_bound: bool) -> Entry | None:
         if self._warm and (warm := self._first(self._warm)) is not None:
             return warm
-        if self._config.order != "arrival" and is_cpu_bound:
-            return self._first(self._lightest)
-        if self._config.order == "smallest":
-            return self._first(self._smallest)
-        return self._hopeful(now=now) or self._first(self._oldest)
-
-    def _hopeful(self, *, now: float) -> Entry | None:
-        newest = self.newest()
-        if self._config.order != "hopeful" or newest is None:
-            return None
-        return newest if now - newest.task_arrived_s < self._config.hope * newest.isolated_s else None
+        if self._order == "arrival":
+            return self._first(self._oldest)
+        return self._first(self._lightest if is_cpu_bound else self._smallest)
 
     def _first(self, heap: _Heap) -> Entry | None:
         while heap:

@@ -101,7 +101,7 @@ class SessionQueue:
             for tenant, queue in tenants.items():
                 if not may(tenant):
                     continue
-                entry = queue.next(is_cpu_bound=is_cpu_bound, now=now)
+                entry = queue.next(is_cpu_bound=is_cpu_bound)
                 if entry is not None:
                     rank = (*fair.rank(tenant), not entry.is_warm, entry.task_arrived_s, entry.number)
                     if first is None or rank < first[0]:
@@ -160,7 +160,7 @@ class SessionQueue:
         tenants = self._tenants[service_class]
         queue = tenants.get(entry.tenant)
         if queue is None:
-            queue = tenants[entry.tenant] = TenantQueue(self._config)
+            queue = tenants[entry.tenant] = TenantQueue(self._config.order)
         queue.put(entry)
         self._entries[entry.session] = (entry, service_class)
 
@@ -188,7 +188,7 @@ def entry_of(
     """A session that begins to wait, with what its type's graph says of its work to come."""
     agent, turn = member.agent, max(1, member.turn)
     ahead = graph.ahead(turn)
-    turns = 1.0 + ahead.turns
+    turns = 1.0 + graph.remaining(turn).turns
     gpu_s = turns * graph.fast_turn_s()
     own = max(0.0, member.tokens - graph.shared_tokens)
     return Entry(

@@ -39,14 +39,6 @@ class Ahead(NamedTuple):
     grown: tuple[float, ...]
     """By how many tokens it is longer then."""
 
-    @property
-    def turns(self) -> float:
-        """How many more it is expected to make, within the horizons."""
-        alive = self.alive
-        return sum(
-            (HORIZONS[n + 1] - HORIZONS[n]) * (alive[n] + alive[n + 1]) / 2 for n in range(len(alive) - 1)
-        )
-
 
 class Remaining(NamedTuple):
     """Of one that made so many turns and holds x tokens, over all turns to come, until it ends.

@@ -116,9 +116,9 @@ TURNPIKE = Recipe(
         Knob(name="tools", default=1, sweep=(1,), meaning="0: the window follows the engines alone"),
         Knob(
             name="order",
-            default="hopeful",
-            sweep=("hopeful",),
-            meaning="of those that wait; to compare with: `smallest`, `arrival`",
+            default="smallest",
+            sweep=("smallest",),
+            meaning="of those that wait; to compare with: `arrival`",
         ),
         Knob(
             name="foresight",
