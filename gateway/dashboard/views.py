@@ -40,9 +40,10 @@ class Views:
         *,
         clock: Callable[[], float],
         outcome: Callable[[], Any] = lambda: None,
+        usages: Callable[[float], list[Any]] = lambda _: [],
     ) -> None:
-        """`outcome`: sessions in time. `signals`, `holdings`: what engines said last, kept up to date by
-        whoever gives them."""
+        """`outcome`: sessions in time; `usages`: what tenants used until then. `signals`, `holdings`: what
+        engines said last, kept up to date by whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
@@ -56,6 +57,7 @@ class Views:
         self._fresh_until_s = float("-inf")
         self._asked_s = float("-inf")
         self._outcome = outcome
+        self._usages = usages
         self.listens_at: str | None = None
         """Where agents connect, as a URL; None before they can."""
         self.graphs: Callable[[], list[Any]] = list
@@ -78,6 +80,10 @@ class Views:
         self._asked_s = self._clock()
         gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
         return self._encoder.encode({**self._about(gauges), "pools": gauges.pools})
+
+    def usage(self) -> dict[str, Any]:
+        now = self._clock()
+        return {"at_s": now, "began_s": self._began_s, "usage": msgspec.to_builtins(self._usages(now))}
 
     def _about(self, gauges: Gauges) -> dict[str, Any]:
         return {

@@ -83,6 +83,9 @@ class TurnLeft(TimedRecord, frozen=True, kw_only=True, tag="turn_left"):
     turn: RequestId
     session: SessionId | None
     waited_ms: float
+    tenant: TenantId | None = None
+    model: str | None = None
+    """As in `Refused`."""
 
 
 class TurnWouldWait(TimedRecord, frozen=True, kw_only=True, tag="turn_would_wait"):
@@ -307,6 +310,8 @@ class Refused(TimedRecord, frozen=True, kw_only=True, tag="refusal"):
     tenant: TenantId
     reason: RefusalReason
     waited_ms: float
+    model: str | None = None
+    """As its replica would know it, empty if it names none; None if no engine has to work for it."""
 
 
 class ReplicaChanged(TimedRecord, frozen=True, kw_only=True, tag="replica"):

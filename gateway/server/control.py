@@ -20,6 +20,7 @@ from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.history_proxy import HistoryProxy
 from gateway.server.settings import DIFF_PATH, RELOAD_PATH
+from gateway.server.usage import USAGE_PATH, usage_response
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
 
@@ -93,6 +94,7 @@ class ControlPlane:
                 web.get("/turnpike/events", self._get_events),
                 web.get("/turnpike/turns/{id}", self._explain_turn),
                 web.get("/turnpike/graphs", self._get_graphs),
+                web.get(USAGE_PATH, self._get_usage),
                 web.get("/turnpike/history", self._look_back),
                 web.get("/turnpike/sessions/{id}", self._get_session),
                 web.post("/turnpike/sessions/{id}/finish", self._finish_session),
@@ -178,6 +180,9 @@ class ControlPlane:
 
     async def _get_graphs(self, _: web.Request) -> web.Response:
         return _json(msgspec.json.encode(self._views.graphs()))
+
+    async def _get_usage(self, request: web.Request) -> web.Response:
+        return usage_response(request, self._views.usage())
 
     async def _finish_session(self, request: web.Request) -> web.Response:
         session = SessionId(request.match_info["id"])

@@ -39,6 +39,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective, OutcomeView
 from gateway.telemetry.ring import Ring
 from gateway.telemetry.trace_context import TraceContexts
+from gateway.telemetry.usage import UsageRow, Usages
 from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
 
@@ -101,6 +102,7 @@ class Observation:
             connections=connections,
             peers=lambda: len(self.peers.alive) if self.peers is not None else 0,
             outcome=self.outcome,
+            usages=Usages(config.prices),
         )
         self.views = Views(
             coordinator,
@@ -109,6 +111,7 @@ class Observation:
             self.holdings,
             clock=clock,
             outcome=self._view_outcome,
+            usages=self._view_usages,
         )
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, ChangeLog().log_replicas]
@@ -205,6 +208,10 @@ class Observation:
     def _view_outcome(self) -> OutcomeView:
         self.metrics.flush()
         return self.outcome.view()
+
+    def _view_usages(self, now: float) -> list[UsageRow]:
+        self.metrics.flush()
+        return self.metrics.usages.rows(now=now)
 
     def _failing(self) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())

@@ -17,6 +17,7 @@ from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
 from gateway.telemetry.spreads import SHORT, Spread, histogram
+from gateway.telemetry.usage import Usages
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
 """Counters that somebody else keeps: name → what it is, and its value."""
@@ -33,6 +34,7 @@ class Metrics(Collector):
         connections: Callable[[], int] = lambda: 0,
         peers: Callable[[], int] = lambda: 0,
         outcome: Objective | None = None,
+        usages: Usages | None = None,
     ) -> None:
         """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients;
         `peers`: other gateways that live. Somebody else counts them."""
@@ -43,7 +45,8 @@ class Metrics(Collector):
         self._peers = peers
         self._odometers = dict(odometers or {})
         self._outcome = outcome
-        self._counts = Counts((outcome.take,) if outcome is not None else ())
+        self._counts = Counts((outcome.take,) if outcome is not None else (), usages)
+        self.usages = self._counts.usages
         self.take = self._counts.take
         """For the driver."""
         self.flush = self._counts.flush
