@@ -40,16 +40,15 @@ class Views:
         *,
         clock: Callable[[], float],
         outcome: Callable[[], Any] = lambda: None,
-        usages: Callable[[float], list[Any]] = lambda _: [],
     ) -> None:
-        """`outcome`: sessions in time; `usages`: what tenants used until then. `signals`, `holdings`: what
-        engines said last, kept up to date by whoever gives them."""
+        """`outcome`: sessions in time. `signals`, `holdings`: what engines said last, kept up to date by
+        whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
         self._holdings = holdings
         self._clock = clock
-        self._began_s = clock()
+        self.began_s = clock()
         self._log = TurnLog(self._ring)
         self._encoder = msgspec.json.Encoder()
         self._making = asyncio.Lock()
@@ -57,7 +56,6 @@ class Views:
         self._fresh_until_s = float("-inf")
         self._asked_s = float("-inf")
         self._outcome = outcome
-        self._usages = usages
         self.listens_at: str | None = None
         """Where agents connect, as a URL; None before they can."""
         self.graphs: Callable[[], list[Any]] = list
@@ -81,14 +79,10 @@ class Views:
         gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
         return self._encoder.encode({**self._about(gauges), "pools": gauges.pools})
 
-    def usage(self) -> dict[str, Any]:
-        now = self._clock()
-        return {"at_s": now, "began_s": self._began_s, "usage": msgspec.to_builtins(self._usages(now))}
-
     def _about(self, gauges: Gauges) -> dict[str, Any]:
         return {
             "at_s": gauges.at_s,
-            "began_s": self._began_s,
+            "began_s": self.began_s,
             "version": __version__,
             "listen": self.listens_at,
             "outcome": self._outcome(),

@@ -54,10 +54,7 @@ class Door:
         self._proxies = proxies
         self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
 
-    def protocol_of(self, path: str) -> Protocol:
-        return self._endpoint("POST", path).protocol
-
-    def _endpoint(self, method: str, path: str) -> Endpoint:
+    def endpoint(self, method: str, path: str) -> Endpoint:
         if self._mcp and (endpoint := self._mcp.get(path)) is not None:
             return endpoint
         return classify(method, path)
@@ -78,7 +75,7 @@ class Door:
         if tenant is None:
             message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
-        endpoint = self._endpoint(method, path)
+        endpoint = self.endpoint(method, path)
         if endpoint.is_control and not tenant.may_control_engines:
             message = "This path controls the engine; your key may not."
             if path.startswith(("/turnpike", "/metrics")):

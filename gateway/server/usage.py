@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from gateway.telemetry.usage import UsageRow
+from gateway.telemetry.usage import COLUMNS
 
 USAGE_PATH: Final = "/turnpike/usage"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -33,9 +33,8 @@ def usage_response(request: web.Request, view: dict[str, Any]) -> web.Response:
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, UsageRow.__struct_fields__)
+    writer = csv.DictWriter(table, COLUMNS)
     writer.writeheader()
-    for row in rows:
-        names = {name: _FORMULA.sub("'", row[name]) for name in ("tenant", "model")}
-        writer.writerow({**row, **names})
+    names = ("tenant", "model")
+    writer.writerows({**row, **{name: _FORMULA.sub("'", row[name]) for name in names}} for row in rows)
     return table.getvalue()

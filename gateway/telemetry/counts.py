@@ -9,6 +9,7 @@ nothing is kept of a replica that left.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -78,8 +79,8 @@ class Counts:
             rec.ModelChosen: self._take_models,
             rec.GpuFirstToken: self._take_first_tokens,
             rec.GpuEnd: self._take_ends,
-            rec.Refused: self.usages.refused,
-            rec.TurnLeft: self.usages.left,
+            rec.Refused: partial(self.usages.over, "refused"),
+            rec.TurnLeft: partial(self.usages.over, "client_left"),
             rec.ToolStart: lambda each: add_ms["decode_after_call_seconds"](
                 [ms for record in each for ms in record.ready_ms]
             ),
@@ -100,13 +101,8 @@ class Counts:
         self.flush()
         for _, name, what, labels in _COUNTERS:
             yield counter(name, what, labels.split(), self._counts[name])
-        usages, who = self.usages, ["tenant", "model"]
-        what = "Requests for an engine's work, by whose they are, as they ended"
-        yield counter("tenant_requests", what, [*who, "outcome"], usages.requests)
-        yield counter(
-            "tenant_tokens", "Their tokens, as backends reported them", [*who, "kind"], usages.tokens
-        )
-        yield counter("tenant_cost", "What these cost, where there are prices", who, usages.cost)
+        for name, what, label, values in self.usages.families():
+            yield counter(name, what, ["tenant", "model", *label.split()], values)
         stops = self._counts["records"]["session_stop"]
         yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", stops)
         for name, what in _SPREADS.items():

@@ -19,9 +19,6 @@ class LabelSlots(Generic[L]):
         self._forget = forget
         self._used_s: OrderedDict[L, float] = OrderedDict()
 
-    def __contains__(self, labels: L) -> bool:
-        return labels in self._used_s
-
     def take(self, labels: L, *, now: float) -> bool:
         if labels not in self._used_s and len(self._used_s) >= self._most:
             oldest, used_s = next(iter(self._used_s.items()))

@@ -8,12 +8,8 @@ gets a place once an engine has answered under it, so nobody fills the table wit
 requests are its tenant's, of no model.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final
-
-import msgspec
-from msgspec import UNSET, UnsetType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from gateway.admission.bounds import PriceConfig, price_of
 from gateway.domain import records as rec
@@ -30,32 +26,36 @@ User = tuple[str, str]
 """A tenant, and a model as its replicas know it; empty if none is named."""
 
 
-class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    tenant: str
-    model: str
-    requests: int
-    failed: int
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    cost: float | UnsetType = UNSET
-    """Where `[[prices]]` has a price."""
-    requests_per_minute: int
-    """Of the last 60 seconds, like `tokens_per_minute`: those of prompts and outputs."""
-    tokens_per_minute: int
+COLUMNS: Final = (
+    *("tenant", "model", "requests", "failed", "prompt_tokens", "cached_tokens", "output_tokens", "cost"),
+    *("requests_per_minute", "tokens_per_minute"),
+)
+"""`cost` where there is a price; a minute is the last one, its tokens those of prompts and outputs."""
+
+
+class _Used:
+    def __init__(self) -> None:
+        self.ended: dict[str, int] = {}
+        """Requests, by how they ended."""
+        self.tokens = (0, 0, 0)
+        """By kind."""
+        self.cost: float | None = None
+        self.lately: dict[int, tuple[int, int]] = {}
+        """Requests and tokens, by second."""
+
+    def row(self, user: User, *, now: float) -> dict[str, Any]:
+        requests, lately = sum(self.ended.values()), self.lately.items()
+        failed = requests - self.ended.get("finished", 0) - self.ended.get("client_left", 0)
+        rates = [sum(each[at] for second, each in lately if second > now - _WINDOW_S) for at in (0, 1)]
+        row = zip(COLUMNS, (*user, requests, failed, *self.tokens, self.cost, *rates), strict=True)
+        return {name: value for name, value in row if value is not None}
 
 
 class Usages:
     def __init__(self, prices: Sequence[PriceConfig] = ()) -> None:
         self._prices = {each.model: each for each in prices}
-        self._slots: LabelSlots[User] = LabelSlots(MAX_USERS, self._forget)
-        self.requests: Counter[tuple[str, str, str]] = Counter()
-        """With how they ended."""
-        self.tokens: Counter[tuple[str, str, str]] = Counter()
-        """With their kind."""
-        self.cost: dict[User, float] = {}
-        self._lately: dict[User, dict[int, tuple[int, int]]] = {}
-        """Requests and tokens, by second."""
+        self._used: dict[User, _Used] = {}
+        self._slots: LabelSlots[User] = LabelSlots(MAX_USERS, self._used.__delitem__)
 
     def ended(self, records: Iterable[rec.GpuEnd]) -> None:
         for record in records:
@@ -63,66 +63,47 @@ class Usages:
                 outcome = outcome_of(record.outcome, record.status, record.failure)
                 self._add(record.tenant, record.model, outcome, record.usage, now=record.at_s)
 
-    def refused(self, records: Iterable[rec.Refused]) -> None:
+    def over(self, outcome: str, records: Iterable[rec.Refused | rec.TurnLeft]) -> None:
+        """Without an attempt that ended otherwise."""
         for record in records:
             if record.model is not None:
-                self._add(record.tenant, record.model, "refused", now=record.at_s)
+                self._add(record.tenant, record.model, outcome, _NO_USAGE, now=record.at_s)
 
-    def left(self, records: Iterable[rec.TurnLeft]) -> None:
-        for record in records:
-            if record.model is not None:
-                self._add(record.tenant, record.model, "client_left", now=record.at_s)
+    def rows(self, *, now: float) -> list[dict[str, Any]]:
+        return [self._used[user].row(user, now=now) for user in sorted(self._used)]
 
-    def rows(self, *, now: float) -> list[UsageRow]:
-        ended: dict[User, Counter[str]] = defaultdict(Counter)
-        for (tenant, model, outcome), count in self.requests.items():
-            ended[tenant, model][outcome] = count
-        return [self._row(user, ended[user], now=now) for user in sorted(ended)]
+    def families(self) -> Iterator[tuple[str, str, str, Mapping[Any, float]]]:
+        """Names, what they are, a label besides tenant and model, and values."""
+        used = self._used.items()
+        requests = {(*user, outcome): n for user, each in used for outcome, n in each.ended.items()}
+        yield "tenant_requests", "Requests for an engine's work, as they ended", "outcome", requests
+        tokens = {(*user, kind): n for user, each in used for kind, n in zip(KINDS, each.tokens, strict=True)}
+        yield "tenant_tokens", "Their tokens, as backends reported them", "kind", tokens
+        costs = {user: each.cost for user, each in used if each.cost is not None}
+        yield "tenant_cost", "What these cost, where there are prices", "", costs
 
-    def _row(self, user: User, ended: Counter[str], *, now: float) -> UsageRow:
-        lately = [each for second, each in self._lately[user].items() if second > now - _WINDOW_S]
-        return UsageRow(
-            tenant=user[0],
-            model=user[1],
-            requests=ended.total(),
-            failed=ended.total() - ended["finished"] - ended["client_left"],
-            prompt_tokens=self.tokens[*user, "prompt"],
-            cached_tokens=self.tokens[*user, "cached"],
-            output_tokens=self.tokens[*user, "output"],
-            cost=self.cost.get(user, UNSET),
-            requests_per_minute=sum(requests for requests, _ in lately),
-            tokens_per_minute=sum(tokens for _, tokens in lately),
-        )
-
-    def _add(
-        self, tenant: str | None, model: str | None, outcome: str, usage: Usage = _NO_USAGE, *, now: float
-    ) -> None:
-        is_counted = usage.prompt_tokens is not None
+    def _add(self, tenant: str | None, model: str | None, outcome: str, usage: Usage, *, now: float) -> None:
+        prompt, cached, output = usage.prompt_tokens, usage.cached_tokens or 0, usage.output_tokens or 0
         user = tenant or OTHER, model or ""
-        if outcome != "finished" and not is_counted and user not in self._slots:
+        if outcome != "finished" and prompt is None and user not in self._used:
             user = user[0], ""
         if not self._slots.take(user, now=now):
             user = OTHER, OTHER
-        self.requests[*user, outcome] += 1
-        prompt, cached, output = usage.prompt_tokens or 0, usage.cached_tokens or 0, usage.output_tokens or 0
-        if is_counted:
-            for kind, count in zip(KINDS, (prompt, cached, output), strict=True):
-                self.tokens[*user, kind] += count
-            if (price := price_of(self._prices, model)) is not None:
-                self.cost[user] = self.cost.get(user, 0.0) + price.cost(usage)
-        lately, second = self._lately.setdefault(user, {}), int(now)
-        if second not in lately:
-            for old in [each for each in lately if each <= second - _WINDOW_S]:
-                del lately[old]
-        requests, tokens = lately.get(second, (0, 0))
-        lately[second] = requests + 1, tokens + (prompt + output if is_counted else 0)
-
-    def _forget(self, user: User) -> None:
-        for table in (self.requests, self.tokens):
-            for key in [key for key in table if key[:2] == user]:
-                del table[key]
-        self.cost.pop(user, None)
-        del self._lately[user]
+        if (used := self._used.get(user)) is None:
+            used = self._used[user] = _Used()
+        used.ended[outcome] = used.ended.get(outcome, 0) + 1
+        if prompt is None:
+            prompt = output = 0
+        else:
+            before = used.tokens
+            used.tokens = before[0] + prompt, before[1] + cached, before[2] + output
+            if self._prices and (price := price_of(self._prices, model)) is not None:
+                used.cost = (used.cost or 0.0) + price.cost(usage)
+        second = int(now)
+        if (so_far := used.lately.get(second)) is None:
+            used.lately = {each: n for each, n in used.lately.items() if each > second - _WINDOW_S}
+            so_far = 0, 0
+        used.lately[second] = so_far[0] + 1, so_far[1] + prompt + output
 
 
 def outcome_of(outcome: str, status: int | None, failure: str) -> str:

@@ -23,6 +23,7 @@ from gateway.server.usage import USAGE_PATH, usage_response
 
 _MAX_BODY: Final = 8 << 20
 """As much as a gateway reads of a body, at most."""
+_Answers = list[tuple[ControlClient, Answer]]
 _MAX_BODIES: Final = 8
 _BODY_S: Final = 20.0
 _ASK_S: Final = 30.0
@@ -145,9 +146,7 @@ class AggregatedControl:
         ("POST", TRACES_PATH, _send_to_all),
     )
 
-    async def _ask_all(
-        self, request: web.Request, path: str | None = None
-    ) -> list[tuple[ControlClient, Answer]]:
+    async def _ask_all(self, request: web.Request, path: str | None = None) -> _Answers:
         """`path`: by default as asked for."""
         method = "GET" if request.method == "HEAD" else request.method  # what is put together has a body
         async with self._bodies:
@@ -163,7 +162,7 @@ class AggregatedControl:
         ]
 
 
-def _refusal(answers: list[tuple[ControlClient, Answer]]) -> web.Response | None:
+def _refusal(answers: _Answers) -> web.Response | None:
     if not answers:
         return _none_answers()
     refused = [answer for _, answer in answers if answer.status != 200]
