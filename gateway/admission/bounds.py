@@ -8,7 +8,7 @@ memory is bounded by the sessions that are known, and by `MAX_ACCOUNTS` a tenant
 there is no `Bounds`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Final, Literal
 
@@ -60,6 +60,10 @@ class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         of_cached = self.input if self.cached_input is None else self.cached_input
         output = (usage.output_tokens or 0) * self.output
         return ((prompt - cached) * self.input + cached * of_cached + output) / _MILLION
+
+
+def price_of(prices: Mapping[str, PriceConfig], model: str | None) -> PriceConfig | None:
+    return prices.get(model or "") or prices.get(_ANY_MODEL)
 
 
 class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -224,7 +228,7 @@ class Bounds:
         self, tenant: TenantId, agent: int, model: str | None, body_bytes: int, *, now: float
     ) -> tuple[tuple[Account, ...], Amounts]:
         self._turn_the_page(now=now)
-        return self._accounts(tenant, agent), self._expected(self._price(model), body_bytes)
+        return self._accounts(tenant, agent), self._expected(price_of(self._prices, model), body_bytes)
 
     def arrived(self, asking: Asking, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
         """Reserves what the turn is expected to take; returns the bounds that it exceeds, the one that counts
@@ -235,7 +239,7 @@ class Bounds:
             accounts = tuple(each.account for each in reserved.spent)
             self.ledger.update((each.account, each.amounts) for each in reserved.spent)
         else:
-            amounts = self._expected(self._price(asking.model), asking.body_bytes)
+            amounts = self._expected(price_of(self._prices, asking.model), asking.body_bytes)
             accounts = self._accounts(asking.tenant, asking.agent)
             self._book(accounts, amounts)
         tally = None
@@ -290,7 +294,7 @@ class Bounds:
         if turn is None or usage is None:
             return
         prompt, output = usage.prompt_tokens or 0, usage.output_tokens or 0
-        price = self._price(model)
+        price = price_of(self._prices, model)
         used = Amounts(1.0, prompt + output, price.cost(usage) if price is not None else 0.0)
         self._tokens_per_byte.observe(Counted(turn.body_bytes, prompt))
         self._output.add(output)
@@ -360,11 +364,6 @@ class Bounds:
             return OTHER_AGENTS
         known.add(agent)
         return agent
-
-    def _price(self, model: str | None) -> PriceConfig | None:
-        if not self._prices:
-            return None
-        return self._prices.get(model or "") or self._prices.get(_ANY_MODEL)
 
     def _expected(self, price: PriceConfig | None, body_bytes: int) -> Amounts:
         usage = Usage(

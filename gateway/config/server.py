@@ -75,6 +75,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What the gateway says on its standard error: this, and what is graver."""
     log_format: Literal["text", "json"] = "text"
     """Its lines: for people, or each a JSON object with `time`, `level`, `event` and fields."""
+    access_log: Annotated[str, Meta(min_length=1), PRIVATE] | None = None
+    """A file that gets a line of JSON for each request, with nothing of what it says; `-`: standard output.
+    By default there is none. A file that was moved is begun anew. Workers have `<path>.worker-N` each."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
 

@@ -28,8 +28,16 @@ class Stream:
         )
 
     def left_waiting(self, live: LiveRequest, *, now: float) -> None:
-        waited_ms = live.waited_s * 1e3
-        self.append(rec.TurnLeft(at_s=now, turn=live.request, session=live.session_id, waited_ms=waited_ms))
+        self.append(
+            rec.TurnLeft(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                waited_ms=live.waited_s * 1e3,
+                tenant=live.tenant,
+                model=_model_at_work(live),
+            )
+        )
 
     def prefilled_ahead(
         self,
@@ -193,5 +201,10 @@ class Stream:
                 tenant=live.tenant,
                 reason=refusal.reason,
                 waited_ms=live.waited_s * 1e3,
+                model=_model_at_work(live),
             )
         )
+
+
+def _model_at_work(live: LiveRequest) -> str | None:
+    return live.runs_on or "" if live.facts.work in GPU_WORK else None

@@ -48,7 +48,7 @@ class Views:
         self._signals = signals
         self._holdings = holdings
         self._clock = clock
-        self._began_s = clock()
+        self.began_s = clock()
         self._log = TurnLog(self._ring)
         self._encoder = msgspec.json.Encoder()
         self._making = asyncio.Lock()
@@ -82,7 +82,7 @@ class Views:
     def _about(self, gauges: Gauges) -> dict[str, Any]:
         return {
             "at_s": gauges.at_s,
-            "began_s": self._began_s,
+            "began_s": self.began_s,
             "version": __version__,
             "listen": self.listens_at,
             "outcome": self._outcome(),

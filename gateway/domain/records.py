@@ -41,9 +41,12 @@ class SessionEnded(TimedRecord, frozen=True, kw_only=True, tag="session_end"):
     """`finished` (somebody said so), `idle` or `evicted`."""
 
 
-class TurnArrived(TimedRecord, frozen=True, kw_only=True, tag="turn_arrive"):
+class _OfTurn(TimedRecord, frozen=True, kw_only=True):
     turn: RequestId
     session: SessionId | None
+
+
+class TurnArrived(_OfTurn, frozen=True, kw_only=True, tag="turn_arrive"):
     tenant: TenantId
     protocol: Protocol
     model: str | None
@@ -69,43 +72,36 @@ class TurnArrived(TimedRecord, frozen=True, kw_only=True, tag="turn_arrive"):
     """The product that its user agent names."""
 
 
-class TurnWaited(TimedRecord, frozen=True, kw_only=True, tag="turn_wait"):
-    turn: RequestId
-    session: SessionId | None
+class TurnWaited(_OfTurn, frozen=True, kw_only=True, tag="turn_wait"):
     reason: WaitReason
     waiting: int
     """Turns in the waiting room, this one included."""
 
 
-class TurnLeft(TimedRecord, frozen=True, kw_only=True, tag="turn_left"):
+class TurnLeft(_OfTurn, frozen=True, kw_only=True, tag="turn_left"):
     """Its client went away while it waited, or while its prompt was computed on another replica."""
 
-    turn: RequestId
-    session: SessionId | None
     waited_ms: float
+    tenant: TenantId | None = None
+    model: str | None = None
+    """As in `Refused`."""
 
 
-class TurnWouldWait(TimedRecord, frozen=True, kw_only=True, tag="turn_would_wait"):
+class TurnWouldWait(_OfTurn, frozen=True, kw_only=True, tag="turn_would_wait"):
     """Shadow mode: the turn was let in, and would have had to wait."""
 
-    turn: RequestId
-    session: SessionId | None
     reason: WaitReason
 
 
-class Routed(TimedRecord, frozen=True, kw_only=True, tag="routing"):
-    turn: RequestId
-    session: SessionId | None
+class Routed(_OfTurn, frozen=True, kw_only=True, tag="routing"):
     replica: ReplicaId
     reason: PlacementReason
     waited_ms: float
 
 
-class ModelChosen(TimedRecord, frozen=True, kw_only=True, tag="model"):
+class ModelChosen(_OfTurn, frozen=True, kw_only=True, tag="model"):
     """A turn for a name of the operator's was sent; `routing` says where."""
 
-    turn: RequestId
-    session: SessionId | None
     asked: str
     model: str
     """What its replica is asked for instead."""
@@ -130,9 +126,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     completion_p90_ms: float
 
 
-class GpuSubmit(TimedRecord, frozen=True, kw_only=True, tag="gpu_submit"):
-    turn: RequestId
-    session: SessionId | None
+class GpuSubmit(_OfTurn, frozen=True, kw_only=True, tag="gpu_submit"):
     replica: ReplicaId
     prompt_bytes: int
     attempt: int
@@ -146,17 +140,13 @@ class GpuSubmit(TimedRecord, frozen=True, kw_only=True, tag="gpu_submit"):
     """What admission takes its session for: `reactive` or `proactive`; None if it knows none."""
 
 
-class GpuFirstToken(TimedRecord, frozen=True, kw_only=True, tag="gpu_1st_token"):
-    turn: RequestId
-    session: SessionId | None
+class GpuFirstToken(_OfTurn, frozen=True, kw_only=True, tag="gpu_1st_token"):
     replica: ReplicaId
     launch_delay_ms: float
     """From submission to the first generated content (or, not streaming, to the answer)."""
 
 
-class GpuEnd(TimedRecord, frozen=True, kw_only=True, tag="gpu_end"):
-    turn: RequestId
-    session: SessionId | None
+class GpuEnd(_OfTurn, frozen=True, kw_only=True, tag="gpu_end"):
     replica: ReplicaId
     outcome: str
     """`finished`, `failed` (no answer began), `cut` (it broke off) or `client_left`."""
@@ -259,11 +249,9 @@ class PrefilledAhead(TimedRecord, frozen=True, kw_only=True, tag="prefill_ahead"
     duration_ms: float
 
 
-class PrefillLegEnded(TimedRecord, frozen=True, kw_only=True, tag="prefill_leg"):
+class PrefillLegEnded(_OfTurn, frozen=True, kw_only=True, tag="prefill_leg"):
     """A turn's prompt was to be computed on another replica than the one that decodes; that has ended."""
 
-    turn: RequestId
-    session: SessionId | None
     replica: ReplicaId
     outcome: str
     """`ready`, `failed` (the turn is computed where it is decoded) or `client_left`."""
@@ -271,11 +259,9 @@ class PrefillLegEnded(TimedRecord, frozen=True, kw_only=True, tag="prefill_leg")
     duration_ms: float
 
 
-class BoundReached(TimedRecord, frozen=True, kw_only=True, tag="bound"):
+class BoundReached(_OfTurn, frozen=True, kw_only=True, tag="bound"):
     """A turn is beyond a bound of the operator's."""
 
-    turn: RequestId
-    session: SessionId | None
     tenant: TenantId
     agent: str
     """Its agent type, as settings name it."""
@@ -301,12 +287,12 @@ class SessionStopped(TimedRecord, frozen=True, kw_only=True, tag="session_stop")
     """The beginning of the hash of the control key that asked for it; empty where none is needed."""
 
 
-class Refused(TimedRecord, frozen=True, kw_only=True, tag="refusal"):
-    turn: RequestId
-    session: SessionId | None
+class Refused(_OfTurn, frozen=True, kw_only=True, tag="refusal"):
     tenant: TenantId
     reason: RefusalReason
     waited_ms: float
+    model: str | None = None
+    """As its replica would know it, empty if it names none; None if no engine has to work for it."""
 
 
 class ReplicaChanged(TimedRecord, frozen=True, kw_only=True, tag="replica"):

@@ -189,6 +189,7 @@ class Gateway:
             Door(self._tenants, proxies, mcp=servers),
             server.limits,
             proxies=proxies if server.proxy_protocol else None,
+            access_log=self.observation.access_log,
             now=self._now,
         )
 

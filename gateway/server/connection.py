@@ -200,6 +200,8 @@ class ClientConnection(ResponseWriter):
     def _request_over(self) -> None:
         assert self._current is not None
         self._count(self._current)
+        self.status, self.has_failed, self.is_logged = 0, False, True
+        self.refused = self.ticket = None
         if self._current.body:
             self.let_go_of_body()
         if self._kept_bytes:
@@ -221,10 +223,9 @@ class ClientConnection(ResponseWriter):
 
     def _count(self, request: HttpRequest) -> None:
         """How it ended, for its client; as nginx does, 499 if that left before it was answered."""
-        status = self.status or (499 if self.state is State.CLOSED else 500)
+        self.status = self.status or (499 if self.state is State.CLOSED else 500)
         has_failed = self.has_failed or self.state in (State.ANSWERING, State.CLOSING)  # it was cut
-        self._listener.counted(request.head.visitor.endpoint.name, status, has_failed=has_failed)
-        self.status, self.has_failed = 0, False
+        self._listener.counted(request.head.visitor.endpoint.name, self.status, has_failed=has_failed)
 
     def refuse_instead(self, spoken: WireProtocol, refusal: Refusal) -> None:
         """Ends the current request, whatever its handler waits for: it is refused, or cut if its answer has
@@ -275,7 +276,7 @@ class ClientConnection(ResponseWriter):
         parser = self._parser
         self._refused_method, self._refused_headers = parser.refused_method, parser.refused_headers
         path = parser.refused_target.partition(b"?")[0].decode("latin-1")
-        self.refuse(self._listener.door.protocol_of(path), refusal)
+        self.refuse(self._listener.door.endpoint("POST", path).protocol, refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 

@@ -1,10 +1,10 @@
 """The control plane: what operators, dashboards and probes ask, on a listener of its own."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -13,13 +13,14 @@ from msgspec import Meta
 
 from gateway.core import events as ev
 from gateway.dashboard.views import Views
-from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.ids import SessionId
 from gateway.server.audit import Audit
 from gateway.server.control_access import ControlAccess, key_hash
 from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.history_proxy import HistoryProxy
 from gateway.server.settings import DIFF_PATH, RELOAD_PATH
+from gateway.server.usage import USAGE_PATH, usage_response
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
 
@@ -58,14 +59,15 @@ class ControlPlane:
         audit: Audit,
         history: HistoryProxy,
         *,
+        usage: Callable[[], dict[str, Any]],
         is_retiring: Callable[[], bool],
         failing: Callable[[], list[str]],
         up_to_date: Callable[[], None],
         tell_of_stop: Callable[[SessionId, float], None] | None = None,
     ) -> None:
-        """`events`: None if no record is kept. `failing`: the background loops that fail, and what lacks for
-        connections. `up_to_date` sees to it that what is read tells all. `tell_of_stop`: tells the other
-        gateways, if there are some, for how long a session is stopped."""
+        """`events`: None if no record is kept. `usage`: what tenants used. `failing`: the background loops
+        that fail, and what lacks for connections. `up_to_date` sees to it that what is read tells all.
+        `tell_of_stop`: tells the other gateways, if there are some, for how long a session is stopped."""
         self._driver = driver
         self._metrics = Reused(metrics.render, max_age_s=_MAX_AGE_S)
         self._gauges = Reused(views.gauges, max_age_s=_MAX_AGE_S)
@@ -74,6 +76,7 @@ class ControlPlane:
         self._access = access
         self._audit = audit
         self._history = history
+        self._usage = usage
         self._is_retiring = is_retiring
         self._failing = failing
         self._up_to_date = up_to_date
@@ -93,6 +96,7 @@ class ControlPlane:
                 web.get("/turnpike/events", self._get_events),
                 web.get("/turnpike/turns/{id}", self._explain_turn),
                 web.get("/turnpike/graphs", self._get_graphs),
+                web.get(USAGE_PATH, self._get_usage),
                 web.get("/turnpike/history", self._look_back),
                 web.get("/turnpike/sessions/{id}", self._get_session),
                 web.post("/turnpike/sessions/{id}/finish", self._finish_session),
@@ -147,20 +151,24 @@ class ControlPlane:
         return await self._events.serve(request)
 
     async def _explain_turn(self, request: web.Request) -> web.Response:
-        if (remembered := await self._remembered(request)) is not None:
-            return remembered
-        found = await self._views.explain(RequestId(request.match_info["id"]))
-        if found is None:
-            return _unknown("request", "a session's goes to `turnpike trace`")
-        return _json(msgspec.json.encode(found))
+        hint = "a session's goes to `turnpike trace`"
+        return await self._looked_up(request, self._views.explain, "request", hint)
 
     async def _get_session(self, request: web.Request) -> web.Response:
-        if (remembered := await self._remembered(request)) is not None:
-            return remembered
-        found = await self._views.session(SessionId(request.match_info["id"]))
-        if found is None:
-            return _unknown("session", "a request's goes to `turnpike explain`")
-        return _json(msgspec.json.encode(found))
+        hint = "a request's goes to `turnpike explain`"
+        return await self._looked_up(request, self._views.session, "session", hint)
+
+    async def _looked_up(
+        self, request: web.Request, look_up: Callable[[Any], Awaitable[Any]], what: str, hint: str
+    ) -> web.Response:
+        """What the history answers; what memory has, where that has nothing, or does not answer."""
+        if self._history.is_configured:
+            response = await self._history.ask(request.rel_url.raw_path_qs)
+            if response.status in (200, 400):
+                return response
+        if (found := await look_up(request.match_info["id"])) is not None:
+            return _json(msgspec.json.encode(found))
+        return web.json_response({"error": f"unknown or expired id of a {what}; {hint}"}, status=404)
 
     async def _look_back(self, request: web.Request) -> web.Response:
         if not self._history.is_configured:
@@ -169,15 +177,11 @@ class ControlPlane:
             )
         return await self._history.ask(request.rel_url.raw_path_qs)
 
-    async def _remembered(self, request: web.Request) -> web.Response | None:
-        """What the history answers; None where it has nothing, or does not answer: memory may."""
-        if not self._history.is_configured:
-            return None
-        response = await self._history.ask(request.rel_url.raw_path_qs)
-        return response if response.status in (200, 400) else None
-
     async def _get_graphs(self, _: web.Request) -> web.Response:
         return _json(msgspec.json.encode(self._views.graphs()))
+
+    async def _get_usage(self, request: web.Request) -> web.Response:
+        return usage_response(request, self._usage())
 
     async def _finish_session(self, request: web.Request) -> web.Response:
         session = SessionId(request.match_info["id"])
@@ -221,10 +225,6 @@ async def _explain_404(request: web.Request, handler: Handler) -> web.StreamResp
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _unknown(what: str, hint: str) -> web.Response:
-    return web.json_response({"error": f"unknown or expired id of a {what}; {hint}"}, status=404)
 
 
 def _json(body: bytes) -> web.Response:

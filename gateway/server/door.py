@@ -54,10 +54,7 @@ class Door:
         self._proxies = proxies
         self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
 
-    def protocol_of(self, path: str) -> Protocol:
-        return self._endpoint("POST", path).protocol
-
-    def _endpoint(self, method: str, path: str) -> Endpoint:
+    def endpoint(self, method: str, path: str) -> Endpoint:
         if self._mcp and (endpoint := self._mcp.get(path)) is not None:
             return endpoint
         return classify(method, path)
@@ -80,7 +77,7 @@ class Door:
             if self._tenants.has_expired(headers):
                 message = "This API key has expired; ask whoever gave it to you for a new one."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
-        endpoint = self._endpoint(method, path)
+        endpoint = self.endpoint(method, path)
         if endpoint.is_control and not tenant.may_control_engines:
             message = "This path controls the engine; your key may not."
             if path.startswith(("/turnpike", "/metrics")):

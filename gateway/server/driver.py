@@ -30,6 +30,7 @@ from gateway.core.commands import (
 )
 from gateway.core.coordinator import Coordinator
 from gateway.core.lifecycle import LifecycleError
+from gateway.core.live import LiveRequest
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
@@ -46,6 +47,7 @@ T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
 MAX_ARGUMENTS_BYTES: Final = 2**16
 _MAX_CAUSES: Final = 8
+_End = ev.ResponseFinished | ev.AnsweredAtOnce | ev.ResponseCut | ev.ClientLeft
 _ACTIONS: Final = frozenset(get_args(Action))
 """Types of the commands that are no records."""
 
@@ -99,13 +101,14 @@ class Driver:
         """Tells the brain of a request. The ticket must be closed; it is a context manager. `reserved`: what
         the shared store has reserved for it; `without`: replicas that may not run it."""
         request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
-        ticket = Ticket(self, request)
+        ticket = Ticket(self, request, facts)
         self.tickets[request] = ticket
         try:
             self.send(ev.RequestArrived(request, tenant, facts, without, reserved))
         except BaseException:
             del self.tickets[request]
             raise
+        ticket.live = self.coordinator.live.get(request)
         return ticket
 
     def tick(self, period_s: float) -> None:
@@ -211,8 +214,12 @@ class Driver:
 class Ticket:
     """One request's line to the brain, as a context manager: leaving it unfinished means *client left*."""
 
-    def __init__(self, driver: Driver, request: RequestId) -> None:
-        self.request = request
+    def __init__(self, driver: Driver, request: RequestId, facts: RequestFacts) -> None:
+        self.request, self.facts = request, facts
+        self.live: LiveRequest | None = None
+        """Also once it is over; None if it was refused at once."""
+        self.refused: Refuse | None = None
+        self.ended: _End | None = None
         self._driver = driver
         self.send = driver.send
         self._decided: Dispatch | Refuse | PrefillLeg | None = None
@@ -256,7 +263,7 @@ class Ticket:
     def decide(self, command: Dispatch | Refuse | PrefillLeg) -> None:
         self._decided = command
         if isinstance(command, Refuse):
-            self.is_over = True
+            self.is_over, self.refused = True, command
         if self._waits is not None:
             # Not on the spot: the brain is in the midst of an event.
             self._driver.call_soon(self._waits.come)
@@ -297,20 +304,18 @@ class Ticket:
             on_call(self.request, call, arguments)
 
     def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
-        self.is_over, self.has_failed = True, answer.is_fault
-        if self.fetch is not None:
-            answer = self.fetch.answered(answer)
-        self._driver.send(ev.AnsweredAtOnce(self.request, answer, has_first_token))
+        self._end(ev.AnsweredAtOnce(self.request, self._whole(answer), has_first_token))
 
     def finished(self, answer: Answer) -> None:
+        self._end(ev.ResponseFinished(self.request, self._whole(answer)))
+
+    def _whole(self, answer: Answer) -> Answer:
         self.has_failed = answer.is_fault
-        if self.fetch is not None:
-            answer = self.fetch.answered(answer)
-        self._end(ev.ResponseFinished(self.request, answer))
+        return answer if self.fetch is None else self.fetch.answered(answer)
 
     def cut(self, answer: Answer, why: str) -> None:
         self._end(ev.ResponseCut(self.request, answer, why))
 
-    def _end(self, event: ev.ResponseFinished | ev.ResponseCut | ev.ClientLeft) -> None:
-        self.is_over = True
+    def _end(self, event: _End) -> None:
+        self.is_over, self.ended = True, event
         self._driver.send(event)

@@ -19,7 +19,7 @@ from gateway.config.server import ServerConfig
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, clean_name
 from gateway.domain.request import Answer, RequestFacts, Work
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
@@ -143,7 +143,7 @@ class Handlers:
             if card is not None:
                 client.respond(200, b"", msgspec.json.encode(card))
                 return
-            facts = msgspec.structs.replace(facts, model=name)
+            facts = msgspec.structs.replace(facts, model=clean_name(name))
         refusal = self._asking.refusal_of(request, facts)
         if refusal is not None:
             client.refuse(endpoint.protocol, refusal)
@@ -151,8 +151,8 @@ class Handlers:
         if not await self._asking.is_ours(request, facts, client):
             return
         with await self._asking.open(request, facts) as ticket:
+            client.ticket, ticket.on_cancel = ticket, client.refuse_instead
             ticket.began_s = began_s
-            ticket.on_cancel = client.refuse_instead
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, facts, attempt)
@@ -167,7 +167,7 @@ class Handlers:
         facts, without = judged
         await self._asking.is_ours(request, facts, None)
         with await self._asking.open(request, facts, without=without) as ticket:
-            ticket.on_cancel = client.refuse_instead
+            client.ticket, ticket.on_cancel = ticket, client.refuse_instead
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is None:
                 return

@@ -11,6 +11,7 @@ from operator import methodcaller
 from typing import Final
 
 from gateway.config.http_limits import HttpLimits
+from gateway.server.access_log import AccessLog, LoggedConnection
 from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.door import Door
@@ -36,9 +37,14 @@ class Listener:
         limits: HttpLimits,
         *,
         proxies: TrustedProxies | None = None,
+        access_log: AccessLog | None = None,
         now: Callable[[], float],
     ) -> None:
         """`proxies`: who begins connections with a header of the PROXY protocol; None if nobody does."""
+        self.access_log = access_log
+        self._connect: Callable[[], ClientConnection] = partial(ClientConnection, self)
+        if access_log is not None:
+            self._connect = partial(LoggedConnection, self, access_log)
         self._proxies = proxies
         self._prefaces: set[Preface] = set()
         """Connections whose header has not come yet."""
@@ -86,9 +92,8 @@ class Listener:
                 server = await self.loop.create_server(self._begin, sock=listening, backlog=BACKLOG)
                 self._servers.append(server)
             return
-        connect = partial(ClientConnection, self)
         timeout_s = self.limits.head_timeout_s
-        self._tls = TlsAcceptor(tls, connect, lambda: self._room > 0, handshake_s=timeout_s)
+        self._tls = TlsAcceptor(tls, self._connect, lambda: self._room > 0, handshake_s=timeout_s)
         self._tls.open(sockets)
 
     @property
@@ -97,10 +102,9 @@ class Listener:
         return self.limits.max_connections + len(self._refused) - self.connection_count
 
     def _begin(self) -> asyncio.Protocol:
-        connect = partial(ClientConnection, self)
         if self._proxies is None:
-            return connect()
-        return Preface(self._proxies, connect, self._prefaces, self._takes_preface)
+            return self._connect()
+        return Preface(self._proxies, self._connect, self._prefaces, self._takes_preface)
 
     def _takes_preface(self) -> bool:
         return self._room > 0 or len(self._prefaces) < _MAX_REFUSED

@@ -19,6 +19,7 @@ from gateway.dashboard.views import Views
 from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import ReplicaId
 from gateway.domain.records import Record
+from gateway.server.access_log import AccessLog
 from gateway.server.audit import Audit
 from gateway.server.control import ControlPlane
 from gateway.server.control_access import ControlAccess
@@ -39,6 +40,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective, OutcomeView
 from gateway.telemetry.ring import Ring
 from gateway.telemetry.trace_context import TraceContexts
+from gateway.telemetry.usage import Usages
 from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
 
@@ -67,8 +69,9 @@ class Observation:
         self.signals: dict[ReplicaId, EngineSignals] = {}
         self.holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         """Of the engines that are up; who watches them writes it."""
-        self._file = StreamFile(config.stream) if config.stream.path is not None else None
-        stream = config.stream
+        stream, access_log = config.stream, config.server.access_log
+        self._file = StreamFile(stream) if stream.path is not None else None
+        self.access_log = AccessLog(access_log, clock) if access_log is not None else None
         self._ring = (
             None
             if config.server.is_relay or not stream.ring_records
@@ -101,6 +104,7 @@ class Observation:
             connections=connections,
             peers=lambda: len(self.peers.alive) if self.peers is not None else 0,
             outcome=self.outcome,
+            usages=Usages(config.prices),
         )
         self.views = Views(
             coordinator,
@@ -188,6 +192,7 @@ class Observation:
             access,
             self.audit,
             self._history,
+            usage=self._view_usage,
             is_retiring=is_retiring,
             failing=self._failing,
             up_to_date=self._handover.flush,
@@ -198,13 +203,19 @@ class Observation:
         self._handover.flush()
         if self._export is not None:
             await self._export.close()
-        if self._file is not None:
-            await asyncio.to_thread(self._file.close)
+        for file in (self._file, self.access_log):
+            if file is not None:
+                await asyncio.to_thread(file.close)
         await self._history.close()
 
     def _view_outcome(self) -> OutcomeView:
         self.metrics.flush()
         return self.outcome.view()
+
+    def _view_usage(self) -> dict[str, Any]:
+        self.metrics.flush()
+        now = self._clock()
+        return {"at_s": now, "began_s": self.views.began_s, "usage": self.metrics.usages.rows(now=now)}
 
     def _failing(self) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())
@@ -223,6 +234,7 @@ def hosts_of(server: ServerConfig) -> tuple[str, ...]:
 
 _COUNTED_ELSEWHERE: Final = (
     ("stream_dropped", "Records not written to the stream's file", "_file", "dropped"),
+    ("access_log_dropped", "Lines not written to the access log", "access_log", "dropped"),
     ("hints_sent", "Hints that engines took", "hints", "sent"),
     ("hints_dropped", "Hints dropped for want of room, or of their replica", "hints", "dropped"),
     ("hints_failed", "Hints that no engine took", "hints", "failed"),

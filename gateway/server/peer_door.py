@@ -7,11 +7,10 @@ import msgspec
 
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import TenantId
-from gateway.domain.request import Protocol
 from gateway.server.door import Door, Visitor
 from gateway.server.tenants import Tenant
 from gateway.shared_state.fleet_secret import Seal
-from gateway.wire.endpoints import classify
+from gateway.wire.endpoints import Endpoint, classify
 from gateway.wire.headers import RawHeaders
 
 PATH: Final = "/turnpike/peer"
@@ -59,8 +58,8 @@ class PeerDoor(Door):
             return msgspec.structs.replace(found, was_passed_on=True, inherits=INHERITS in ours)
         return found
 
-    def protocol_of(self, path: str) -> Protocol:
-        return self._door.protocol_of(path)
+    def endpoint(self, method: str, path: str) -> Endpoint:
+        return self._door.endpoint(method, path)
 
 
 _A_PEER: Final = Tenant(TenantId("a peer"), may_control_engines=False)

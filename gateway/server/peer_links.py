@@ -124,6 +124,7 @@ class PeerLinks:
         link: Replica | None,
         inherits: bool,
     ) -> bool:
+        client.is_logged = False
         if link is None:
             client.respond(HTTPStatus.MISDIRECTED_REQUEST, BACK, b"")
             return True

@@ -158,7 +158,9 @@ class Peers:
         )
         self._driver.on_publish = self.directory.publish
         handler = partial(self._handle, clients.handler)
-        self.listener = Listener(handler, self.door(clients.door), clients.limits, now=self._now)
+        self.listener = Listener(
+            handler, self.door(clients.door), clients.limits, access_log=clients.access_log, now=self._now
+        )
         listen = self._config.peer_listen
         with binding("shared.peer_listen", listen):
             sockets = await listening_sockets(*split_listen(listen))
@@ -286,6 +288,7 @@ class Peers:
 
     async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
         if request.head.visitor.path == PATH:
+            client.is_logged = False
             client.respond(HTTPStatus.OK, b"", self._direct.answer(request.body, self._says()))
         else:
             await handler(client, request)

@@ -9,7 +9,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from gateway.domain.decision import Refusal
+from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status, is_final
 from gateway.server.connection_states import ConnectionStateError, State
@@ -17,6 +17,7 @@ from gateway.server.request_parser import HttpRequest
 from gateway.wire.headers import RawHeaders, get_header
 
 if TYPE_CHECKING:
+    from gateway.server.driver import Ticket
     from gateway.server.listener import Listener
 
 
@@ -58,6 +59,11 @@ class ResponseWriter(asyncio.Protocol):
         """Of that response; 0 before the first."""
         self.has_failed = False
         """It is no good one, whatever its status says."""
+        self.refused: RefusalReason | None = None
+        self.ticket: Ticket | None = None
+        """Of the current request, if the brain was told of it."""
+        self.is_logged = True
+        """False if another gateway's access log has the current request."""
 
     @property
     def is_answering(self) -> bool:
@@ -151,15 +157,11 @@ class ResponseWriter(asyncio.Protocol):
         return date if get_header(headers, b"origin") is None else date + _FOR_PAGES
 
     def refuse(
-        self,
-        protocol: Protocol,
-        refusal: Refusal,
-        lines: bytes = b"",
-        *,
-        request_id: str | int | None = None,
+        self, protocol: Protocol, refusal: Refusal, lines: bytes = b"", *, request_id: str | int | None = None
     ) -> None:
         """Answers with a refusal in the protocol's own shape; `lines`: header lines to go with it;
         `request_id`: of JSON-RPC, if the request is one."""
+        self.refused = refusal.reason
         self._listener.refusals[refusal.reason.value] += 1
         self.respond(*refusal_parts(protocol, refusal, lines, request_id=request_id))
 

@@ -28,6 +28,7 @@ import msgspec
 from gateway.config import Config
 from gateway.config.load import ConfigError
 from gateway.config.server import split_listen
+from gateway.server.access_log import AccessLog
 from gateway.server.listening import binding, listening_sockets
 from gateway.server.memory import max_buffered_bytes
 from gateway.server.tasks import CALM_S, pause_s
@@ -57,6 +58,8 @@ class Workers:
         self._ending = asyncio.Event()
         self._status = 0
         self._log = ChangeLog()
+        self._access_log = AccessLog("-", self._clock) if config.server.access_log == "-" else None
+        """Workers write to us: their lines stand one behind the other then."""
 
     async def run(self) -> int:
         """Until SIGTERM or SIGINT, and all have ended; the exit status. Raises OSError if the address cannot
@@ -70,6 +73,8 @@ class Workers:
             for each in await self._reserve():
                 reserved.enter_context(each)
             await asyncio.gather(*(self._keep(number) for number in range(1, self._count + 1)))
+        if self._access_log is not None:
+            await asyncio.to_thread(self._access_log.close)
         return self._status
 
     async def _reserve(self) -> list[socket.socket]:
@@ -170,6 +175,8 @@ class Workers:
                 if line == _SERVING:
                     self._is_first_up = True
                     self._begin_others.set()
+                elif self._access_log is not None and line.endswith(b"\n"):
+                    self._access_log.extend(line, 1)
             return await process.wait()
         finally:
             del self._processes[number]
@@ -211,6 +218,7 @@ def of_worker(config: Config, number: int, count: int) -> Config:
         if (settings := getattr(config, section)).path is not None
     }
     state_path = None if server.state_path is None else f"{server.state_path}.worker-{number}"
+    access_log = server.access_log and server.access_log + f".worker-{number}" * (server.access_log != "-")
     return replace(
         config,
         **own,
@@ -219,6 +227,7 @@ def of_worker(config: Config, number: int, count: int) -> Config:
             reuse_port=True,
             control=_own_port(server.control, number),
             state_path=state_path,
+            access_log=access_log,
             limits=replace(server.limits, max_buffered_bytes=room),
         ),
         shared=replace(

@@ -2,14 +2,14 @@
 
 Counting is a plain addition, of many records at once: one by one it takes twice as long.
 
-Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas), never a session; of
-tenants and the models that answered them, `MAX_USERS` pairs have series of their own, the others are counted
-together; a record of a type that is unknown here counts as a record of its type and no more; nothing is kept
-of a replica that left.
+Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas; `usage.py`: tenants and
+models), never a session; a record of a type that is unknown here counts as a record of its type and no more;
+nothing is kept of a replica that left.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -18,14 +18,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import ReplicaId
-from gateway.telemetry.label_slots import LabelSlots
 from gateway.telemetry.spreads import Spread, histogram
+from gateway.telemetry.usage import KINDS, Usages, outcome_of
 
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _MANY: Final = 256
-_KINDS: Final = ("prompt", "cached", "output")
-MAX_USERS: Final = 200
-OTHER: Final = "other"
 
 
 _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
@@ -39,7 +36,6 @@ _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (rec.Refused, "refusals", "Requests the gateway refused", "reason"),
     (rec.BoundReached, "bounds", "Turns beyond a bound, by what was done", "bound limit action"),
     (None, "tokens", "Tokens as backends reported them", "replica kind"),
-    (None, "tenant_tokens", "The same, by who used them", "tenant model kind"),
     (None, "malformed_claims", "Stated claims that could not be read", "claim"),
     (rec.SessionEnded, "sessions_ended", "Sessions that ended", "reason"),
     (WindowUpdated, "window_updates", "Changes of the window, by why", "pool reason"),
@@ -60,13 +56,15 @@ _SPREADS: Final = {
 
 
 class Counts:
-    def __init__(self, beside: Iterable[Callable[[list[rec.Record]], None]] = ()) -> None:
+    def __init__(
+        self, beside: Iterable[Callable[[list[rec.Record]], None]] = (), usages: Usages | None = None
+    ) -> None:
         """`beside`: who takes the same records, many at once."""
         self._beside = tuple(beside)
         self._fresh: list[rec.Record] = []
         self._counts: dict[str, Counter[Any]] = {name: Counter() for _, name, _, _ in _COUNTERS}
         self._spreads = {name: Spread() for name in _SPREADS} | {"session_confidence": Spread(_SHARES)}
-        self._users: LabelSlots[tuple[str, str]] = LabelSlots(MAX_USERS, self._forget_user)
+        self.usages = usages or Usages()
         self._first_token: dict[ReplicaId, Spread] = defaultdict(Spread)
         self._durations: dict[ReplicaId, Spread] = defaultdict(Spread)
         self._keys = {
@@ -81,6 +79,8 @@ class Counts:
             rec.ModelChosen: self._take_models,
             rec.GpuFirstToken: self._take_first_tokens,
             rec.GpuEnd: self._take_ends,
+            rec.Refused: partial(self.usages.over, "refused"),
+            rec.TurnLeft: partial(self.usages.over, "client_left"),
             rec.ToolStart: lambda each: add_ms["decode_after_call_seconds"](
                 [ms for record in each for ms in record.ready_ms]
             ),
@@ -101,6 +101,8 @@ class Counts:
         self.flush()
         for _, name, what, labels in _COUNTERS:
             yield counter(name, what, labels.split(), self._counts[name])
+        for name, what, label, values in self.usages.families():
+            yield counter(name, what, ["tenant", "model", *label.split()], values)
         stops = self._counts["records"]["session_stop"]
         yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", stops)
         for name, what in _SPREADS.items():
@@ -135,10 +137,6 @@ class Counts:
         self._first_token.pop(replica, None)
         self._durations.pop(replica, None)
 
-    def _forget_user(self, user: tuple[str, str]) -> None:
-        for kind in _KINDS:
-            del self._counts["tenant_tokens"][*user, kind]
-
     def _take_prefills(self, records: list[rec.PrefilledAhead]) -> None:
         tokens = self._counts["prefill_ahead_tokens"]
         for record in records:
@@ -166,29 +164,20 @@ class Counts:
 
     def _take_ends(self, records: list[rec.GpuEnd]) -> None:
         self._counts["attempts"].update(
-            [(record.replica, _outcome(record), str(record.status or "")) for record in records]
+            [(r.replica, outcome_of(r.outcome, r.status, r.failure), str(r.status or "")) for r in records]
         )
-        tokens, used = self._counts["tokens"], self._counts["tenant_tokens"]
+        self.usages.ended(records)
+        tokens = self._counts["tokens"]
         for record in records:
             usage, replica = record.usage, record.replica
             if usage.prompt_tokens is not None:
-                user = (record.tenant or OTHER, record.model or "")
-                user = user if self._users.take(user, now=record.at_s) else (OTHER, OTHER)
-                for kind, count in zip(
-                    _KINDS, (usage.prompt_tokens, usage.cached_tokens, usage.output_tokens), strict=True
-                ):
+                counts = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
+                for kind, count in zip(KINDS, counts, strict=True):
                     tokens[replica, kind] += count or 0
-                    used[*user, kind] += count or 0
             self._durations[replica].add(record.duration_ms / 1e3)
 
 
-def _outcome(record: rec.GpuEnd) -> str:
-    if record.outcome != "finished" or (record.status or 0) < 400:
-        return record.failure if record.outcome == "finished" and record.failure else record.outcome
-    return "error" if (record.status or 0) >= 500 else "rejected"
-
-
-def counter(name: str, help_text: str, labels: list[str], counts: Mapping[Any, int]) -> Metric:
+def counter(name: str, help_text: str, labels: list[str], counts: Mapping[Any, float]) -> Metric:
     return _filled(CounterMetricFamily(f"turnpike_{name}", help_text, labels=labels), counts)
 
 

@@ -73,10 +73,13 @@ class StreamFile:
             try:
                 self._write(b"".join([lines for lines, _ in batch]))
             except OSError as error:
-                if not self._unwritable:
-                    log_event(logging.ERROR, "stream_unwritten", path=self._path, cause=error)
+                self._complain(error)
                 self._unwritable += count
             self._written += count
+
+    def _complain(self, error: OSError) -> None:
+        if not self._unwritable:
+            log_event(logging.ERROR, "stream_unwritten", path=self._path, cause=error)
 
     def _write(self, lines: bytes) -> None:
         if self._size >= self._max_bytes:
@@ -84,10 +87,13 @@ class StreamFile:
         rest = memoryview(lines)
         try:
             while rest:
-                rest = rest[self._file.write(rest) :]
+                if (written := self._file.write(rest)) is None:
+                    raise BlockingIOError("it takes no more for now")
+                rest = rest[written:]
         except OSError:
-            with contextlib.suppress(OSError):  # not everything that is written to can be shortened
-                self._file.truncate(self._size)
+            if done := len(lines) - len(rest):
+                with contextlib.suppress(OSError):  # not everything that is written to can be shortened
+                    self._file.truncate(os.fstat(self._file.fileno()).st_size - done)
             raise
         self._size += len(lines)
 

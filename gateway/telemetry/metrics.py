@@ -5,6 +5,7 @@ What Prometheus wants to read is made when it asks.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -17,9 +18,21 @@ from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
 from gateway.telemetry.spreads import SHORT, Spread, histogram
+from gateway.telemetry.usage import Usages
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
 """Counters that somebody else keeps: name → what it is, and its value."""
+
+
+_WHAT: Final = {
+    "client_connections": "Open connections of clients, those in their TLS handshake included",
+    "tunnels": "Open WebSockets of clients",
+    "peers_alive": "Other gateways of the same store that live and take requests",
+    "tunnel_requests": "WebSockets asked for: opened, or refused with 426 before a replica was asked",
+    "background_restarts": "Background loops that failed and were started again",
+    "local_faults": "Connections to replicas that failed for want of something on the gateway's own machine",
+    "requests_unread": "Requests that passed without being understood: malformed, or too large to be read",
+}
 
 
 class Metrics(Collector):
@@ -33,6 +46,7 @@ class Metrics(Collector):
         connections: Callable[[], int] = lambda: 0,
         peers: Callable[[], int] = lambda: 0,
         outcome: Objective | None = None,
+        usages: Usages | None = None,
     ) -> None:
         """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients;
         `peers`: other gateways that live. Somebody else counts them."""
@@ -43,7 +57,8 @@ class Metrics(Collector):
         self._peers = peers
         self._odometers = dict(odometers or {})
         self._outcome = outcome
-        self._counts = Counts((outcome.take,) if outcome is not None else ())
+        self._counts = Counts((outcome.take,) if outcome is not None else (), usages)
+        self.usages = self._counts.usages
         self.take = self._counts.take
         """For the driver."""
         self.flush = self._counts.flush
@@ -81,47 +96,21 @@ class Metrics(Collector):
         if self._outcome is not None:
             yield from self._outcome.families()
         yield from gauge_families(self._gauges())
-        yield GaugeMetricFamily(
-            "turnpike_client_connections",
-            "Open connections of clients, those in their TLS handshake included",
-            self._connections(),
-        )
-        yield GaugeMetricFamily(
-            "turnpike_tunnels",
-            "Open WebSockets of clients",
-            self.tunnels["opened"] - self.tunnels["closed"],
-        )
-        yield counter(
-            "tunnel_requests",
-            "WebSockets that clients asked for: opened, or refused with 426 before a replica was asked",
-            ["outcome"],
-            {outcome: self.tunnels[outcome] for outcome in ("opened", "refused")},
-        )
-        yield GaugeMetricFamily(
-            "turnpike_peers_alive",
-            "Other gateways of the same store that live and take requests",
-            self._peers(),
-        )
+        for name, value in (
+            ("client_connections", self._connections()),
+            ("tunnels", self.tunnels["opened"] - self.tunnels["closed"]),
+            ("peers_alive", self._peers()),
+        ):
+            yield GaugeMetricFamily(f"turnpike_{name}", _WHAT[name], value)
         for name, (what, read) in self._odometers.items():
             yield CounterMetricFamily(f"turnpike_{name}", what, read())
-        yield counter(
-            "background_restarts",
-            "Background loops that failed and were started again",
-            ["loop"],
-            self._restarts,
-        )
-        yield counter(
-            "local_faults",
-            "Connections to replicas that failed for want of something on the gateway's own machine",
-            ["kind"],
-            self._local_faults,
-        )
-        yield counter(
-            "requests_unread",
-            "Requests that passed without having been understood: malformed, or too large to be read",
-            ["reason"],
-            {reason: self.unread[reason] for reason in ("malformed", "oversized")},
-        )
+        for name, label, counts in (
+            ("tunnel_requests", "outcome", {each: self.tunnels[each] for each in ("opened", "refused")}),
+            ("background_restarts", "loop", self._restarts),
+            ("local_faults", "kind", self._local_faults),
+            ("requests_unread", "reason", {each: self.unread[each] for each in ("malformed", "oversized")}),
+        ):
+            yield counter(name, _WHAT[name], [label], counts)
         yield histogram(
             "request_overhead_seconds",
             "From a whole request to its being sent on, of one in sixteen that did not wait",

@@ -103,8 +103,9 @@ async def test_an_answer_that_streams_is_passed_on_as_it_comes(several, monkeypa
     assert DELTA in rest and DONE in rest
 
 
-async def test_a_client_that_leaves_is_gone_at_the_gateway_that_decides(several):
-    gateways = await several()
+async def test_a_client_that_leaves_is_gone_at_the_gateway_that_decides(several, tmp_path):
+    log = tmp_path / "access.log"
+    gateways = await several(server={"access_log": str(log)})
     await ask(gateways[0], gateways, "leaves", 0)
     home, other = sides(gateways)
     home.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
@@ -112,7 +113,9 @@ async def test_a_client_that_leaves_is_gone_at_the_gateway_that_decides(several)
     await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
     assert len(home.brain.live) == 1
     client.reset()
-    await eventually(lambda: not home.brain.live)
+    await eventually(lambda: log.exists() and len(log.read_text().splitlines()) > 1)
+    told = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["outcome"] for line in told if line["turn"]] == ["finished", "client_left"] and not told[2:]
 
 
 async def test_a_session_goes_on_where_its_state_is(several, monkeypatch):

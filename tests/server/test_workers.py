@@ -33,6 +33,8 @@ def test_without_a_redis_none_is_started_and_the_setting_is_named(turnpike: Turn
 
 def test_a_worker_has_files_and_ports_of_its_own():
     paths = {"stream__path": "/a", "recording__path": "/b", "server__state_path": "/c"}
+    logs = {path: config(server__access_log=path) for path in ("/d", "-")}
+    assert [of_worker(each, 2, 3).server.access_log for each in logs.values()] == ["/d.worker-2", "-"]
     ports = {"shared__peer_listen": "127.0.0.1:9000", "shared__peer_url": "http://[::1]:9000"}
     whole = config(server__workers=4, **REDIS, **paths, **ports)
     worker = of_worker(whole, 3, 4)

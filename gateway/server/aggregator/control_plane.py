@@ -16,12 +16,14 @@ from aiohttp import web
 
 from gateway.server.aggregator.control_client import Answer, ControlClient
 from gateway.server.aggregator.merged_events import MergedEvents, Positions
-from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
+from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots, merge_usage
 from gateway.server.control_access import TRACES_PATH
 from gateway.server.settings import DIFF_PATH, RELOAD_PATH
+from gateway.server.usage import USAGE_PATH, usage_response
 
 _MAX_BODY: Final = 8 << 20
 """As much as a gateway reads of a body, at most."""
+_Answers = list[tuple[ControlClient, Answer]]
 _MAX_BODIES: Final = 8
 _BODY_S: Final = 20.0
 _ASK_S: Final = 30.0
@@ -95,6 +97,12 @@ class AggregatedControl:
         merged: Any = merge_graphs(orjson.loads(answer.body) for _, answer in answers)
         return _passed_on(answers[0][1]._replace(body=_written(merged)))
 
+    async def _get_usage(self, request: web.Request) -> web.StreamResponse:
+        answers = await self._ask_all(request, f"{USAGE_PATH}?format=json")
+        if (refused := _refusal(answers)) is not None:
+            return refused
+        return usage_response(request, merge_usage([orjson.loads(answer.body) for _, answer in answers]))
+
     async def _get_events(self, request: web.Request) -> web.StreamResponse:
         return await self._events.serve(request)
 
@@ -123,6 +131,7 @@ class AggregatedControl:
         ("GET", "/turnpike/events", _get_events),
         ("GET", "/turnpike/turns/{id}", _ask_who_knows),
         ("GET", "/turnpike/graphs", _get_graphs),
+        ("GET", USAGE_PATH, _get_usage),
         ("GET", "/turnpike/history", _ask_any),
         ("GET", "/turnpike/sessions/{id}", _ask_who_knows),
         ("POST", "/turnpike/sessions/{id}/finish", _ask_who_knows),
@@ -137,12 +146,14 @@ class AggregatedControl:
         ("POST", TRACES_PATH, _send_to_all),
     )
 
-    async def _ask_all(self, request: web.Request) -> list[tuple[ControlClient, Answer]]:
+    async def _ask_all(self, request: web.Request, path: str | None = None) -> _Answers:
+        """`path`: by default as asked for."""
+        method = "GET" if request.method == "HEAD" else request.method  # what is put together has a body
         async with self._bodies:
             body = await _body(request)
             answers = await asyncio.gather(
                 *(
-                    each.ask(request.method, request.path_qs, request.headers, body, timeout_s=_ASK_S)
+                    each.ask(method, path or request.path_qs, request.headers, body, timeout_s=_ASK_S)
                     for each in self._gateways
                 )
             )
@@ -151,7 +162,7 @@ class AggregatedControl:
         ]
 
 
-def _refusal(answers: list[tuple[ControlClient, Answer]]) -> web.Response | None:
+def _refusal(answers: _Answers) -> web.Response | None:
     if not answers:
         return _none_answers()
     refused = [answer for _, answer in answers if answer.status != 200]

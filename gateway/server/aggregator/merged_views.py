@@ -47,6 +47,19 @@ def merge_graphs(answers: Iterable[Sequence[View]]) -> list[View]:
     return list(best.values())
 
 
+def merge_usage(views: Sequence[View]) -> View:
+    rows: dict[tuple[str, str], View] = {}
+    for row in (row for view in views for row in view["usage"]):
+        known = rows.setdefault((row["tenant"], row["model"]), {})
+        for name, value in row.items():
+            known[name] = value + known.get(name, 0) if isinstance(value, int | float) else value
+    return {
+        "at_s": max(view["at_s"] for view in views),
+        "began_s": min(view["began_s"] for view in views),
+        "usage": [rows[user] for user in sorted(rows)],
+    }
+
+
 def _sessions(views: Sequence[View]) -> list[View]:
     best: dict[str, View] = {}
     for view in views:

@@ -13,6 +13,7 @@ def check_picker(config: Config) -> None:
     for what, is_set in (
         ("pools.transfer: prompts are sent by the proxy alone", any(pool.transfer for pool in config.pools)),
         ("prefill_ahead.enabled: prompts are sent by the proxy alone", config.prefill_ahead.enabled),
+        ("server.access_log: Envoy has its own", config.server.access_log is not None),
         ("mcp: calls pass through the proxy alone", bool(config.mcp)),
     ):
         if is_set:

@@ -183,7 +183,8 @@ class Stream:
                 headers.append((b"Host", value))
             elif not name.startswith(b":"):
                 headers.append((name, value))
-        self._protocol = self._door.protocol_of(target.partition(b"?")[0].decode("latin-1"))
+        path = target.partition(b"?")[0].decode("latin-1")
+        self._protocol = self._door.endpoint("POST", path).protocol
         visitor = self._door.judge(method, target, headers, self._peer)
         if not isinstance(visitor, Visitor):
             raise RefusedRequest(visitor)

@@ -1,0 +1,161 @@
+"""The access log: a line for each request at its end, with nothing in it that its client said."""
+
+import asyncio
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from gateway.config.load import load_config
+from gateway.server import access_log, workers
+from gateway.server.tenants import hash_key
+from tests.server.bench import CHAT, Exchange, answer, bearer, eventually, get, listing, pauses, post, sends
+from tests.server.test_failures import BEGINS, metrics_of
+from tests.server.test_reload import reload, tenant
+from tests.server.test_usage import STREAMED, usage
+
+KEY = "tp-team-a-secret"
+AGENT = b"User-Agent: OpenAI/Python 1.0\r\n"
+
+
+def asks(text: bytes = b"hi") -> bytes:
+    return post(CHAT.replace(b"hi", text), headers=AGENT + bearer(KEY))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def wait_for(path: Path, count: int) -> list[dict[str, Any]]:
+    await eventually(lambda: len(lines(path)) >= count, "the lines never came")
+    assert len(lines(path)) == count
+    return lines(path)
+
+
+async def begin(start: Any, path: Path | str, **settings: Any) -> Any:
+    return await start(tenants=[tenant("a", KEY)], server={"access_log": str(path)}, **settings)
+
+
+async def test_a_good_request_has_one_line_with_all_that_is_known_of_it(start, tmp_path):
+    path = tmp_path / "access.log"
+    bench = await begin(start, path)
+    bench.backend.script = sends(STREAMED)
+    asked = post(CHAT.replace(b"{", b'{"stream":true,', 1), headers=AGENT + bearer(KEY))
+    client = await bench.connect()
+    head = await client.ask(asked := asked.replace(b" HTTP", b"?key=hidden HTTP", 1))
+    (line,) = await wait_for(path, 1)
+    times = [line.pop(name) for name in ("waited_ms", "ttft_ms", "duration_ms")]
+    assert 0.0 == times[0] < times[1] <= times[2] < 10_000 and line.pop("time").endswith("Z")
+    ids = [line.pop(name).encode() for name in ("turn", "session", "replica")]
+    assert ids == [head.get(b"x-turnpike-" + name) for name in (b"request", b"session", b"replica")]
+    assert line.pop("bytes_out") > len(head.head) + len(head.body)
+    assert line == {
+        "tenant": "a", "client": "OpenAI/Python", "method": "POST", "endpoint": "/v1/chat/completions",
+        "model": "m", "status": 200, "outcome": "finished", "reason": None, "prompt_tokens": 100,
+        "cached_tokens": 40, "output_tokens": 20, "bytes_in": len(asked), "is_streamed": True,
+    }  # fmt: skip
+    bench.backend.script = sends(answer(b'{"error":{"code":500}}'))
+    response = await client.ask(asks())  # on the same connection
+    _, line = await wait_for(path, 2)
+    assert (line["status"], line["outcome"], line["is_streamed"]) == (200, "error", False)
+    assert (line["bytes_in"], line["bytes_out"]) == (len(asks()), len(response.head) + len(response.body))
+    text = path.read_text()
+    assert not [each for each in ("hello", '"hi', "hidden", KEY, hash_key(KEY)[7:]) if each in text]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_what_is_refused_has_a_line_that_says_why(start, tmp_path):
+    path = tmp_path / "access.log"
+    pools = [{"name": name, "backends": 1, "listing": listing(name)} for name in "mn"]
+    bench = await begin(start, path, limits={"max_body_bytes": 1000}, pools=pools)
+    client = await bench.connect()
+    assert (await client.ask(get(b"/v1/models", bearer(KEY)))).status == 200
+    for asked in (post(headers=AGENT), get(b"/x/../y"), b"NO HTTP\r\n\r\n", asks(b"x" * 2000)):
+        assert (await bench.ask(asked)).status >= 400
+    client.send(post(b"x" * 2000))  # of nobody, where somebody was
+    await client.rest()
+    assert (await bench.ask(asks().replace(b'"m"', b'"?"'))).status == 404
+    assert (await bench.ask(get(b"/v1/models/" + b"m" * 300, bearer(KEY)))).status == 404
+    names = ("status", "reason", "tenant", "client", "method", "endpoint", "model")
+    chat = "POST", "/v1/chat/completions"
+    assert [tuple(line[name] for name in names) for line in await wait_for(path, 8)] == [
+        (200, None, "a", "", "GET", "/v1/models/{any}", None),
+        (401, "unauthenticated", None, "OpenAI/Python", *chat, None),
+        (400, "malformed_http", None, "", "GET", "other", None),
+        (400, "malformed_http", None, "", "", "", None),
+        (413, "body_too_large", "a", "OpenAI/Python", *chat, None),
+        (413, "body_too_large", None, "", *chat, None),
+        (404, "unknown_model", "a", "OpenAI/Python", *chat, "?"),
+        (404, "unknown_model", "a", "", "GET", "/v1/models/{any}", "m" * 256),
+    ]
+    assert [line["outcome"] for line in lines(path)] == ["finished", *["refused"] * 7]
+    metrics = await metrics_of(bench)
+    for code, count in ((401, 1), (400, 2), (413, 2)):
+        assert f'requests_total{{code="{code}",endpoint="",status_class="4xx"}} {count}.0\n' in metrics
+
+
+async def test_what_is_cut_left_or_has_waited_has_a_line(start, tmp_path):
+    path, goes_on = tmp_path / "access.log", asyncio.Event()
+    bench = await begin(start, path, admission={"max_running_per_replica": 1})
+    bench.backend.script = pauses(b"", goes_on, answer())
+    first = await bench.arrive(asks())
+    second, gone = await bench.send(asks(b"ho")), await bench.send(asks(b"hu"))
+    await eventually(lambda: len(bench.brain.waiting_room) == 2)
+    gone.close()
+    await asyncio.sleep(0.05)
+    goes_on.set()
+    assert [(await client.receive()).status for client in (first, second)] == [200, 200]
+    bench.backend.script = Exchange.until_left
+    (await bench.arrive(asks(b"ha"))).close()
+    await wait_for(path, 4)
+    bench.backend.script = sends(BEGINS, then="reset")
+    assert not (await bench.ask(asks(b"he"))).is_whole
+    in_queue, _, waited, left, cut = await wait_for(path, 5)
+    assert 40.0 < waited["waited_ms"] <= waited["ttft_ms"] <= waited["duration_ms"]
+    told = [(line["status"], line["outcome"], line["replica"] is not None) for line in (in_queue, left, cut)]
+    assert told == [(499, "client_left", False), (499, "client_left", True), (200, "cut", True)]
+    assert in_queue["session"] and left["ttft_ms"] is None is not cut["ttft_ms"]
+    assert [(row["requests"], row["failed"]) for row in await usage(bench)] == [(1, 0), (4, 1)]
+
+
+async def test_a_full_disk_fails_no_request_and_is_told_once(start, caplog):
+    bench = await begin(start, "/dev/full")
+    bench.may_log_errors = True
+    for _ in range(2):
+        assert (await bench.ask(asks())).status == 200
+        await asyncio.sleep(0.1)  # so that each is written by itself
+    assert caplog.text.count("error access_log_unwritten") == 1
+    assert "\nturnpike_access_log_dropped_total 2.0\n" in await metrics_of(bench)
+
+
+async def test_a_file_that_was_moved_is_begun_anew(start, tmp_path, caplog):
+    path, moved = tmp_path / "logs" / "access.log", tmp_path / "moved"
+    path.parent.mkdir()
+    bench = await begin(start, path)
+    await bench.ask(asks())
+    await wait_for(path, 1)
+    path.parent.rename(moved)
+    await bench.ask(asks())  # whose line goes where the file is, as none can be begun
+    await wait_for(moved / path.name, 2)
+    bench.may_log_errors = "access_log_unwritten" in caplog.text
+    path.parent.mkdir()
+    await reload(bench)
+    for _ in range(2):
+        await bench.ask(asks())
+        await wait_for(path, 1)
+        os.truncate(path, 0)  # as `copytruncate` does
+    assert len(lines(moved / path.name)) == 2 and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_to_standard_output_each_line_is_a_write_of_its_own_of_workers_too(monkeypatch):
+    out, end = os.pipe2(os.O_DIRECT)  # one write a read
+    monkeypatch.setattr(access_log, "_STDOUT", end)
+    monkeypatch.setattr(workers, "_CODE", "print('serving\\n1\\n2')")
+    settings = {"pools": [{"replicas": [{"url": "http://r"}]}], "server.access_log": "-"}
+    parent = workers.Workers(load_config(None, {}, settings), [], count=1, can_reload=False)
+    assert await parent._run_one(1) == 0 and parent._access_log is not None
+    parent._access_log.close()
+    assert [os.read(out, 99) for _ in range(2)] == [b"1\n", b"2\n"]
+    os.close(out)
+    os.close(end)
