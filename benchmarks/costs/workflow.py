@@ -16,7 +16,6 @@ from benchmarks.verdict import Verdict, percentile
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
-from gateway.tool_probe.calls import ToolRun
 from gateway.workflow.predictor import Predictor, WorkflowConfig
 
 SEED: Final = 7
@@ -78,13 +77,11 @@ class Agents:
             usage=Usage(prompt_tokens=10_000, output_tokens=200),
             has_terminal=True,
         )
-        names, took_s = (f"tool-{self.last[number]}",), self.rng.expovariate(0.5)
         self.last[number] = step
         self.now += PAUSE_S
         predictor = self.predictor
         start = time.thread_time()
-        agent = predictor.arrived(ref, facts, now=self.now)
-        predictor.tools_ran(ToolRun(ref.session, agent, names, took_s))
+        predictor.arrived(ref, facts, now=self.now)
         predictor.hint_with_request(ref, facts, REPLICA, age_s=1.0, service_class="reactive")
         pause = predictor.answered(ref, facts, answer, ran_s=1.0, now=self.now)
         if pause is not None:

@@ -85,15 +85,6 @@ idle_s = 4
 [workflow.progress.types]
 max_types = 16
 
-[workflow.durations]
-max_tools = 128
-
-[admission.footprint]
-max_agent_types = 16
-
-[admission.gaps]
-max_agent_types = 16
-
 [routing]
 max_conversations = 512
 

@@ -112,9 +112,7 @@ class SessionBook:
         agent = self.predictor.arrived(ref, facts, tenant, now=now)
         if closed is not None:
             new = facts.transcript.new
-            run = ToolRun(
-                session.id, agent, closed.names, closed.duration_s, new.size, new.has_failed, tenant
-            )
+            run = ToolRun(session.id, agent, closed.names, closed.duration_s)
             self._learn(self.tools.traced.closed(closed.calls, run, now=now))
             out.append(
                 rec.ToolEnd(
@@ -183,8 +181,6 @@ class SessionBook:
         ]
 
     def _learn(self, runs: list[ToolRun]) -> None:
-        for run in runs:
-            self.predictor.tools_ran(run)
         self.ran += runs
 
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:

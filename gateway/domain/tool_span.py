@@ -21,5 +21,3 @@ class ToolSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     has_failed: bool = False
     session: SessionId | None = None
     """Whose call it is, where that is known: the gateway saw it itself."""
-    result_bytes: int = 0
-    """Of what came back; 0 if that is not told."""

@@ -75,7 +75,6 @@ class Call(msgspec.Struct, eq=False):
     was_sent: bool = False
     outcome: Outcome | None = None
     ended_s: float = 0.0
-    result_bytes: int = 0
 
     @property
     def has_result(self) -> bool:
@@ -90,7 +89,6 @@ class Call(msgspec.Struct, eq=False):
             duration_s=max(0.0, self.ended_s - self.began_s),
             call=asked.id,
             session=asked.session,
-            result_bytes=self.result_bytes,
             has_failed=self.outcome is not Outcome.OK,
         )
 

@@ -144,10 +144,10 @@ class McpCalls:
         call.was_sent = True
         self._counts.running[call.mcp_session.server] += 1
 
-    def over(self, call: Call, outcome: Outcome, *, result_bytes: int = 0) -> None:
+    def over(self, call: Call, outcome: Outcome) -> None:
         if call.outcome is not None:
             return
-        call.outcome, call.result_bytes, call.ended_s = outcome, result_bytes, self._driver.clock()
+        call.outcome, call.ended_s = outcome, self._driver.clock()
         place = _place_of(call)
         if place is not None and self._running.get(place) is call:
             del self._running[place]
@@ -174,7 +174,7 @@ class McpCalls:
             place = (session, message.id)
             call = self._running.get(place) if place in self._suspended else None
         if call is not None:
-            self.over(call, outcome_of(message), result_bytes=len(message.result))
+            self.over(call, outcome_of(message))
 
     def stream_ended(self, call: Call, watch: AnswerWatch, *, status: int, is_whole: bool) -> None:
         if call.outcome is not None:

@@ -35,8 +35,6 @@ class OpenCall(msgspec.Struct, eq=False):
     """As its agent's own span tells; None while none has come."""
     has_failed: bool = False
     """The same span says so."""
-    result_bytes: int = 0
-    """As it says; 0 if it does not."""
     is_seen: bool = False
     """It was the gateway that saw it run: no span of the agent's own has to come."""
 
@@ -62,9 +60,6 @@ class ToolRun(msgspec.Struct, frozen=True, gc=False):
     """The key of its agent type."""
     names: tuple[str, ...]
     duration_s: float
-    observation_bytes: int = 0
-    has_failed: bool = False
-    tenant: TenantId = TenantId("")
 
 
 class Phase(msgspec.Struct, eq=False):
@@ -83,13 +78,4 @@ class Phase(msgspec.Struct, eq=False):
 
     def run_of(self, call: OpenCall) -> ToolRun:
         assert call.took_s is not None
-        run, count = self.run, len(self.calls)
-        return ToolRun(
-            run.session,
-            run.agent,
-            (call.name,),
-            call.took_s,
-            call.result_bytes or run.observation_bytes // count,
-            call.has_failed or (run.has_failed and count == 1),
-            run.tenant,
-        )
+        return ToolRun(self.run.session, self.run.agent, (call.name,), call.took_s)

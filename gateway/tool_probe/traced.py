@@ -154,7 +154,7 @@ class TracedCalls:
                 self._spans.put(tenant, (span.trace, span.span), True)
             self.forget(call)
             call.took_s, call.has_failed = span.duration_s, span.has_failed
-            call.result_bytes, call.is_seen = span.result_bytes, span.session is not None
+            call.is_seen = span.session is not None
             found.append(call)
             phase = call.phase
             if phase is not None:

@@ -26,11 +26,11 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
-from gateway.tool_probe.durations import DurationsConfig
+from gateway.domain.tenant_lru import TenantLru
+from gateway.tool_probe.text_calls import TextCalls
 from gateway.workflow.aeg.graph import Graph, Pause, Silence
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
-from gateway.workflow.learned import Learned, LearnedByTenant
 
 MAX_OF_SESSION: Final = 64
 """Conversations of one session that are remembered."""
@@ -67,6 +67,8 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Probability that the conversation is over."""
     pause: Pause
     """Else, when it goes on."""
+    grows: float
+    """Tokens by which its next turn makes it longer."""
 
 
 class Conversation:
@@ -83,20 +85,20 @@ class Conversation:
         "is_supposed_over",
         "key",
         "late",
-        "learned",
         "look_s",
         "looks",
         "step",
+        "text_calls",
         "tokens",
         "turns",
     )
 
-    def __init__(self, agent: AgentKey, learned: Learned) -> None:
+    def __init__(self, agent: AgentKey, text_calls: TextCalls) -> None:
         self.agent = agent
         self.key = hash(agent[1:])
         """Of its type, among its owner's tools."""
-        self.learned = learned
-        """Of its tenant."""
+        self.text_calls = text_calls
+        """Of its owner."""
         self.step: Step | None = None
         """Its last one; None before the first."""
         self.turns = 0
@@ -131,10 +133,10 @@ class Conversation:
 
 
 class Conversations:
-    def __init__(self, config: ConversationsConfig, durations: DurationsConfig | None = None) -> None:
+    def __init__(self, config: ConversationsConfig) -> None:
         self._config = config
         self.graphs = Graphs(config.types)
-        self.learned = LearnedByTenant(durations or DurationsConfig(), max_tenants=config.types.max_tenants)
+        self.text_calls: TenantLru[TenantId, None, TextCalls] = TenantLru(config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
         """The longest silent first."""
         self._due: list[tuple[float, ThreadId]] = []
@@ -227,7 +229,7 @@ class Conversations:
     ) -> StepPrediction:
         manner = answer.utterance.manner
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
-        tools = tool_set(names or known.learned.text_calls.names(known.key, facts, answer))
+        tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
         graph.saw_step(known.step.tools if known.step is not None else None, tools)
         known.step, known.is_code = step_of(tools, manner), manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
@@ -254,6 +256,7 @@ class Conversations:
             confidence=max(ends, share),
             ends=ends,
             pause=pause,
+            grows=graph.growth(known.turns + 1),
         )
 
     def silence(self, session: SessionId) -> Silence | None:
@@ -286,7 +289,11 @@ class Conversations:
     def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Conversation:
         agent = agent_key(ref, facts, owner)
         self.graphs.of(agent)  # whoever reads of it knows its family
-        known = Conversation(agent, self.learned.of(owner))
+        text_calls = self.text_calls.get(owner, None)
+        if text_calls is None:
+            text_calls = TextCalls()
+            self.text_calls.put(owner, None, text_calls)
+        known = Conversation(agent, text_calls)
         if ref.thread not in self._threads:
             self._remember(ref)
         self._threads[ref.thread] = known
@@ -321,7 +328,7 @@ class Conversations:
         graph.went_on(step, now - known.ended_s)
         looks = facts.transcript.new.looks
         if known.is_code and looks and not facts.tool_count:
-            known.learned.text_calls.observed(known.key, known.looks, looks)
+            known.text_calls.observed(known.key, known.looks, looks)
             known.looks = looks
 
     def _leave_silent(self, *, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What is known of the future of sessions, in one place: conversations, tools' durations, retention, hints.
+"""What is known of the future of sessions, in one place: conversations, retention, hints.
 
 The session book tells it what happened; it answers with what is expected, and with what to tell an engine.
 
@@ -11,8 +11,6 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, Claims, RequestFacts
-from gateway.tool_probe.calls import ToolRun
-from gateway.tool_probe.durations import DurationsConfig
 from gateway.tool_probe.text_calls import Block, LateCalls
 from gateway.workflow.conversations import (
     Conversation,
@@ -29,7 +27,6 @@ _MAX_REPLICAS = 4096
 
 class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     progress: ConversationsConfig = ConversationsConfig()
-    durations: DurationsConfig = DurationsConfig()
     reuse: RetentionConfig = RetentionConfig()
     share_learned: bool = False
     """What one tenant's sessions teach is used for all tenants. Without it every tenant starts cold; with it
@@ -38,7 +35,7 @@ class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class Predictor:
     def __init__(self, config: WorkflowConfig) -> None:
-        self.conversations = Conversations(config.progress, config.durations)
+        self.conversations = Conversations(config.progress)
         self._is_shared = config.share_learned
         self._retention = Retention(config.reuse)
         self._hints = Hints()
@@ -66,15 +63,6 @@ class Predictor:
         known = self.conversations.thread(ref.thread)
         return known.agent if known is not None else agent_key(ref, facts, owner)
 
-    def tools_ran(self, run: ToolRun) -> None:
-        self.conversations.learned.of(self.owner_of(run.tenant)).durations.add(
-            run.agent,
-            run.names,
-            run.duration_s,
-            observation_bytes=run.observation_bytes,
-            has_failed=run.has_failed,
-        )
-
     def answered(
         self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, ran_s: float | None, now: float
     ) -> StepPrediction | None:
@@ -97,7 +85,7 @@ class Predictor:
         manner = answer.utterance.manner
         if thread is not None and manner.is_code and not facts.tool_count:
             block = Block(thread.key, ref.session, manner.names, now)
-            thread.learned.text_calls.doubted(turn, block)
+            thread.text_calls.doubted(turn, block)
 
     def recognised(
         self, ref: SessionRef, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
@@ -105,17 +93,7 @@ class Predictor:
         thread = self.conversations.thread(ref.thread)
         if thread is None:
             return []
-        learned = thread.learned
-        found = learned.text_calls.came(went_on, turn, facts.transcript.new, now=now)
-        for late in found:
-            learned.durations.add(
-                late.agent,
-                late.names,
-                late.duration_s,
-                observation_bytes=late.new.size,
-                has_failed=late.new.has_failed,
-            )
-        return found
+        return thread.text_calls.came(went_on, turn, facts.transcript.new, now=now)
 
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
         self.conversations.session_over(session)

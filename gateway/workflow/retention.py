@@ -3,17 +3,17 @@
 Source: SAGA (arXiv 2605.00528), §4.1, Eq. 4–5 (P_reuse, overlap), §4.2, Alg. 1 (TTL), Eq. 6 (memory
 pressure).
 
-Symbols: P_reuse(s) → `RetentionDecision.reuse`; overlap(s, u) → `overlap`; n̂_obs → `observation_tokens`; H_t,
-p → `gaps`, `RetentionConfig.percentile`; TTL_max → `max_s`; m, threshold_low, threshold_high →
-`memory_pressure`, `low`, `high`.
+Symbols: P_reuse(s) → `RetentionDecision.reuse`; overlap(s, u) → `overlap`; n̂_obs →
+`StepPrediction.grows`; H_t, p → `Pause.lengths`, `RetentionConfig.percentile`; TTL_max → `max_s`; m,
+threshold_low, threshold_high → `memory_pressure`, `low`, `high`.
 
 Deviations: m is clamped to 1: as printed, Eq. 6 exceeds it beyond threshold_high, and a TTL would go on
-shrinking where the paper evicts. The latencies are those of the step, tool by tool where the step is new:
-several calls side by side are one gap. A step after which the conversation is likelier over than not is
-held for nothing, but not before enough was seen of its agent: a guess may shorten a TTL and never end it;
-one that waits for a person, for at most `max_idle_s`. What is released a moment before it is used again
-costs as much as all the time before, so the TTL has a floor, `least_s`. A client that is believed may say
-how long to hold, and whether its conversation goes on; then that counts.
+shrinking where the paper evicts. The latencies are those of the step, as its agent type's execution graph
+has them, and n̂_obs is what it expects the next turn to add. A step after which the conversation is likelier
+over than not is held for nothing, but not before enough was seen of its agent: a guess may shorten a TTL and
+never end it; one that waits for a person, for at most `max_idle_s`. What is released a moment before it is
+used again costs as much as all the time before, so the TTL has a floor, `least_s`. A client that is believed
+may say how long to hold, and whether its conversation goes on; then that counts.
 
 Invariants: 0 ≤ `reuse` ≤ 1; 0 ≤ `retain_s` ≤ `max_s`; a finished conversation is held for 0 s.
 """
@@ -24,11 +24,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.request import Claims
-from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
-
-_BYTES_PER_TOKEN = 4.0
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,12 +100,10 @@ class Retention:
     def _at_pause(self, thread: Conversation, pause: StepPrediction, *, kv_used: float) -> RetentionDecision:
         config = self._config
         context = thread.tokens
-        durations = thread.learned.durations
-        said = durations.observation_bytes(thread.key, pause.tools) / _BYTES_PER_TOKEN
-        reuse = (1.0 - pause.ends) * overlap(context, said)
+        reuse = (1.0 - pause.ends) * overlap(context, pause.grows)
         if pause.tier is not Tier.UNKNOWN and pause.ends >= config.over:
             return RetentionDecision(reuse=reuse, retain_s=0.0, returns_in_s=None, is_finished=True)
-        gaps = self._gaps(thread, pause)
+        gaps = pause.pause.lengths
         return RetentionDecision(
             reuse=reuse,
             retain_s=ttl_s(
@@ -132,11 +127,3 @@ class Retention:
         retain_s = ttl_s(config.unknown_s, pressure, least_s=config.least_s, most_s=config.max_idle_s)
         decision = RetentionDecision(reuse=goes_on, retain_s=retain_s, returns_in_s=None)
         return self._as_stated(decision, stated)
-
-    def _gaps(self, thread: Conversation, pause: StepPrediction) -> LogQuantiles | None:
-        if pause.tools and not pause.pause.is_own:
-            durations, agent = thread.learned.durations, thread.key
-            known = durations.of(agent, durations.slowest(agent, pause.tools))
-            if known.calls:
-                return known.durations
-        return pause.pause.lengths

@@ -1,6 +1,7 @@
 """An MCP server on a raw socket behind a gateway, and what a client says to it."""
 
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -133,16 +134,12 @@ def timed(bench: Bench) -> list[tuple[str, float, bool]]:
     ]
 
 
-def learned_of(bench: Bench, name: str) -> Any:
-    """What calls of a tool taught, for all agents; None if none did."""
-    tools = bench.brain.sessions.predictor.conversations.learned._tools.items()
-    return next((tool for _, key, tool in tools if key == (0, name)), None)
-
-
 def learned(bench: Bench, name: str) -> tuple[int, float]:
-    """How many calls of a tool taught something, and how long it takes."""
-    tool = learned_of(bench, name)
-    return (tool.calls, tool.lately_s) if tool is not None else (0, 0.0)
+    """How many calls of a tool taught what tools take, and how long it takes."""
+    cpu: Any = bench.brain.admission._cpu
+    cpu._learn()
+    usual = next((mean for _, tool, mean in cpu._usual.items() if tool == name), None)
+    return (round(usual.weight), round(math.exp(usual.mean(0.0, 0.0)), 6)) if usual is not None else (0, 0.0)
 
 
 async def counted(bench: Bench, metric: str) -> dict[str, float]:

@@ -18,7 +18,6 @@ from tests.server.mcp_bench import (
     counted,
     event,
     learned,
-    learned_of,
     result,
     rpc,
     settings,
@@ -55,8 +54,8 @@ async def test_a_call_teaches_what_it_took_and_not_what_its_phase_took(start):
         await asyncio.sleep(0.5)
         agent.results("c1f7a9x3")
         await agent.ask()
-        assert learned(bench, "mcp__t__read") == (1, took_s)
-        assert 900 < learned_of(bench, "mcp__t__read").observation_bytes.quantile(0.5) < 1300
+        calls, lately_s = learned(bench, "mcp__t__read")
+        assert calls == 1 and lately_s == pytest.approx(took_s, abs=1e-5)
         assert await outcomes(bench) == {"ok": 1.0}
         assert await counted(bench, "turnpike_mcp_call_duration_seconds_count") == {'server="tools"': 1.0}
         assert await counted(bench, "turnpike_mcp_calls_running") == {'server="tools"': 0.0}

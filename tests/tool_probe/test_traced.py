@@ -42,10 +42,10 @@ class World:
         asking = Asking(tenant, trace, at if asked_s is None else asked_s)
         self.tools.opened(SessionId(session), RequestId(f"r-{at}"), calls, asking=asking, now=at)
 
-    def results(self, *ids: str, at: float, session: str = "s", size: int = 0, failed: bool = False) -> None:
+    def results(self, *ids: str, at: float, session: str = "s") -> None:
         closed = self.tools.results_came(SessionId(session), ids, now=at)
         assert closed is not None
-        run = ToolRun(SessionId(session), AGENT, closed.names, closed.duration_s, size, failed)
+        run = ToolRun(SessionId(session), AGENT, closed.names, closed.duration_s)
         self._learn(self.tools.traced.closed(closed.calls, run, now=at))
 
     def told(self, *spans: ToolSpan, at: float, tenant: TenantId | None = None) -> list[str]:
@@ -82,9 +82,8 @@ def test_spans_before_the_results_tell_parallel_calls_apart():
     world.calls("a:make", "b:read", at=0.0)
     assert world.told(span("b", 0.5, "read"), at=5.0) == ["b"] and not world.ran
     assert world.told(span("a", 59.0, "make"), at=59.5) == ["a"] and not world.ran
-    world.results("a", "b", at=60.0, size=100)
+    world.results("a", "b", at=60.0)
     assert sorted(world.ran) == [(("make",), 59.0), (("read",), 0.5)]
-    assert [run.observation_bytes for run in world.runs] == [50, 50]
 
 
 def test_spans_after_the_results_tell_them_apart_too():
@@ -213,17 +212,6 @@ def test_an_id_that_is_used_again_means_the_call_that_the_span_fits():
     assert [took for _, took in world.ran] == [1.0, 4.0]
 
 
-def test_failures_are_told():
-    world = a_world_whose_agent_sends_spans()
-    world.calls("a:bash", "b:bash", at=0.0)
-    world.results("a", "b", at=2.0, failed=True)
-    world.told(span("a", 1.0, has_failed=True), span("b", 1.0), at=3.0)
-    world.calls("c:bash", at=4.0)
-    world.results("c", at=6.0, failed=True)
-    world.told(span("c", 1.0), at=7.0)
-    assert [run.has_failed for run in world.runs] == [True, False, True]  # one of two: whose is told
-
-
 def test_calls_that_are_over_otherwise_are_not_explained():
     world = World()
     world.calls("a:bash", at=0.0)
@@ -333,8 +321,8 @@ def test_what_the_gateway_saw_itself_is_one_session_s_and_makes_nobody_wait():
     world.calls("c0:read", at=0.0, session="z")
     assert world.told(span("c0", 0.5), at=1.0, tenant=T) == [], "it could be either's"
     assert world.told(seen("c0", 0.5, "z"), seen("c0", 0.5, "q"), at=1.0, tenant=T) == ["c0"]
-    world.results("c0", at=5.0, session="z", size=10)
-    assert world.ran == [(("read",), 0.5)] and world.runs[0].observation_bytes == 77
+    world.results("c0", at=5.0, session="z")
+    assert world.ran == [(("read",), 0.5)]
     world.calls("c1:bash", at=6.0, session="z")
     world.results("c1", at=8.0, session="z")
     assert world.ran[1:] == [(("bash",), 2.0)], "no span is waited for"
@@ -344,4 +332,4 @@ def test_what_the_gateway_saw_itself_is_one_session_s_and_makes_nobody_wait():
 
 
 def seen(call: str, took_s: float, session: str) -> ToolSpan:
-    return span(call, took_s, session=SessionId(session), result_bytes=77)
+    return span(call, took_s, session=SessionId(session))

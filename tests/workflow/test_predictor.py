@@ -4,7 +4,6 @@ from typing import Any
 
 from gateway.domain.decision import Edge
 from gateway.domain.ids import ReplicaId, SessionId
-from gateway.tool_probe.calls import ToolRun
 from gateway.workflow.predictor import Predictor, WorkflowConfig
 from tests.workflow.test_conversations import answer, facts, ref
 from turnpike_vllm.hints import Hint, ServiceClass, parse
@@ -12,10 +11,6 @@ from turnpike_vllm.hints import Hint, ServiceClass, parse
 A = ReplicaId("a")
 NOTHING: Any = {"age_s": 0.0, "service_class": None}
 """Is said with a request."""
-
-
-def bash(took_s: float) -> ToolRun:
-    return ToolRun(SessionId("s"), 0, ("bash",), took_s)
 
 
 def test_a_turn_from_its_arrival_to_the_end_of_its_session():
@@ -31,8 +26,6 @@ def test_a_turn_from_its_arrival_to_the_end_of_its_session():
     known.engine_reported(A, None)
     assert known.retention(ref("s").thread, pause, A).retain_s == 3.0  # the cache is full
     known.arrived(ref("s"), facts(), now=3.0)
-    known.tools_ran(bash(2.0))
-    assert known.conversations.learned.of("").durations.of(0, "bash").calls == 1
     [(replica, over)] = known.session_over(SessionId("s"))
     finished: Any = parse(over)
     assert replica == A and finished.is_finished

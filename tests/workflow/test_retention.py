@@ -8,12 +8,11 @@ import pytest
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import NOBODYS
 from gateway.domain.request import Claims
-from gateway.tool_probe.durations import DurationsConfig
 from gateway.tool_probe.quantiles import LogQuantiles
+from gateway.tool_probe.text_calls import TextCalls
 from gateway.workflow.aeg.graph import Pause
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
-from gateway.workflow.learned import Learned, LearnedByTenant
 from gateway.workflow.retention import (
     Retention,
     RetentionConfig,
@@ -22,15 +21,10 @@ from gateway.workflow.retention import (
 )
 
 AGENT = AgentKey(NOBODYS, 1, 2)
-KEY = hash(AGENT[1:])
 
 
-def learned() -> Learned:
-    return LearnedByTenant(DurationsConfig(), max_tenants=1).of(AGENT.owner)
-
-
-def thread(tokens: float = 1000.0, known: Learned | None = None) -> Conversation:
-    found = Conversation(AGENT, known or learned())
+def thread(tokens: float = 1000.0) -> Conversation:
+    found = Conversation(AGENT, TextCalls())
     found.tokens = tokens
     return found
 
@@ -47,10 +41,12 @@ def pause(
     ends: float = 0.0,
     tier: Tier = Tier.INFERRED,
     gaps: LogQuantiles | None = None,
-    is_own: bool = False,
+    grows: float = 0.0,
 ) -> StepPrediction:
-    found = Pause(1.0 - ends, gaps, is_own)
-    return StepPrediction(tier=tier, tools=tools, next=("x",), confidence=0.9, ends=ends, pause=found)
+    found = Pause(1.0 - ends, gaps)
+    return StepPrediction(
+        tier=tier, tools=tools, next=("x",), confidence=0.9, ends=ends, pause=found, grows=grows
+    )
 
 
 @pytest.mark.parametrize(("used", "m"), [(0.0, 0.0), (0.7, 0.0), (0.8, 0.5), (0.9, 1.0), (1.0, 1.0)])
@@ -59,19 +55,14 @@ def test_memory_pressure_is_clamped(used, m):
 
 
 def test_a_tool_is_waited_for_as_long_as_it_takes():
-    known = learned()
-    for _ in range(100):
-        known.durations.add(KEY, ["build"], 60.0, observation_bytes=4000)
-        known.durations.add(KEY, ["read"], 0.05, observation_bytes=400)
     reuse = Retention(RetentionConfig())
-    build = reuse.at_pause(thread(known=known), pause("build"), kv_used=0.0)
-    read = reuse.at_pause(thread(known=known), pause("read"), kv_used=0.0)
-    assert 50 < build.retain_s < 90 and read.retain_s == 1.0
+    long, short = pause("build", gaps=gaps(60.0), grows=1000.0), pause("read", gaps=gaps(0.05), grows=100.0)
+    build, read = (reuse.at_pause(thread(), each, kv_used=0.0) for each in (long, short))
+    assert 50 < build.retain_s < 180 and read.retain_s == 1.0
     assert build.returns_in_s == pytest.approx(60, rel=0.25)
-    assert build.reuse == pytest.approx(0.5, abs=0.06) and read.reuse == pytest.approx(0.91, abs=0.02)
-    assert reuse.at_pause(thread(known=known), pause("build"), kv_used=1.0).retain_s == pytest.approx(
-        build.retain_s / 2
-    )
+    assert build.reuse == pytest.approx(0.5) and read.reuse == pytest.approx(0.91, abs=0.01)
+    full = reuse.at_pause(thread(), long, kv_used=1.0)
+    assert full.retain_s == pytest.approx(build.retain_s / 2)
 
 
 def test_what_is_over_is_let_go():
@@ -93,22 +84,6 @@ def test_a_guess_never_ends_what_is_held():
 def test_a_person_is_waited_for_within_bounds():
     decision = Retention(RetentionConfig()).at_pause(thread(), pause(gaps=gaps(600.0)), kv_used=0.0)
     assert decision.retain_s == 30.0 and decision.returns_in_s == pytest.approx(600.0, rel=0.2)
-
-
-def test_the_gaps_of_a_step_count_before_its_tools_and_these_before_those_of_other_steps():
-    reuse, known = Retention(RetentionConfig()), learned()
-    for _ in range(100):
-        known.durations.add(KEY, ["build"], 60.0)
-
-    def returns_in_s(*tools: str, is_own: bool) -> float | None:
-        said = pause(*tools, gaps=gaps(5.0), is_own=is_own)
-        return reuse.at_pause(thread(known=known), said, kv_used=0.0).returns_in_s
-
-    assert returns_in_s("build", is_own=True) == pytest.approx(5.0, rel=0.2)
-    assert returns_in_s("build", is_own=False) == pytest.approx(60.0, rel=0.25)
-    assert returns_in_s(is_own=False) == pytest.approx(5.0, rel=0.2)
-    known = learned()
-    assert returns_in_s("build", is_own=False) == pytest.approx(5.0, rel=0.2)
 
 
 def test_nothing_is_known():

@@ -43,8 +43,6 @@ class Pause(NamedTuple):
     """Probability that the conversation goes on."""
     lengths: LogQuantiles | None
     """Silences until then, of the narrowest class of which enough were seen; None if of none."""
-    is_own: bool = False
-    """They are those behind steps that ask for the same."""
 
     def quantile_s(self, share: float) -> float | None:
         return self.lengths.quantile(share) if self.lengths is not None else None
@@ -284,9 +282,12 @@ class Graph(Family):
             word = node.words.get(step.word)
             share = word.share(share) if word is not None else share
             if node.pauses.weight >= ENOUGH:
-                return Pause(share, node.pauses, is_own=True)
-        lengths = next((each.pauses for each in broad if each.pauses.weight >= ENOUGH), None)
-        return Pause(share, lengths)
+                return Pause(share, node.pauses)
+        alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
+        known = [each.pauses for each in alone if each is not None and each.pauses.weight >= ENOUGH]
+        if known:  # calls side by side are one pause, as long as the longest of them
+            return Pause(share, max(known, key=lambda pauses: pauses.mu))
+        return Pause(share, next((each.pauses for each in broad if each.pauses.weight >= ENOUGH), None))
 
     def returns(self) -> float:
         """The chance that a conversation goes on, whatever its next step is."""
@@ -320,6 +321,10 @@ class Graph(Family):
         if found is None:
             found = self._ahead[turn] = self.lifetimes.ahead(turn, self.family.lifetimes)
         return found
+
+    def growth(self, turn: int) -> float:
+        """Tokens that the `turn`-th turn adds."""
+        return self.lifetimes.growth(turn, self.family.lifetimes)
 
     def first_tokens(self) -> float:
         """What a conversation holds after its first turn."""
