@@ -1,7 +1,7 @@
 """Digests of every decision in fourteen simulations: what must not change when code is only moved or removed.
 
 Each line is a workload, a policy and a digest over the commands of the brain in their order (dispatches with
-replica, time, hint and priority; refusals; hints; prefills) and over what came of them.
+replica, time and hint; refusals; hints; prefills) and over what came of them.
 
     python -m benchmarks.decisions --json > before.json
     python -m benchmarks.decisions --json --against before.json
@@ -127,7 +127,7 @@ def decided(commands: list[Command]) -> Iterator[str]:
         if isinstance(each, Dispatch):
             known_as = each.session.session if each.session is not None else None
             where: ReplicaId = each.placement.replica
-            yield f"dispatch {each.request} {known_as} {where} {each.waited_s!r} {each.hint} {each.priority}"
+            yield f"dispatch {each.request} {known_as} {where} {each.waited_s!r} {each.hint}"
         elif isinstance(each, Refuse):
             yield f"refuse {each.request} {each.refusal.reason} {each.refusal.retry_after_s!r}"
         elif isinstance(each, SendHint):

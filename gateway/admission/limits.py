@@ -118,7 +118,7 @@ class Limits:
         if math.isinf(window.budget) or pays:
             return None
         places.count_anew()
-        demand = places.demand_if_in(member)
+        demand = places.demand_of(member)
         peak = places.residents.peak(also=demand, agent=member.agent)
         limit = self.kv_limit()
         if peak > limit:

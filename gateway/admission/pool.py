@@ -114,7 +114,7 @@ class PoolAdmission:
         if bound is not None and self._settle(now=now):
             bound = self.balance.why_not(member, now=now)
         if bound is None:
-            self._admit(member, now=now)
+            self.admit(member, now=now)
             return None
         self.balance.bound = bound
         return bound.reason
@@ -123,9 +123,6 @@ class PoolAdmission:
         member.is_behind = True
         if member.is_in and not member.live and len(self.queue):
             self.release(member, now=now)
-
-    def force(self, member: Member, *, now: float) -> None:
-        self._admit(member, now=now)
 
     def hold(self, member: Member, applicant: Applicant, *, now: float) -> None:
         waiting = self.held.setdefault(member.session, {})
@@ -270,11 +267,11 @@ class PoolAdmission:
         self.queue.take(entry.session)
         self.queue.entered(entry, now=now)
         member = self.places.members[entry.session]
-        self._admit(member, is_above=is_above, now=now)
+        self.admit(member, is_above=is_above, now=now)
         self.places.quiet_since_s = None  # its turns begin before anything else is decided
         return list(self.held.pop(entry.session).values())
 
-    def _admit(self, member: Member, *, is_above: bool = False, now: float) -> None:
+    def admit(self, member: Member, *, is_above: bool = False, now: float) -> None:
         waited_s = now - member.asked_s if member.asked_s is not None else 0.0
         self.places.enter(member, is_above=is_above, now=now)
         limit = self.limits.kv_limit()

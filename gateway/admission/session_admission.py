@@ -153,7 +153,7 @@ class SessionAdmission:
                 return self._wait_for_a_place(turn, room, reason, now=now)
             if reason is not None:
                 would_wait = Admit(would_wait=reason)
-                pool.force(member, now=now)
+                pool.admit(member, now=now)
         self._turns[applicant.request] = turn
         self._begin(turn, now=now)
         return would_wait

@@ -182,7 +182,7 @@ class Places:
         self._take(member)
         self.above += is_above
         self.by_tenant.setdefault(member.tenant, {})[member.session] = member
-        member.demand = self._demand_of(member)
+        member.demand = self.demand_of(member, back=member.back)
         self.tokens += member.tokens
         if not member.live:
             self._silent[member.session] = member
@@ -282,7 +282,7 @@ class Places:
 
     def count_anew(self) -> None:
         for member in self._stale.values():
-            demand = self._demand_of(member)
+            demand = self.demand_of(member, back=member.back)
             self.residents.change(member.demand, demand)
             member.demand = demand
         self._stale.clear()
@@ -366,9 +366,5 @@ class Places:
         limit_s = max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))
         return limit_s if is_tool or worth_s is None else max(config.least_s, min(worth_s, limit_s))
 
-    def demand_if_in(self, member: Member) -> Demand:
-        return demand_of(self._graphs, member.agent, max(1, member.turn), member.tokens)
-
-    def _demand_of(self, member: Member) -> Demand:
-        turn = max(1, member.turn)
-        return demand_of(self._graphs, member.agent, turn, member.tokens, back=member.back)
+    def demand_of(self, member: Member, *, back: float = 1.0) -> Demand:
+        return demand_of(self._graphs, member.agent, max(1, member.turn), member.tokens, back=back)

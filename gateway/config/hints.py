@@ -14,10 +14,6 @@ class HintsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     turnpike: bool = True
     """Tell an engine with the plugin `turnpike-vllm` what is expected of a session
     (docs/design/engine.md)."""
-    priority: bool = False
-    """Tell a vLLM without the plugin which requests can wait (`X-Vllm-Priority`); it acts on that where it
-    runs with `--scheduling-policy priority`. Priorities that requests state themselves count only of tenants
-    that are trusted for scheduling."""
     cache_salt_secret: Annotated[str, Meta(min_length=16), PRIVATE] | None = None
     """If set, tenants do not share cached prefixes: each gets a `cache_salt` made from this secret and its
     name (CVE-2025-46570: cache hits of other tenants can be timed). Prefix reuse within a tenant stays. Each

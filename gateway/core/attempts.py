@@ -91,7 +91,6 @@ class Attempts:
             return
         assert live.replica is not None
         live.saw_first_token, live.first_token_s = True, now
-        self._to_engines.runs(live.request)
         self._forecasts.first_token(live, live.replica, now=now)
         self._dispatcher.first_token(live, now=now)
         if self._trickle:

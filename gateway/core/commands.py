@@ -24,8 +24,6 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """1 for the first replica tried."""
     hint: str | None = None
     """What to tell the engine of the session, for engines that follow hints (`gateway/workflow/hints.py`)."""
-    priority: int = 0
-    """For engines that order by it: the lowest goes first (`gateway/workflow/engine_order.py`)."""
     rank: int | None = None
     """Of a server's engines (`gateway/routing/ranks.py`); None if which one is its own matter."""
     model: str | None = None

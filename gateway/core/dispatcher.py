@@ -120,9 +120,9 @@ class Dispatcher:
             output_tokens=output_tokens,
             now=now,
         )
-        told = self._to_engines.with_request(live, placement.replica, now=now)
-        service_class = told.service_class or self._to_engines.class_of(live)
-        self._stream.submitted(live, placement, expected, told.service_class, service_class, now=now)
+        hint, said = self._to_engines.with_request(live, placement.replica, now=now)
+        service_class = said or self._to_engines.class_of(live)
+        self._stream.submitted(live, placement, expected, said, service_class, now=now)
         route = live.route
         if route is not None:
             route.choice.begun += 1
@@ -135,8 +135,7 @@ class Dispatcher:
                 session=live.session,
                 waited_s=live.waited_s,
                 attempt=live.attempts,
-                hint=told.hint,
-                priority=told.priority,
+                hint=hint,
                 rank=self._ranks.of(live.session.session, placement.replica) if live.session else None,
                 model=live.runs_on if route is not None else None,
                 fallback=route.fallback if route is not None else None,

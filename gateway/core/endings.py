@@ -76,7 +76,6 @@ class Endings:
     def over(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         """It is in a final state. `answer`: that its client got; None if it left before there was one."""
         del self._live[live.request]
-        self._to_engines.runs(live.request)
         try:
             if self._bounding.is_on:
                 self._bounding.turn_over(live, answer)

@@ -1,24 +1,12 @@
 """What engines are told: with a request, and beside those."""
 
-from typing import NamedTuple
-
-from gateway.admission.classes import ServiceClass
 from gateway.admission.session_admission import SessionAdmission
 from gateway.core.commands import Command, SendHint
 from gateway.core.fleet import Fleet
 from gateway.core.live import LiveRequest
 from gateway.core.session_book import SessionBook
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.ids import ReplicaId
 from gateway.routing.kv_ledger import Conversation
-from gateway.workflow.engine_order import EngineOrder
-
-
-class Told(NamedTuple):
-    """With a request, and the class that this says."""
-
-    hint: str | None = None
-    priority: int = 0
-    service_class: str | None = None
 
 
 class ToEngines:
@@ -29,20 +17,17 @@ class ToEngines:
         self._sessions = sessions
         self._admission = admission
         self._out = out
-        self._order = EngineOrder()
 
-    def with_request(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Told:
-        abilities = self._fleet.abilities(replica)
-        if abilities.priority:
-            said = self.class_of(live)
-            can_wait = said == ServiceClass.PROACTIVE.value
-            return Told(None, self._order.submitted(live.request, replica, can_wait, now=now), said)
-        if live.session is None or not abilities.turnpike_hints:
-            return Told()
+    def with_request(
+        self, live: LiveRequest, replica: ReplicaId, *, now: float
+    ) -> tuple[str | None, str | None]:
+        """The hint, and the class that it states."""
+        if live.session is None or not self._fleet.abilities(replica).turnpike_hints:
+            return None, None
         said = self.class_of(live)
         hint = self._sessions.hint_for(live, replica, said, now=now)
         self.say_hints()
-        return Told(hint=hint, service_class=said if hint is not None else None)
+        return hint, said if hint is not None else None
 
     def class_of(self, live: LiveRequest) -> str | None:
         """None if admission does not know its session."""
@@ -50,9 +35,6 @@ class ToEngines:
             return None
         service_class = self._admission.class_of(live.session.session, live.pool)
         return service_class.value if service_class is not None else None
-
-    def runs(self, request: RequestId) -> None:
-        self._order.runs(request)
 
     def with_prefill(self, conversation: Conversation, replica: ReplicaId) -> str | None:
         if not self._fleet.abilities(replica).turnpike_hints:

@@ -23,8 +23,6 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     session_header: bool = False
     """Reads `X-Session-ID` (vLLM 0.28 and later)."""
-    priority: bool = False
-    """Reads `X-Vllm-Priority` (vLLM 0.28 and later), and is to be told it."""
     turnpike_hints: bool = False
     """Runs the plugin `turnpike-vllm`, and so follows hints about sessions."""
 

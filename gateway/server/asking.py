@@ -109,10 +109,6 @@ class Asking:
     def trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
         return self._traces.header(ticket.request, session) if self._traces is not None else None
 
-    def priority(self, request: HttpRequest, replica: Replica, decision: Dispatch) -> int | None:
-        abilities = self.driver.coordinator.fleet.abilities(replica.id)
-        return self.outbound.priority(request, replica, abilities, decision.priority)
-
     def chunks(
         self,
         ticket: Ticket,
@@ -121,10 +117,9 @@ class Asking:
         facts: RequestFacts,
         replica: Replica,
         *,
-        priority: int | None,
         fetch: Mapping[str, Raw] | None = None,
     ) -> list[Chunk]:
-        """As it goes to the replica; `priority` and `fetch` may be said of each try."""
+        """As it goes to the replica; `fetch` may differ from try to try."""
         session = decision.session
         return self.outbound.chunks(
             request,
@@ -133,7 +128,6 @@ class Asking:
             session,
             is_readable=facts.is_readable,
             hint=decision.hint,
-            priority=priority,
             rank=decision.rank,
             trace=self.trace(ticket, session.session if session is not None else None),
             model=_other_model(decision, facts),

@@ -34,7 +34,6 @@ from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tunnel import Tunnels
 from gateway.server.unseen_answers import read_whole
-from gateway.telemetry.log_lines import log_event
 from gateway.telemetry.spreads import Spread
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
@@ -312,9 +311,7 @@ class Handlers:
             websocket_key=key_of(head.headers) if head.is_websocket else None,
             may_repeat=facts.is_replayable and decision.attempt == 1 and not told,
         )
-        # Of a handshake none is told: a 400 would not mean that.
-        priority = None if head.is_websocket else self._asking.priority(request, replica, decision)
-        chunks = chunks_with(priority=priority, fetch=told)
+        chunks = chunks_with(fetch=told)
         ticket.fetch = fetch
         if ticket.began_s and self._overhead is not None and not decision.waited_s:
             self._overhead.add(self._driver.clock() - ticket.began_s)
@@ -324,19 +321,9 @@ class Handlers:
             if fetch is not None and fetch.has_failed(upstream) and facts.is_replayable:
                 ticket.fetch = None
                 replica.release(upstream, reuse=False)
-                upstream = await exchange(chunks_with(priority=priority))
+                upstream = await exchange(chunks_with())
             if _is_missing(upstream) and meant(head.method, head.visitor.path) is not None:
                 await self._read_error(replica, upstream)
-            if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
-                return upstream
-            # A vLLM may refuse a priority where it runs without that policy; 0.30 to 0.32 ignore it.
-            if b"priority" not in (await self._read_error(replica, upstream)).lower():
-                return upstream
-            replica.release(upstream, reuse=False)
-            upstream = await exchange(chunks_with(priority=None))
-            if upstream.head is not None and upstream.head.status != HTTPStatus.BAD_REQUEST:
-                replica.refuses_priority = True
-                log_event(logging.WARNING, "priority_refused", replica=replica.id, until="its restart")
             return upstream
         except LocalFault as error:
             ticket.attempt_failed(error, is_local=True)

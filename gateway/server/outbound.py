@@ -2,9 +2,7 @@
 
 The body is the client's, byte for byte, or those bytes with fields spliced in at the end. Of the
 headers go: what belongs to one hop, what is meant for the gateway alone, and the client's credentials
-where the gateway has its own or asks for keys itself. Where the gateway says in which order an engine
-runs requests, it says so in a header, which vLLM believes before the body's `priority`; a client's own
-word counts if its tenant is trusted for scheduling.
+where the gateway has its own or asks for keys itself.
 """
 
 import hashlib
@@ -31,7 +29,6 @@ from gateway.wire.splice import Chunk, is_object, splice_fields
 from gateway.workflow.hints import signed
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
-_PRIORITY: Final = b"x-vllm-priority"
 _RANK: Final = b"x-data-parallel-rank"
 _NONE: Final[frozenset[bytes]] = frozenset()
 _TRACE: Final = frozenset((b"traceparent",))
@@ -56,16 +53,15 @@ class Outbound:
         *,
         is_readable: bool,
         hint: str | None = None,
-        priority: int | None = None,
         rank: int | None = None,
         trace: bytes | None = None,
         model: str | None = None,
         fetch: Mapping[str, Raw] | None = None,
     ) -> list[Chunk]:
-        """Head and body, to be written in order; `hint`: what to tell the engine; `priority`: as `priority`
-        says; `rank`: which engine of a server with several, unless the client says so; `trace`: a header line
-        instead of the client's own; `model`: what to ask for instead of what the client does; `fetch`: fields
-        that say where its prompt, or the beginning of it, is."""
+        """Head and body, to be written in order; `hint`: what to tell the engine; `rank`: which engine of a
+        server with several, unless the client says so; `trace`: a header line instead of the client's own;
+        `model`: what to ask for instead of what the client does; `fetch`: fields that say where its prompt,
+        or the beginning of it, is."""
         head = request.head
         request = _asking_for(model, request)
         body = self._body(request, replica, hint, is_readable=is_readable, more=fetch or {})
@@ -77,8 +73,6 @@ class Outbound:
                 head, replica, _TRACE if trace is not None else _NONE
             )
         told = trace or b""
-        if priority is not None:
-            told += b"X-Vllm-Priority: %d\r\n" % priority
         if rank is not None and not any(name.lower() == _RANK for name, _ in head.headers):
             told += b"X-data-parallel-rank: %d\r\n" % rank
         if session is not None and abilities.session_header and self._hints.session:
@@ -92,20 +86,11 @@ class Outbound:
             told += b"Content-Length: %d\r\n" % sum(map(len, body))
         return [b"%s%s\r\n" % (start, told), *body]
 
-    def priority(self, request: HttpRequest, replica: Replica, abilities: Abilities, ours: int) -> int | None:
-        if not abilities.priority or replica.refuses_priority:
-            return None
-        if request.head.visitor.tenant.is_believed and _states_priority(request):
-            return None
-        return ours
-
     def _start(self, head: RequestHead, replica: Replica, drop: frozenset[bytes]) -> bytes:
         """The request line and the fields that every such request has; without `drop`."""
         address = replica.address
         if self._are_keys_required:
             drop |= CREDENTIAL_HEADERS
-        if self._hints.priority and not head.visitor.tenant.is_believed:
-            drop |= {_PRIORITY}
         return head_lines(head, address.prefix + head.target, replica, drop)
 
     def _body(
@@ -185,20 +170,8 @@ def with_hint(body: bytes, hint: str) -> dict[str, Any]:
     return {"vllm_xargs": Raw(b"".join(splice_fields(theirs, {"turnpike": hint})))}
 
 
-def _states_priority(request: HttpRequest) -> bool:
-    """Whether the client says itself how urgent it is. A name in the body may be spelt with escapes."""
-    if any(name.lower() == _PRIORITY for name, _ in request.head.headers):
-        return True
-    body = request.body
-    if b'"priority"' not in body and _ESCAPED not in body:
-        return False
-    stated = read_as(_STATED, body)
-    return stated is not None and stated.priority is not ABSENT
-
-
 class _Stated(msgspec.Struct):
     vllm_xargs: Raw = ABSENT
-    priority: Raw = ABSENT
 
 
 _STATED: Final = msgspec.json.Decoder(_Stated)

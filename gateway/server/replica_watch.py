@@ -46,7 +46,6 @@ class ReplicaWatch:
             on_up=self._came_up,
             on_down=self._went_down,
             has_several_pools=len(config.pools) > 1,
-            are_ordered=config.hints.priority,
             named_models=[model.name for model in config.models],
         )
         self._engines = EngineWatch(

@@ -67,13 +67,10 @@ class HealthChecks:
         on_up: Callable[[ReplicaFacts], None],
         on_down: Callable[[ReplicaId, str], None],
         has_several_pools: bool,
-        are_ordered: bool = False,
         named_models: Collection[str] = (),
     ) -> None:
-        """`replicas` may change: those that are added are for the caller to `watch`. `are_ordered`: tell
-        engines which requests go first, if they understand it; `named_models`: names of the operator's, to be
-        listed with theirs."""
-        self._are_ordered = are_ordered
+        """`replicas` may change: those that are added are for the caller to `watch`. `named_models`:
+        names of the operator's, to be listed with theirs."""
         self._replicas = replicas
         self.follow(config, has_several_pools=has_several_pools, named_models=named_models)
         self._on_up = on_up
@@ -252,10 +249,7 @@ class HealthChecks:
                 _, told = await self._get(replica, "/turnpike/key")
                 key = told.get("key") if isinstance(told, dict) else None
                 replica.hint_key = key if isinstance(key, str) else None
-        replica.refuses_priority = False
-        known = vllm_abilities(version)
-        is_ordered = known.priority and self._are_ordered and not has_plugin
-        return msgspec.structs.replace(known, turnpike_hints=has_plugin, priority=is_ordered)
+        return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
 
     async def _get(self, replica: Replica, path: str, method: str = "GET") -> tuple[int, Any]:
         assert self._session is not None
@@ -283,7 +277,6 @@ def vllm_abilities(version: str) -> Abilities:
         engine="vllm",
         version=version[:64],
         session_header=release >= (0, 28),
-        priority=release >= (0, 28),
     )
 
 

@@ -119,8 +119,6 @@ class Replica:
         self.responses_websocket = responses_websocket
         self.hint_key: str | None = None
         """With what hints to its engine are signed, as it told us; a new one each time it starts."""
-        self.refuses_priority = False
-        """It answered 400 to a request for the order that we put it in; until it starts anew."""
         self._config = config
         self._tls = tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()

@@ -27,7 +27,6 @@ from gateway.core.commands import (
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
-from gateway.workflow.engine_order import BEHIND
 from lab.simulator.brain import Brain
 from lab.simulator.engine.turn import EngineTurn
 from lab.simulator.kernel import Alarm, Kernel
@@ -254,7 +253,6 @@ class Driver:
             keys=call.keys(),
             submitted_s=self._kernel.now,
             hint=command.hint,
-            priority=command.priority,
             marks=call.marks,
             source=self.legs.source_of(command),
         )
@@ -288,7 +286,6 @@ class Driver:
             number=self._turns,
             submitted_s=self._kernel.now,
             hint=command.hint,
-            priority=BEHIND,
             is_prefill=True,
             marks=(),
         )

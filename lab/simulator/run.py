@@ -23,7 +23,7 @@ from lab.simulator.conservation import check_end
 from lab.simulator.driver import Call, ClientConfig, Driver
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.front import Front, FrontCosts
-from lab.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
+from lab.simulator.engine.options import EngineOptions, EngineSpec
 from lab.simulator.errors import ConservationError, SimulatorError
 from lab.simulator.fleet import Change, FleetSpec
 from lab.simulator.hosts import HostProbe, ToolHost
@@ -196,8 +196,7 @@ class _Run:
         return self._totals
 
     def _came_up(self, engine: "ReplicaEngine") -> None:
-        is_by_priority = self._options.scheduling_policy is SchedulingPolicy.PRIORITY
-        abilities = Abilities(turnpike_hints=engine.plugin is not None, priority=is_by_priority)
+        abilities = Abilities(turnpike_hints=engine.plugin is not None)
         self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL, abilities=abilities)))
 
     def _connect(self, fleet: FleetSpec) -> None:

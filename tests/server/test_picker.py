@@ -225,7 +225,7 @@ async def test_its_decisions_are_those_of_the_proxy(start, picked):
 
 
 async def test_what_goes_out_is_what_the_proxy_sends(start, picked):
-    hints = {"turnpike": True, "session": True, "priority": True}
+    hints = {"turnpike": True, "session": True}
     tenants = [{"name": "a", "key_hashes": [KEY_HASH]}]
     headers = b"Authorization: Bearer %s\r\nX-Turnpike-Session: mine\r\nX-Own: 1\r\n" % KEY.encode()
     sent = []

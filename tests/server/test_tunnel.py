@@ -115,7 +115,7 @@ async def test_a_request_behind_the_handshake_is_none(start, is_switched):
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"404 Not Found", b"200 OK", b"503 Busy"])
 async def test_any_other_answer_is_an_ordinary_one(start, status):
-    bench = await start(hints={"priority": True})
+    bench = await start()
     records = records_of(bench)
     bench.backend.script = sends(answer(b'{"detail":"no"}', status=status, headers=b"X-Own: 1\r\n"))
     response = await bench.ask(handshake())

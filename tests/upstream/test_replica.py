@@ -50,9 +50,7 @@ def test_the_v1_of_a_url_for_clients_is_left_out_with_one_line(url, caplog):
 
 
 def test_an_old_vllm_is_told_nothing_that_it_does_not_read():
-    assert vllm_abilities("0.28.1rc2") == Abilities(
-        engine="vllm", version="0.28.1rc2", session_header=True, priority=True
-    )
+    assert vllm_abilities("0.28.1rc2") == Abilities(engine="vllm", version="0.28.1rc2", session_header=True)
     assert vllm_abilities("0.9.0") == Abilities(engine="vllm", version="0.9.0", session_header=False)
     assert vllm_abilities("dev").session_header is False
     assert len(vllm_abilities("1" * 1000).version or "") == 64

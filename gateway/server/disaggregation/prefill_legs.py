@@ -31,7 +31,6 @@ from gateway.upstream.moments import Moment, Run
 from gateway.upstream.replica import Replica
 from gateway.wire.kv_transfer import CONNECTORS, Connector, prefill_leg_body
 from gateway.wire.splice import Chunk
-from gateway.workflow.engine_order import FIRST
 
 _log: Final = logging.getLogger(__name__)
 
@@ -146,7 +145,6 @@ class PrefillLegs:
             abilities,
             None,
             is_readable=True,
-            priority=self._outbound.priority(asked, replica, abilities, FIRST),
             trace=trace,
             model=command.model,
         )

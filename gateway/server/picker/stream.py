@@ -85,8 +85,6 @@ class Stream:
         self._observer: ResponseObserver | None = None
         self._milestones: Milestones | None = None
         self._status = 0
-        self._replica: Replica | None = None
-        """That was sent a priority."""
         self._stopped: Refusal | None = None
         self._open = contextlib.ExitStack()
 
@@ -302,9 +300,7 @@ class Stream:
     ) -> Sequence[Any]:
         asking, head = self._picking.asking, self._head
         assert self._ticket is not None and head is not None
-        priority = asking.priority(request, replica, decision)
-        self._replica = None if priority is None else replica
-        first, *rest = asking.chunks(self._ticket, decision, request, facts, replica, priority=priority)
+        first, *rest = asking.chunks(self._ticket, decision, request, facts, replica)
         lines, _, begun = bytes(first).partition(b"\r\n\r\n")
         body = b"".join((begun, *rest))
         change = answers.following(head, lines, replica)
@@ -354,8 +350,6 @@ class Stream:
         ticket, observer = self._ticket, self._observer
         if ticket is None or observer is None:
             return
-        if self._status == HTTPStatus.BAD_REQUEST and self._replica is not None:
-            self._replica.refuses_priority |= b"priority" in part.lower()
         observer.feed(part)
         await catch_up(observer)
         if is_last and self._milestones is None and not ticket.is_over:

@@ -30,7 +30,6 @@ from gateway.upstream.replica import Replica
 from gateway.wire.prefill_ahead.echoing import Echoing
 from gateway.wire.prefill_ahead.next_prompt import compare, may_be_foreseen, next_prompt
 from gateway.wire.said import Said
-from gateway.workflow.engine_order import BEHIND
 
 _MAX_BYTES: Final = 1 << 20
 """Of a request whose next one is foreseen: to take a larger one apart holds others up for too long."""
@@ -158,7 +157,6 @@ class Prefills:
             None,
             is_readable=True,
             hint=command.hint,
-            priority=self._outbound.priority(request, replica, abilities, BEHIND),
             model=kept.model,
         )
         try:

@@ -21,7 +21,6 @@ from lab.simulator.baselines.placements import PLACEMENTS
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from lab.simulator.baselines.roles import PREFILL_REPLICAS, with_roles, without_network
 from lab.simulator.brain import Brain
-from lab.simulator.engine.options import SchedulingPolicy
 from lab.simulator.errors import SimulatorError
 from lab.simulator.fleet import FleetSpec
 from lab.simulator.run import stock_config
@@ -85,9 +84,6 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         return WithoutForesight(found) if values["foresight"] == "constant" else found
 
     brain(plan.fleet)  # says at once what is wrong
-    if values["engines"] == "priority":
-        options = msgspec.structs.replace(plan.options, scheduling_policy=SchedulingPolicy.PRIORITY)
-        plan = msgspec.structs.replace(plan, options=options)
     return plan.with_brain(brain)
 
 
@@ -156,12 +152,6 @@ TURNPIKE = Recipe(
             default="learned",
             sweep=("learned",),
             meaning="`told`: the gateway knows from the start what each replica is made of",
-        ),
-        Knob(
-            name="engines",
-            default="fcfs",
-            sweep=("fcfs",),
-            meaning="`priority`: engines order by what the gateway says of each request",
         ),
         Knob(
             name="gateways", default=1, sweep=(1,), meaning="so many share the fleet, each with its sessions"

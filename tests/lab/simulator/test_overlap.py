@@ -14,7 +14,7 @@ from gateway.domain.records import PrefilledAhead
 from gateway.domain.session_ids import numbered_ids
 from lab.simulator.baselines.spec import PolicySpec
 from lab.simulator.driver import ClientConfig
-from lab.simulator.engine.options import EngineOptions, SchedulingPolicy
+from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.run import POOL
 from lab.workload.trace.agents import AgentKind, ToolKind, session_of
@@ -61,12 +61,8 @@ def brain(spec: FleetSpec) -> Coordinator:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        OPTIONS,
-        msgspec.structs.replace(OPTIONS, scheduling_policy=SchedulingPolicy.PRIORITY),
-        msgspec.structs.replace(OPTIONS, plugin={}),
-    ],
-    ids=["stock", "priority", "plugin"],
+    [OPTIONS, msgspec.structs.replace(OPTIONS, plugin={})],
+    ids=["stock", "plugin"],
 )
 @pytest.mark.parametrize("early", [False, True])
 def test_what_went_ahead_is_found_and_nothing_is_lost(options: EngineOptions, early: bool):

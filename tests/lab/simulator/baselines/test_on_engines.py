@@ -168,23 +168,3 @@ def test_a_conversation_that_pauses_is_kept_before_one_that_is_over(policy, ends
     found = play(policy, *PAUSED_BEFORE_OVER, blocks=12)
     assert found["c/0"] == (5, 7)
     assert found["b/1"] == (21, ends_s)
-
-
-# --- what a gateway says of the order ----------------------------------------------------------------------
-
-
-def test_engines_that_are_told_let_background_work_wait():
-    background = msgspec.structs.replace(talk("b", 64, at_s=1.0), service_class=ServiceClass.PROACTIVE)
-    world = talk("a", 64, output=4), background, talk("c", 64, at_s=2.0)
-    assert play("turnpike:admission=none", *world, at_once=1) == {"a/0": (0, 4), "b/0": (4, 5), "c/0": (5, 6)}
-    found = play("turnpike:admission=none:engines=priority", *world, at_once=1)
-    assert found == {"a/0": (0, 4), "c/0": (4, 5), "b/0": (5, 6)}
-
-
-def test_of_one_class_a_newcomer_throws_nobody_out():
-    world = talk("old", 96, output=31), talk("new", 64, at_s=3.0, output=31)
-    # Together they come to 14 blocks.
-    found = play("turnpike:admission=none:engines=priority", *world, blocks=12)
-    assert found == play("turnpike:admission=none", *world, blocks=12)
-    assert found["old/0"] == play("turnpike:admission=none", *world)["old/0"]
-    assert found["new/0"] > play("turnpike:admission=none", *world)["new/0"], "it was"
