@@ -78,6 +78,7 @@ class Conversation:
         "agent",
         "due_s",
         "ended_s",
+        "graph",
         "has_gone_on",
         "is_code",
         "is_live",
@@ -93,8 +94,10 @@ class Conversation:
         "turns",
     )
 
-    def __init__(self, agent: AgentKey, text_calls: TextCalls) -> None:
+    def __init__(self, agent: AgentKey, graph: Graph, text_calls: TextCalls) -> None:
         self.agent = agent
+        self.graph = graph
+        """Of its type; looked up once for each turn."""
         self.key = hash(agent[1:])
         """Of its type, among its owner's tools."""
         self.text_calls = text_calls
@@ -164,6 +167,7 @@ class Conversations:
             known = self._begin_anew(ref, facts, known)
         else:
             self._threads.move_to_end(ref.thread)
+            known.graph = self.graphs.of(known.agent)
             self._came_back(known, facts, now=now)
         known.is_live = True
         self._leave_silent(now=now)
@@ -192,9 +196,8 @@ class Conversations:
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
-        graph = self.graphs.of(known.agent)
-        self._grow(known, graph, facts, answer, ran_s=ran_s)
-        return self._step(ref.thread, known, graph, facts, answer)
+        self._grow(known, facts, answer, ran_s=ran_s)
+        return self._step(ref.thread, known, facts, answer)
 
     def session_over(self, session: SessionId) -> None:
         for thread in self._sessions.pop(session, ()):
@@ -204,16 +207,8 @@ class Conversations:
 
     # --- steps -------------------------------------------------------------------------------------
 
-    def _grow(
-        self,
-        known: Conversation,
-        graph: Graph,
-        facts: RequestFacts,
-        answer: Answer,
-        *,
-        ran_s: float | None,
-    ) -> None:
-        usage = answer.usage
+    def _grow(self, known: Conversation, facts: RequestFacts, answer: Answer, *, ran_s: float | None) -> None:
+        graph, usage = known.graph, answer.usage
         prompt = usage.prompt_tokens
         tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
         tokens += usage.output_tokens or 0
@@ -225,12 +220,12 @@ class Conversations:
         known.tokens = tokens
 
     def _step(
-        self, thread: ThreadId, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer
+        self, thread: ThreadId, known: Conversation, facts: RequestFacts, answer: Answer
     ) -> StepPrediction:
         manner = answer.utterance.manner
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
-        graph.saw_step(known.step.tools if known.step is not None else None, tools)
+        known.graph.saw_step(known.step.tools if known.step is not None else None, tools)
         known.step, known.is_code = step_of(tools, manner), manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
         found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
@@ -244,7 +239,7 @@ class Conversations:
         was the last one."""
         if known.step is None:
             return None
-        graph, tools = self.graphs.of(known.agent), known.step.tools
+        graph, tools = known.graph, known.step.tools
         pause = graph.pause(known.step)
         ends = 1.0 if is_final else 1.0 - pause.returns
         following, share = graph.next(tools)
@@ -268,7 +263,7 @@ class Conversations:
             known = self._threads.get(thread)
             if known is None or not known.is_paused or known.step is None or known.is_over:
                 continue
-            pause = self.graphs.of(known.agent).pause(known.step)
+            pause = known.graph.pause(known.step)
             if pause.returns > most:
                 found, most = Silence(bool(known.step.tools), pause), pause.returns
         return found
@@ -288,12 +283,11 @@ class Conversations:
 
     def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Conversation:
         agent = agent_key(ref, facts, owner)
-        self.graphs.of(agent)  # whoever reads of it knows its family
         text_calls = self.text_calls.get(owner, None)
         if text_calls is None:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
-        known = Conversation(agent, text_calls)
+        known = Conversation(agent, self.graphs.of(agent), text_calls)
         if ref.thread not in self._threads:
             self._remember(ref)
         self._threads[ref.thread] = known
@@ -319,7 +313,7 @@ class Conversations:
         step = known.step
         if step is None or known.has_gone_on:
             return
-        graph = self.graphs.of(known.agent)
+        graph = known.graph
         if known.is_supposed_over:
             graph.was_no_end(step, known.turns)
         if known.is_over:
@@ -368,12 +362,12 @@ class Conversations:
             return
         self._suppose_over(known)
         known.is_over = True
-        self.graphs.of(known.agent).saw_task()
+        known.graph.saw_task()
 
     def _suppose_over(self, known: Conversation) -> None:
         if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
             known.is_supposed_over = True
-            self.graphs.of(known.agent).ended(known.step, known.turns)
+            known.graph.ended(known.step, known.turns)
 
 
 def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
