@@ -117,6 +117,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
     pause: Pause | None = None
     """What is expected of that silence; None if nothing is known."""
+    keeps_s: float = 0.0
+    """For how long its place is kept meanwhile, as that says."""
     gap_since_s: float = 0.0
     is_pause: bool = True
     """Its last turn was answered: what follows one that failed, or whose client left, is no pause."""
@@ -272,6 +274,7 @@ class Places:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
             member.gap, member.pause, member.gap_since_s, member.is_pause = gap, pause, now, is_answered
+            member.keeps_s = self._keeps_s(gap, pause)
             self.tools_run(member, do_run=gap is Gap.TOOL)
         elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
             member.gap_since_s = now
@@ -337,11 +340,13 @@ class Places:
             session, member = next(iter(self._silent.items()))
             self._silent.move_to_end(session)
             assert member.gap is not None
-            limit_s = self._limit_s(member, worth_s)
+            limit_s = member.keeps_s or self._config.least_s
             if member.gap is Gap.TOOL:
                 limit_s *= tools_slower
             else:
                 self._weigh(member, now=now)
+                if worth_s is not None:
+                    limit_s = max(self._config.least_s, min(worth_s, limit_s))
             if now - member.gap_since_s >= limit_s:
                 self.tools_run(member, do_run=False)
                 member.kept_s = now - member.gap_since_s
@@ -357,14 +362,12 @@ class Places:
                 member.back = back
                 self._stale[member.session] = member
 
-    def _limit_s(self, member: Member, worth_s: float | None) -> float:
-        """For how long its place is kept while it is silent."""
-        config, is_tool = self._config, member.gap is Gap.TOOL
-        likely_s = member.pause.likely_s() if member.pause is not None else None
+    def _keeps_s(self, gap: Gap, pause: Pause | None) -> float:
+        config, is_tool = self._config, gap is Gap.TOOL
+        likely_s = pause.likely_s() if pause is not None else None
         if likely_s is None:
             likely_s = config.unknown_tool_s if is_tool else config.least_s
-        limit_s = max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))
-        return limit_s if is_tool or worth_s is None else max(config.least_s, min(worth_s, limit_s))
+        return max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))
 
     def demand_of(self, member: Member, *, back: float = 1.0) -> Demand:
         return demand_of(self._graphs, member.agent, max(1, member.turn), member.tokens, back=back)

@@ -99,7 +99,7 @@ class Window:
         self.budget = math.inf
         """Tokens."""
         self._capacity: float | None = None
-        self._overloaded_since_s: float | None = None
+        self.overloaded_since_s: float | None = None
         self._healthy_since_s: float | None = None
         self._changed_s = -math.inf
         self._feedback_s = config.min_feedback_s
@@ -123,12 +123,12 @@ class Window:
         """To be asked about once a second."""
         change = self._follow_capacity(seen)
         pressure = max(seen.gpu.pressure, seen.cpu.pressure)
-        self._overloaded_since_s = _since(self._overloaded_since_s, pressure >= OVERLOADED, now=now)
+        self.overloaded_since_s = _since(self.overloaded_since_s, pressure >= OVERLOADED, now=now)
         self._healthy_since_s = _since(self._healthy_since_s, pressure < HEALTHY, now=now)
-        self.cpu_limit = seen.cpu_limit if self._has_lasted(self._overloaded_since_s, now=now) else math.inf
+        self.cpu_limit = seen.cpu_limit if self._has_lasted(self.overloaded_since_s, now=now) else math.inf
         if now - self._changed_s < self._feedback_s:
             return change
-        if self._has_lasted(self._overloaded_since_s, now=now):
+        if self._has_lasted(self.overloaded_since_s, now=now):
             return self._decrease(seen, now=now)
         if self._has_lasted(self._healthy_since_s, now=now):
             return self._increase(seen, now=now) or change
@@ -177,7 +177,7 @@ class Window:
             self.with_tools = max(1.0, min(was, seen.cpu_floor), config.decrease * was)
             reason = seen.cpu.reason
         self._changed_s = now
-        self._overloaded_since_s = None
+        self.overloaded_since_s = None
         return self._change(reason, is_decrease=True)
 
     def _increase(self, seen: WindowInputs, *, now: float) -> WindowChange | None:

@@ -221,9 +221,9 @@ class SessionBook:
         ran_s = now - live.submitted_s if live.tried else None
         pause = self.predictor.answered(live.session, live.facts, answer, ran_s=ran_s, now=now)
         has_calls = bool(pause.tools) if pause is not None else answer is not None and bool(answer.tool_calls)
-        end = TurnEnd(
-            has_calls, self.predictor.conversations.silence(session.id) if not session.live_turns else None
-        )
+        is_silent = not session.live_turns
+        silence = self.predictor.conversations.silence(session.id, now=now) if is_silent else None
+        end = TurnEnd(has_calls, silence)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
         if is_final and answer is not None and answer.is_good:

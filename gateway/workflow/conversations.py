@@ -88,6 +88,7 @@ class Conversation:
         "late",
         "look_s",
         "looks",
+        "pause",
         "step",
         "text_calls",
         "tokens",
@@ -104,6 +105,8 @@ class Conversation:
         """Of its owner."""
         self.step: Step | None = None
         """Its last one; None before the first."""
+        self.pause: Pause | None = None
+        """What was expected behind that."""
         self.turns = 0
         """Steps that it made."""
         self.tokens = 0.0
@@ -230,6 +233,7 @@ class Conversations:
         known.has_gone_on = known.is_supposed_over = known.is_over = False
         found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
         assert found is not None
+        known.pause = found.pause
         known.due_s = known.ended_s + self._silent_s(found)
         self._look_later(known, thread)
         return found
@@ -254,18 +258,18 @@ class Conversations:
             grows=graph.growth(known.turns + 1),
         )
 
-    def silence(self, session: SessionId) -> Silence | None:
+    def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
         answer that is its parent. None where none of them has made a step."""
         found: Silence | None = None
         most = -1.0
         for thread in self._sessions.get(session, ()):
             known = self._threads.get(thread)
-            if known is None or not known.is_paused or known.step is None or known.is_over:
+            if known is None or not known.is_paused or known.is_over or known.step is None:
                 continue
-            pause = known.graph.pause(known.step)
-            if pause.returns > most:
-                found, most = Silence(bool(known.step.tools), pause), pause.returns
+            chance = known.pause.back(now - known.ended_s) if known.pause is not None else 0.0
+            if chance > most:
+                found, most = Silence(bool(known.step.tools), known.pause), chance
         return found
 
     def _look_later(self, known: Conversation, thread: ThreadId) -> None:

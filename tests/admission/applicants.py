@@ -168,7 +168,7 @@ class Play:
         self.workflow.answered(ref, facts, answer, ran_s=outcome.ran_s, now=self.now)
         if any(each.session == session for each in self.running.values()):
             return outcome
-        return msgspec.structs.replace(outcome, silence=self.workflow.silence(session))
+        return msgspec.structs.replace(outcome, silence=self.workflow.silence(session, now=self.now))
 
     def leave(self, session: str) -> list[str]:
         """The session's turns stop waiting."""

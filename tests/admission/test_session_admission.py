@@ -561,6 +561,19 @@ def test_ends_are_learned_though_nobody_waits_and_taken_back():
     assert end_chance(play, 1) < before, "it was not gone"
 
 
+def test_under_overload_who_is_gone_takes_no_place_though_nobody_waits():
+    play = Play()
+    for number in range(300):
+        play.turn(f"s{number}", calls=False, then=0.1)
+    play.now += 5.0
+    assert play.pool.places.count > 250
+    play.has(waiting=9, kv_used=1.0, preemptions=0)
+    for preemptions in range(1, 8):
+        play.now += 1.0
+        play.has(waiting=9, kv_used=1.0, preemptions=100 * preemptions)
+    assert play.pool.places.count < 20 and end_chance(play, 1) > 0.8
+
+
 def test_what_follows_a_turn_that_failed_is_no_pause():
     play = Play()
     play.turn("s1", calls=True, then=5.0)

@@ -158,9 +158,6 @@ class Family:
         self.steps = 0
         """Of which it is known what came of them."""
 
-    def is_known(self, min_tasks: int, min_steps: int) -> bool:
-        return self.tasks >= min_tasks or self.steps >= min_steps
-
 
 class Graph(Family):
     __slots__ = (

@@ -72,6 +72,7 @@ class Graphs:
 
     def tier(self, graph: Graph) -> Tier:
         config = self._config
-        levels = (graph, graph.family)
-        is_known = any(level.is_known(config.min_tasks, config.min_steps) for level in levels)
-        return Tier.INFERRED if is_known else Tier.UNKNOWN
+        for level in (graph, graph.family):
+            if level.tasks >= config.min_tasks or level.steps >= config.min_steps:
+                return Tier.INFERRED
+        return Tier.UNKNOWN
