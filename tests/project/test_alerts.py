@@ -15,6 +15,7 @@ from gateway.domain.ids import PoolId
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective
 from tests.prerequisites import require_command
+from tests.project.test_pages import ROOT, anchors
 
 DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "turnpike.json").read_text())
@@ -73,6 +74,16 @@ def test_every_metric_that_is_asked_for_exists():
         "turnpike_build_info", "turnpike_records_total", "turnpike_spans_sent_total",
         "turnpike_engine_kv_tokens",
     }, "all else is on the dashboard"  # fmt: skip
+
+
+def test_every_alert_is_in_the_runbook_and_names_its_section():
+    page = ROOT / "docs/guide/runbook.md"
+    rules = {
+        rule["alert"]: rule["annotations"].get("runbook", "") for g in RULES["groups"] for rule in g["rules"]
+    }
+    rows = dict(re.findall(r"^\| `(Turnpike\w+)` \|.*\]\(#([\w-]+)\)", page.read_text(), re.MULTILINE))
+    assert {name: where.removeprefix("docs/guide/runbook.md#") for name, where in rules.items()} == rows
+    assert set(rows.values()) <= anchors(page)
 
 
 @pytest.mark.slow  # not slow, but `make check` does without promtool
