@@ -5,6 +5,7 @@ import contextlib
 import datetime
 import json
 import os
+import secrets
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,12 +28,6 @@ _VLLM: Final = (
     "vllm:kv_cache_usage_perc {used}\nvllm:num_requests_running {running}\n"
     "vllm:num_requests_waiting {waiting}\nvllm:num_preemptions_total {preemptions}\n"
 )
-CALL: Final = {
-    "role": "assistant",
-    "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"c":"make"}'}}
-    ],
-}
 
 
 class Drill:
@@ -198,22 +193,32 @@ def metrics(*, blocks: int, used: float, running: int, waiting: int = 0, preempt
 def works(seconds: float) -> Callable[[Exchange], Awaitable[None]]:
     async def answers(theirs: Exchange) -> None:
         await asyncio.sleep(seconds)
-        await theirs.send(completion(CALL))
+        function = {"name": "bash", "arguments": '{"c":"make"}'}
+        call = {"id": f"chatcmpl-tool-{secrets.token_hex(12)}", "type": "function", "function": function}
+        await theirs.send(completion({"role": "assistant", "tool_calls": [call]}))
 
     return answers
 
 
+def after(response: Message | None, result: str) -> list[dict[str, Any]]:
+    """What an agent appends: what was answered, and what its call gave."""
+    if response is None or response.status != 200:
+        return []
+    said = response.json()["choices"][0]["message"]
+    return [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": result}]
+
+
 @contextlib.asynccontextmanager
-async def crowd(drill: Drill, *, count: int, words: int) -> AsyncIterator[None]:
+async def crowd(drill: Drill, *, count: int, words: int, tool_s: float = 0.3) -> AsyncIterator[None]:
     """Agents that ask, run a tool and ask again, until this is left."""
 
     async def agent(number: int) -> None:
         steps: list[dict[str, Any]] = []
         while True:
             ask = chat(f"task {number} {'word ' * words}", *steps, X_Session_ID=f"agent-{number}")
-            await drill.ask(ask, tells=not steps and number == count - 1)
-            steps += [CALL, {"role": "tool", "tool_call_id": "c1", "content": f"{len(steps)} of {number}"}]
-            await asyncio.sleep(0.3)
+            answered = await drill.ask(ask, tells=not steps and number == count - 1)
+            steps += after(answered, f"{len(steps)} of {number}")
+            await asyncio.sleep(tool_s)
 
     agents = [asyncio.create_task(agent(number)) for number in range(count)]
     try:

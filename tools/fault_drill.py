@@ -21,15 +21,15 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, Final
 
-from tests.server.bench import answer, completion, post, sends
+from tests.server.bench import answer, post, sends
 from tests.shared_state.servers import RedisServer
-from tools.drilled_gateway import CALL, Drill, certificate, chat, crowd, exchange, metrics, works, yesterday
+from tools.drilled_gateway import Drill, after, certificate, chat, crowd, exchange, metrics, works, yesterday
 
 Steps = AsyncGenerator[dict[str, str], None]
 _SHIFTED: Final = """
 import os, time
 _time = time.time
-time.time = lambda: _time() + (7200 if os.path.exists(os.environ["DRILL_SHIFT"]) else 0)
+time.time = lambda: _time() + (172800 if os.path.exists(os.environ["DRILL_SHIFT"]) else 0)
 """
 
 
@@ -97,7 +97,7 @@ async def cache_full(drill: Drill) -> Steps:
     engine.script = works(3)
     yield {}
     async with crowd(drill, count=12, words=1000):
-        await asyncio.sleep(14)
+        await asyncio.sleep(60)
         yield {}
 
 
@@ -154,8 +154,8 @@ async def tool_host(drill: Drill) -> Steps:
 
     yield {}
     telling = asyncio.create_task(tell())
-    async with crowd(drill, count=80, words=20):
-        await asyncio.sleep(20)
+    async with crowd(drill, count=80, words=20, tool_s=2.0):
+        await asyncio.sleep(30)
         yield {}
     telling.cancel()
 
@@ -163,34 +163,38 @@ async def tool_host(drill: Drill) -> Steps:
 async def looping_agent(drill: Drill) -> Steps:
     """The same call with the same result, again and again; a bound counts that."""
     engine = await drill.engine()
-    engine.script = sends(completion(CALL))
+    engine.script = works(0.0)
     yield {"more": '[[bounds]]\nname = "loop"\nrepeats = 3'}
     steps: list[dict[str, Any]] = []
     for _ in range(6):
-        await drill.ask(chat("make it build", *steps), tells=len(steps) > 4)
-        steps += [CALL, {"role": "tool", "tool_call_id": "c1", "content": "make: *** No rule"}]
+        answered = await drill.ask(chat("make it build", *steps), tells=len(steps) > 4)
+        steps += after(answered, "make: *** No rule to make target")
     await asyncio.sleep(2)
     yield {}
+
+
+async def _with_key(drill: Drill, *more: str) -> tuple[dict[str, str], str]:
+    """Settings and a key."""
+    settings = {"server": f'keys_path = "{drill.folder}/keys"'}
+    pool = f'[[pools]]\nreplicas = [{{ url = "{drill.engines[0].url}" }}]'
+    (drill.folder / "turnpike.toml").write_text(f"[server]\n{settings['server']}\n{pool}")
+    made = await drill.command("keys", "add", "ci-1", *more, "--config", "turnpike.toml")
+    key = next(word for word in made.split() if word.startswith("tp-"))
+    drill.show("command", made.replace(key, "tp-…"))
+    return settings, key
 
 
 async def key_leaked(drill: Drill) -> Steps:
     """A key is revoked while it is used."""
     await drill.engine()
-    keys = drill.folder / "keys"
-    settings = {"server": f'keys_path = "{keys}"'}
-    (drill.folder / "turnpike.toml").write_text(
-        f'[server]\n{settings["server"]}\n[[pools]]\nreplicas = [{{ url = "{drill.engines[0].url}" }}]'
-    )
-    made = await drill.command("keys", "add", "ci-1", "--config", "turnpike.toml")
-    key = next(word for word in made.split() if word.startswith("tp-"))
+    settings, key = await _with_key(drill)
     yield settings
     request = chat("hello", Authorization=f"Bearer {key}")
     await drill.ask(request)
-    revoked = await drill.command("keys", "revoke", "ci-1", "--config", "turnpike.toml")
+    drill.show("command", await drill.command("keys", "revoke", "ci-1", "--config", "turnpike.toml"))
     await asyncio.sleep(1.5)
     await drill.ask(request)
     await asyncio.sleep(2)
-    drill.show("commands", f"{made.replace(key, 'tp-…')}\n{revoked}")
     yield {}
 
 
@@ -205,20 +209,22 @@ async def disk_full(drill: Drill) -> Steps:
     }
     await drill.asks(*(chat(f"hello {n}") for n in range(10)))
     await asyncio.sleep(3)
+    drill.show("log from the start", (drill.folder / "log").read_text())
     yield {}
 
 
 async def clock_jumps(drill: Drill) -> Steps:
-    """The time of day jumps by two hours; a key has 90 minutes left."""
+    """The time of day jumps by two days; a key has one left."""
     await drill.engine()
     shift = drill.folder / "shift"
     (drill.folder / "sitecustomize.py").write_text(_SHIFTED)
     path = os.pathsep.join([str(drill.folder), os.environ.get("PYTHONPATH", "")])
     drill.env = {"DRILL_SHIFT": str(shift), "PYTHONPATH": path}
-    yield {"server": f'access_log = "{drill.folder}/access.log"'}
-    await drill.ask(chat("before"))
+    settings, key = await _with_key(drill, "--expires", "1d")
+    yield {"server": f'{settings["server"]}\naccess_log = "{drill.folder}/access.log"'}
+    await drill.ask(chat("before", Authorization=f"Bearer {key}"))
     shift.touch()
-    await drill.ask(chat("after"))
+    await drill.ask(chat("after", Authorization=f"Bearer {key}"))
     await asyncio.sleep(3)
     drill.show("access log", (drill.folder / "access.log").read_text())
     yield {}
@@ -248,8 +254,12 @@ async def certificate_of_gateway(drill: Drill) -> Steps:
     yield {"server": f'tls_certificate = "{own}"\ntls_key = "{own}"'}
     await drill.ask(chat("hello"))
     await asyncio.sleep(2)
-    drill.show("log from the start", (drill.folder / "log").read_text())
     yield {}
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(own))
+    control = f"http://127.0.0.1:{drill.control_port}"
+    drill.show("command", await drill.command("settings", "reload", "--control", control))
+    await drill.ask(chat("hello"))
+    drill.show("clients after that", drill.answers[-1])
 
 
 FAULTS: Final[tuple[Callable[[Drill], Steps], ...]] = (
