@@ -41,19 +41,16 @@ async def test_envoy_passes_events_on_at_once(tmp_path):
     await backend.open()
     backend.script = pauses(STREAM_HEAD + chunk(DELTA), goes_on, chunk(DONE) + b"0\r\n\r\n")
     path = on_this_machine(tmp_path, port, backend.port)
-    command = [require_command("envoy"), "-c", path, "--disable-hot-restart", "--concurrency", "1"]
+    command = [require_command("envoy"), "-c", str(path), "--disable-hot-restart", "--concurrency", "1"]
     with (tmp_path / "log").open("wb") as log:
         envoy = subprocess.Popen(command, stderr=log)
     try:
         trusts_all = ssl._create_unverified_context()
         async with asyncio.timeout(30):
-            while True:
+            while b"starting main dispatch loop" not in (tmp_path / "log").read_bytes():
                 assert envoy.poll() is None, (tmp_path / "log").read_text()
-                try:
-                    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusts_all)
-                    break
-                except OSError:
-                    await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusts_all)
             writer.write(post())
             assert DELTA in await reader.readuntil(DELTA)
             assert not goes_on.is_set()
