@@ -192,8 +192,6 @@ class Graph(Family):
         self._remaining: list[Remaining] | None = None
         self._at = 0
 
-    # --- what happens teaches ----------------------------------------------------------------------
-
     def saw_step(self, before: ToolSet | None, tools: ToolSet) -> None:
         """`before`: of the step before; None for a conversation's first."""
         node = self._teach(tools)
@@ -266,8 +264,6 @@ class Graph(Family):
         for level in (self, self.family):
             level.steps = max(0, level.steps + steps)
             level.tasks = max(0, level.tasks + tasks)
-
-    # --- what is expected --------------------------------------------------------------------------
 
     def pause(self, step: Step) -> Pause:
         kind = bool(step.tools)
@@ -354,8 +350,6 @@ class Graph(Family):
             idle.mean(0.0, 0.0) * idle.weight if idle.weight else 0.0
         )
         return self.family.turn_s.mean(0.0, 1e-9) + pause_s / pauses
-
-    # --- for people --------------------------------------------------------------------------------
 
     def edges(self) -> list[tuple[int, int, float, float]]:
         """From, to, probability, count."""
