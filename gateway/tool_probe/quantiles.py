@@ -118,12 +118,13 @@ class LogQuantiles:
 
     def _counted(self, share: float) -> float:
         """Its logarithm, within the bucket as if it were evenly filled."""
-        wanted, place = share * self._weight, 0
+        wanted, last = share * self._weight, 0
         for place, count in enumerate(self._counts):
             if count and count >= wanted * (1.0 - 1e-6):
                 return self._log_low + (place + min(1.0, wanted / count)) * _LOG_RATIO
             wanted -= count
-        return self._log_low + (place + 1) * _LOG_RATIO
+            last = place if count else last
+        return self._log_low + (last + 1) * _LOG_RATIO  # counts are rounded, and their sum is not
 
 
 _NORMAL: Final = NormalDist()

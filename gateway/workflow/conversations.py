@@ -28,7 +28,7 @@ from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import TextCalls
-from gateway.workflow.aeg.graph import Graph, Pause, Silence
+from gateway.workflow.aeg.graph import Pause, Silence
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 
@@ -43,6 +43,7 @@ _ASIDE: Final = (Edge.SERVES,)
 _NEW: Final = (Edge.OPENS,)
 """Together with another prompt: a client may begin with a title, and under one id."""
 _CHILD: Final = (Edge.SPAWNED,)
+_BEGIN: Final = (Edge.OPENS, Edge.SPAWNED)
 
 
 class ConversationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,10 +79,10 @@ class Conversation:
         "agent",
         "due_s",
         "ended_s",
-        "graph",
         "has_gone_on",
         "is_code",
         "is_live",
+        "is_opening",
         "is_over",
         "is_supposed_over",
         "key",
@@ -95,10 +96,10 @@ class Conversation:
         "turns",
     )
 
-    def __init__(self, agent: AgentKey, graph: Graph, text_calls: TextCalls) -> None:
+    def __init__(self, agent: AgentKey, text_calls: TextCalls, *, is_opening: bool = True) -> None:
+        """`is_opening`: it begins here, and not by another gateway, or in the middle of another one."""
         self.agent = agent
-        self.graph = graph
-        """Of its type; looked up once for each turn."""
+        self.is_opening = is_opening
         self.key = hash(agent[1:])
         """Of its type, among its owner's tools."""
         self.text_calls = text_calls
@@ -170,7 +171,6 @@ class Conversations:
             known = self._begin_anew(ref, facts, known)
         else:
             self._threads.move_to_end(ref.thread)
-            known.graph = self.graphs.of(known.agent)
             self._came_back(known, facts, now=now)
         known.is_live = True
         self._leave_silent(now=now)
@@ -211,14 +211,15 @@ class Conversations:
     # --- steps -------------------------------------------------------------------------------------
 
     def _grow(self, known: Conversation, facts: RequestFacts, answer: Answer, *, ran_s: float | None) -> None:
-        graph, usage = known.graph, answer.usage
+        graph, usage = self.graphs.of(known.agent), answer.usage
         prompt = usage.prompt_tokens
         tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
         tokens += usage.output_tokens or 0
         known.turns += 1
         grown = tokens - known.tokens if known.tokens else None
-        graph.saw_turn(known.turns, tokens=tokens, grown=grown, ran_s=ran_s)
-        if known.turns == 1 and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
+        begins = known.turns == 1 and known.is_opening
+        graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=grown, ran_s=ran_s)
+        if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
             self.graphs.shared_changes += 1
         known.tokens = tokens
 
@@ -228,7 +229,7 @@ class Conversations:
         manner = answer.utterance.manner
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
-        known.graph.saw_step(known.step.tools if known.step is not None else None, tools)
+        self.graphs.of(known.agent).saw_step(known.step.tools if known.step is not None else None, tools)
         known.step, known.is_code = step_of(tools, manner), manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
         found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
@@ -243,7 +244,7 @@ class Conversations:
         was the last one."""
         if known.step is None:
             return None
-        graph, tools = known.graph, known.step.tools
+        graph, tools = self.graphs.of(known.agent), known.step.tools
         pause = graph.pause(known.step)
         ends = 1.0 if is_final else 1.0 - pause.returns
         following, share = graph.next(tools)
@@ -291,7 +292,8 @@ class Conversations:
         if text_calls is None:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
-        known = Conversation(agent, self.graphs.of(agent), text_calls)
+        self.graphs.of(agent)  # whoever reads of it knows its family
+        known = Conversation(agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
             self._remember(ref)
         self._threads[ref.thread] = known
@@ -302,9 +304,7 @@ class Conversations:
         threads = self._sessions.setdefault(ref.session, [])
         threads.append(ref.thread)
         if len(threads) > MAX_OF_SESSION:
-            oldest = self._threads.pop(threads.pop(0), None)
-            if oldest is not None:
-                self._learn_end(oldest)
+            self._threads.pop(threads.pop(1), None)  # not its first, whom the others work for
 
     def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Conversation) -> Conversation:
         self._learn_end(before)
@@ -317,7 +317,7 @@ class Conversations:
         step = known.step
         if step is None or known.has_gone_on:
             return
-        graph = known.graph
+        graph = self.graphs.of(known.agent)
         if known.is_supposed_over:
             graph.was_no_end(step, known.turns)
         if known.is_over:
@@ -350,8 +350,7 @@ class Conversations:
                 known.due_s = gone_s
             self._look_later(known, thread)
         while len(self._threads) > self._config.max_threads:
-            _, known = self._threads.popitem(last=False)
-            self._learn_end(known)
+            self._threads.popitem(last=False)  # which says nothing of its end: others push it out
 
     def _silent_s(self, behind: StepPrediction) -> float:
         """How long a conversation may be silent before it is supposed to be over: until that is likelier than
@@ -366,12 +365,12 @@ class Conversations:
             return
         self._suppose_over(known)
         known.is_over = True
-        known.graph.saw_task()
+        self.graphs.of(known.agent).saw_task()
 
     def _suppose_over(self, known: Conversation) -> None:
         if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
             known.is_supposed_over = True
-            known.graph.ended(known.step, known.turns)
+            self.graphs.of(known.agent).ended(known.step, known.turns)
 
 
 def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:

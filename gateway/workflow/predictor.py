@@ -155,7 +155,7 @@ class Predictor:
     def _provisional(
         self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
     ) -> RetentionDecision:
-        goes_on = thread.graph.returns()
+        goes_on = self.conversations.graphs.of(thread.agent).returns()
         return self._retention.provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def hint_at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:

@@ -54,3 +54,10 @@ def test_out_of_bounds():
 def test_it_goes_on_for_ever():
     found = filled([1.0] * 20_000, half_life=5)
     assert found.quantile(0.5) == pytest.approx(1.0, rel=0.15)
+
+
+def test_no_quantile_is_beyond_the_largest_value_however_many_there_were():
+    known = LogQuantiles(low=0.001, half_life=300)
+    for _ in range(2_000):
+        known.add(2.5)
+        assert (known.counted(1.0 - 1e-9) or 0.0) <= 2.5 * 1.25 + 1e-6

@@ -260,11 +260,37 @@ def test_code_blocks_become_steps_when_they_are_run():
     assert tools == [(), (), ("bash",), ("bash",)]
 
 
-def test_memory_is_bounded():
+def test_memory_is_bounded_and_who_is_pushed_out_is_not_taken_for_ended():
     world = World(max_threads=10)
+    world.turn("s", "read")
+    known = thread(world, "s")
+    before = behind(world, known, known.step)
     for number in range(50):
-        world.turn(f"s{number}", "read")
-    assert len(world.known) == 10
+        world.turn(f"other{number}", gap_s=0.0)
+    assert len(world.known) == 10 and thread(world, "s") is None
+    assert behind(world, known, known.step) == before
+
+
+def test_a_crowd_of_sub_agents_pushes_out_none_they_work_for():
+    world = World()
+    world.turn("s", "task")
+    for number in range(100):
+        child = msgspec.structs.replace(ref("s", Edge.SPAWNED), thread=ThreadId(f"s.{number + 2}"))
+        world.known.arrived(child, facts(), now=world.now)
+        world.known.answered(child, facts(), answer(), now=world.now)
+    found = world.known.silence(SessionId("s"), now=world.now)
+    assert found is not None and found.has_tools and thread(world, "s") is not None
+
+
+def test_what_did_not_begin_here_says_nothing_of_beginnings():
+    world = World()
+    for edge, shared in ((Edge.CONTINUES, 0.0), (Edge.FORKS, 0.0), (Edge.OPENS, 80.0)):
+        known = ref(f"s {edge}", edge)
+        world.known.arrived(known, facts(), now=0.0)
+        said = msgspec.structs.replace(answer(), usage=Usage(prompt_tokens=100, cached_tokens=90))
+        world.known.answered(known, facts(), said, now=1.0)
+        found = world.known.graphs.of(thread(world, f"s {edge}").agent).shared_tokens
+        assert (found > shared) is (edge is Edge.OPENS)
 
 
 def test_a_young_type_borrows_from_its_family():

@@ -10,7 +10,7 @@ from gateway.domain.ids import NOBODYS
 from gateway.domain.request import Claims
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.tool_probe.text_calls import TextCalls
-from gateway.workflow.aeg.graph import Family, Graph, Pause
+from gateway.workflow.aeg.graph import Pause
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
 from gateway.workflow.retention import (
@@ -24,7 +24,7 @@ AGENT = AgentKey(NOBODYS, 1, 2)
 
 
 def thread(tokens: float = 1000.0) -> Conversation:
-    found = Conversation(AGENT, Graph(AGENT, Family()), TextCalls())
+    found = Conversation(AGENT, TextCalls())
     found.tokens = tokens
     return found
 

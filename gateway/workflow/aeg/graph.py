@@ -32,6 +32,8 @@ _PRIOR: Final = {True: 0.95, False: 0.5}
 _FADES_AT: Final = 1000.0
 """Counts of one node's successors are halved then."""
 _UNKNOWN_TURN_S: Final = 1.0
+_SAME: Final = 0.02
+"""By less no shared prefix changes: whoever keeps sums of it counts anew."""
 _HOLDS_FOR: Final = 64
 """Turns of a family until what was worked out is worked out anew; one, before there were so many."""
 
@@ -197,11 +199,11 @@ class Graph(Family):
         node = self._teach(tools)
         (self.start if before is None else self._teach(before)).follow(node.number)
 
-    def saw_turn(self, turn: int, *, tokens: float, grown: float | None, ran_s: float | None) -> None:
-        """The `turn`-th of a conversation (from 1), which holds so many tokens now."""
+    def saw_turn(self, turn: int, *, tokens: float | None, grown: float | None, ran_s: float | None) -> None:
+        """The `turn`-th of a conversation (from 1); `tokens`: that it holds, if it began with this one."""
         for level in (self, self.family):
             level.lifetimes.saw_turn(turn, grown)
-            if turn == 1:
+            if tokens is not None:
                 level.lifetimes.saw_first_prompt(tokens)
             if ran_s is not None:
                 level.turns_s.add(ran_s)
@@ -212,8 +214,10 @@ class Graph(Family):
         """What a conversation found when it began. True if what all share is another amount now."""
         self.shared.add(float(max(cached_tokens, 1)))
         tokens = self.shared.counted(0.25) or 0.0
-        before, self.shared_tokens = self.shared_tokens, tokens
-        return tokens != before
+        if abs(tokens - self.shared_tokens) <= _SAME * self.shared_tokens:
+            return False
+        self.shared_tokens = tokens
+        return True
 
     def went_on(self, step: Step, pause_s: float) -> None:
         node, kind = self._teach(step.tools), bool(step.tools)
@@ -256,9 +260,15 @@ class Graph(Family):
             self._given += 1
             node = self._numbers[self._given] = Node(self._given, tools)
             if len(self._nodes) >= MAX_NODES:
-                del self._numbers[self._nodes.popitem(last=False)[1].number]
+                self._drop(self._nodes.popitem(last=False)[1].number)
         self._nodes[tools] = node
         return node
+
+    def _drop(self, number: int) -> None:
+        del self._numbers[number]
+        for node in (self.start, *self._nodes.values()):
+            if count := node.following.pop(number, 0.0):
+                node.following[OTHER] = node.following.get(OTHER, 0.0) + count
 
     def _count(self, *, steps: int = 0, tasks: int = 0) -> None:
         for level in (self, self.family):
@@ -353,15 +363,13 @@ class Graph(Family):
 
     def edges(self) -> list[tuple[int, int, float, float]]:
         """From, to, probability, count."""
-        found = []
-        for node in (self.start, *self._nodes.values()):
-            counts: dict[int, float] = {}
-            for number, count in node.following.items():
-                to = number if number in self._numbers or number == END else OTHER
-                counts[to] = counts.get(to, 0.0) + count
-            total = sum(counts.values())
-            found += [(node.number, to, count / total, count) for to, count in counts.items() if count > 0.0]
-        return found
+        return [
+            (node.number, to, count / total, count)
+            for node in (self.start, *self._nodes.values())
+            if (total := sum(node.following.values())) > 0.0
+            for to, count in node.following.items()
+            if count > 0.0
+        ]
 
     def label(self, number: int) -> str:
         return _LABELS.get(number) or " + ".join(self._numbers[number].tools) or "answer"
