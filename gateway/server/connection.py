@@ -160,6 +160,7 @@ class ClientConnection(ResponseWriter):
         self.transport.write(lines)
         self.transport.set_protocol(protocol)
         self._read_again()
+        self.forget_visitor()  # its key may have been revoked since its handshake came
         return self._parser.take_unread()
 
     def _read_again(self) -> None:

@@ -139,7 +139,7 @@ class RequestParser:
         return self._requests.popleft()
 
     def forget_head(self) -> None:
-        self._last = None
+        self._last = self._head = None  # nor is one remembered whose body still comes
 
     def _follow(self, data: bytes) -> bool:
         """Whether this begins with the last one's head, and may be read without llhttp. What follows behind

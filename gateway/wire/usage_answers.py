@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.domain.request import Answer, Usage
 from gateway.wire.body import UNREADABLE
-from gateway.wire.sighting import CachedTokens
+from gateway.wire.sighting import MAX_TOKENS, CachedTokens
 
 _KEPT_BYTES: Final = 4096
 """Of the beginning, and of the end."""
@@ -95,7 +95,8 @@ class AnswerEnds:
             if prompt is None and read.total_tokens is not None:
                 prompt = read.total_tokens - (output or 0)
             cached = read.prompt_tokens_details.cached_tokens if read.prompt_tokens_details else None
-            if prompt is not None and prompt >= 0:
+            counts = prompt or 0, cached or 0, output or 0
+            if prompt is not None and min(counts) >= 0 and max(counts) < MAX_TOKENS:
                 output = output if self._is_generated else output or 0
                 return Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
         return Usage()

@@ -156,8 +156,6 @@ class Conversations:
     def thread(self, thread: ThreadId) -> Conversation | None:
         return self._threads.get(thread)
 
-    # --- what happens ------------------------------------------------------------------------------
-
     def arrived(
         self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float
     ) -> Conversation | None:
@@ -207,8 +205,6 @@ class Conversations:
             known = self._threads.pop(thread, None)
             if known is not None:
                 self._learn_end(known)
-
-    # --- steps -------------------------------------------------------------------------------------
 
     def _grow(self, known: Conversation, facts: RequestFacts, answer: Answer, *, ran_s: float | None) -> None:
         graph, usage = self.graphs.of(known.agent), answer.usage
@@ -283,8 +279,6 @@ class Conversations:
                 (known.look_s, thread) for thread, known in self._threads.items() if known.look_s < inf
             ]
             heapify(self._due)
-
-    # --- coming, going, and coming back ------------------------------------------------------------
 
     def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Conversation:
         agent = agent_key(ref, facts, owner)

@@ -57,9 +57,14 @@ async def test_keys_count_everywhere_from_when_they_are_added_until_revoked(star
     bench.backend.script = pauses(STREAM_HEAD + chunk(DELTA), goes_on, chunk(DELTA + DONE) + chunk(b""))
     running = await bench.arrive(post(headers=bearer(keys[0])))
     bench.backend.script = sends(answer())
+    coming, whole = await bench.connect(), post(headers=bearer(keys[0]))
+    coming.send(whole[:-3])
+    await asyncio.sleep(0.05)
     assert turnpike("keys", "revoke", "ci-0").returncode == 0
     await until(benches, keys[0], 401)
     assert (await kept.ask(post(headers=bearer(keys[0])))).status == 401, "known by its connection"
+    assert (await coming.ask(whole[-3:])).status == 200, "it came before"
+    assert (await coming.ask(whole)).status == 401, "and is remembered by no connection"
     goes_on.set()
     assert (await running.receive()).body.count(DELTA) == 2
     assert [await status(each, key) for each in benches for key in keys] == [401, 200, 200] * 2

@@ -121,7 +121,6 @@ class Node(_Behind):
         self.following: dict[int, float] = {}
         """How often which node did, `END` too."""
         self.words: OrderedDict[int, _Counts] = OrderedDict()
-        """By how it was said; the longest unseen first."""
 
     def word(self, word: int) -> _Counts:
         counts = self.words.get(word)
@@ -182,7 +181,6 @@ class Graph(Family):
         self.family = family
         self.start = Node(START, ())
         self._nodes: OrderedDict[ToolSet, Node] = OrderedDict()
-        """The longest unseen first."""
         self._numbers: dict[int, Node] = {}
         self._given = OTHER
         self.shared = LogQuantiles(low=16.0, half_life=50)

@@ -77,8 +77,6 @@ class Lifetimes:
         self._grown = DecayedMean(half_life=_HALF_LIFE)
         self._first_prompt = DecayedMean(half_life=_HALF_LIFE)
 
-    # --- what turns teach --------------------------------------------------------------------------
-
     def saw_turn(self, turn: int, grown: float | None) -> None:
         """The `turn`-th (from 1); `grown`: tokens since the one before it, if that is known."""
         self._gain /= _KEEP
@@ -100,8 +98,6 @@ class Lifetimes:
         """The `turn`-th turn was the last one; `by` = -1 takes that back."""
         place = _class_of(turn)
         self._ends[place] = max(0.0, self._ends[place] + by * self._gain)
-
-    # --- what is expected --------------------------------------------------------------------------
 
     def ends(self, turn: int, broader: "Lifetimes | None" = None) -> float:
         """The chance that one which made `turn` turns makes no other."""
