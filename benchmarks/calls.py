@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -24,12 +23,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import msgspec
 import uvloop
 
 from benchmarks import turn_in_process
 from benchmarks.command import judged
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, guarded, upstream
+from benchmarks.processes import ROOT, Pinning, upstream
 from benchmarks.shapes import SHAPES
 from benchmarks.verdict import Verdict
 
@@ -100,25 +98,11 @@ def work(name: str, turns: int) -> None:
     os._exit(0)  # connections that are none cannot be drained
 
 
-def _asked(tree: Path, name: str, turns: int) -> dict[str, float]:
-    code = (
-        "import sys, types; benchmarks = types.ModuleType('benchmarks'); "
-        f"benchmarks.__path__ = [{str(ROOT / 'benchmarks')!r}]; sys.modules['benchmarks'] = benchmarks; "
-        f"from benchmarks.calls import work; work({name!r}, {turns})"
-    )
-    environment = guarded() | {"PYTHONPATH": f"{tree}:{tree}/engine_ext"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tree, env=environment, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise BenchmarkError(f"{tree}: {done.stderr.strip().splitlines()[-1:]}")
-    return msgspec.json.decode(done.stdout, type=dict[str, float])
-
-
 def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell: Any) -> None:
     for name in _SHAPES:
-        ours = _asked(ROOT, name, 2 if is_quick else 8)
-        theirs = _asked(options.against, name, 2 if is_quick else 8) if options.against is not None else {}
+        work = f"calls import work; work({name!r}, {2 if is_quick else 8})"
+        ours = turn_in_process.in_checkout(ROOT, work)
+        theirs = turn_in_process.in_checkout(options.against, work) if options.against is not None else {}
         for figure, value in ours.items():
             if figure == "functions":
                 verdict.at_most(f"{name}.functions", value, _TARGET)

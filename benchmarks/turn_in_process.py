@@ -178,11 +178,17 @@ def work(name: str, turns: int, *, is_relay: bool) -> None:
 
 
 def _asked(tree: Path, shape: Shape, turns: int, *, is_relay: bool) -> dict[str, float]:
-    """Of the gateway in this checkout, under these benchmarks."""
+    return in_checkout(
+        tree, f"turn_in_process import work; work({shape.name!r}, {turns}, is_relay={is_relay})"
+    )
+
+
+def in_checkout(tree: Path, work: str) -> dict[str, float]:
+    """What this prints (`MODULE import NAME; call`), with this checkout's gateway under these benchmarks."""
     code = (
         "import sys, types; benchmarks = types.ModuleType('benchmarks'); "
         f"benchmarks.__path__ = [{str(ROOT / 'benchmarks')!r}]; sys.modules['benchmarks'] = benchmarks; "
-        f"from benchmarks.turn_in_process import work; work({shape.name!r}, {turns}, is_relay={is_relay})"
+        f"from benchmarks.{work}"
     )
     environment = guarded() | {"PYTHONPATH": f"{tree}:{tree}/engine_ext"}
     done = subprocess.run(

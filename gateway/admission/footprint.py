@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.domain.by_agent import AgentKey
+from gateway.workflow.aeg.graph import Graph
 from gateway.workflow.aeg.graphs import Graphs
 from gateway.workflow.aeg.lifetimes import HORIZONS
 
@@ -28,10 +29,9 @@ Demand = tuple[float, ...]
 NOTHING: Final[Demand] = (0.0,) * len(HORIZONS)
 
 
-def demand_of(graphs: Graphs, agent: AgentKey, turn: int, tokens: float, *, back: float = 1.0) -> Demand:
+def demand_of(graph: Graph, turn: int, tokens: float, *, back: float = 1.0) -> Demand:
     """Of a session alone, its shared prefix left out, which is counted once for all. `back`: the chance that
     it comes back at all."""
-    graph = graphs.known(agent)
     own = max(0.0, tokens - graph.shared_tokens)
     return tuple([back * alive * (own + grown) for alive, grown in zip(*graph.ahead(turn), strict=True)])
 

@@ -307,9 +307,7 @@ class PoolAdmission:
         if now < self.limits.update_due_s:
             return
         self.is_stirred = True
-        if (
-            self.window.overloaded_since_s is not None
-        ):  # else the window is cut to a share of those that are gone
+        if self.window.overloaded_since_s is not None:  # before it is cut to a share of its sessions
             self._settle(now=now)
         excess = self.limits.update(waiting=len(self.queue), blocked_by=self.balance.blocked_by, now=now)
         self.giving_back.after_update(excess, waiting=len(self.queue), now=now)

@@ -13,6 +13,7 @@ from typing import Final
 
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.fair_share import FairShare
+from gateway.admission.footprint import demand_of
 from gateway.admission.packing import Entry, PackingConfig, TenantQueue
 from gateway.admission.sessions import Member
 from gateway.domain.decay import DecayedMean
@@ -187,17 +188,15 @@ def entry_of(
 ) -> Entry:
     """A session that begins to wait, with what its type's graph says of its work to come."""
     agent, turn = member.agent, max(1, member.turn)
-    ahead = graph.ahead(turn)
     turns = 1.0 + graph.remaining(turn).turns
     gpu_s = turns * graph.fast_turn_s()
-    own = max(0.0, member.tokens - graph.shared_tokens)
     return Entry(
         session=member.session,
         tenant=member.tenant,
         agent=agent,
         turn=turn,
         tokens=member.tokens,
-        size=max([alive * (own + grown) for alive, grown in zip(*ahead, strict=True)]),
+        size=max(demand_of(graph, turn, member.tokens)),
         gpu_s=gpu_s,
         isolated_s=max(gpu_s, turns * graph.cycle_s()),
         task_arrived_s=member.task_arrived_s,

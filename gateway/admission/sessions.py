@@ -370,4 +370,5 @@ class Places:
         return max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))
 
     def demand_of(self, member: Member, *, back: float = 1.0) -> Demand:
-        return demand_of(self._graphs, member.agent, max(1, member.turn), member.tokens, back=back)
+        graph = self._graphs.known(member.agent)
+        return demand_of(graph, max(1, member.turn), member.tokens, back=back)

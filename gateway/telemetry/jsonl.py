@@ -113,14 +113,10 @@ class StreamFile:
         self._size = self._path.stat().st_size
 
 
-_APPENDS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
-"""A pipe that nobody reads is an error, and holds nobody up."""
-
-
 def create_private(path: Path, *, is_new: bool = True) -> io.FileIO:
     """For appending, unbuffered: a buffer would try again to write what has been counted as dropped.
     `is_new`: what it held is overwritten, and who could read that cannot read this."""
-    file = os.open(path, _APPENDS | (os.O_TRUNC if is_new else 0), 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if is_new else 0), 0o600)
     if is_new and stat.S_ISREG(os.fstat(file).st_mode):
         os.fchmod(file, 0o600)
     return io.FileIO(file, "ab")

@@ -35,19 +35,21 @@ def share(known: Graphs, agent: AgentKey, tokens: int) -> None:
 
 
 def test_demand_now_is_what_is_held():
-    demand = demand_of(taught(), AGENT, 3, 5000.0)
+    demand = demand_of(taught().known(AGENT), 3, 5000.0)
     assert demand[0] == 5000.0 and len(demand) == len(HORIZONS)
-    assert demand_of(taught(), AGENT, 3, 5000.0, back=0.5) == pytest.approx([each / 2 for each in demand])
+    assert demand_of(taught().known(AGENT), 3, 5000.0, back=0.5) == pytest.approx(
+        [each / 2 for each in demand]
+    )
 
 
 def test_a_session_that_will_not_end_soon_is_expected_to_grow():
-    demand = demand_of(taught(turns=4000), AGENT, 3, 5000.0)
+    demand = demand_of(taught(turns=4000).known(AGENT), 3, 5000.0)
     assert demand[3] == pytest.approx(5000 + 4 * 1000, rel=0.1)
     assert demand[-1] > 4 * demand[0]
 
 
 def test_a_session_that_ends_soon_is_not():
-    demand = demand_of(taught(turns=4000, last_turn=2), AGENT, 2, 5000.0)
+    demand = demand_of(taught(turns=4000, last_turn=2).known(AGENT), 2, 5000.0)
     assert max(demand) == 5000 and demand[1] < 300
 
 
@@ -60,7 +62,7 @@ def test_a_shared_prefix_is_resident_once():
     shared = known.of(AGENT).shared_tokens
     assert shared == pytest.approx(8000, rel=0.25)
     residents = Residents(known)
-    first = demand_of(known, AGENT, 1, 10_000.0)
+    first = demand_of(known.known(AGENT), 1, 10_000.0)
     assert residents.peak(also=first, agent=AGENT) == pytest.approx(shared + max(first))
     for _ in range(3):
         residents.enter(AGENT, first)
@@ -77,7 +79,7 @@ def test_a_prefix_that_sessions_of_several_tenants_begin_with_is_resident_once()
     residents = Residents(known)
     for agent, tokens in ((AGENT, 8000), (STRANGER, 4000), (OTHER, 1000)):
         share(known, agent, tokens)
-        residents.enter(agent, demand_of(known, agent, 1, 10_000.0))
+        residents.enter(agent, demand_of(known.known(agent), 1, 10_000.0))
     own = sum(10_000.0 - known.known(agent).shared_tokens for agent in (AGENT, STRANGER, OTHER))
     assert residents.now() == pytest.approx(
         own + known.of(AGENT).shared_tokens + known.of(OTHER).shared_tokens
@@ -88,7 +90,7 @@ def test_a_set_does_not_peak_all_at_once():
     """Half of them are about to end while the others grow: less than the sum of the peaks."""
     known = taught(turns=4000, last_turn=8)
     residents = Residents(known)
-    young, old = demand_of(known, AGENT, 1, 2000.0), demand_of(known, AGENT, 8, 9000.0)
+    young, old = demand_of(known.known(AGENT), 1, 2000.0), demand_of(known.known(AGENT), 8, 9000.0)
     for demand in (young, old):
         residents.enter(AGENT, demand)
     assert residents.now() == 11_000
@@ -103,7 +105,7 @@ def test_the_sum_is_that_of_its_parts(steps):
     members: list[tuple[AgentKey, tuple[float, ...]]] = []
     rng = random.Random(len(steps))
     for is_coming, agent, tokens in steps:
-        demand = demand_of(known, agent, 1, tokens)
+        demand = demand_of(known.known(agent), 1, tokens)
         if is_coming or not members:
             residents.enter(agent, demand)
             members.append((agent, demand))
@@ -111,7 +113,7 @@ def test_the_sum_is_that_of_its_parts(steps):
             residents.leave(*members.pop(rng.randrange(len(members))))
         else:
             place = rng.randrange(len(members))
-            demand = demand_of(known, members[place][0], 1, tokens)
+            demand = demand_of(known.known(members[place][0]), 1, tokens)
             residents.change(members[place][1], demand)
             members[place] = (members[place][0], demand)
     shared = sum(known.known(agent).shared_tokens for agent in {agent for agent, _ in members})
