@@ -118,6 +118,13 @@ def used_so_far(pid: int | None, core: int) -> tuple[float, float, float]:
     return time.perf_counter(), 0.0 if pid is None else cpu_seconds(pid), busy
 
 
+def stolen_ms() -> float:
+    """That a hypervisor gave this machine's processors to others, since it started; in ticks of the kernel. A
+    program that waited for one was not late by its own doing."""
+    with open("/proc/stat", "rb", buffering=0) as told:
+        return int(told.read(256).split(maxsplit=9)[8]) * 1e3 / _TICKS_PER_S
+
+
 class Strangers:
     """How much of this machine went to processes that this one did not start."""
 

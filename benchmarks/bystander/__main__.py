@@ -34,6 +34,7 @@ from benchmarks.processes import (
     guarded,
     resident_mib,
     serving,
+    stolen_ms,
     upstream,
 )
 from benchmarks.verdict import Verdict, percentile
@@ -96,14 +97,16 @@ async def attack(port: int, attacks: Iterator[Attack], *, tell: Callable[[str], 
 
 
 async def watch(port: int, is_over: Callable[[], bool]) -> list[tuple[float, float]]:
-    """When each small request was sent, and the milliseconds that it took, until that is over."""
+    """When each small request was sent, and the milliseconds that it took, without those that a hypervisor
+    took from this machine meanwhile, until that is over."""
     reader, writer = await _connect(port)
     late: list[tuple[float, float]] = []
     while not is_over():
-        began = time.monotonic()
+        began, stolen = time.monotonic(), stolen_ms()
         writer.write(_post(_SMALL % len(late)))
         await _pass_answer(reader)
-        late.append((began, 1e3 * (time.monotonic() - began)))
+        took_ms = 1e3 * (time.monotonic() - began) - (stolen_ms() - stolen)
+        late.append((began, max(0.0, took_ms)))
         await asyncio.sleep(_PAUSE_S)
     writer.close()
     return late

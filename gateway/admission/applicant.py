@@ -64,6 +64,13 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """On that replica."""
     usage: Usage = Usage()
     """What the backend did not count is what it is expected to have been."""
+    holds: float = 0.0
+    """Tokens that its session holds now; 0 if that is not known."""
+    grown: float | None = None
+    """Tokens by which its conversation is longer than after its turn before; None if that was its first."""
+    left: float | None = None
+    """Tokens of its prompt that the turn before it left there; None if that ran elsewhere, or its engine was
+    lost since."""
     prefill_s: float | None = None
     """What computing its prompt takes, as far as that was not cached, on that replica alone."""
     alone: Alone | None = None

@@ -15,18 +15,18 @@ best saves the time in which what was lost is computed again. So 1 / n of a repl
 a token takes is known from its own launch delays (`cost/estimator.py`): for a dense model of 70B a tenth of
 the tokens is ruin, for a sparse one of 3B it is bearable. Before that is known, 1 / n of the tokens is
 overload. Where much is lost turns become slow, and few of them end in a feedback time: then what was seen
-over a longer time counts (`Evidence`).
+over a longer time counts.
 
 Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
 that an engine does not report is no pressure.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from gateway.admission.evidence import Evidence
 from gateway.domain.decay import DecayedMean
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
@@ -34,9 +34,8 @@ from gateway.domain.ids import ReplicaId
 LOST: Final = "state_lost"
 _LOSSES: Final = (0.02, 0.25)
 """The least and the most that is overload."""
-_LASTS: Final = 2.0
-"""Feedback times until evidence has faded."""
-_LASTS_LONGER: Final = 10.0
+_LASTS, _LASTS_LONGER = 2.0, 10.0
+"""Feedback times until evidence has faded; the longer where so few turns end that it is not enough."""
 PREEMPTIONS_ARE_OVERLOAD: Final = 0.10
 """Per turn."""
 _ENOUGH_TURNS: Final = 5.0
@@ -53,42 +52,81 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     loss: float = 0.0
 
 
+class _Evidence(msgspec.Struct, kw_only=True):
+    """Sums over the time lately, all of them fading alike."""
+
+    span_s: float = 0.0
+    turns: float = 0.0
+    """That were answered."""
+    warm: float = 0.0
+    """Of these, those that should have found something and say what they found."""
+    expected: float = 0.0
+    """Tokens that these should have found."""
+    lost: float = 0.0
+    """Of these, what they did not."""
+    timed: float = 0.0
+    """Warm turns of which is known what a token takes."""
+    lost_s: float = 0.0
+    """What computing it takes that they did not find."""
+    blind: float = 0.0
+    """Turns that should have found something and do not say what they found."""
+    blind_expected: float = 0.0
+    hits: float = 0.0
+    """Tokens that engines say were found."""
+    preemptions: float = 0.0
+
+    def fade(self, feedback_times: float) -> None:
+        """So many passed. Few turns fade more slowly, as long as they are hardly enough."""
+        slowly, warm = math.exp(-feedback_times / _LASTS_LONGER), max(1.0, self.warm + self.blind)
+        keep = max(math.exp(-feedback_times / _LASTS), min(slowly, 1.2 * _ENOUGH_TURNS / warm))
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) * keep)
+
+
 class GpuPressure:
     def __init__(self) -> None:
         self._signals: dict[ReplicaId, EngineSignals] = {}
-        self._lately = Evidence()
-        self._longer = Evidence()
-        """Counts where turns have become so slow that few of them end in a feedback time."""
+        self._seen = _Evidence()
         self._faded_s: float | None = None
-        self.studied = DecayedMean(half_life=200)
-        """Of the turns that are answered, the share that is seen here."""
         self._own_doing = DecayedMean(half_life=200)
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         before = self._signals.get(replica)
         if before is not None:
-            for evidence in self._all:
-                evidence.preemptions += _increase(before.preemptions, signals.preemptions)
-                evidence.hits += _increase(before.prefix_hit, signals.prefix_hit)
+            self._seen.preemptions += _increase(before.preemptions, signals.preemptions)
+            self._seen.hits += _increase(before.prefix_hit, signals.prefix_hit)
         self._signals[replica] = signals
 
     def replica_left(self, replica: ReplicaId) -> None:
         self._signals.pop(replica, None)
 
-    def saw_warm_turn(
-        self, left: float, cached: int | None, *, token_s: float | None = None, is_pool_half_empty: bool
+    def saw_turn(
+        self,
+        left: float = 0.0,
+        cached: int | None = None,
+        *,
+        token_s: float | None = None,
+        is_pool_half_empty: bool = False,
     ) -> None:
-        """A session came back soon: it had left so many tokens of this prompt, and found so many.
-
-        `token_s`: what it takes to compute one of this prompt.
-        """
+        """A turn was answered. `left`: so many tokens of its prompt should have been in the cache, since its
+        session came back soon; `cached`: so many were; `token_s`: what it takes to compute one."""
+        seen = self._seen
+        seen.turns += 1
         if left <= 0:
             return
-        lost = max(0.0, left - cached - _TOLERANCE_TOKENS) if cached is not None else None
-        if lost is not None and is_pool_half_empty:
+        if cached is None:
+            seen.blind += 1
+            seen.blind_expected += left
+            return
+        lost = max(0.0, left - cached - _TOLERANCE_TOKENS)
+        if is_pool_half_empty:
             self._own_doing.add(lost / left)
-        for evidence in self._all:
-            evidence.saw_turn(left, lost, token_s)
+        seen.warm += 1
+        seen.expected += left
+        seen.lost += lost
+        if token_s is not None:
+            seen.timed += 1
+            seen.lost_s += lost * token_s
 
     def capacity(self, up: Iterable[ReplicaId], *, host_tokens: int = 0) -> tuple[float, float] | None:
         """KV tokens of the replicas that are up, on the device and in the host's memory beyond it; None if
@@ -110,12 +148,7 @@ class GpuPressure:
         return device * scale, beyond * scale
 
     def start_afresh(self) -> None:
-        for evidence in self._all:
-            evidence.clear()
-
-    @property
-    def _all(self) -> tuple[Evidence, Evidence]:
-        return self._lately, self._longer
+        self._seen = _Evidence()
 
     def read(
         self,
@@ -129,21 +162,18 @@ class GpuPressure:
         """`sessions`: how many are in on a replica; `reckoned_with`: the share of the replicas' time in which
         as many as are in are expected to compute what was lost (`throughput.py`); only more is pressure."""
         self._fade(feedback_s, now=now)
+        seen, loss = self._seen, self._loss()
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
         running = sum(signals.running or 0 for signals in self._signals.values())
         used = [signals.kv_used for signals in self._signals.values() if signals.kv_used is not None]
         kv_used = max(used, default=0.0)
-        seen = self._lately if self._lately.all_turns >= _ENOUGH_TURNS else self._longer
-        loss = self._loss(seen)
-        preemptions = seen.preemptions / seen.all_turns if seen.all_turns >= _ENOUGH_TURNS else 0.0
+        preemptions = seen.preemptions / seen.turns if seen.turns >= _ENOUGH_TURNS else 0.0
+        lost_share = loss or 0.0
+        if loss and seen.timed >= _ENOUGH_TURNS and seen.span_s > 0:
+            lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
+            lost_share = max(0.0, lost_s / (replicas * seen.span_s) - reckoned_with)
         signs = {
-            LOST: self._loss_pressure(
-                seen,
-                loss or 0.0,
-                sessions=sessions,
-                replicas=replicas,
-                reckoned_with=reckoned_with,
-            ),
+            LOST: lost_share / loss_that_is_overload(sessions),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
             # Queued behind a full cache; a queue behind long prompts alone is work, not pressure.
             "kv_full": waiting / (waiting + running) * 2.0 if kv_used > 0.9 and waiting else 0.0,
@@ -156,35 +186,19 @@ class GpuPressure:
             loss=loss or 0.0,
         )
 
-    def _loss_pressure(
-        self,
-        seen: Evidence,
-        loss: float,
-        *,
-        sessions: float,
-        replicas: float,
-        reckoned_with: float,
-    ) -> float:
-        if seen.timed_turns < _ENOUGH_TURNS or loss <= 0 or seen.span_s <= 0:
-            return loss / loss_that_is_overload(sessions)
-        lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
-        seen_s = replicas * seen.span_s * max(0.01, self.studied.mean(1.0))
-        unexpected = max(0.0, lost_s / seen_s - reckoned_with)
-        return unexpected / loss_that_is_overload(sessions)
-
-    def _loss(self, seen: Evidence) -> float | None:
+    def _loss(self) -> float | None:
         """The share of warm tokens that was lost; None without evidence."""
-        if seen.turns >= _ENOUGH_TURNS:
+        seen = self._seen
+        if seen.warm >= _ENOUGH_TURNS:
             return max(0.0, seen.lost / seen.expected - self._own_doing.mean(0.0))
-        if seen.blind_turns >= 2 * _ENOUGH_TURNS and seen.hits > 0:
-            return max(0.0, 1.0 - seen.hits / seen.blind)
+        if seen.blind >= 2 * _ENOUGH_TURNS and seen.hits > 0:
+            return max(0.0, 1.0 - seen.hits / seen.blind_expected)
         return None
 
     def _fade(self, feedback_s: float, *, now: float) -> None:
         if self._faded_s is not None:
-            passed_s = now - self._faded_s
-            self._lately.fade(passed_s, lasts_s=_LASTS * feedback_s)
-            self._longer.fade(passed_s, lasts_s=_LASTS_LONGER * feedback_s)
+            self._seen.fade((now - self._faded_s) / feedback_s)
+            self._seen.span_s += now - self._faded_s
         self._faded_s = now
 
 

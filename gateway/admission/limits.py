@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.gpu_pressure import GpuPressure
 from gateway.admission.promises import Promises
@@ -93,9 +94,6 @@ class Limits:
         self.part = 1.0
         """The share of the pool that is this gateway's (`partition.py`)."""
         self._up: tuple[ReplicaId, ...] = ()
-        self._lives: dict[ReplicaId, int] = {}
-        """Of those that are up: numbers that are never used again."""
-        self._lives_begun = 0
         self.promises = Promises(config.fair_share.alpha)
         self.seen: WindowInputs | None = None
         """What the window last saw."""
@@ -179,20 +177,25 @@ class Limits:
     def fleet_changed(self, up: Collection[ReplicaId]) -> None:
         for replica in set(self._up) - set(up):
             self.gpu.replica_left(replica)
-            self._lives.pop(replica, None)
-        for replica in up:
-            if replica not in self._lives:
-                self._lives_begun += 1
-                self._lives[replica] = self._lives_begun
         self._up = tuple(up)
 
     @property
     def _replicas(self) -> float:
         return self.part * max(1, len(self._up))
 
-    def life_of(self, replica: ReplicaId | None) -> int | None:
-        """Which life of the replica this is: one that was down has lost what sessions had left there."""
-        return self._lives.get(replica) if replica is not None else None
+    def saw_turn(self, outcome: TurnOutcome, *, may_find_warm: bool) -> None:
+        """`may_find_warm`: what its session left behind was still there when it began, for all we know."""
+        usage, prompt, left, token_s = outcome.usage, outcome.usage.prompt_tokens, outcome.left, None
+        if outcome.grown is not None:
+            self.grown.add(outcome.grown)
+        if left is None or prompt is None or not may_find_warm:
+            self.gpu.saw_turn()
+            return
+        if outcome.prefill_s is not None:
+            token_s = outcome.prefill_s / max(1, prompt - (usage.cached_tokens or 0))
+        self.gpu.saw_turn(
+            min(left, prompt), usage.cached_tokens, token_s=token_s, is_pool_half_empty=self.is_half_empty()
+        )
 
     def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
         """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""

@@ -18,7 +18,6 @@ from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.giving_back import GivingBack
-from gateway.admission.lessons import Lessons
 from gateway.admission.limits import SCARCE, Bound, Limits
 from gateway.admission.packing import Entry
 from gateway.admission.partition import part_of, share_of
@@ -62,10 +61,9 @@ class PoolAdmission:
         self._said = said
         self._graphs = graphs
         self.fair = FairShare(config.fair_share, weights)
-        self.places = Places(graphs, config.gaps, self.fair.hold)
+        self.places = Places(graphs, config.gaps, self.fair.hold, cpu)
         self.limits = Limits(pool, config, places=self.places, cpu=cpu, said=said)
         self.window = self.limits.window
-        self.lessons = Lessons(self.places, self.limits)
         self.promises = self.limits.promises
         self.giving_back = GivingBack(self.places, self.fair, self.limits, cpu, self.release)
         ageing = Ageing(config.classes)
@@ -101,7 +99,7 @@ class PoolAdmission:
             task_arrived_s=applicant.task_arrived_s,
             service_class=service_class,
             deadline_s=deadline_s,
-            guess=applicant.prompt_tokens,
+            tokens=applicant.prompt_tokens,
         )
         return member
 
@@ -165,24 +163,26 @@ class PoolAdmission:
     def saw_turn(
         self,
         member: Member,
+        applicant: Applicant,
         outcome: TurnOutcome,
         *,
+        may_find_warm: bool,
         asked_s: float,
         silent_s: float | None,
         pause_s: float,
         gap_s: float,
         now: float,
     ) -> None:
-        """What does a turn need of engines, and is what was promised to those who hold no more than their
-        share kept?"""
+        """What a turn that was answered needed of its engine and found there, and what its session holds now.
+        `may_find_warm`: what its session left behind was still there when it began, for all we know."""
+        limits, usage = self.limits, outcome.usage
+        prompt = usage.prompt_tokens if usage.prompt_tokens is not None else applicant.prompt_tokens
+        limits.saw_turn(outcome, may_find_warm=may_find_warm)
+        self.places.holds(member, outcome.holds or prompt + (usage.output_tokens or 0))
+        member.replica, member.is_spilled = outcome.replica, False
         if outcome.alone is None:
             return
-        self.limits.throughput.saw_turn(
-            outcome.alone,
-            silent_s=silent_s,
-            kept_s=pause_s,
-            prompt_tokens=outcome.usage.prompt_tokens or 0,
-        )
+        limits.throughput.saw_turn(outcome.alone, silent_s=silent_s, kept_s=pause_s, prompt_tokens=prompt)
         if self.giving_back.is_one_above and not self.fair.holds_too_much(member.tenant):
             self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone.seconds)
 
@@ -307,8 +307,7 @@ class PoolAdmission:
         if now < self.limits.update_due_s:
             return
         self.is_stirred = True
-        if self.window.overloaded_since_s is not None:  # before it is cut to a share of its sessions
-            self._settle(now=now)
+        self._settle(now=now)
         excess = self.limits.update(waiting=len(self.queue), blocked_by=self.balance.blocked_by, now=now)
         self.giving_back.after_update(excess, waiting=len(self.queue), now=now)
         self.giving_back.keep_promises(waiting=len(self.queue), now=now)

@@ -45,8 +45,6 @@ class _Turn(msgspec.Struct):
     """Since its session's turn before; None if that goes on, or there was none."""
     is_aside: bool = False
     """A side request: it says nothing of how its session goes on."""
-    is_studied: bool | None = None
-    """It teaches what turns of its kind are like; None if nobody asked yet."""
     is_let_in: bool = False
     may_find_warm: bool = False
     pause_s: float = 0.0
@@ -180,15 +178,6 @@ class SessionAdmission:
 
     # --- notifications -------------------------------------------------------------------------------
 
-    def may_learn(self, request: RequestId, *, now: float) -> bool:
-        """Whether it is of use what a turn took that was answered, and ends now. To be asked once, before
-        `turn_over`: working it out costs, and a bounded number a second teaches enough."""
-        turn = self._turns.get(request)
-        if turn is None or not turn.is_let_in or turn.is_aside:
-            return False
-        turn.is_studied = turn.pool.lessons.may_study(turn.member, now=now)
-        return turn.is_studied
-
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
         """The turn ended; `outcome` is None if it was never let in. Unknown requests are no error."""
         turn = self._turns.pop(request, None)
@@ -201,14 +190,12 @@ class SessionAdmission:
             return
         is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
         if outcome is not None and is_answered:
-            warm, held = turn.may_find_warm, pool.places.tokens
-            is_studied = turn.is_studied
-            if is_studied is None:
-                is_studied = pool.lessons.may_study(member, now=now)
-            pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, is_studied=is_studied)
+            held = pool.places.tokens
             pool.saw_turn(
                 member,
+                turn.applicant,
                 outcome,
+                may_find_warm=turn.may_find_warm,
                 asked_s=turn.asked_s,
                 silent_s=turn.silent_s,
                 pause_s=turn.pause_s,
@@ -242,9 +229,6 @@ class SessionAdmission:
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():
             pool.forget(session, now=now)
-
-    def tools_run(self, sessions: int) -> None:
-        self._cpu.active = sessions
 
     def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
         for pool in self.pools.values():
@@ -317,7 +301,7 @@ class SessionAdmission:
             pool.places.turn_began(member, is_aside=True, now=now)
             return
         member.has_results = False
-        if member.is_studied and member.is_pause and member.began_s and member.live == member.asides:
+        if member.is_pause and member.began_s and member.live == member.asides:
             pool.limits.cycle_s.add(turn.asked_s - member.began_s)  # what it waits for a place is our doing
         silent_s = max(0.0, turn.asked_s - member.gap_since_s) if member.gap is not None else 0.0
         turn.pause_s = member.kept_s or silent_s

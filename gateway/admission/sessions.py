@@ -30,14 +30,13 @@ import msgspec
 from msgspec import Meta
 
 from gateway.admission.classes import ServiceClass
+from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
 from gateway.domain.by_agent import AgentKey
-from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import ReplicaId, SessionId, TenantId
 from gateway.workflow.aeg.graph import Pause
 from gateway.workflow.aeg.graphs import Graphs
 
-_MAX_THREADS: Final = 32
-"""Conversations of which it is known what they hold; more, where more of them have turns at once."""
 _LOOKED_AT: Final = 256
 _NOTICED: Final = 0.02
 """So much a chance has to change before it is counted anew: each time costs some µs."""
@@ -64,16 +63,6 @@ class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 _UNKNOWN_PAUSE: Final = Pause(0.5, None)
 
 
-class ThreadState(msgspec.Struct):
-    """What one conversation of a session holds."""
-
-    tokens: float
-    prompt_tokens: float
-    replica: ReplicaId | None
-    life: int | None = None
-    """Of the replica: what was left in an earlier one is gone."""
-
-
 class Member(msgspec.Struct, kw_only=True, eq=False):
     """A session as admission knows it: in, waiting, or resting."""
 
@@ -95,9 +84,10 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Its tools came back, and no turn has begun since."""
     runs_tools: bool = False
     """As far as is known, also where it gave its place back meanwhile."""
-    threads: dict[ThreadId, ThreadState] = {}
-    guess: float = 0.0
-    """Tokens of its first prompt, by its bytes; what it counts for until the first usage comes."""
+    tokens: float = 0.0
+    """That it holds: at first those of its first prompt, by its bytes."""
+    replica: ReplicaId | None = None
+    """Where its newest turn ran."""
     demand: Demand = NOTHING
     """As counted among the residents."""
     is_in: bool = False
@@ -126,28 +116,25 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """When its newest turn began."""
     kept_s: float = 0.0
     """How long it was silent before it gave its place back."""
-    is_studied: bool = True
-    """Its turns teach what sessions of its type are like."""
     back: float = 1.0
     """The chance that it makes another turn: below 1 while it is silent after a plain answer."""
-    held: float = 0.0
-    """Of all its threads."""
-
-    @property
-    def tokens(self) -> float:
-        return self.held if self.threads else self.guess
 
 
 class Places:
     """The places of one pool."""
 
     def __init__(
-        self, graphs: Graphs, config: PausesConfig, hold: Callable[[TenantId, float], None] | None = None
+        self,
+        graphs: Graphs,
+        config: PausesConfig,
+        hold: Callable[[TenantId, float], None] | None = None,
+        cpu: CpuPressure | None = None,
     ) -> None:
-        """`hold`: is told of so many places more, or fewer, that a tenant takes."""
+        """`hold`: is told of so many places more, or fewer, that a tenant takes; `cpu`: of tools that run."""
         self._graphs = graphs
         self._config = config
         self._hold = hold
+        self._cpu = cpu or CpuPressure()
         self.members: dict[SessionId, Member] = {}
         """Every session that was ever asked for and has not ended."""
         self.residents = Residents(graphs)
@@ -217,7 +204,9 @@ class Places:
     def tools_run(self, member: Member, *, do_run: bool) -> None:
         if member.runs_tools is not do_run:
             member.runs_tools = do_run
-            count = self.with_tools.pop(member.agent, 0) + (1 if do_run else -1)
+            more = 1 if do_run else -1
+            self._cpu.active += more
+            count = self.with_tools.pop(member.agent, 0) + more
             if count:
                 self.with_tools[member.agent] = count
 
@@ -290,41 +279,12 @@ class Places:
             member.demand = demand
         self._stale.clear()
 
-    def remember(
-        self,
-        member: Member,
-        thread: ThreadId,
-        tokens: float,
-        prompt_tokens: float,
-        replica: ReplicaId | None,
-        life: int | None = None,
-    ) -> None:
-        before = member.tokens
-        state = member.threads.get(thread)
-        if state is None:
-            member.threads[thread] = ThreadState(tokens, prompt_tokens, replica, life)
-            member.held += tokens
-            if len(member.threads) > max(_MAX_THREADS, member.live):
-                smallest = min(member.threads, key=lambda name: member.threads[name].tokens)
-                member.held -= member.threads.pop(smallest).tokens
-        else:
-            member.held += tokens - state.tokens
-            state.tokens, state.prompt_tokens = tokens, prompt_tokens
-            state.replica, state.life = replica, life
-        self._grew(member, before)
-
-    def thread_is_over(self, member: Member, thread: ThreadId) -> None:
-        state = member.threads.get(thread)
-        if state is not None and len(member.threads) > 1:
-            before = member.tokens
-            del member.threads[thread]
-            member.held -= state.tokens
-            self._grew(member, before)
-
-    def _grew(self, member: Member, before: float) -> None:
+    def holds(self, member: Member, tokens: float) -> None:
+        """It holds so many from now on."""
         if member.is_in:
-            self.tokens += member.tokens - before
+            self.tokens += tokens - member.tokens
             self._stale[member.session] = member
+        member.tokens = tokens
 
     # --- silence -----------------------------------------------------------------------------------
 

@@ -108,7 +108,6 @@ class Endings:
         is_answered = answer is not None and answer.is_good and not is_tunnel
         outcome = None
         if live.tried:
-            learns = is_answered and self._admission.may_learn(live.request, now=now)
             outcome = TurnOutcome(
                 was_answered=is_answered,
                 has_calls=end.has_calls,
@@ -116,8 +115,11 @@ class Endings:
                 replica=live.tried[-1],
                 ran_s=now - live.submitted_s,
                 usage=usage,
-                prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if learns else None,
-                alone=live.alone if learns else None,
+                holds=end.holds,
+                grown=end.grown,
+                left=live.left,
+                prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if is_answered else None,
+                alone=live.alone if is_answered else None,
             )
             if answer is not None and is_answered:
                 self._placement.turn_over(
@@ -143,7 +145,6 @@ class Endings:
                 self._ranks.session_ended(record.session)
                 self._ahead.session_over(record.session, now=now)
                 self._bounding.session_over(record.session)
-        self._admission.tools_run(self._sessions.tools.active_sessions)
         for run in self._sessions.ran:
             self._admission.tools_ran(run.session, run.names, run.duration_s)
         self._sessions.ran.clear()

@@ -53,6 +53,8 @@ class _Left(Counted, frozen=True):
 
     cached_tokens: int
     replica: ReplicaId
+    life: int = 0
+    """Of the replica."""
     written: float = 0.0
     """Of the replica, when it was left."""
     found: tuple[float, float] = (1.0, 1.0)
@@ -66,6 +68,8 @@ class _Replica:
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
         self.written = 0.0
         """Tokens that were computed there, as far as they were counted."""
+        self.life = 0
+        """What was left in an earlier one is gone."""
         self.is_known = profile is not None
         """Once enough was seen of it, that stays so."""
 
@@ -168,7 +172,7 @@ class Forecasts:
         cached = 0.0
         if live.handed_over:
             cached = min(live.handed_over, tokens)
-        elif left is not None and left.replica == replica:
+        elif left is not None and left.replica == replica and left.life == known.life:
             cached = min(left.cached_tokens, tokens) * max(left.found)
         work = TurnWork(new_tokens=tokens - cached, cached_tokens=cached)
         prediction = known.estimator.predict(work, known.in_flight.load(now=now))
@@ -245,14 +249,20 @@ class Forecasts:
         found = before.found if before is not None else (1.0, 1.0)
         written = known.written
         known.written += prompt - (usage.cached_tokens or 0) + (usage.output_tokens or 0)
-        is_there = (
-            before is not None and before.replica == replica and written - before.written <= _NEVER_EVICTED
-        )
+        is_left = before is not None and before.replica == replica and before.life == known.life
+        live.left = float(before.tokens) if before is not None and is_left else None
+        is_there = is_left and before is not None and written - before.written <= _NEVER_EVICTED
         if before is not None and is_there and not live.handed_over:
             share = answer.usage.share_found(min(before.cached_tokens, prompt))
             found = found if share is None else (found[1], share)
         left = _Left(
-            live.facts.body_bytes, prompt, prompt + (usage.output_tokens or 0), replica, known.written, found
+            live.facts.body_bytes,
+            prompt,
+            prompt + (usage.output_tokens or 0),
+            replica,
+            known.life,
+            known.written,
+            found,
         )
         if prediction is not None and answer.usage.prompt_tokens is not None:
             self._of_model(live).observe(left, before)
@@ -264,6 +274,10 @@ class Forecasts:
     def replica_joined(self, replica: ReplicaId, pool: PoolId) -> None:
         self._pools[replica] = pool
         self._peers.setdefault(pool, Peers())
+
+    def replica_lost(self, replica: ReplicaId) -> None:
+        if (known := self._replicas.get(replica)) is not None:
+            known.life += 1
 
     def replica_left(self, replica: ReplicaId) -> None:
         peers = self._peers.get(self._pools.pop(replica, None))

@@ -75,6 +75,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     decode_s: float | None = None
     """From its first token to its end, without the prompts that its replica computed meanwhile; None while
     that is not known."""
+    left: float | None = None
+    """Tokens of its prompt that the turn before it left on its replica, as far as that was not lost since."""
     alone: Alone | None = None
     """What its last attempt would have taken alone, once that is known."""
     had_leg: bool = False

@@ -59,8 +59,7 @@ class Members:
         for pool in self._pools:
             member = pool.places.members.get(session)
             if member is not None:
-                newest = next(reversed(member.threads.values()), None)
-                return MemberView(member.service_class.value, newest.replica if newest is not None else None)
+                return MemberView(member.service_class.value, member.replica)
         return None
 
 

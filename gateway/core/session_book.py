@@ -37,6 +37,10 @@ class TurnEnd(NamedTuple):
     """It asks for tools, by native calls or such as its text holds."""
     silence: Silence | None = None
     """None if it is not silent, or nothing is known."""
+    holds: float = 0.0
+    """Tokens that it holds now; 0 if nothing is known."""
+    grown: float | None = None
+    """By so many is the turn's conversation longer than before; None if it is its first."""
 
 
 class SessionBook:
@@ -223,7 +227,9 @@ class SessionBook:
         has_calls = bool(pause.tools) if pause is not None else answer is not None and bool(answer.tool_calls)
         is_silent = not session.live_turns
         silence = self.predictor.conversations.silence(session.id, now=now) if is_silent else None
-        end = TurnEnd(has_calls, silence)
+        thread = self.predictor.conversations.thread(live.session.thread) if pause is not None else None
+        grown = thread.grown if thread is not None else None
+        end = TurnEnd(has_calls, silence, self.predictor.conversations.held(session.id), grown)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
         if is_final and answer is not None and answer.is_good:

@@ -16,6 +16,7 @@ of a session; one event takes leave of a bounded number.
 
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 from typing import Annotated, Final
 
@@ -33,7 +34,7 @@ from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 
 MAX_OF_SESSION: Final = 64
-"""Conversations of one session that are remembered."""
+"""Conversations of one session that are remembered; more, where more of them have turns at once."""
 _MOST_AT_ONCE: Final = 16
 _BYTES_PER_TOKEN: Final = 4.0
 _LEAST_SILENCE_S: Final = 2.0
@@ -79,6 +80,7 @@ class Conversation:
         "agent",
         "due_s",
         "ended_s",
+        "grown",
         "has_gone_on",
         "is_code",
         "is_live",
@@ -112,6 +114,8 @@ class Conversation:
         """Steps that it made."""
         self.tokens = 0.0
         """What it holds: its last prompt and answer."""
+        self.grown: float | None = None
+        """So much more than before its last turn; None if that was its first."""
         self.is_live = False
         """A request of it is on its way."""
         self.due_s = 0.0
@@ -212,9 +216,9 @@ class Conversations:
         tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
         tokens += usage.output_tokens or 0
         known.turns += 1
-        grown = tokens - known.tokens if known.tokens else None
+        known.grown = tokens - known.tokens if known.tokens else None
         begins = known.turns == 1 and known.is_opening
-        graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=grown, ran_s=ran_s)
+        graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown, ran_s=ran_s)
         if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
             self.graphs.shared_changes += 1
         known.tokens = tokens
@@ -254,6 +258,20 @@ class Conversations:
             pause=pause,
             grows=graph.growth(known.turns + 1),
         )
+
+    def held(self, session: SessionId) -> float:
+        """Tokens that it holds: of its longest conversation, and of others that are at work. What a sub-agent
+        that is done, or a title, leaves behind is of no use to the others."""
+        working = longest = longest_idle = 0.0
+        for thread in self._sessions.get(session, ()):
+            if (known := self._threads.get(thread)) is None:
+                continue
+            longest = max(longest, known.tokens)
+            if known.is_live or (known.step is not None and known.step.tools):
+                working += known.tokens
+            else:
+                longest_idle = max(longest_idle, known.tokens)
+        return working + (longest_idle if longest_idle == longest else 0.0)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
@@ -298,7 +316,11 @@ class Conversations:
         threads = self._sessions.setdefault(ref.session, [])
         threads.append(ref.thread)
         if len(threads) > MAX_OF_SESSION:
-            self._threads.pop(threads.pop(1), None)  # not its first, whom the others work for
+            for thread in islice(threads, 1, len(threads) - 1):  # not its first, whom the others work for
+                if (known := self._threads.get(thread)) is None or not known.is_live:
+                    threads.remove(thread)
+                    self._threads.pop(thread, None)
+                    break
 
     def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Conversation) -> Conversation:
         self._learn_end(before)

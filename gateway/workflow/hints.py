@@ -9,7 +9,6 @@ Invariants: hints about a thread have growing numbers; a hint is text of less th
 
 from typing import Final
 
-from gateway.domain.decision import SessionRef
 from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow.retention import RetentionDecision
 
@@ -20,7 +19,7 @@ except ImportError:  # a gateway may be installed without it, and then has nothi
 else:
     HAS_CONTRACT = True
 
-_GONE: Final = RetentionDecision(reuse=0.0, retain_s=0.0, returns_in_s=None)
+GONE: Final = RetentionDecision(reuse=0.0, retain_s=0.0, returns_in_s=None)
 
 
 def signed(hint: str, key: str) -> str:
@@ -33,41 +32,13 @@ class Hints:
     def __init__(self) -> None:
         self._number = 0
 
-    def with_request(
-        self,
-        ref: SessionRef,
-        decision: RetentionDecision,
-        *,
-        age_s: float,
-        is_final: bool,
-        service_class: str | None = None,
-    ) -> str | None:
-        """`service_class`: `reactive` or `proactive`."""
-        return self._write(
-            ref.session,
-            ref.thread,
-            decision,
-            is_final=is_final,
-            age_s=max(0.0, age_s),
-            service_class=service_class,
-        )
-
-    def at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:
-        return self._write(ref.session, ref.thread, decision)
-
-    def with_prefill(self, session: SessionId, thread: ThreadId, decision: RetentionDecision) -> str | None:
-        return self._write(session, thread, decision, service_class="proactive")
-
-    def where_it_was(self, ref: SessionRef) -> str | None:
-        return self._write(ref.session, ref.thread, _GONE)
-
     def at_end(self, session: SessionId) -> str | None:
         if not HAS_CONTRACT:
             return None
         self._number += 1
         return Hint(session=session, seq=self._number, is_finished=True).as_json()
 
-    def _write(
+    def write(
         self,
         session: SessionId,
         thread: ThreadId,
@@ -77,6 +48,7 @@ class Hints:
         age_s: float | None = None,
         service_class: str | None = None,
     ) -> str | None:
+        """`service_class`: `reactive` or `proactive`."""
         if not HAS_CONTRACT:
             return None
         self._number += 1
@@ -89,7 +61,7 @@ class Hints:
         if service_class is not None:
             said += f',"class":"{service_class}"'
         if age_s is not None:
-            said += f',"age_s":{age_s:.3f}'
+            said += f',"age_s":{max(0.0, age_s):.3f}'
         if returns_in_s is not None:
             said += f',"prefetch_in_s":{min(returns_in_s, MAX_SECONDS):.3f}'
         if is_final:

@@ -19,7 +19,7 @@ from gateway.workflow.conversations import (
     StepPrediction,
     agent_key,
 )
-from gateway.workflow.hints import Hints
+from gateway.workflow.hints import GONE, Hints
 from gateway.workflow.retention import Retention, RetentionConfig, RetentionDecision
 
 _MAX_REPLICAS = 4096
@@ -130,8 +130,9 @@ class Predictor:
             return None
         decision = self._provisional(thread, replica, stated)
         self._told[ref.session] = replica
-        return self._hints.with_request(
-            ref,
+        return self._hints.write(
+            ref.session,
+            ref.thread,
             decision,
             age_s=age_s,
             is_final=facts.explicit is not None and facts.explicit.final,
@@ -142,7 +143,7 @@ class Predictor:
         before = self._told.get(ref.session)
         if before is None or before == replica or ref.edge is not Edge.CONTINUES:
             return None
-        hint = self._hints.where_it_was(ref)
+        hint = self._hints.write(ref.session, ref.thread, GONE)
         return (before, hint) if hint is not None else None
 
     def hint_with_prefill(self, session: SessionId, thread: ThreadId, replica: ReplicaId) -> str | None:
@@ -150,7 +151,7 @@ class Predictor:
         if known is None:
             return None
         decision = self._provisional(known, replica)
-        return self._hints.with_prefill(session, thread, decision)
+        return self._hints.write(session, thread, decision, service_class="proactive")
 
     def _provisional(
         self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
@@ -159,4 +160,4 @@ class Predictor:
         return self._retention.provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def hint_at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:
-        return self._hints.at_pause(ref, decision)
+        return self._hints.write(ref.session, ref.thread, decision)

@@ -110,6 +110,8 @@ class Play:
         self.running: dict[str, Applicant] = {}
         self.known: set[str] = set()
         self.refused: list[SessionId | None] = []
+        self.left: dict[ThreadId, tuple[float, ReplicaId | None]] = {}
+        """Tokens of each conversation's last prompt, and where they are cached."""
 
     def has(self, *, kv_tokens=None, host=None, **signals) -> "Play":
         """The pool has a replica that says this."""
@@ -166,9 +168,24 @@ class Play:
         )
         ref, facts = _ref(asked), _facts(asked)
         self.workflow.answered(ref, facts, answer, ran_s=outcome.ran_s, now=self.now)
+        outcome = self._with_what_it_holds(ref, outcome)
         if any(each.session == session for each in self.running.values()):
             return outcome
         return msgspec.structs.replace(outcome, silence=self.workflow.silence(session, now=self.now))
+
+    def _with_what_it_holds(self, ref: SessionRef, outcome: TurnOutcome) -> TurnOutcome:
+        prompt = outcome.usage.prompt_tokens
+        thread = self.workflow.thread(ref.thread)
+        if not outcome.was_answered or thread is None or prompt is None:
+            return outcome
+        before = self.left.get(ref.thread, (0.0, None))
+        self.left[ref.thread] = float(prompt), outcome.replica
+        return msgspec.structs.replace(
+            outcome,
+            holds=self.workflow.held(ref.session),
+            grown=thread.grown,
+            left=before[0] if before[1] == outcome.replica else None,
+        )
 
     def leave(self, session: str) -> list[str]:
         """The session's turns stop waiting."""

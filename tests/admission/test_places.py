@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.admission.sessions import Gap, Member, PausesConfig, Places
 from gateway.domain.by_agent import UNKNOWN_AGENT
-from gateway.domain.ids import SessionId, TenantId, ThreadId
+from gateway.domain.ids import SessionId, TenantId
 from gateway.workflow.aeg.graph import Pause
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 from gateway.workflow.aeg.steps import Step
@@ -62,14 +62,14 @@ def test_a_place_is_kept_while_its_session_is_likelier_to_come_back_than_not(
     assert least_s <= kept_s(gap, found, worth_s=worth_s) <= most_s
 
 
-def member(name="s", tenant="t", guess=100.0) -> Member:
+def member(name="s", tenant="t", tokens=100.0) -> Member:
     return Member(
-        session=SessionId(name), tenant=TenantId(tenant), agent=UNKNOWN_AGENT, task_arrived_s=0.0, guess=guess
+        session=SessionId(name),
+        tenant=TenantId(tenant),
+        agent=UNKNOWN_AGENT,
+        task_arrived_s=0.0,
+        tokens=tokens,
     )
-
-
-def remember(here: Places, each: Member, tokens: float, thread="a") -> None:
-    here.remember(each, ThreadId(thread), tokens, tokens, None)
 
 
 def test_a_silent_session_counts_as_gone_sooner_without_tools():
@@ -98,25 +98,20 @@ def test_who_goes_on_is_not_gone():
 
 
 def test_what_it_holds_is_counted_when_asked_for():
-    here, each = places(), member(guess=100.0)
+    here, each = places(), member()
     here.members[each.session] = each
     here.enter(each, now=0.0)
     assert here.residents.now() == 100
-    remember(here, each, 5000.0)
+    here.holds(each, 5000.0)
     assert here.residents.now() == 100 and here.tokens == 5000
     here.count_anew()
     assert here.residents.now() == 5000
-    here.thread_is_over(each, ThreadId("a"))  # the last one stays
-    here.thread_is_over(each, ThreadId("unknown"))
-    remember(here, each, 300.0, "b")
-    assert each.tokens == here.tokens == 5300
-    here.thread_is_over(each, ThreadId("b"))
-    remember(here, each, 4000.0)
+    here.holds(each, 4000.0)
     assert each.tokens == here.tokens == 4000
     here.release(each)
     here.count_anew()
     assert here.residents.now() == here.tokens == 0
-    remember(here, each, 7.0)
+    here.holds(each, 7.0)
     here.count_anew()
     assert here.residents.now() == here.tokens == 0  # it is not in
 
@@ -128,24 +123,6 @@ def test_a_bounded_number_is_looked_at():
         here.members[each.session] = each
         here.enter(each, now=0.0)
     assert [len(here.gone(now=100.0)) for _ in range(4)] == [256, 256, 88, 0]
-
-
-def test_the_smallest_of_too_many_threads_is_forgotten():
-    here, each = places(), member()
-    for number in range(40):
-        remember(here, each, 1000.0 + number, f"{number}")
-    assert each.tokens == sum(thread.tokens for thread in each.threads.values())
-    assert len(each.threads) == 32 and ThreadId("39") in each.threads and ThreadId("0") not in each.threads
-
-
-def test_threads_that_run_at_once_are_all_remembered():
-    here, each = places(), member()
-    here.enter(each, now=0.0)
-    for _ in range(100):
-        here.turn_began(each, now=0.0)
-    for number in range(100):
-        remember(here, each, 100_000.0, f"{number}")
-    assert each.tokens == 10_000_000
 
 
 def test_a_session_takes_as_many_places_as_it_runs_turns_at_once():
@@ -189,7 +166,7 @@ class Comings(RuleBasedStateMachine):
         each = data.draw(st.sampled_from(self.all))
         if each.live:
             each.turn += 1
-            remember(self.places, each, tokens)
+            self.places.holds(each, tokens)
             self.places.turn_ended(each, gap, now=self.now)
 
     @rule(data=st.data())
@@ -235,7 +212,7 @@ def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
         places.enter(each, now=0.0)
         places.turn_began(each, now=0.0)
         each.turn = 1
-        remember(places, each, 10_000.0)
+        places.holds(each, 10_000.0)
         before = places.residents.now()
         places.turn_ended(each, gap, pause(on=0, over=20), now=1.0)
         places.count_anew()

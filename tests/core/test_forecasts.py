@@ -290,7 +290,7 @@ def test_admission_hears_what_computing_takes():
     def timed() -> float:
         assert isinstance(play.brain.admission, SessionAdmission)
         [pool] = play.brain.admission.pools.values()
-        return pool.limits.gpu._lately.timed_turns
+        return pool.limits.gpu._seen.timed
 
     _ = conversation(play, forecasts.EXPERIENCE - 1)
     assert timed() == 0

@@ -282,6 +282,48 @@ def test_a_crowd_of_sub_agents_pushes_out_none_they_work_for():
     assert found is not None and found.has_tools and thread(world, "s") is not None
 
 
+def beside(session: str, number: int) -> SessionRef:
+    return msgspec.structs.replace(ref(session), thread=ThreadId(f"{session}.{number}"))
+
+
+def of(tokens: int, *tools: str) -> Answer:
+    return msgspec.structs.replace(answer(*tools), usage=Usage(prompt_tokens=tokens, output_tokens=0))
+
+
+def test_a_session_holds_its_longest_conversation_and_those_at_work():
+    world, session = World(), SessionId("s")
+
+    def turn(number: int, tokens: int, *tools: str, ends: bool = True) -> float:
+        each = beside("s", number)
+        world.known.arrived(each, facts(), now=world.now)
+        if ends:
+            world.known.answered(each, facts(), of(tokens, *tools), now=world.now)
+        return world.known.held(session)
+
+    assert world.known.held(session) == 0.0
+    assert turn(1, 5_000, "task") == 5_000
+    assert turn(2, 2_000, "bash") == 7_000, "a sub-agent whose tools run"
+    assert turn(2, 2_500) == 5_000, "and that is done"
+    assert turn(3, 900, "bash") == 5_900
+    assert turn(1, 6_000) == 6_900, "the longest counts though it rests"
+    assert turn(2, 0, ends=False) == 6_000 + 900 + 2_500, "one is under way"
+
+
+def test_conversations_that_run_at_once_are_all_counted():
+    world = World()
+    for number in range(100):
+        each = beside("s", number)
+        world.known.arrived(each, facts(), now=0.0)
+        world.known.answered(each, facts(), of(1_000), now=0.0)
+        world.known.arrived(each, facts(), now=0.0)
+    assert world.known.held(SessionId("s")) == 100_000
+    for number in range(200):
+        each = beside("t", number)
+        world.known.arrived(each, facts(), now=0.0)
+        world.known.answered(each, facts(), of(1_000), now=0.0)
+    assert len(world.known) == 100 + 64
+
+
 def test_what_did_not_begin_here_says_nothing_of_beginnings():
     world = World()
     for edge, shared in ((Edge.CONTINUES, 0.0), (Edge.FORKS, 0.0), (Edge.OPENS, 80.0)):

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from gateway.domain.ids import SessionId
+from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow.hints import Hints
 from gateway.workflow.retention import RetentionDecision
 from tests.project.layout import ROOT
-from tests.workflow.test_conversations import ref
 from turnpike_vllm.hints import Hint, parse
 
+S, T = SessionId("s"), ThreadId("s.1")
 HELD = RetentionDecision(reuse=0.9, retain_s=12.3456, returns_in_s=4.0)
 
 
@@ -24,12 +24,12 @@ def read(text: str | None) -> Hint:
 
 def test_engines_understand_every_hint():
     known = Hints()
-    sent = read(known.with_request(ref("s"), HELD, age_s=-1.0, is_final=True))
+    sent = read(known.write(S, T, HELD, age_s=-1.0, is_final=True))
     assert (sent.session, sent.thread, sent.is_final) == ("s", "s.1", True)
     assert (sent.retain_s, sent.reuse, sent.age_s, sent.prefetch_in_s) == (12.346, 0.9, 0.0, 4.0)
-    paused = read(known.at_pause(ref("s"), RetentionDecision(reuse=0.0, retain_s=1e9, returns_in_s=None)))
+    paused = read(known.write(S, T, RetentionDecision(reuse=0.0, retain_s=1e9, returns_in_s=None)))
     assert paused.retain_s == 3600.0 and paused.prefetch_in_s is None and paused.seq > sent.seq
-    assert read(known.at_end(SessionId("s"))).is_finished
+    assert read(known.at_end(S)).is_finished
 
 
 @pytest.mark.slow

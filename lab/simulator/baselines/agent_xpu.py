@@ -57,8 +57,9 @@ class AgentXpuRouter(SplitRouter):
         assert command.session is not None
         is_background = turn.request in self._background
         self._background.discard(turn.request)
-        hint = self._hints.with_request(
-            command.session,
+        hint = self._hints.write(
+            command.session.session,
+            command.session.thread,
             _NOTHING_KEPT,
             age_s=now - turn.member.arrived_s,
             is_final=turn.is_final,
