@@ -246,8 +246,6 @@ class Coordinator:
                 self.fleet.health.stalled(event.lost_s)
             case ev.HostReported():
                 self.admission.host_reported(event.host, event.signals, now=now)
-            case ev.ToolsTold():
-                self.endings.tell(self.sessions.tools_told(event.spans, event.tenant, now=now), now=now)
             case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted() | ev.TwinsFound():
                 self._session_control.take_in(event, now=now)
             case ev.SpendRemembered():

@@ -10,7 +10,6 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.shares import Share
 from gateway.domain.spending import Reserved, Spent
-from gateway.domain.tool_span import ToolSpan
 from gateway.domain.turn_trace import TurnTrace
 
 
@@ -175,14 +174,6 @@ class HostReported(msgspec.Struct, frozen=True, tag=True):
     signals: HostSignals
 
 
-class ToolsTold(msgspec.Struct, frozen=True, tag=True):
-    """Agents' own telemetry told of tool calls that are over."""
-
-    spans: tuple[ToolSpan, ...]
-    tenant: TenantId | None = None
-    """Whose spans these are; None if an operator's collector sent them, for all tenants."""
-
-
 class ResidencyTold(msgspec.Struct, frozen=True, tag=True):
     """An engine's KV events say how many tokens of each session it holds."""
 
@@ -277,7 +268,6 @@ Event = (
     | EngineReported
     | HostReported
     | LoopStalled
-    | ToolsTold
     | SessionFinished
     | SessionStopped
     | SessionAdopted

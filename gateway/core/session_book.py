@@ -6,7 +6,7 @@ Invariants: `live_turns` of a session is the number of its requests in the coord
 ends takes its open tool calls with it; every `session_start` is followed by at most one `session_end`.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from typing import NamedTuple
 
 from gateway.core.lifecycle import State
@@ -16,11 +16,10 @@ from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall
-from gateway.domain.tool_span import ToolSpan
 from gateway.domain.turn_trace import TurnTrace
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
-from gateway.tool_probe.calls import Asking, ToolRun
+from gateway.tool_probe.calls import ToolRun
 from gateway.workflow.aeg.graph import Silence
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import StepPrediction
@@ -109,15 +108,13 @@ class SessionBook:
                 client=facts.client_name,
             )
         )
-        if facts.tool_times:
-            out += self.tools_told(facts.tool_times, tenant, now=now)
         went_on = ref.parent if ref.edge is Edge.CONTINUES else None
         closed = self.tools.results_came(session.id, facts.tool_result_ids, went_on=went_on, now=now)
         agent = self.predictor.arrived(ref, facts, tenant, now=now)
         if closed is not None:
             new = facts.transcript.new
             run = ToolRun(session.id, agent, closed.names, closed.duration_s)
-            self._learn(self.tools.traced.closed(closed.calls, run, now=now))
+            self.ran.append(run)
             out.append(
                 rec.ToolEnd(
                     at_s=now,
@@ -166,27 +163,6 @@ class SessionBook:
             )
         return out
 
-    def tools_told(
-        self, spans: Sequence[ToolSpan], tenant: TenantId | None, *, now: float
-    ) -> list[rec.Record]:
-        """Agents' own spans of calls came; `tenant`: whose they are, None if an operator's."""
-        calls, runs = self.tools.told(spans, tenant, now=now)
-        self._learn(runs)
-        return [
-            rec.ToolTimed(
-                at_s=now,
-                session=call.session,
-                turn=call.turn,
-                name=call.name,
-                duration_ms=(call.took_s or 0.0) * 1e3,
-                has_failed=call.has_failed,
-            )
-            for call in calls
-        ]
-
-    def _learn(self, runs: list[ToolRun]) -> None:
-        self.ran += runs
-
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
         minted = self.sessions.learn_id(live.request, call.id, is_call=True)
         if self.publishing is not None and minted is not None and not is_counter_like(call.id):
@@ -194,7 +170,7 @@ class SessionBook:
 
     def call_closed(self, live: LiveRequest, call: ToolCall, *, now: float) -> None:
         if live.session is not None and self.sessions.get(live.session.session) is not None:
-            self.tools.ready(live.session.session, live.request, call, asking=_asking(live), now=now)
+            self.tools.ready(live.session.session, live.request, call, now=now)
 
     def state_minted(self, live: LiveRequest, state_id: str) -> None:
         assert live.replica is not None
@@ -241,11 +217,11 @@ class SessionBook:
             out += self._end(session, "finished", now=now)
         else:
             # A client may act on a call from a response that was cut: any that was passed on counts.
-            asking, calls = _asking(live), answer.tool_calls if answer is not None else ()
-            names = self.tools.opened(session.id, live.request, calls, asking=asking, now=now)
+            calls = answer.tool_calls if answer is not None else ()
+            names = self.tools.opened(session.id, live.request, calls, now=now)
             if not names and pause is not None and answer is not None and not calls:
                 names = pause.tools
-                self.tools.text_called(session.id, live.request, names, asking=asking, now=now)
+                self.tools.text_called(session.id, live.request, names, now=now)
                 if not names:
                     self.predictor.doubted(live.session, live.request, live.facts, answer, now=now)
             if names:
@@ -358,10 +334,6 @@ class SessionBook:
 
     def _tool_num(self, *, now: float) -> rec.ToolNum:
         return rec.ToolNum(at_s=now, active=self.tools.active_sessions)
-
-
-def _asking(live: LiveRequest) -> Asking:
-    return Asking(live.tenant, live.facts.trace, live.arrived_s)
 
 
 def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:

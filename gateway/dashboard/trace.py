@@ -53,7 +53,7 @@ def _of_session(process: int, turns: Sequence[Mapping[str, Any]]) -> Iterator[Ev
     for turn in turns:
         records = turn["records"]
         arrived = next((each for each in records if each["type"] == "turn_arrive"), records[0])
-        own = [each for each in records if each["type"] not in ("tool_timed", "prefill_ahead")]
+        own = [each for each in records if each["type"] != "prefill_ahead"]
         begin_s, end_s = arrived["at_s"], max(each["at_s"] for each in own)
         conversation = arrived.get("thread") or "no conversation"
         track = _track(conversation, begin_s, end_s, free_s)

@@ -199,18 +199,6 @@ class ToolEnd(TimedRecord, frozen=True, kw_only=True, tag="tool_end"):
     """How long ago that was, as in `ToolStart`."""
 
 
-class ToolTimed(TimedRecord, frozen=True, kw_only=True, tag="tool_timed"):
-    """An agent's own span of one call came, before the call's `tool_end` or after it."""
-
-    session: SessionId
-    turn: RequestId
-    """The turn whose response asked for it."""
-    name: str
-    duration_ms: float
-    """What it took by itself; a `tool_end` tells how long a whole answer's calls took, seen from outside."""
-    has_failed: bool = False
-
-
 class StepPredicted(TimedRecord, frozen=True, kw_only=True, tag="step_predict"):
     """A step is over: what is expected to follow, of a conversation whose type is known well enough."""
 
@@ -332,7 +320,6 @@ Record = (
     | ToolNum
     | ToolStart
     | ToolEnd
-    | ToolTimed
     | StepPredicted
     | PrefilledAhead
     | PrefillLegEnded

@@ -5,7 +5,6 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.tool_span import ToolSpan
 from gateway.domain.words import Word
 
 
@@ -227,10 +226,6 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the client software's name, as it gives it; 0 if it gives none."""
     client_name: str = ""
     """What of it names the product, to be shown."""
-    trace: str = ""
-    """The trace that its `traceparent` names, in hexadecimal digits. It is no session."""
-    tool_times: tuple[ToolSpan, ...] = ()
-    """What its client says that the calls took whose results it brings."""
     state_ids: tuple[str, ...] = ()
     """Ids of things a replica stores that this request builds on (`previous_response_id`,
     `conversation`, item references) or names in its path."""

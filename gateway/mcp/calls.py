@@ -17,7 +17,6 @@ import msgspec
 from gateway.domain.ids import PoolId, SessionId, TenantId
 from gateway.domain.ids import RequestId as TurnId
 from gateway.domain.tenant_lru import TenantLru
-from gateway.domain.tool_span import ToolSpan
 from gateway.domain.words import Word
 from gateway.mcp.call_limit import Place
 from gateway.mcp.messages import Message, RequestId
@@ -79,18 +78,6 @@ class Call(msgspec.Struct, eq=False):
     @property
     def has_result(self) -> bool:
         return self.outcome in _TELLING
-
-    def span(self) -> ToolSpan | None:
-        asked = self.asked
-        if asked is None or not self.has_result:
-            return None
-        return ToolSpan(
-            name=asked.name,
-            duration_s=max(0.0, self.ended_s - self.began_s),
-            call=asked.id,
-            session=asked.session,
-            has_failed=self.outcome is not Outcome.OK,
-        )
 
 
 _TELLING: Final = frozenset((Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR))

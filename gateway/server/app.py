@@ -49,7 +49,6 @@ from gateway.server.spending import Spending, SpentFile
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
-from gateway.server.tool_spans import ToolSpans
 from gateway.shared_state.fleet_secret import derived
 from gateway.telemetry.log_lines import RefusalLog, log_event
 from gateway.telemetry.recorder import Recorder
@@ -214,8 +213,6 @@ class Gateway:
         app.add_routes(self.replica_watch.members.routes())
         app.add_routes(self._settings_routes())
         app.add_routes(Hosts(self.driver.send).routes())
-        traced = self.driver.coordinator.sessions.tools.traced
-        app.add_routes(ToolSpans(self.driver.send, traced.verdicts, self._tenants).routes())
         # Bodies that swell are read by who bounds them.
         self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
         await self._control.setup()

@@ -1,7 +1,4 @@
-"""Tool calls that pass: joined to those that models ask for, counted, and told to the brain.
-
-What a call took is told as agents' own spans are (`gateway/tool_probe/traced.py`).
-"""
+"""Tool calls that pass: joined to those that models ask for, limited and counted."""
 
 import logging
 from collections import OrderedDict
@@ -9,7 +6,6 @@ from typing import Final
 
 from gateway.admission.classes import ServiceClass
 from gateway.config import Config
-from gateway.core import events as ev
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import RequestId as TurnId
 from gateway.domain.ids import TenantId
@@ -158,8 +154,6 @@ class McpCalls:
             self._counts.running[call.mcp_session.server] -= 1
             if call.has_result:
                 self._counts.durations[call.mcp_session.server].add(call.ended_s - call.began_s)
-            if (span := call.span()) is not None:
-                self._driver.send(ev.ToolsTold((span,), call.mcp_session.tenant))
 
     def cancelled(self, session: McpSession, request_id: RequestId) -> None:
         call = self._running.get((session, request_id))

@@ -41,7 +41,6 @@ from gateway.telemetry.objective import Objective, OutcomeView
 from gateway.telemetry.ring import Ring
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.telemetry.usage import Usages
-from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
 
 _LAG_PERIOD_S: Final = 0.25
@@ -79,7 +78,6 @@ class Observation:
         )
         self._events: Events | None = None
         self._history = HistoryProxy(config.history, environ)
-        verdicts = coordinator.sessions.tools.traced.verdicts
         self.hints: HintSender | None = None
         """To be set by whoever sends hints."""
         self.peers: Peers | None = None
@@ -89,11 +87,6 @@ class Observation:
             self._gauges,
             {
                 "faults": ("Faults of its own that the gateway went on from", lambda: coordinator.faults),
-                "tool_spans_taken": ("Agents' spans of calls", lambda: verdicts[Verdict.TAKEN]),
-                "tool_spans_left": (
-                    "Agents' tool spans that told of no call that was seen",
-                    lambda: verdicts.total() - verdicts[Verdict.TAKEN],
-                ),
                 **{
                     name: (what, partial(self._count, who, count))
                     for name, what, who, count in _COUNTED_ELSEWHERE

@@ -49,7 +49,6 @@ _OF_REPLICAS: Final = tuple(name for _, name, _, labels in _COUNTERS if labels.s
 _SPREADS: Final = {
     "queue_seconds": "Time in the waiting room",
     "tool_phase_seconds": "Duration of tool phases",
-    "tool_call_seconds": "Duration of tool calls, as agents' own spans tell",
     "decode_after_call_seconds": "From the end of a tool call to that of its answer",
     "session_confidence": "How sure a turn's session is",
 }
@@ -85,7 +84,6 @@ class Counts:
                 [ms for record in each for ms in record.ready_ms]
             ),
             rec.ToolEnd: lambda each: add_ms["tool_phase_seconds"]([record.duration_ms for record in each]),
-            rec.ToolTimed: lambda each: add_ms["tool_call_seconds"]([record.duration_ms for record in each]),
             rec.PrefilledAhead: self._take_prefills,
             rec.ReplicaChanged: self._take_replica_changes,
         }

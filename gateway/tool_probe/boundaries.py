@@ -7,11 +7,10 @@ Symbols: *active tools* → `active_sessions`.
 
 Deviations: MARS instruments the agent; we infer. A call is *ready* when its arguments end in the stream.
 Nearly all agents start their tools when the response has ended, and none says when it does: so a call is
-open, counted and timed, from then on. Who starts sooner may tell what its tools took (`traced.py`), of a
-ready call too. A call closes when a request brings its result. A call in an answer's text has no id; it
-closes when its conversation goes on. So does, without having ended, a call that the conversation goes on
-without; one that nobody ever answers (a final `finish` tool, a killed agent) stays open until its session
-ends. Tools that the engine runs itself are no boundaries.
+open, counted and timed, from then on. A call closes when a request brings its result. A call in an answer's
+text has no id; it closes when its conversation goes on. So does, without having ended, a call that the
+conversation goes on without; one that nobody ever answers (a final `finish` tool, a killed agent) stays open
+until its session ends. Tools that the engine runs itself are no boundaries.
 
 Invariants: a call is ready or open at most once; at most `max_open_calls` of either per session are kept,
 newest first; a call is ready only while the turn that asks for it lives; `active_sessions` counts exactly
@@ -24,17 +23,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.ids import RequestId, SessionId, TenantId
+from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import ToolCall
-from gateway.domain.tool_span import ToolSpan
-from gateway.tool_probe.calls import NOBODY, Asking, ClosedCalls, OpenCall, ToolRun
-from gateway.tool_probe.traced import TracedCalls, TracedCallsConfig
+from gateway.tool_probe.calls import ClosedCalls, OpenCall
 
 
 class ToolBoundariesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_open_calls: Annotated[int, Meta(ge=1)] = 256
     """Open calls kept per session."""
-    spans: TracedCallsConfig = TracedCallsConfig()
 
 
 class ToolBoundaries:
@@ -42,7 +38,6 @@ class ToolBoundaries:
         self._config = config
         self._open: dict[SessionId, dict[str, OpenCall]] = {}
         self._ready: dict[SessionId, dict[str, OpenCall]] = {}
-        self.traced = TracedCalls(config.spans)
 
     @property
     def active_sessions(self) -> int:
@@ -54,17 +49,13 @@ class ToolBoundaries:
     def ready_calls(self, session: SessionId) -> tuple[OpenCall, ...]:
         return tuple(self._ready.get(session, {}).values())
 
-    def ready(
-        self, session: SessionId, turn: RequestId, call: ToolCall, *, asking: Asking = NOBODY, now: float
-    ) -> None:
+    def ready(self, session: SessionId, turn: RequestId, call: ToolCall, *, now: float) -> None:
         ready = self._ready.setdefault(session, {})
         if call.id in ready or call.id in self._open.get(session, {}):
             return
-        ready[call.id] = opened = OpenCall(call.id, call.name, session, turn, now, asking, ready_s=now)
-        if self.traced.is_on:
-            self.traced.opened(opened)
+        ready[call.id] = OpenCall(call.id, call.name, session, turn, now, ready_s=now)
         if len(ready) > self._config.max_open_calls:
-            self.traced.forget(ready.pop(next(iter(ready))))
+            del ready[next(iter(ready))]
 
     def opened(
         self,
@@ -72,7 +63,6 @@ class ToolBoundaries:
         turn: RequestId,
         calls: Sequence[ToolCall],
         *,
-        asking: Asking = NOBODY,
         now: float,
     ) -> tuple[str, ...]:
         ready = self._no_longer_ready(session, turn) if self._ready else {}
@@ -87,17 +77,13 @@ class ToolBoundaries:
                 if opened is not None:
                     opened.started_s = now
                 else:
-                    opened = OpenCall(call.id, call.name, session, turn, now, asking)
-                    if self.traced.is_on:
-                        self.traced.opened(opened)
+                    opened = OpenCall(call.id, call.name, session, turn, now)
                 open_calls[call.id] = opened
                 names.append(call.name)
         while len(open_calls) > most:
-            self.traced.forget(open_calls.pop(next(iter(open_calls))))
+            del open_calls[next(iter(open_calls))]
         if open_calls:
             self._open[session] = open_calls
-        for left_out in ready.values():
-            self.traced.forget(left_out)
         return tuple(names)
 
     def _no_longer_ready(self, session: SessionId, turn: RequestId) -> dict[str, OpenCall]:
@@ -115,11 +101,10 @@ class ToolBoundaries:
         turn: RequestId,
         names: Sequence[str],
         *,
-        asking: Asking = NOBODY,
         now: float,
     ) -> None:
         calls = [ToolCall(f"{turn}#{number}", name) for number, name in enumerate(names)]
-        self.opened(session, turn, calls, asking=asking, now=now)
+        self.opened(session, turn, calls, now=now)
 
     def results_came(
         self, session: SessionId, call_ids: Iterable[str], *, went_on: RequestId | None = None, now: float
@@ -136,8 +121,6 @@ class ToolBoundaries:
                 call = open_calls.pop(call_id)
                 if call.is_in_text:
                     closed.append(call)
-                else:
-                    self.traced.forget(call)
         if not open_calls:
             del self._open[session]
         if not closed:
@@ -146,17 +129,5 @@ class ToolBoundaries:
         return ClosedCalls(tuple([c.name for c in closed]), now - first_s, tuple(closed))
 
     def forget(self, session: SessionId) -> None:
-        for calls in (self._open.pop(session, {}), self._ready.pop(session, {})):
-            for call in calls.values():
-                self.traced.forget(call)
-
-    def told(
-        self, spans: Iterable[ToolSpan], tenant: TenantId | None, *, now: float
-    ) -> tuple[list[OpenCall], list[ToolRun]]:
-        """Agents' own spans came, as `TracedCalls.told`."""
-        if not self.traced.is_on:
-            self.traced.is_on = True
-            for calls in (*self._open.values(), *self._ready.values()):
-                for call in calls.values():
-                    self.traced.opened(call)
-        return self.traced.told(spans, tenant, now=now)
+        self._open.pop(session, None)
+        self._ready.pop(session, None)

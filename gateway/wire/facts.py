@@ -13,7 +13,6 @@ from msgspec import Raw
 
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Claims, Protocol, RequestFacts, Transcript, Work
-from gateway.domain.tool_span import ToolSpan
 from gateway.wire.body import (
     ABSENT,
     UNREADABLE,
@@ -48,8 +47,6 @@ from gateway.wire.hashing import digest, hash_text
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.kv_fields import form_may_have_kv_fields, has_kv_fields, may_have_kv_fields
 from gateway.wire.slices import finish
-from gateway.wire.tool_times import TOOLS_HEADER, read_tool_times
-from gateway.wire.traceparent import read_traceparent
 from gateway.wire.transcript import TranscriptReader
 
 _ATTEMPT = b"x-stainless-retry-count"
@@ -60,7 +57,6 @@ _WANTED_HEADERS = IDENTITY_HEADERS | {
     b"content-type",
     b"user-agent",
     b"traceparent",
-    TOOLS_HEADER,
     _ATTEMPT,
     CLASS_HEADER,
     DEADLINE_HEADER,
@@ -92,9 +88,6 @@ class HeaderFacts(msgspec.Struct, frozen=True):
     claims: Claims | None
     traceparent: str = ""
     """As it came; empty if there is none."""
-    trace: str = ""
-    """Of it, if it can be read."""
-    tool_times: tuple[ToolSpan, ...] = ()
 
 
 def read_header_facts(headers: RawHeaders) -> HeaderFacts:
@@ -109,9 +102,6 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     service_class = selected.pop(CLASS_HEADER.decode(), None)
     deadline = selected.pop(DEADLINE_HEADER.decode(), None)
     traceparent = selected.pop("traceparent", "")
-    traced = read_traceparent(traceparent)
-    tool_times, are_whole = read_tool_times(selected.pop(TOOLS_HEADER.decode(), ""))
-    claims = read_header_claims(service_class, deadline, *(() if are_whole else ("tools",)))
     return HeaderFacts(
         stated=selected,
         content_type=content_type,
@@ -120,10 +110,8 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         client=hash_text(software) if software else 0,
         client_name=named[0] if (named := _PRODUCT.match(software)) else "",
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
-        claims=claims,
-        tool_times=tool_times,
+        claims=read_header_claims(service_class, deadline),
         traceparent=traceparent,
-        trace=traced.trace_id.hex() if traced is not None else "",
     )
 
 
@@ -284,8 +272,6 @@ def _with_session_facts(
         attempt=header.attempt,
         client=header.client,
         client_name=header.client_name,
-        trace=header.trace,
-        tool_times=header.tool_times,
     )
 
 

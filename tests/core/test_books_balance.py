@@ -22,7 +22,6 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
 from gateway.domain import records as rec
 from gateway.domain.request import Work
-from gateway.domain.tool_span import ToolSpan
 from lab.simulator.invariants import check_books
 from tests.core.playbook import (
     Playbook,
@@ -51,7 +50,6 @@ MAX_SESSIONS = 4
 REPLICAS = {"a": "one", "b": "one", "c": "one", "d": "two", "e": "two"}
 CALLS = ["call_0", "call_1", "call_2", "call_3"]
 STATES = ["resp_0", "resp_1", "resp_2"]
-TRACE = "0af7651916cd43dd8448eb211c80319c"
 NEEDS_CAPACITY = (Work.GENERATE, Work.POOL)
 
 
@@ -88,7 +86,7 @@ class Books(RuleBasedStateMachine):
             max_waiting=MAX_WAITING,
             admission={"max_waiting_bytes": MAX_BYTES},
             sessions={"max_sessions": MAX_SESSIONS, "max_turns": 3, "max_call_ids": 2, "idle_s": 40},
-            tools={"max_open_calls": 2, "spans": {"max_calls": 3, "wait_s": 2}},
+            tools={"max_open_calls": 2},
             state={"max_state_ids": 6},
             core={"max_wait_s": 10},
         )
@@ -197,7 +195,6 @@ class Books(RuleBasedStateMachine):
             explicit=explicit,
             echoed_ids=tuple(echoed),
             tool_result_ids=tuple(echoed),
-            trace=TRACE,
             state_ids=() if state is None else (state,),
             body_bytes=body_bytes,
             is_readable=is_readable,
@@ -289,15 +286,6 @@ class Books(RuleBasedStateMachine):
         due = self.brain.next_deadline_s()
         assert due is None or due > self.play.now, "the timer would fire forever"
 
-    @rule(
-        calls=st.lists(st.none() | st.sampled_from(CALLS), max_size=3),
-        took_s=st.sampled_from([0.0, 0.5, 100.0]),
-        tenant=st.sampled_from([None, "t1"]),
-    )
-    def agents_tell(self, calls, took_s, tenant):
-        spans = [ToolSpan(name="bash", duration_s=took_s, call=call, trace=TRACE) for call in calls]
-        self.send(ev.ToolsTold(tuple(spans), tenant))
-
     @rule(data=st.data())
     def session_is_ended(self, data):
         sessions = [session.id for session in self.brain.sessions.sessions.newest_first()]
@@ -336,7 +324,6 @@ class Books(RuleBasedStateMachine):
             assert len(session.log) <= max(3, session.live_turns)
             assert all(len(turn.minted) <= 2 for turn in session.log)
         assert len(sessions.residence) <= 6
-        assert len(sessions.tools.traced) <= 3 and len(sessions.tools.traced._waiting) <= 3
 
     def teardown(self):
         if not hasattr(self, "brain"):

@@ -4,12 +4,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.events import ToolsTold
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionSource
-from gateway.domain.ids import TenantId
 from gateway.domain.request import Claims, NewItems, Transcript, Work
-from gateway.domain.tool_span import ToolSpan
 from gateway.workflow import hints
 from tests.core.playbook import (
     Playbook,
@@ -24,7 +21,6 @@ from tests.core.playbook import (
     stated,
     up,
 )
-from tests.given_ids import given
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 
@@ -82,16 +78,6 @@ def test_how_long_a_call_was_ready_is_unknown_where_the_client_left():
     play >> left("r1", answer("c1"))
     (start,) = play.seen(rec.ToolStart)
     assert (start.names, start.ready_ms) == (("bash",), ())
-
-
-def test_a_span_may_tell_of_a_call_before_its_answer_ends():
-    play = Playbook()
-    play >> ToolsTold(())  # spans are awaited from the first one on
-    play.begins("r1") >> call_closed("r1", "c1")
-    play.now += 1
-    play >> ToolsTold((ToolSpan(name="bash", duration_s=0.5, call=given("c1")),))
-    play >> finished("r1", "c1")
-    assert [told.duration_ms for told in play.seen(rec.ToolTimed)] == [500]
 
 
 def test_a_turn_is_told_with_what_its_client_claims():
@@ -171,56 +157,6 @@ def test_sessions_are_bounded_and_forgetting_is_graceful():
     run(play, "again", echoed_ids=("c0",), tool_result_ids=("c0",))
     assert play.seen(rec.TurnArrived)[-1].source is SessionSource.NEW
     assert not play.seen(rec.ToolEnd)
-
-
-def told(play: Playbook, call: str, took_s: float, **fields: Any) -> None:
-    span = ToolSpan(name="bash", duration_s=took_s, call=given(call), **fields)
-    play >> ToolsTold((span,), TenantId("t"))
-
-
-def taps(play: Playbook) -> list[float]:
-    """The durations that admission is told of, as it is told."""
-    admission: Any = play.brain.admission
-    heard: list[float] = []
-    pass_on = admission.tools_ran
-
-    def tools_ran(session: Any, names: Any, duration_s: float) -> None:
-        heard.append(duration_s)
-        pass_on(session, names, duration_s)
-
-    admission.tools_ran = tools_ran
-    return heard
-
-
-def test_what_agents_tell_of_a_call_is_learned_instead_of_the_gap_and_once():
-    play = Playbook()
-    heard = taps(play)
-    run(play, "r1", "c1", "c2")
-    play.now += 2
-    told(play, "c1", 0.5)
-    told(play, "c2", 1.5, has_failed=True)
-    assert heard == []
-    run(play, "r2", "c3", echoed_ids=("c1", "c2"), tool_result_ids=("c1", "c2"))
-    assert heard == [0.5, 1.5]
-    play.now += 4
-    run(play, "r3", "c4", echoed_ids=("c3",), tool_result_ids=("c3",))
-    assert len(heard) == 2  # the span is on its way
-    play.now += 1
-    told(play, "c3", 3.0)
-    told(play, "c3", 3.0)
-    play.now += 20
-    run(play, "r4", echoed_ids=("c4",), tool_result_ids=("c4",))
-    assert heard == [0.5, 1.5, 3.0]
-    play.now += 20
-    told(play, "c4", 1.0)
-    assert heard == [0.5, 1.5, 3.0, 21.0]  # no span came in time
-    timed = play.seen(rec.ToolTimed)
-    assert [(each.turn, each.name, each.duration_ms, each.has_failed) for each in timed] == [
-        ("r1", "bash", 500, False),
-        ("r1", "bash", 1500, True),
-        ("r2", "bash", 3000, False),
-    ]
-    assert [end.duration_ms for end in play.seen(rec.ToolEnd)] == [2000, 4000, 21000]
 
 
 def test_a_step_is_told_with_what_is_expected():

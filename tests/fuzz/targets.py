@@ -14,7 +14,6 @@ from tests.fuzz import (
     mcp_messages,
     neighbours,
     proxies,
-    spans,
 )
 
 
@@ -35,7 +34,6 @@ TARGETS = (
     Target("echoes", echoes.make, echoes.check),
     Target("hints", hint_texts.make, hint_texts.check),
     Target("mcp", mcp_messages.make, mcp_messages.check),
-    Target("spans", spans.make, spans.check),
     Target("neighbours", neighbours.make, neighbours.check, share=0.1),
     Target("proxies", proxies.make, proxies.check),
     Target("settings", configs.make, configs.check),

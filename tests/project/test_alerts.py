@@ -25,7 +25,7 @@ EXTERNAL = {"up"}
 COUNTED_ELSEWHERE = (
     *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced", "contents_left_out"),
     *("requests_passed_on", "sessions_adopted", "peers_unreached", "shared_entries_withheld"),
-    *("tool_spans_taken", "tool_spans_left", "faults", "control_actions_unrecorded", "access_log_dropped"),
+    *("faults", "control_actions_unrecorded", "access_log_dropped"),
 )
 
 OUTCOME = Objective(ObjectiveConfig(), max_sessions=1)

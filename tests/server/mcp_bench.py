@@ -1,12 +1,10 @@
 """An MCP server on a raw socket behind a gateway, and what a client says to it."""
 
 import json
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.domain import records as rec
 from tests.server.bench import Backend, Bench, answer, get, post, sends
 
 PATH = b"/mcp/tools"
@@ -121,25 +119,6 @@ class Agent:
 
 
 _CALL = ("name", "arguments")
-
-
-def timed(bench: Bench) -> list[tuple[str, float, bool]]:
-    """What the stream tells of calls: tool, seconds, failed or not."""
-    ring: Any = bench.gateway.observation._ring
-    bench.gateway.observation._handover.flush()
-    return [
-        (record.name, record.duration_ms / 1e3, record.has_failed)
-        for record in ring.behind(0, 10_000)
-        if isinstance(record, rec.ToolTimed)
-    ]
-
-
-def learned(bench: Bench, name: str) -> tuple[int, float]:
-    """How many calls of a tool taught what tools take, and how long it takes."""
-    cpu: Any = bench.brain.admission._cpu
-    cpu._learn()
-    usual = next((mean for _, tool, mean in cpu._usual.items() if tool == name), None)
-    return (round(usual.weight), round(math.exp(usual.mean(0.0, 0.0)), 6)) if usual is not None else (0, 0.0)
 
 
 async def counted(bench: Bench, metric: str) -> dict[str, float]:

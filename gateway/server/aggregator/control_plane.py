@@ -17,7 +17,6 @@ from aiohttp import web
 from gateway.server.aggregator.control_client import Answer, ControlClient
 from gateway.server.aggregator.merged_events import MergedEvents, Positions
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots, merge_usage
-from gateway.server.control_access import TRACES_PATH
 from gateway.server.settings import DIFF_PATH, RELOAD_PATH
 from gateway.server.usage import USAGE_PATH, usage_response
 
@@ -143,7 +142,6 @@ class AggregatedControl:
         ("POST", "/turnpike/hosts/{name}", _send_to_all),
         ("POST", DIFF_PATH, _send_to_all),
         ("POST", RELOAD_PATH, _send_to_all),
-        ("POST", TRACES_PATH, _send_to_all),
     )
 
     async def _ask_all(self, request: web.Request, path: str | None = None) -> _Answers:
