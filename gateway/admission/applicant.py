@@ -10,7 +10,7 @@ from gateway.domain.decision import Edge, Refusal
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Usage
-from gateway.workflow.aeg.graph import Silence
+from gateway.workflow.aeg.graph import Held, Silence
 
 
 class Applicant(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +64,8 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """On that replica."""
     usage: Usage = Usage()
     """What the backend did not count is what it is expected to have been."""
-    holds: float = 0.0
-    """Tokens that its session holds now; 0 if that is not known."""
+    held: Held | None = None
+    """What its session holds now; None if that is not known."""
     grown: float | None = None
     """Tokens by which its conversation is longer than after its turn before; None if that was its first."""
     left: float | None = None

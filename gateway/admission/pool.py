@@ -178,7 +178,12 @@ class PoolAdmission:
         limits, usage = self.limits, outcome.usage
         prompt = usage.prompt_tokens if usage.prompt_tokens is not None else applicant.prompt_tokens
         limits.saw_turn(outcome, may_find_warm=may_find_warm)
-        self.places.holds(member, outcome.holds or prompt + (usage.output_tokens or 0))
+        if (held := outcome.held) is not None:
+            self.places.holds(member, held.tokens, agent=held.agent)
+            member.turn = held.turns
+        else:
+            self.places.holds(member, prompt + (usage.output_tokens or 0))
+            member.turn += 1
         member.replica, member.is_spilled = outcome.replica, False
         if outcome.alone is None:
             return

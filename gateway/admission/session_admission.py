@@ -205,7 +205,6 @@ class SessionAdmission:
             pool.is_stirred |= pool.places.tokens < held
         if turn.charged:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
-        member.turn += is_answered
         silence = outcome.silence if outcome is not None else None
         if silence is None or turn.applicant.edge is Edge.SERVES:  # it brought results, if it is no aside
             silence = Silence(outcome is not None and outcome.has_calls, None)

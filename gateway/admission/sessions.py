@@ -75,7 +75,7 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     is_behind: bool = False
     """Others go first, whatever its class: it is beyond a bound."""
     turn: int = 0
-    """Turns that were answered."""
+    """Turns that were answered, of its longest conversation."""
     live: int = 0
     """Turns that were let in and have not ended."""
     asides: int = 0
@@ -279,8 +279,16 @@ class Places:
             member.demand = demand
         self._stale.clear()
 
-    def holds(self, member: Member, tokens: float) -> None:
-        """It holds so many from now on."""
+    def holds(self, member: Member, tokens: float, *, agent: AgentKey | None = None) -> None:
+        """It holds so many from now on. `agent`: what it turns out to be; one may begin with a title."""
+        if agent is not None and agent != member.agent:
+            ran_tools = member.runs_tools
+            self.tools_run(member, do_run=False)
+            if member.is_in:
+                self.residents.leave(member.agent, member.demand)
+                self.residents.enter(agent, member.demand)
+            member.agent = agent
+            self.tools_run(member, do_run=ran_tools)
         if member.is_in:
             self.tokens += tokens - member.tokens
             self._stale[member.session] = member

@@ -115,7 +115,7 @@ class Endings:
                 replica=live.tried[-1],
                 ran_s=now - live.submitted_s,
                 usage=usage,
-                holds=end.holds,
+                held=end.held,
                 grown=end.grown,
                 left=live.left,
                 prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if is_answered else None,

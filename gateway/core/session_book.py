@@ -20,7 +20,7 @@ from gateway.domain.turn_trace import TurnTrace
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import ToolRun
-from gateway.workflow.aeg.graph import Silence
+from gateway.workflow.aeg.graph import Held, Silence
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
@@ -36,8 +36,8 @@ class TurnEnd(NamedTuple):
     """It asks for tools, by native calls or such as its text holds."""
     silence: Silence | None = None
     """None if it is not silent, or nothing is known."""
-    holds: float = 0.0
-    """Tokens that it holds now; 0 if nothing is known."""
+    held: Held | None = None
+    """None if nothing is known."""
     grown: float | None = None
     """By so many is the turn's conversation longer than before; None if it is its first."""
 
@@ -201,11 +201,11 @@ class SessionBook:
         ran_s = now - live.submitted_s if live.tried else None
         pause = self.predictor.answered(live.session, live.facts, answer, ran_s=ran_s, now=now)
         has_calls = bool(pause.tools) if pause is not None else answer is not None and bool(answer.tool_calls)
-        is_silent = not session.live_turns
-        silence = self.predictor.conversations.silence(session.id, now=now) if is_silent else None
-        thread = self.predictor.conversations.thread(live.session.thread) if pause is not None else None
+        conversations = self.predictor.conversations
+        silence = conversations.silence(session.id, now=now)
+        thread = conversations.thread(live.session.thread) if pause is not None else None
         grown = thread.grown if thread is not None else None
-        end = TurnEnd(has_calls, silence, self.predictor.conversations.held(session.id), grown)
+        end = TurnEnd(has_calls, silence, conversations.held(session.id), grown)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
         if is_final and answer is not None and answer.is_good:

@@ -29,7 +29,7 @@ from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import TextCalls
-from gateway.workflow.aeg.graph import Pause, Silence
+from gateway.workflow.aeg.graph import Held, Pause, Silence
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 
@@ -259,27 +259,30 @@ class Conversations:
             grows=graph.growth(known.turns + 1),
         )
 
-    def held(self, session: SessionId) -> float:
-        """Tokens that it holds: of its longest conversation, and of others that are at work. What a sub-agent
-        that is done, or a title, leaves behind is of no use to the others."""
-        working = longest = longest_idle = 0.0
+    def held(self, session: SessionId) -> Held | None:
+        """Its longest conversation, and others that are at work: what a sub-agent that is done, or a title,
+        leaves behind is of no use to the others. None if none of them has made a step."""
+        working, longest = 0.0, None
         for thread in self._sessions.get(session, ()):
             if (known := self._threads.get(thread)) is None:
                 continue
-            longest = max(longest, known.tokens)
-            if known.is_live or (known.step is not None and known.step.tools):
+            if longest is None or known.tokens > longest.tokens:
+                longest = known
+            if _works(known):
                 working += known.tokens
-            else:
-                longest_idle = max(longest_idle, known.tokens)
-        return working + (longest_idle if longest_idle == longest else 0.0)
+        if longest is None or not longest.turns:
+            return None
+        return Held(working + (0.0 if _works(longest) else longest.tokens), longest.agent, longest.turns)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
-        answer that is its parent. None where none of them has made a step."""
+        answer that is its parent. None where none of them has made a step, or one is under way."""
         found: Silence | None = None
         most = -1.0
         for thread in self._sessions.get(session, ()):
             known = self._threads.get(thread)
+            if known is not None and known.is_live:
+                return None
             if known is None or not known.is_paused or known.is_over or known.step is None:
                 continue
             chance = known.pause.back(now - known.ended_s) if known.pause is not None else 0.0
@@ -387,6 +390,11 @@ class Conversations:
         if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
             known.is_supposed_over = True
             self.graphs.of(known.agent).ended(known.step, known.turns)
+
+
+def _works(known: Conversation) -> bool:
+    """A turn of it runs, or tools do."""
+    return known.is_live or (known.step is not None and bool(known.step.tools))
 
 
 def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:

@@ -169,8 +169,6 @@ class Play:
         ref, facts = _ref(asked), _facts(asked)
         self.workflow.answered(ref, facts, answer, ran_s=outcome.ran_s, now=self.now)
         outcome = self._with_what_it_holds(ref, outcome)
-        if any(each.session == session for each in self.running.values()):
-            return outcome
         return msgspec.structs.replace(outcome, silence=self.workflow.silence(session, now=self.now))
 
     def _with_what_it_holds(self, ref: SessionRef, outcome: TurnOutcome) -> TurnOutcome:
@@ -182,7 +180,7 @@ class Play:
         self.left[ref.thread] = float(prompt), outcome.replica
         return msgspec.structs.replace(
             outcome,
-            holds=self.workflow.held(ref.session),
+            held=self.workflow.held(ref.session),
             grown=thread.grown,
             left=before[0] if before[1] == outcome.replica else None,
         )

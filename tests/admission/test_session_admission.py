@@ -756,6 +756,37 @@ def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
     assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now - 9.0, 0)
 
 
+def test_a_session_is_what_its_longest_conversation_is():
+    play = capped(2)
+    for number, (agent, tokens) in enumerate(((7, 300), (8, 9_000), (8, 9_500), (7, 400))):
+        play.is_let_in(
+            "s1", agent=agent, thread=f"{agent}", edge=Edge.CONTINUES if number > 1 else Edge.OPENS
+        )
+        play.end("s1", answered(tokens=tokens))
+    member = play.pool.places.members[SessionId("s1")]
+    assert member.agent.agent_type == 8 and member.turn == 2
+    assert play.pool.places.with_tools == {member.agent: 1}
+    assert play.pool.places.residents.agents == {member.agent: 1}
+
+
+def test_a_sub_agent_that_ends_beside_a_side_request_leaves_its_parents_pause():
+    play = capped(50)
+    for number in range(36):  # such an agent comes back after ten seconds
+        assert play.is_let_in(f"o{number // 3}", agent=8)
+        play.end(f"o{number // 3}", answered(tokens=5_000))
+        play.now += 10.0
+    for number in range(12):
+        play.finish(f"o{number}")
+    play.is_let_in("s1", agent=8)
+    play.end("s1", answered(tokens=5_000))
+    play.is_let_in("s1", agent=9, thread="child", edge=Edge.SPAWNED)
+    child = next(iter(play.running))
+    play.is_let_in("s1", edge=Edge.SERVES)
+    play.end_one(child, answered(tokens=900, calls=False))
+    member = play.pool.places.members[SessionId("s1")]
+    assert member.gap is Gap.TOOL and member.pause is not None and member.pause.lengths is not None
+
+
 def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
     play = capped(2)
     play.is_let_in("s1", edge=Edge.SERVES)

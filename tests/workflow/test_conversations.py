@@ -298,9 +298,11 @@ def test_a_session_holds_its_longest_conversation_and_those_at_work():
         world.known.arrived(each, facts(), now=world.now)
         if ends:
             world.known.answered(each, facts(), of(tokens, *tools), now=world.now)
-        return world.known.held(session)
+        held = world.known.held(session)
+        assert held is not None and held.turns > 0
+        return held.tokens
 
-    assert world.known.held(session) == 0.0
+    assert world.known.held(session) is None
     assert turn(1, 5_000, "task") == 5_000
     assert turn(2, 2_000, "bash") == 7_000, "a sub-agent whose tools run"
     assert turn(2, 2_500) == 5_000, "and that is done"
@@ -316,7 +318,8 @@ def test_conversations_that_run_at_once_are_all_counted():
         world.known.arrived(each, facts(), now=0.0)
         world.known.answered(each, facts(), of(1_000), now=0.0)
         world.known.arrived(each, facts(), now=0.0)
-    assert world.known.held(SessionId("s")) == 100_000
+    held = world.known.held(SessionId("s"))
+    assert held is not None and held.tokens == 100_000
     for number in range(200):
         each = beside("t", number)
         world.known.arrived(each, facts(), now=0.0)

@@ -75,6 +75,15 @@ class Silence(NamedTuple):
     """What is expected; None if nothing is known."""
 
 
+class Held(NamedTuple):
+    """What a session has come to: its longest conversation is what it is about."""
+
+    tokens: float
+    """Of that, and of others that are at work."""
+    agent: AgentKey
+    turns: int
+
+
 class _Counts:
     """How often a conversation went on behind some steps, and how often it did not."""
 
