@@ -7,9 +7,9 @@ import pytest
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.upstream.doctor import examine_url
 from gateway.upstream.examine import _checked
 from gateway.upstream.findings import findings
-from gateway.upstream.doctor import examine_url
 from gateway.upstream.health import _NOWHERE, _SERVED, HealthChecks
 from gateway.upstream.replica import Address, Replica
 from tests.server.bench import Backend, Message, answer, listing
@@ -83,7 +83,7 @@ SERVERS: dict[str, tuple[dict[str, bytes], int | bytes, str | None, str]] = {
         {f"OPTIONS {each}": answer(b"GET,HEAD") for each in (*_SERVED, _NOWHERE)}, PAGE, None, IS_PAGE,
     ),
     "a page, with a key of ours": ({}, PAGE, "k", IS_PAGE),
-    "a page beside /health": ({"/health": answer(b"")}, PAGE, None, f"200 at /health, HTML at /v1/models): {IS_PAGE}"),
+    "a page beside /health": ({"/health": answer(b"")}, PAGE, None, "200 at /health, HTML at /v1/models)"),
     "a page at /health": ({"/health": PAGE}, 404, None, f"HTML at /health, 404 at /v1/models): {IS_PAGE}"),
     "text, whatever it is asked": ({}, answer(b"Hello, world"), None, IS_PAGE),
     "a login that is a page, beside a list": ({"/health": PAGE, "/v1/models": MODELS}, 404, None, "up"),
