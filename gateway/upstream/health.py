@@ -181,7 +181,7 @@ class HealthChecks:
                 # It says nothing of the replica; what was known stays.
                 replica.local_faults.saw(kind, now=now())
                 if replica.id not in self._facts:
-                    self._on_down(replica.id, self._describe(error))
+                    self._on_down(replica.id, _describe(error, self._config.health_timeout_s))
                 return
             if isinstance(error, TimeoutError) and replica.local_faults.lost_s(began_s, now=now()):
                 self.check_now(replica.id)  # it was we who took so long
@@ -191,7 +191,7 @@ class HealthChecks:
             if is_clear or failures >= self._config.failures_until_down:
                 self._facts.pop(replica.id, None)
                 self._models.pop(replica.id, None)
-                self._on_down(replica.id, self._describe(error))
+                self._on_down(replica.id, _describe(error, self._config.health_timeout_s))
             return
         if self._replicas.get(replica.id) is not replica:
             return
@@ -222,16 +222,15 @@ class HealthChecks:
         nothing = _NOTHING | refused
         if models not in refused | {*_NO_JSON} and not {health, models} <= nothing | {405}:
             return
-        has_pages = bool({health, models} & {*_NO_JSON})
+        has_pages = health < 0 or models < 0
         for path in _SERVED:
             if (await self._get(replica, path))[0] not in nothing:
                 return
             options = (await self._get(replica, path, "OPTIONS"))[0]  # some say 404 to other GETs
-            if options < 300 and not has_pages:
+            is_known = options < 300 or options == 405
+            is_clear = options < 300 and not has_pages
+            if is_clear or (is_known and options != (await self._get(replica, _NOWHERE, "OPTIONS"))[0]):
                 return
-            if options < 300 or options == 405:
-                if options != (await self._get(replica, _NOWHERE, "OPTIONS"))[0]:
-                    return
         if has_pages:
             do = "an OpenAI API answers JSON: is this the address of a web page, and the engine's another?"
         elif {health, models} & refused:
@@ -286,10 +285,6 @@ class HealthChecks:
         if replica.id not in self._facts and self._replicas.get(replica.id) is replica:
             self._on_down(replica.id, f"no answer for {_LATE_S:g} s")
 
-    def _describe(self, error: BaseException) -> str:
-        is_silent = isinstance(error, TimeoutError)
-        return f"no answer for {self._config.health_timeout_s:g} s" if is_silent else _describe(error)
-
 
 def _is_model(listed: object) -> bool:
     name = listed.get("id") if isinstance(listed, dict) else None
@@ -315,7 +310,9 @@ _CERTIFICATE_FAULTS: Final = {
 """By OpenSSL's number (X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH)."""
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: BaseException, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer for {timeout_s:g} s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):

@@ -68,5 +68,5 @@ def test_wherever_it_stands_it_is_found(size, before):
 
 def test_facts_have_it():
     body = body_of(PARTS["chat"])
-    facts = read_facts(classify("POST", "/v1/chat/completions"), (), body)
+    facts = read_facts(classify("POST", "/v1/chat/completions"), [], body)
     assert facts.body_bytes == len(body) and facts.text_bytes < COUNTS_AS + 200
