@@ -73,15 +73,17 @@ class HealthChecks:
         *,
         on_up: Callable[[ReplicaFacts], None],
         on_down: Callable[[ReplicaId, str], None],
+        on_late: Callable[[ReplicaId, str], None] = lambda *_: None,
         has_several_pools: bool,
         named_models: Collection[str] = (),
     ) -> None:
-        """`replicas` may change: those that are added are for the caller to `watch`. `named_models`:
-        names of the operator's, to be listed with theirs."""
+        """`on_late`: of one that is not up, and silent while its check goes on. `replicas` may change: those
+        that are added are for the caller to `watch`. `named_models`: names of the operator's, to be listed
+        with theirs."""
         self._replicas = replicas
         self.follow(config, has_several_pools=has_several_pools, named_models=named_models)
         self._on_up = on_up
-        self._on_down = on_down
+        self._on_down, self._on_late = on_down, on_late
         self._facts: dict[ReplicaId, ReplicaFacts] = {}
         self._models: dict[ReplicaId, list[dict[str, Any]]] = {}
         self._failures: dict[ReplicaId, int] = {}
@@ -283,7 +285,7 @@ class HealthChecks:
 
     def _is_late(self, replica: Replica) -> None:
         if replica.id not in self._facts and self._replicas.get(replica.id) is replica:
-            self._on_down(replica.id, f"no answer for {_LATE_S:g} s")
+            self._on_late(replica.id, f"no answer for {_LATE_S:g} s")
 
 
 def _is_model(listed: object) -> bool:

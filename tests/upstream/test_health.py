@@ -37,6 +37,12 @@ class Server(Backend):
         return True
 
 
+class SlowServer(Server):
+    async def _answer_check(self, request, writer) -> bool:
+        await asyncio.sleep(0.05)
+        return await super()._answer_check(request, writer)
+
+
 async def first_word(url: str, key: str | None = None) -> str:
     """What the first check says: `up`, or why not."""
     config, address = UpstreamConfig(), Address.of_backend(url)
@@ -130,6 +136,7 @@ async def test_who_accepts_and_stays_silent_is_named_once_it_is_late(timeout_s, 
         config,
         on_up=lambda _: causes.put_nowait("up"),
         on_down=lambda _, why: causes.put_nowait(why),
+        on_late=lambda _, why: causes.put_nowait(why),
         has_several_pools=False,
     )
     checks.open()
@@ -143,6 +150,16 @@ async def test_who_accepts_and_stays_silent_is_named_once_it_is_late(timeout_s, 
         silent.close()
         for each in writers:
             each.close()
+
+
+async def test_doctor_waits_for_whoever_is_late(monkeypatch):
+    monkeypatch.setattr("gateway.upstream.health._LATE_S", 0.01)
+    server = SlowServer({}, MODELS)
+    await server.open()
+    try:
+        assert await first_word(server.url) == "up"
+    finally:
+        await server.close()
 
 
 async def test_an_address_with_a_zone_is_asked_like_any_other():
