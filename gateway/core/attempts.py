@@ -23,7 +23,7 @@ from gateway.core.stream import Stream
 from gateway.core.suspects import MOST_DEATHS, Failure, Suspects
 from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import RequestId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Answer
 from gateway.fleet.trickle import Trickle
 
@@ -68,6 +68,20 @@ class Attempts:
         live.unanswered = self._suspects.deaths(live, now=now)
         live.without += self._suspects.others(live, now=now)
         return refusals.unanswered_again() if live.unanswered >= MOST_DEATHS else None
+
+    def _failed_at(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
+        self._suspects.failed(live, replica, failure, now=now)
+        if self._suspects.deaths(live, now=now) >= MOST_DEATHS:
+            self.refuse_copies(now=now)
+
+    def refuse_copies(self, *, now: float) -> None:
+        """Those that wait, of bodies that replicas have died of meanwhile."""
+        if not self._suspects.remembered:
+            return
+        for live in [each for each in self._live.values() if each.state is State.WAITING]:
+            if self._suspects.deaths(live, now=now) >= MOST_DEATHS:
+                self._gate.leave_waiting_room(live, now=now)
+                self._endings.refuse(live, refusals.unanswered_again(), now=now)
 
     def _known(self, request: RequestId) -> LiveRequest:
         live = self._live.get(request)
@@ -130,7 +144,7 @@ class Attempts:
                 self._suspects.answered_well(live)
         elif answer.is_fault or step is Step.CUT:
             failure = Failure.BROKEN if step is Step.CUT else Failure.ANSWERED
-            self._suspects.failed(live, live.replica, failure, now=now)
+            self._failed_at(live, live.replica, failure, now=now)
         counted = self._dispatcher.ended(live, _OUTCOMES[step], answer, now=now)
         self._endings.over(live, counted, now=now)
 
@@ -146,7 +160,7 @@ class Attempts:
             self._stream.left_waiting(live, now=now)
         else:
             if live.replica is not None:
-                self._suspects.failed(live, live.replica, Failure.LEFT, now=now)
+                self._failed_at(live, live.replica, Failure.LEFT, now=now)
             answer = self._dispatcher.ended(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._endings.over(live, answer, now=now)
 
@@ -157,7 +171,7 @@ class Attempts:
         replica = self._dispatcher.leg_ended(live, event.usage, outcome, is_fault=event.is_fault, now=now)
         if event.is_fault:
             live.unanswered += 1
-            self._suspects.failed(live, replica, Failure.BROKEN, now=now)
+            self._failed_at(live, replica, Failure.BROKEN, now=now)
         self._admit(live, now=now)
 
     def failed(self, event: ev.AttemptFailed, *, now: float) -> None:
@@ -167,7 +181,7 @@ class Attempts:
         times = event.resends + event.was_sent
         if times:
             failure = Failure.TIMED_OUT if event.timed_out else Failure.BROKEN
-            self._suspects.failed(live, live.replica, failure, now=now)
+            self._failed_at(live, live.replica, failure, now=now)
         self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
         live.unanswered += times

@@ -26,6 +26,7 @@ from gateway.server.control_access import ControlAccess
 from gateway.server.listening import binding
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants, hash_key
+from gateway.server.unknown_paths import explain_unknown
 from gateway.telemetry.log_lines import ChangeLog
 
 _LISTEN: Final = "127.0.0.1:8070"  # below 8081, from which on workers have their control planes
@@ -85,7 +86,7 @@ class History:
         self._failing = {each.name: "" for each in sources}  # why; empty before the first try
 
     def app(self, access: ControlAccess) -> web.Application:
-        app = web.Application(middlewares=[access.check])
+        app = web.Application(middlewares=[access.check, explain_unknown])
         ask, answers = partial(partial, self._answer), self._answers
         app.router.add_get("/turnpike/turns/{id}", ask(answers.turn))
         app.router.add_get("/turnpike/sessions/{id}", ask(answers.session))

@@ -19,7 +19,7 @@ from gateway.server.control_access import ControlAccess, key_hash
 from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.history_proxy import HistoryProxy
-from gateway.server.settings import DIFF_PATH, RELOAD_PATH
+from gateway.server.unknown_paths import explain_unknown
 from gateway.server.usage import USAGE_PATH, usage_response
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
@@ -84,7 +84,7 @@ class ControlPlane:
 
     def app(self) -> web.Application:
         outer = [self._audit.watch, self._access.check]
-        app = web.Application(middlewares=[*outer, _explain_404, self._bring_up_to_date])
+        app = web.Application(middlewares=[*outer, explain_unknown, self._bring_up_to_date])
         app.add_routes(
             [
                 web.get("/", self._to_the_page),
@@ -208,19 +208,6 @@ class ControlPlane:
         return web.Response(
             body=self._metrics.get(now=_now()), headers={"Content-Type": "text/plain; version=0.0.4"}
         )
-
-
-@web.middleware
-async def _explain_404(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPNotFound:
-        what = "nothing is here; the dashboard is at /turnpike/"
-        if request.path.startswith("/v1/"):
-            what = "this is the control port; agents' requests go to `server.listen` (--listen)"
-        elif request.path in (DIFF_PATH, RELOAD_PATH):
-            what = "this gateway was started without a file of settings"
-        return web.json_response({"error": what}, status=404)
 
 
 def _now() -> float:

@@ -45,6 +45,7 @@ class ReplicaWatch:
             config.upstream,
             on_up=self._came_up,
             on_down=self._went_down,
+            on_late=self._went_down,
             has_several_pools=len(config.pools) > 1,
             named_models=[model.name for model in config.models],
         )

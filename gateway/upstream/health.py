@@ -3,9 +3,10 @@
 Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; when it comes up, also
 `/version` and `/turnpike/kv` (is the plugin there?). Many servers lack some of these paths, and a proxy may
 want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
-have for it, is wrong. *Nothing* is a redirect, 404 or 410, and 401 or 403 to our key; of `/health` and
-`/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else (405, mostly), or
-OPTIONS 2xx, or 405 where a path that nobody has gives something else. Table: `docs/reference/faults.md`.
+have for it, is wrong. *Nothing* is a redirect, 404 or 410, HTML, text but at `/health`, and 401 or 403 to our
+key; of `/health` and `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything
+else (405, mostly), or OPTIONS 2xx, or 405 where a path that nobody has gives something else; where pages are
+given, so it is with 2xx. Table: `docs/reference/faults.md`.
 """
 
 import asyncio
@@ -33,7 +34,11 @@ _MAX_BYTES: Final = 1 << 20
 _NOT_FOLLOWED: Final = ("absent", "inert")
 """States of an engine that has the plugin's routes, and whose scheduler lacks it or gave up."""
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
-_NOTHING: Final = _REDIRECTS | {404, 410}
+_HTML: Final = -1
+_TEXT: Final = -2
+"""In place of the status of good answers that are no JSON, and not empty."""
+_NO_JSON: Final = {_HTML: "HTML", _TEXT: "text"}
+_NOTHING: Final = _REDIRECTS | {404, 410, *_NO_JSON}
 """Statuses of paths at which nothing is."""
 _REFUSED: Final = frozenset((401, 403))
 NO_ENGINE: Final = "something answers, but not as an engine"
@@ -44,6 +49,8 @@ _SERVED: Final = tuple(
     "/api/chat".split()
 )
 """Of these each engine serves one at least."""
+_LATE_S: Final = 3.0
+"""Then silence is a cause, and a check may go on."""
 _MAX_NAME: Final = 1024
 """Characters of a model's name; others are not listed."""
 
@@ -66,15 +73,17 @@ class HealthChecks:
         *,
         on_up: Callable[[ReplicaFacts], None],
         on_down: Callable[[ReplicaId, str], None],
+        on_late: Callable[[ReplicaId, str], None] = lambda *_: None,
         has_several_pools: bool,
         named_models: Collection[str] = (),
     ) -> None:
-        """`replicas` may change: those that are added are for the caller to `watch`. `named_models`:
-        names of the operator's, to be listed with theirs."""
+        """`on_late`: of one that is not up, and silent while its check goes on. `replicas` may change: those
+        that are added are for the caller to `watch`. `named_models`: names of the operator's, to be listed
+        with theirs."""
         self._replicas = replicas
         self.follow(config, has_several_pools=has_several_pools, named_models=named_models)
         self._on_up = on_up
-        self._on_down = on_down
+        self._on_down, self._on_late = on_down, on_late
         self._facts: dict[ReplicaId, ReplicaFacts] = {}
         self._models: dict[ReplicaId, list[dict[str, Any]]] = {}
         self._failures: dict[ReplicaId, int] = {}
@@ -163,7 +172,7 @@ class HealthChecks:
             status, _ = await self._get(replica, "/health")
             if status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED:
                 raise aiohttp.ClientError(f"/health answered {status}")
-            facts = await self._learn(replica, status)
+            facts = await self._learn(replica, 200 if status == _TEXT else status)  # some say "OK"
         except (aiohttp.ClientError, OSError, TimeoutError, _Unusable, _NoEngine) as error:
             if self._replicas.get(replica.id) is not replica:
                 return
@@ -174,19 +183,17 @@ class HealthChecks:
                 # It says nothing of the replica; what was known stays.
                 replica.local_faults.saw(kind, now=now())
                 if replica.id not in self._facts:
-                    self._on_down(replica.id, _describe(error))
+                    self._on_down(replica.id, _describe(error, self._config.health_timeout_s))
                 return
             if isinstance(error, TimeoutError) and replica.local_faults.lost_s(began_s, now=now()):
                 self.check_now(replica.id)  # it was we who took so long
                 return
             failures = self._failures[replica.id] = self._failures.get(replica.id, 0) + 1
-            is_clear = isinstance(error, aiohttp.ClientConnectorError) or (
-                isinstance(error, _NoEngine) and replica.id not in self._facts
-            )
+            is_clear = isinstance(error, aiohttp.ClientConnectorError) or replica.id not in self._facts
             if is_clear or failures >= self._config.failures_until_down:
                 self._facts.pop(replica.id, None)
                 self._models.pop(replica.id, None)
-                self._on_down(replica.id, _describe(error))
+                self._on_down(replica.id, _describe(error, self._config.health_timeout_s))
             return
         if self._replicas.get(replica.id) is not replica:
             return
@@ -215,21 +222,27 @@ class HealthChecks:
         """Raises `_NoEngine` where an answer comes from something else."""
         refused = _REFUSED if replica.api_key is not None else frozenset[int]()
         nothing = _NOTHING | refused
-        if models not in refused and not {health, models} <= nothing | {405}:
+        if models not in refused | {*_NO_JSON} and not {health, models} <= nothing | {405}:
             return
+        has_pages = health < 0 or models < 0
         for path in _SERVED:
             if (await self._get(replica, path))[0] not in nothing:
                 return
             options = (await self._get(replica, path, "OPTIONS"))[0]  # some say 404 to other GETs
-            if options < 300 or (options == 405 != (await self._get(replica, _NOWHERE, "OPTIONS"))[0]):
+            is_known = options < 300 or options == 405
+            is_clear = options < 300 and not has_pages
+            if is_clear or (is_known and options != (await self._get(replica, _NOWHERE, "OPTIONS"))[0]):
                 return
-        if {health, models} & refused:
+        if has_pages:
+            do = "an OpenAI API answers JSON: is this the address of a web page, and the engine's another?"
+        elif {health, models} & refused:
             do = "is the API key that the gateway has for it the right one?"
         elif {health, models} & _REDIRECTS:
             do = "give the URL that it redirects to"
         else:
             do = "is its URL that of the server's root, without the path of an endpoint?"
-        statuses = f"{health} at /health, {models} at /v1/models"
+        health_, models_ = (_NO_JSON.get(each, each) for each in (health, models))
+        statuses = f"{health_} at /health, {models_} at /v1/models"
         raise _NoEngine(f"{NO_ENGINE} ({statuses}): {do}")
 
     async def _learn_abilities(self, replica: Replica) -> Abilities:
@@ -253,15 +266,26 @@ class HealthChecks:
 
     async def _get(self, replica: Replica, path: str, method: str = "GET") -> tuple[int, Any]:
         assert self._session is not None
-        async with replica.ask(self._session, method, path) as response:
-            if (body := await read_at_most(response.content, _MAX_BYTES)) is None:
-                raise _Unusable(f"{path} answers with more than {_MAX_BYTES} bytes")
-            try:
-                return response.status, msgspec.json.decode(body)
-            except RecursionError:
-                raise _Unusable(f"{path} answers with JSON that is nested too deeply") from None
-            except ValueError:
-                return response.status, None
+        late = asyncio.get_running_loop().call_later(_LATE_S, self._is_late, replica)
+        try:
+            async with replica.ask(self._session, method, path) as response:
+                status, body = response.status, await read_at_most(response.content, _MAX_BYTES)
+        finally:
+            late.cancel()
+        if body is None:
+            raise _Unusable(f"{path} answers with more than {_MAX_BYTES} bytes")
+        try:
+            return status, msgspec.json.decode(body)
+        except RecursionError:
+            raise _Unusable(f"{path} answers with JSON that is nested too deeply") from None
+        except ValueError:
+            body = body.removeprefix(b"\xef\xbb\xbf").lstrip()
+            is_page = body and 200 <= status < 300
+            return (_HTML if body[:1] == b"<" else _TEXT) if is_page else status, None
+
+    def _is_late(self, replica: Replica) -> None:
+        if replica.id not in self._facts and self._replicas.get(replica.id) is replica:
+            self._on_late(replica.id, f"no answer for {_LATE_S:g} s")
 
 
 def _is_model(listed: object) -> bool:
@@ -288,9 +312,9 @@ _CERTIFICATE_FAULTS: Final = {
 """By OpenSSL's number (X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH, _IP_ADDRESS_MISMATCH)."""
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: BaseException, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
-        return "timed out"
+        return f"no answer for {timeout_s:g} s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):

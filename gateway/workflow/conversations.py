@@ -213,7 +213,7 @@ class Conversations:
     def _grow(self, known: Conversation, facts: RequestFacts, answer: Answer, *, ran_s: float | None) -> None:
         graph, usage = self.graphs.of(known.agent), answer.usage
         prompt = usage.prompt_tokens
-        tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
+        tokens = float(prompt) if prompt is not None else facts.text_bytes / _BYTES_PER_TOKEN
         tokens += usage.output_tokens or 0
         known.turns += 1
         known.grown = tokens - known.tokens if known.tokens else None

@@ -3,6 +3,8 @@
 from functools import partial
 from typing import Any
 
+import pytest
+
 from gateway.core import events as ev
 from gateway.core import suspects
 from gateway.core.commands import Dispatch, Refuse
@@ -139,6 +141,37 @@ def test_copies_that_are_sent_at_the_same_time_count_together():
     assert isinstance(first, Dispatch), "one may have died of it"
     second = (play >> failed("r2", was_sent=True)).take()
     assert isinstance(second, Refuse) and second.refusal.reason is POISON, "two may have"
+
+
+@pytest.mark.parametrize("end", [partial(failed, was_sent=True), partial(at_once, status=500), cut])
+def test_copies_that_still_wait_after_the_second_death_are_refused(end):
+    play = Playbook(replicas="a b c", max_running_per_replica=1)
+    at = {request: sent(play, request) for request in ("r1", "r2")}
+    assert sent(play, "other", {"body": 8})
+    _ = play >> arrived("r3", **PROMPT) >> arrived("other too", body=9) << nothing
+    refused: list[str] = []
+    for request, replica in at.items():
+        _ = play >> down(replica)
+        if end is cut:
+            _ = play >> started(request)
+        _ = play >> end(request)
+        refused += [each.request for each in play.decisions if isinstance(each, Refuse)]
+        play.decisions.clear()
+    assert "r3" in refused and "other too" not in refused
+    assert [each.request for each in (play >> started("other") >> finished("other")).decisions] == [
+        "other too"
+    ]
+
+
+def test_a_copy_that_waits_is_refused_once_those_that_failed_are_found_dead():
+    play = Playbook(replicas="a b c", max_running_per_replica=1)
+    at = [sent(play, request) for request in ("r1", "r2")]
+    assert sent(play, "r0", {"body": 8})
+    for request in ("r1", "r2"):
+        _ = play >> at_once(request, status=500)
+        assert sent(play, f"{request}-next", {"body": 8})
+    _ = play >> arrived("r3", **PROMPT) << nothing
+    _ = play >> down(at[0]) >> down(at[1]) << refuse("r3", POISON)
 
 
 def test_a_restart_later_on_is_no_death():

@@ -61,6 +61,8 @@ async def test_what_the_gateway_has_forgotten_is_explained_through_it(place):
         assert (await asked.ask("/turnpike/history?limit=0")).status == 400
         assert (await asked.ask("/turnpike/turns/r-none")).status == 404
         assert (await asked.ask("/turnpike/sessions/s-none")).status == 404
+        unknown = await asked.ask(f"/turnpike/history/{session}")
+        assert unknown.status == 404 and "did you mean /turnpike/history?" in unknown.json()["error"]
     explain = [sys.executable, "-m", "gateway", "explain", first[0], "--control", url(history)]
     told = await asyncio.to_thread(subprocess.run, explain, capture_output=True, timeout=30)
     assert told.returncode == 0 and b"dispatched" in told.stdout

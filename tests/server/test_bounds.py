@@ -11,7 +11,7 @@ from gateway.config.load import ConfigError, load_config
 from gateway.server.tenants import hash_key
 from gateway.wire.facts import TRANSCRIPTS
 from lab.simulator.replay import replay
-from tests.server.bench import Bench, completion, post
+from tests.server.bench import Bench, answer, completion, post, sends
 from tests.workflow.world import call, result, said, user
 
 KEYS = {"red": "key-of-red", "blue": "key-of-blue"}
@@ -42,6 +42,17 @@ async def says(exchange) -> None:
 
 
 # --- what a client is told -----------------------------------------------------------------------------
+
+
+async def test_a_picture_costs_what_a_picture_costs(start):
+    """A megabyte of base64, and an engine that does not count."""
+    bench = await start(bounds=[{"name": "short", "tokens": 5000}])
+    choice = {"index": 0, "message": {"role": "assistant", "content": "A cat."}, "finish_reason": "stop"}
+    bench.backend.script = sends(answer(json.dumps({"id": "1", "choices": [choice]}).encode()))
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo+" * 90_000}}
+    turn = chat({"role": "user", "content": [picture]}, session="x")
+    turns = [await bench.ask(turn) for _ in range(4)]
+    assert [turn.status for turn in turns] == [200, 200, 200, 403], "some 1,300 tokens each"
 
 
 async def test_a_refusal_is_one_that_no_sdk_repeats(start):

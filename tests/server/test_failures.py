@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -264,6 +265,15 @@ async def test_a_replica_that_never_came_up_is_seen(backends):
     assert gateway.logged("started")[0]["settings"]["server.log_format"] == '"json"'
     assert gateway.logged("drain")
     await backends[1].open()
+
+
+async def test_a_replica_that_accepts_and_is_silent_is_named_after_3_s(backends):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with process(backends[0].url, url, upstream__health_timeout_s=60.0) as gateway:
+            await eventually(lambda: gateway.logged("replica_down"))
+            down = json.loads(await gateway.control(b"/turnpike/readyz"))["down"]
+            assert down == {"default-1": "no answer for 3 s"}
 
 
 async def test_nobody_is_refused_while_replicas_come_up(backends):

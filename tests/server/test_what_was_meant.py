@@ -99,10 +99,20 @@ async def test_the_control_port_says_what_is_where(start):
     assert (response.status, response.get(b"location")) == (302, b"/turnpike/")
     for path, said in (
         (b"/dashboard", "the dashboard is at /turnpike/"),
+        (b"/turnpike/history/s-1", "did you mean /turnpike/history?"),
+        (b"/turnpike/session/8f3a1c9e-4d21-4b6e-9c55-0a1b2c3d4e5f", "did you mean /turnpike/sessions/{id}?"),
+        (b"/turnpike/snapshots", "did you mean /turnpike/snapshot?"),
+        (b"/turnpike/metrics", "did you mean /metrics?"),
+        (b"/snapshot", "did you mean /turnpike/snapshot?"),
+        (b"/turnpike/readyz/", "did you mean /turnpike/readyz?"),
+        (b"/" + b"x/" * 2000, "/turnpike/"),
         (b"/v1/chat/completions", "`server.listen`"),
     ):
         response = await bench.control(get(path))
         assert response.status == 404 and said in response.json()["error"]
+    response = await bench.control(post(path=b"/turnpike/snapshot"))
+    assert (response.status, response.get(b"allow")) == (405, b"GET,HEAD")
+    assert response.json() == {"error": "POST is not for this path, but GET,HEAD"}
     for path in (b"/turnpike/turns/s-1", b"/turnpike/sessions/r-1"):
         assert "unknown or expired id" in (await bench.control(get(path))).json()["error"]
     snapshot = await bench.control(get(b"/turnpike/snapshot?sessions=0"))

@@ -97,6 +97,8 @@ async def test_sessions_of_all_gateways_are_told_of_as_one(tmp_path):
         assert {each["id"] for each in snapshot["sessions"]} == known == set().union(*apart)
         assert await told(port, b"/turnpike/readyz") == {"ready": True, "failing": []}
         assert (await asked(port, b"/metrics")).status == 404
+        unknown = await asked(port, b"/turnpike/snapshots")
+        assert unknown.status == 404 and "/turnpike/snapshot?" in unknown.json()["error"]
         assert b"<html" in (await asked(port, b"/turnpike/")).body
 
         finish = b"POST /turnpike/sessions/%s/finish HTTP/1.1\r\nHost: gw\r\nContent-Length: 0\r\n\r\n"

@@ -7,8 +7,10 @@ import pytest
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.upstream.doctor import examine_url
 from gateway.upstream.examine import _checked
-from gateway.upstream.health import _NOWHERE, _SERVED
+from gateway.upstream.findings import findings
+from gateway.upstream.health import _NOWHERE, _SERVED, HealthChecks
 from gateway.upstream.replica import Address, Replica
 from tests.server.bench import Backend, Message, answer, listing
 
@@ -35,6 +37,12 @@ class Server(Backend):
         return True
 
 
+class SlowServer(Server):
+    async def _answer_check(self, request, writer) -> bool:
+        await asyncio.sleep(0.05)
+        return await super()._answer_check(request, writer)
+
+
 async def first_word(url: str, key: str | None = None) -> str:
     """What the first check says: `up`, or why not."""
     config, address = UpstreamConfig(), Address.of_backend(url)
@@ -44,7 +52,10 @@ async def first_word(url: str, key: str | None = None) -> str:
 
 
 CHAT = "/v1/chat/completions"
-SERVERS: dict[str, tuple[dict[str, bytes], int, str | None, str]] = {
+PAGE = answer(b"\n<!DOCTYPE html><p>Hello", headers=b"Content-Type: text/html; charset=utf-8\r\n")
+BARE_PAGE = answer(b"\xef\xbb\xbf <html>")
+IS_PAGE = "an OpenAI API answers JSON: is this the address of"
+SERVERS: dict[str, tuple[dict[str, bytes], int | bytes, str | None, str]] = {
     "vLLM": ({"/health": answer(b""), "/v1/models": MODELS}, 404, None, "up"),
     "vLLM, our key": ({"/health": answer(b""), "/v1/models": MODELS}, 404, "k", "up"),
     "vLLM, a client's key": ({"/health": answer(b""), "/v1/models": status(401)}, 401, None, "up"),
@@ -72,18 +83,81 @@ SERVERS: dict[str, tuple[dict[str, bytes], int, str | None, str]] = {
     "POST elsewhere": (
         {"/health": status(405), "/v1/models": status(405)}, 404, None, "405 at /health, 405 at /v1/models)",
     ),
+    "a page, whatever it is asked": ({}, PAGE, None, f"HTML at /health, HTML at /v1/models): {IS_PAGE}"),
+    "a page without a type": ({}, BARE_PAGE, None, f"HTML at /health, HTML at /v1/models): {IS_PAGE}"),
+    "a page, by Express": (
+        {f"OPTIONS {each}": answer(b"GET,HEAD") for each in (*_SERVED, _NOWHERE)}, PAGE, None, IS_PAGE,
+    ),
+    "a page, with a key of ours": ({}, PAGE, "k", IS_PAGE),
+    "a page beside /health": ({"/health": answer(b"")}, PAGE, None, "200 at /health, HTML at /v1/models)"),
+    "a page at /health": ({"/health": PAGE}, 404, None, f"HTML at /health, 404 at /v1/models): {IS_PAGE}"),
+    "text, whatever it is asked": ({}, answer(b"Hello, world"), None, IS_PAGE),
+    "a login that is a page, beside a list": ({"/health": PAGE, "/v1/models": MODELS}, 404, None, "up"),
+    "a page beside an engine": ({CHAT: status(405)}, PAGE, None, "up"),
+    "a word at /health": ({"/health": answer(b"OK"), "/v1/models": MODELS}, 404, None, "up"),
     "gone": ({}, 410, None, "410 at /health"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("table", "rest", "key", "word"), SERVERS.values(), ids=SERVERS)
 async def test_what_answers_is_up_unless_it_clearly_is_no_engine(table, rest, key, word):
-    server = Server(table, status(rest))
+    server = Server(table, rest if isinstance(rest, bytes) else status(rest))
     await server.open()
     try:
         found = await first_word(server.url, key)
         assert found == word if word == "up" else word in found
         assert all(not each.first_line.startswith(b"POST") for each in server.checks), "nothing is generated"
+    finally:
+        await server.close()
+
+
+async def test_doctor_names_a_page_and_what_to_do():
+    server = Server({}, PAGE)
+    await server.open()
+    try:
+        (found,) = findings(await examine_url(server.url, UpstreamConfig()))
+        assert found.level == "bad" and "HTML at /health" in found.what and IS_PAGE in (found.do or "")
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize(("timeout_s", "cause"), [(0.3, "no answer for 0.3 s"), (60.0, "no answer for 3 s")])
+async def test_who_accepts_and_stays_silent_is_named_once_it_is_late(timeout_s, cause):
+    writers: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    config = UpstreamConfig(health_timeout_s=timeout_s)
+    replica = Replica(
+        ReplicaId("r"), PoolId("p"), Address.of_backend(url), config=config, api_key=None, tls=None
+    )
+    causes: asyncio.Queue[str] = asyncio.Queue()
+    checks = HealthChecks(
+        {replica.id: replica},
+        config,
+        on_up=lambda _: causes.put_nowait("up"),
+        on_down=lambda _, why: causes.put_nowait(why),
+        on_late=lambda _, why: causes.put_nowait(why),
+        has_several_pools=False,
+    )
+    checks.open()
+    watching = asyncio.create_task(checks.watch(replica))
+    try:
+        async with asyncio.timeout(min(timeout_s, 3.0) + 2.0):
+            assert await causes.get() == cause
+    finally:
+        watching.cancel()
+        await checks.close()
+        silent.close()
+        for each in writers:
+            each.close()
+
+
+async def test_doctor_waits_for_whoever_is_late(monkeypatch):
+    monkeypatch.setattr("gateway.upstream.health._LATE_S", 0.01)
+    server = SlowServer({}, MODELS)
+    await server.open()
+    try:
+        assert await first_word(server.url) == "up"
     finally:
         await server.close()
 

@@ -46,6 +46,7 @@ class AggregatedControl:
             app.router.add_route(method, path, partial(answer, self))
             if method == "GET":
                 app.router.add_route("HEAD", path, partial(answer, self))
+        app.router.add_route("*", "/{unknown:.*}", self._ask_any)  # a gateway says what was meant
         return app
 
     def close(self) -> None:
