@@ -40,16 +40,18 @@ class GivingBack:
     def after_update(self, excess: Excess | None, *, waiting: int, now: float) -> None:
         """The window was looked at: who is too many after a decrease, or will be with the next turns.
         `waiting`: sessions."""
-        members = [each for of in self._places.by_tenant.values() for each in of.values()]
         if excess is not None:
             may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
-            of_them = [each for each in members if not may_stay(each.agent)]
+            of_them = [each for each in self._members() if not may_stay(each.agent)]
             self.newest(of_them, excess.sessions, excess.why, now=now)
             return
-        leaving = sum(each.tokens for each in members if each.must_yield)
+        leaving = sum(each.tokens for each in self._places.leaving.values())
         if (count := self._limits.too_many(leaving)) > 0:
             self._limits.say(OVERFLOW, waiting=waiting, now=now)
-            self.newest(members, count, OVERFLOW, now=now)
+            self.newest(self._members(), count, OVERFLOW, now=now)
+
+    def _members(self) -> list[Member]:
+        return [each for of in self._places.by_tenant.values() for each in of.values()]
 
     def keep_promises(self, *, waiting: int, now: float) -> None:
         """To be called about once a second. Moves the level, and makes those beyond it give way."""
@@ -100,6 +102,7 @@ class GivingBack:
         for member in to_leave(members, count, self._fair.entitlement):
             if member.live:
                 member.must_yield = why
+                self._places.leaving[member.session] = member
             else:
                 self._release(member, now=now)
 

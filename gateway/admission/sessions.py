@@ -152,6 +152,8 @@ class Places:
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
         """Those that are in and have no live turn."""
         self._stale: dict[SessionId, Member] = {}
+        self.leaving: dict[SessionId, Member] = {}
+        """Those that are in and give their place back with their next turn."""
 
     def forget(self, session: SessionId) -> Member | None:
         member = self.members.pop(session, None)
@@ -191,6 +193,7 @@ class Places:
         assert member.is_in and not member.live
         self._stale.pop(member.session, None)
         self._silent.pop(member.session, None)
+        self.leaving.pop(member.session, None)
         self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand = False, NOTHING

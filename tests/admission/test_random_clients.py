@@ -104,6 +104,8 @@ class Clients(RuleBasedStateMachine):
                 assert member.live == running
                 assert member.is_in or not running
                 assert not (member.is_in and member.session in pool.queue)
+            leaves = {each.session for each in pool.places.members.values() if each.is_in and each.must_yield}
+            assert set(pool.places.leaving) == leaves
             assert len(self.play.waiting) <= MAX_WAITING
             assert pool.places.count == sum(map(pool.fair.held, pool.places.by_tenant))
 
