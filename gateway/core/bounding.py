@@ -65,9 +65,7 @@ class Bounding:
     def turn_over(self, live: LiveRequest, answer: Answer | None) -> None:
         if self.bounds is None:
             return
-        if answer is not None and (
-            answer.is_good or (answer.status < 400 and (live.saw_first_token or answer.said_bytes))
-        ):
+        if answer is not None and live.is_served_by(answer):
             self.bounds.turn_over(live.request, live.runs_on, answer.usage)
         elif answer is None and (live.tried or live.had_leg):
             # Its client left before an answer began: an engine computed its prompt all the same.

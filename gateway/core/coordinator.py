@@ -279,6 +279,7 @@ class Coordinator:
         live = LiveRequest(
             request=event.request,
             tenant=event.tenant,
+            key=event.key,
             owner=self.sessions.predictor.owner_of(event.tenant),
             facts=facts,
             pool=None,
