@@ -15,8 +15,10 @@ from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.upstream import PoolConfig
 
 LIVE: Final = (
+    "bounds",
     "models",
     "pools",
+    "prices",
     "tenants",
     "server.allow_public_without_keys",
     "server.control_hosts",
@@ -148,7 +150,8 @@ def _below(settings: msgspec.Struct, key: str, path: str) -> Iterator[tuple[str,
 def _names(settings: msgspec.Struct, elements: tuple[msgspec.Struct, ...]) -> tuple[str, ...]:
     if isinstance(settings, PoolConfig):
         return tuple(settings.names())
-    return tuple(getattr(each, "name", None) or str(number) for number, each in enumerate(elements))
+    names = (getattr(each, "name", None) or getattr(each, "model", None) for each in elements)
+    return tuple(name or str(number) for number, name in enumerate(names))
 
 
 def _shown(leaf: _Leaf | None) -> str | None:

@@ -166,8 +166,6 @@ def take_gauges(
 
 def _view_bounds(brain: Coordinator, *, now: float) -> tuple[BoundView, ...]:
     bounds = brain.bounding.bounds
-    if bounds is None:
-        return ()
     return tuple(
         BoundView(bound=bound.name, tenant=tenant, used=used)
         for bound, tenant, used in bounds.shares(now=now)

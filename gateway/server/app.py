@@ -295,6 +295,8 @@ class Gateway:
             self._peers.follow(config)
         self._forget_visitors()
         self.serving.follow(config)
+        self._asking.reading.follow(config)
+        self.observation.follow(config)
         self.replica_watch.follow(config, references)
         self.leaving.follow(server)
         if (access := self.observation.access) is not None:

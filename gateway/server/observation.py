@@ -192,6 +192,11 @@ class Observation:
             tell_of_stop=self.peers.directory.stopped if self.peers is not None else None,
         )
 
+    def follow(self, config: Config) -> None:
+        self._handover.flush()  # what was used costs what it cost then
+        self.metrics.flush()
+        self.metrics.usages.follow(config.prices)
+
     async def close(self) -> None:
         self._handover.flush()
         if self._export is not None:

@@ -48,8 +48,9 @@ async def test_requests_tokens_and_cost_are_told_by_tenant_and_model(start):
         bench.backend.script = sends(script)
         await bench.ask(asked)
     of_b: dict[str, Any] = {
-        "tenant": "b", "key": hash_key("b")[:15], "model": "m", "estimated_tokens": 0, "requests": 1,
-        "failed": 0, "prompt_tokens": 100, "cached_tokens": 40, "output_tokens": 20, "cost": COST, "requests_per_minute": 1, "tokens_per_minute": 120,
+        "tenant": "b", "key": hash_key("b")[:15], "model": "m", "requests": 1, "failed": 0,
+        "prompt_tokens": 100, "cached_tokens": 40, "output_tokens": 20, "estimated_tokens": 0, "cost": COST,
+        "requests_per_minute": 1, "tokens_per_minute": 120,
     }  # fmt: skip
     of_a = {name: value if isinstance(value, str) else 2 * value for name, value in of_b.items()}
     of_a |= {"tenant": "a", "key": hash_key("a")[:15], "requests": 3, "failed": 1, "requests_per_minute": 3}
