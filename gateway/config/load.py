@@ -7,6 +7,7 @@ Environment variables are named after the keys: `TURNPIKE_SERVER__LISTEN=0.0.0.0
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -125,6 +126,15 @@ def _what_is_wrong_with_bounds(config: Config) -> str | None:
             needs = "server.state_path or shared.url: else a restart forgets what was used"
             return f"{bound.name}: per {bound.per} needs {needs}"
     return None
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """An OSError for what a setting points to names that setting."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def read_api_key(

@@ -368,6 +368,10 @@ class Peers:
             self._others.pop(link.id, None)
         return HERE.adopted
 
+    @property
+    def opened_store(self) -> Store | None:
+        return getattr(self, "store", None)
+
     async def who_has(self, tenant: TenantId, stated: str) -> Replica | None:
         """The other gateway with a session that its client calls so; None if there is none."""
         return self.links.get(await self._in_task(self.directory.owner_of(tenant, stated)))

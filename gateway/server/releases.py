@@ -1,4 +1,4 @@
-"""Sessions that their clients say are over: `POST /finish_session`, or `/programs/release` as of ThunderAgent.
+"""Sessions that their clients say are over: `POST /finish_session`, or ThunderAgent's `/programs/release`.
 
 The id is the one that the turns stated, whichever way: header or field need not be the same. It goes to no
 engine. Whoever has no such session is answered well, as rollouts release what may have ended by itself.
