@@ -20,10 +20,17 @@ class Stream:
         self.append = out.append
         self.extend = out.extend
 
-    def waited(self, live: LiveRequest, wait: Wait, waiting: int, *, now: float) -> None:
+    def waited(
+        self, live: LiveRequest, wait: Wait, waiting: int, *, first: WaitReason | None, now: float
+    ) -> None:
         self.append(
             rec.TurnWaited(
-                at_s=now, turn=live.request, session=live.session_id, reason=wait.reason, waiting=waiting
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                reason=wait.reason,
+                waiting=waiting,
+                first=first,
             )
         )
 

@@ -76,6 +76,8 @@ class TurnWaited(_OfTurn, frozen=True, kw_only=True, tag="turn_wait"):
     reason: WaitReason
     waiting: int
     """Turns in the waiting room, this one included."""
+    first: WaitReason | None = None
+    """What the first session in the queue waits for, where this one is behind it."""
 
 
 class TurnLeft(_OfTurn, frozen=True, kw_only=True, tag="turn_left"):
