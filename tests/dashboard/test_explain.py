@@ -93,10 +93,10 @@ def test_why_it_waited():
 
 def test_behind_others_names_also_what_the_first_of_them_waits_for():
     play = Playbook(admission={"policy": "session-cap", "session_cap": 1})
-    for number in range(3):
-        play >> arrived(f"r{number}", explicit=stated(f"s{number}"))
-        play.take()
-    waits = [(each.reason, each.first) for each in play.seen(rec.TurnWaited)]
+    play >> arrived("r0", explicit=stated("s0"))
+    play.take()
+    play >> arrived("r1", explicit=stated("s1")) >> arrived("r2", explicit=stated("s2"))
+    waits = [(each.reason.value, each.first and each.first.value) for each in play.seen(rec.TurnWaited)]
     assert waits == [("window_full", None), ("behind_others", "window_full")]
     assert (
         explain(play, "r2")
