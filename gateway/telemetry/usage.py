@@ -10,9 +10,10 @@ place once an engine has answered under it, so nobody fills the table with names
 its key's, of no model.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add, itemgetter
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from gateway.admission.bounds import PriceConfig, price_of
 from gateway.domain import records as rec
@@ -26,6 +27,7 @@ _ALL_KINDS: Final = (*KINDS, "estimated")
 _WINDOW_S: Final = 60
 _NO_USAGE: Final = Usage()
 
+_Counts = tuple[int, ...]
 User = tuple[str, str, str]
 """A tenant, the name of its key, and a model as its replicas know it; each empty if there is none."""
 
@@ -41,17 +43,16 @@ and outputs, also where they are estimated."""
 
 class _Used:
     def __init__(self) -> None:
-        self.ended: dict[str, int] = {}
+        self.ended: Counter[str] = Counter()
         """Requests, by how they ended."""
-        self.tokens = (0, 0, 0, 0)
+        self.tokens: _Counts = (0, 0, 0, 0)
         """By kind."""
         self.cost: float | None = None
-        self.lately: dict[int, tuple[int, int]] = {}
+        self.lately: dict[int, _Counts] = {}
         """Requests and tokens, by second."""
 
     def take_over(self, other: "_Used") -> None:
-        for outcome, n in other.ended.items():
-            self.ended[outcome] = self.ended.get(outcome, 0) + n
+        self.ended += other.ended
         for second, n_each in other.lately.items():
             self.lately[second] = _sum(self.lately.get(second, (0, 0)), n_each)
         self.tokens = _sum(self.tokens, other.tokens)
@@ -109,7 +110,7 @@ class Usages:
         if outcome != "finished" and prompt is None and user not in self._used:
             user = *user[:2], ""
         used = self._of(user) if self._slots.take(user, now=record.at_s) else self._other(user[0])
-        used.ended[outcome] = used.ended.get(outcome, 0) + 1
+        used.ended[outcome] += 1
         if prompt is None:
             prompt = output = 0
         elif self._prices and (price := price_of(self._prices, record.model)) is not None:
@@ -135,11 +136,8 @@ class Usages:
         self._other(user[0]).take_over(used)
 
 
-_Counts = TypeVar("_Counts", tuple[int, int], tuple[int, int, int, int])
-
-
 def _sum(one: _Counts, other: _Counts) -> _Counts:
-    return cast(_Counts, tuple(map(add, one, other)))
+    return tuple(map(add, one, other))
 
 
 def outcome_of(outcome: str, status: int | None, failure: str) -> str:

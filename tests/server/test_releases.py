@@ -81,6 +81,17 @@ async def test_a_sub_agent_s_release_does_not_end_the_session_that_began_it(star
     assert (await bench.ask(release("x"))).json()["released"] is True and sessions(bench) == 0
 
 
+async def test_an_id_that_several_runs_share_ends_them_all(start):
+    bench = await start()
+    bench.backend.script = sends(completion())
+    shared = {"program_id": "x", "tools": [{"type": "function", "function": {"name": "f"}}]}
+    for number in range(3):
+        await bench.ask(turn(task=f"task {number}", **shared))
+    await bench.ask(turn(program_id="y"))
+    assert sessions(bench) == 4
+    assert (await bench.ask(release())).json()["released"] is True and sessions(bench) == 1
+
+
 async def test_what_runs_of_a_session_ends_first(start):
     bench, may_end = await start(), asyncio.Event()
     bench.backend.script = pauses(b"", may_end, completion())
