@@ -3,14 +3,12 @@
 The coordinator says what happened; this says it in the words of `domain/records.py`.
 """
 
-from typing import TypedDict
-
 from gateway.admission.bounds import Reached
 from gateway.core.commands import Command
 from gateway.core.live import LiveRequest, Route
 from gateway.domain import records as rec
 from gateway.domain.decision import Placement, Refusal, Wait, WaitReason
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.kv_ledger import Conversation
 
@@ -25,12 +23,23 @@ class Stream:
     def waited(
         self, live: LiveRequest, wait: Wait, waiting: int, *, first: WaitReason | None, now: float
     ) -> None:
-        self.append(rec.TurnWaited(**_of(live, now=now), reason=wait.reason, waiting=waiting, first=first))
+        self.append(
+            rec.TurnWaited(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                reason=wait.reason,
+                waiting=waiting,
+                first=first,
+            )
+        )
 
     def left_waiting(self, live: LiveRequest, *, now: float) -> None:
         self.append(
             rec.TurnLeft(
-                **_of(live, now=now),
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
                 waited_ms=live.waited_s * 1e3,
                 tenant=live.tenant,
                 key=live.key,
@@ -70,12 +79,18 @@ class Stream:
     ) -> None:
         self.append(
             rec.PrefillLegEnded(
-                **_of(live, now=now), replica=replica, outcome=outcome, usage=usage, duration_ms=took_s * 1e3
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                replica=replica,
+                outcome=outcome,
+                usage=usage,
+                duration_ms=took_s * 1e3,
             )
         )
 
     def would_wait(self, live: LiveRequest, reason: WaitReason, *, now: float) -> None:
-        self.append(rec.TurnWouldWait(**_of(live, now=now), reason=reason))
+        self.append(rec.TurnWouldWait(at_s=now, turn=live.request, session=live.session_id, reason=reason))
 
     def submitted(
         self,
@@ -90,7 +105,9 @@ class Stream:
         """Only work for the engine is `gpu_submit`; a request for a list of models is merely routed."""
         self.append(
             rec.Routed(
-                **_of(live, now=now),
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
                 replica=placement.replica,
                 reason=placement.reason,
                 waited_ms=live.waited_s * 1e3,
@@ -100,7 +117,9 @@ class Stream:
             return
         self.append(
             rec.GpuSubmit(
-                **_of(live, now=now),
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
                 replica=placement.replica,
                 prompt_bytes=live.facts.body_bytes,
                 attempt=live.attempts,
@@ -114,7 +133,9 @@ class Stream:
     def model_chosen(self, live: LiveRequest, route: Route, *, now: float) -> None:
         self.append(
             rec.ModelChosen(
-                **_of(live, now=now),
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
                 asked=route.named.name,
                 model=route.choice.target.model,
                 fallback=route.fallback,
@@ -126,7 +147,11 @@ class Stream:
             return
         self.append(
             rec.GpuFirstToken(
-                **_of(live, now=now), replica=replica, launch_delay_ms=(now - live.submitted_s) * 1e3
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                replica=replica,
+                launch_delay_ms=(now - live.submitted_s) * 1e3,
             )
         )
 
@@ -145,7 +170,9 @@ class Stream:
             return
         self.append(
             rec.GpuEnd(
-                **_of(live, now=now),
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
                 replica=replica,
                 outcome=outcome,
                 status=answer.status if answer else None,
@@ -170,7 +197,9 @@ class Stream:
         bound = reached.bound
         self.append(
             rec.BoundReached(
-                **_of(live, now=now),
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
                 tenant=live.tenant,
                 agent=f"{live.facts.transcript.agent_type:016x}",
                 bound=bound.name,
@@ -184,7 +213,9 @@ class Stream:
     def refused(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.append(
             rec.Refused(
-                **_of(live, now=now),
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
                 tenant=live.tenant,
                 reason=refusal.reason,
                 waited_ms=live.waited_s * 1e3,
@@ -192,17 +223,6 @@ class Stream:
                 model=_model_at_work(live),
             )
         )
-
-
-class _Of(TypedDict):
-    at_s: float
-    turn: RequestId
-    session: SessionId | None
-
-
-def _of(live: LiveRequest, *, now: float) -> _Of:
-    """What each record of a turn says."""
-    return {"at_s": now, "turn": live.request, "session": live.session_id}
 
 
 def _model_at_work(live: LiveRequest) -> str | None:
