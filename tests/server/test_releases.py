@@ -84,7 +84,7 @@ async def test_a_sub_agent_s_release_does_not_end_the_session_that_began_it(star
 async def test_an_id_that_several_runs_share_ends_them_all(start):
     bench = await start()
     bench.backend.script = sends(completion())
-    shared = {"program_id": "x", "tools": [{"type": "function", "function": {"name": "f"}}]}
+    shared: dict[str, Any] = {"program_id": "x", "tools": [{"type": "function", "function": {"name": "f"}}]}
     for number in range(3):
         await bench.ask(turn(task=f"task {number}", **shared))
     await bench.ask(turn(program_id="y"))
