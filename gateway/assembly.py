@@ -64,7 +64,7 @@ def assemble(
         named_models=named_models(live.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,
-        bounds=Bounds(config.bounds, config.prices, publishes=publishes) if config.bounds else None,
+        bounds=Bounds(config.bounds, config.prices, publishes=publishes),
         transfers=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer is not None),
     )
 
@@ -79,6 +79,8 @@ def live_settings(config: Config) -> LiveSettings:
         models=config.models,
         quotas={TenantId(tenant.name): tenant.quota for tenant in config.tenants},
         trusted=frozenset(TenantId(tenant.name) for tenant in config.tenants if tenant.is_believed),
+        bounds=config.bounds,
+        token_prices=config.prices,
     )
 
 

@@ -20,7 +20,10 @@ from tests.server.test_alerts_fire import fired, samples
 
 _QUIET: Final = ("turnpike_records", "process_", "python_", "turnpike_loop_lag", "turnpike_build")
 _TELLING: Final = (b"retry-after", b"x-should-retry", b"x-turnpike-bound", b"x-turnpike-queue-ms")
-_OF_REPLICA: Final = ("id", "is_up", "cause", "running", "engine_running", "engine_waiting", "kv_used")
+_OF_REPLICA: Final = (
+    *("id", "is_up", "cause", "ejected", "ejected_until_s"),
+    *("running", "engine_running", "engine_waiting", "kv_used"),
+)
 _OF_TURN: Final = ("wait_reason", "queue_ms", "replica", "reason", "outcome", "status", "refusal")
 
 _VLLM: Final = (
@@ -159,7 +162,9 @@ async def exchange(port: int, data: bytes, tls: ssl.SSLContext | None) -> Messag
 
 
 def _of_snapshot(snapshot: dict[str, Any]) -> list[str]:
-    lines = [json.dumps({name: snapshot[name] for name in ("session_count", "running", "waiting")})]
+    lines = [
+        json.dumps({name: snapshot[name] for name in ("session_count", "running", "waiting", "store_down")})
+    ]
     lines += [json.dumps({name: each[name] for name in _OF_REPLICA}) for each in snapshot["replicas"]]
     for each in snapshot["pools"]:
         updates = [{n: u.get(n) for n in ("reason", "window", "kv_budget")} for u in each.pop("updates")[-3:]]

@@ -254,6 +254,7 @@ async def certificate_of_gateway(drill: Drill) -> Steps:
     yield {"server": f'tls_certificate = "{own}"\ntls_key = "{own}"'}
     await drill.ask(chat("hello"))
     await asyncio.sleep(2)
+    drill.show("log from the start", (drill.folder / "log").read_text())
     yield {}
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(own))
     control = f"http://127.0.0.1:{drill.control_port}"

@@ -4,8 +4,8 @@ Source: ours.
 
 Invariants: what a turn is expected to take is reserved when it arrives and settled when it is over, so turns
 that run at a time cannot all have the last of it; a turn is held against its own tenant's bounds alone;
-memory is bounded by the sessions that are known, and by `MAX_ACCOUNTS` a tenant; where nobody is bounded
-there is no `Bounds`.
+memory is bounded by the sessions that are known, and by `MAX_ACCOUNTS` a tenant; what is bounded may change
+at any time, and counts go on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -189,10 +189,7 @@ class Bounds:
         self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig] = (), *, publishes: bool = False
     ) -> None:
         """`publishes`: there are other gateways, which must know what is used here."""
-        self._of_sessions = [each for each in bounds if each.of == "session"]
-        self._of_accounts = [each for each in bounds if each.of != "session"]
-        self._counts_repeats = any(each.counts_repeats for each in bounds)
-        self._prices = {each.model: each for each in prices}
+        self.follow(bounds, prices)
         self._publishes = publishes
         self.spent: list[Spent] = []
         """What the other gateways must be told, as differences."""
@@ -209,6 +206,13 @@ class Bounds:
         self._periods: dict[str | None, str] = {}
         """Those that run: of days, and of months."""
 
+    def follow(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
+        self._of_sessions = [each for each in bounds if each.of == "session"]
+        self._of_accounts = [each for each in bounds if each.of != "session"]
+        self.is_set, self.has_accounts = bool(bounds), bool(self._of_accounts)
+        self._counts_repeats = any(each.counts_repeats for each in bounds)
+        self._prices = {each.model: each for each in prices}
+
     def counts_tokens(self, tenant: TenantId) -> bool:
         """Whether some bound of its is of tokens or cost, whatever its agents are."""
         return any(
@@ -217,10 +221,6 @@ class Bounds:
             and (not each.tenants or tenant in each.tenants)
             for each in (*self._of_sessions, *self._of_accounts)
         )
-
-    @property
-    def has_accounts(self) -> bool:
-        return bool(self._of_accounts)
 
     # --- what is asked -------------------------------------------------------------------------------
 

@@ -118,6 +118,11 @@ class SessionAdmission:
             return self._overload.refuse_for_the_fleet()
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
+    def first_waits_for(self, pool: PoolId | None) -> WaitReason | None:
+        """Of the sessions in its queue."""
+        known = self.pools.get(pool) if pool is not None else None
+        return known.balance.bound.reason if known is not None and known.balance.bound is not None else None
+
     def _ask_for_a_place(
         self, applicant: Applicant, session: SessionId, room: Room, *, now: float
     ) -> Admission | None:

@@ -15,8 +15,10 @@ from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.upstream import PoolConfig
 
 LIVE: Final = (
+    "bounds",
     "models",
     "pools",
+    "prices",
     "tenants",
     "server.allow_public_without_keys",
     "server.control_hosts",
@@ -48,6 +50,8 @@ _NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
 _HIDDEN: Final = "(not shown)"
 _ADDRESSES: Final = frozenset("url peer_url endpoint api replay dns listen control peer_listen".split())
 _ADDRESS: Final = re.compile(rf"[a-z][a-z+]*://{HOST}(?::\d{{1,5}})?(?=[/?#]|\Z)|{HOST}:\d{{1,5}}\Z")
+_FILES: Final = re.compile(r"(server|pools|jwt)\b.*\.(tls_certificate|tls_key|api_key_file|jwks|profile)\Z")
+"""What is in them counts from a reload on."""
 _THERE: Final = "there"
 """The value of a section."""
 
@@ -104,6 +108,15 @@ def changes(before: Config, after: Config) -> tuple[Change, ...]:
     return tuple(found)
 
 
+def files_read_again(config: Config) -> Iterator[tuple[str, str]]:
+    return ((key, leaf.value) for key, leaf in _leaves(config) if leaf.value and _FILES.match(key))
+
+
+def read_anew(key: str) -> Change:
+    """The file that a setting names is another one, under the same name."""
+    return Change(key=key, before="as it was", after="read anew", needs_restart=False)
+
+
 def set_by_hand(config: Config) -> dict[str, str | None]:
     return {
         key: _shown(leaf)
@@ -148,7 +161,8 @@ def _below(settings: msgspec.Struct, key: str, path: str) -> Iterator[tuple[str,
 def _names(settings: msgspec.Struct, elements: tuple[msgspec.Struct, ...]) -> tuple[str, ...]:
     if isinstance(settings, PoolConfig):
         return tuple(settings.names())
-    return tuple(getattr(each, "name", None) or str(number) for number, each in enumerate(elements))
+    names = (getattr(each, "name", None) or getattr(each, "model", None) for each in elements)
+    return tuple(name or str(number) for number, name in enumerate(names))
 
 
 def _shown(leaf: _Leaf | None) -> str | None:

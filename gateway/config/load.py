@@ -7,6 +7,7 @@ Environment variables are named after the keys: `TURNPIKE_SERVER__LISTEN=0.0.0.0
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from gateway.config.addresses import meant_listen, meant_url
 from gateway.config.profiles import load_profile
 from gateway.cost.profile import ProfileError
 
+_ELSEWHERE: Final = "http://127.0.0.1:9"
 _ENV_PREFIX: Final = "TURNPIKE_"
 _SECTIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config))
 
@@ -54,10 +56,15 @@ _FORMS: Final = {
 
 
 def load_config(
-    path: str | None, environ: Mapping[str, str], flags: Mapping[str, Any], *, text: str | None = None
+    path: str | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, Any],
+    *,
+    text: str | None = None,
+    serves: bool = True,
 ) -> Config:
     """`flags`: dotted key → value, as given on the command line; `text`: what to read in place of the file;
-    no other file is read for it. Raises ConfigError."""
+    no other file is read for it; `serves`: else backends may be given elsewhere. Raises ConfigError."""
     if text is not None:
         path, tree = "the file", _parse_toml(text, "the file")
     else:
@@ -71,6 +78,8 @@ def load_config(
         origins[key] = "command line"
         _set(tree, key, value, source=origins[key])
     source = path or "settings"
+    if "pools" not in tree and not serves:
+        tree["pools"] = [{"replicas": [{"url": _ELSEWHERE}]}]
     if "pools" not in tree:
         raise ConfigError(f"{source}: pools: no backend is given; use --backend URL, or [[pools]] in a file")
     try:
@@ -125,6 +134,15 @@ def _what_is_wrong_with_bounds(config: Config) -> str | None:
             needs = "server.state_path or shared.url: else a restart forgets what was used"
             return f"{bound.name}: per {bound.per} needs {needs}"
     return None
+
+
+@contextmanager
+def named(key: str) -> Iterator[None]:
+    """An OSError for what a setting points to names that setting."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def read_api_key(

@@ -9,7 +9,7 @@ nothing, for as long as was said; the sessions that are stopped are bounded in n
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gateway.admission.bounds import Asking, Bounds
+from gateway.admission.bounds import Asking, BoundConfig, Bounds, PriceConfig
 from gateway.core import refusals
 from gateway.core.commands import Command, Spend
 from gateway.core.live import LiveRequest
@@ -25,22 +25,26 @@ MAX_STOPPED: Final = 10_000
 
 
 class Bounding:
-    def __init__(self, bounds: Bounds | None, sessions: Sessions, out: list[Command]) -> None:
-        """`bounds`: None if nobody is bounded; `out`: where commands and records are put."""
+    def __init__(self, bounds: Bounds, sessions: Sessions, out: list[Command]) -> None:
+        """`out`: where commands and records are put."""
         self.bounds = bounds
-        self.is_on = bounds is not None
+        self.is_on = bounds.is_set
         self._sessions = sessions
         self._out = out
         self._stream = Stream(out)
         self._stopped: dict[SessionId, float] = {}
         """Until when; the one that was stopped longest ago first."""
 
+    def follow(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
+        self.bounds.follow(bounds, prices)
+        self.is_on = self.bounds.is_set or bool(self._stopped)
+
     def refusal(self, live: LiveRequest, reserved: Reserved | None, *, now: float) -> Refusal | None:
         """Why a turn that arrives may not run; else, in `live`, what is said of it."""
         if self._stopped and self._is_stopped(live, now=now):
             self.give_back(reserved)
             return refusals.stopped()
-        if self.bounds is None or live.facts.work not in GPU_WORK:
+        if not self.bounds.is_set or live.facts.work not in GPU_WORK:
             self.give_back(reserved)
             return None
         reached = self.bounds.arrived(self._asking(live), reserved, now=now)
@@ -55,19 +59,17 @@ class Bounding:
         return refusals.beyond_bound(first) if first.bound.action == "refuse" else None
 
     def counts_tokens(self, tenant: TenantId) -> bool:
-        return self.bounds is not None and self.bounds.counts_tokens(tenant)
+        return self.bounds.counts_tokens(tenant)
 
     def give_back(self, reserved: Reserved | None) -> None:
-        if reserved is not None and self.bounds is not None:
+        if reserved is not None:
             self.bounds.give_back(reserved)
             self._tell()
 
     def turn_over(self, live: LiveRequest, answer: Answer | None) -> None:
-        if self.bounds is None:
+        if not self.bounds.turns:
             return
-        if answer is not None and (
-            answer.is_good or (answer.status < 400 and (live.saw_first_token or answer.said_bytes))
-        ):
+        if answer is not None and live.is_served_by(answer):
             self.bounds.turn_over(live.request, live.runs_on, answer.usage)
         elif answer is None and (live.tried or live.had_leg):
             # Its client left before an answer began: an engine computed its prompt all the same.
@@ -77,15 +79,13 @@ class Bounding:
         self._tell()
 
     def remember(self, spent: Sequence[Spent], *, now: float) -> None:
-        if self.bounds is not None:
-            self.bounds.restore(spent, now=now)
+        self.bounds.restore(spent, now=now)
 
     def session_over(self, session: SessionId) -> None:
-        if self.bounds is not None:
-            self.bounds.session_over(session)
+        self.bounds.session_over(session)
 
     def agent_type(self, session: SessionId) -> str:
-        tally = self.bounds.sessions.get(session) if self.bounds is not None else None
+        tally = self.bounds.sessions.get(session)
         return f"{tally.agent:016x}" if tally is not None and tally.agent else ""
 
     def _asking(self, live: LiveRequest) -> Asking:
@@ -107,7 +107,6 @@ class Bounding:
         )
 
     def _tell(self) -> None:
-        assert self.bounds is not None
         if self.bounds.spent:
             self._out += [Spend(more=each) for each in self.bounds.spent]
             self.bounds.spent.clear()
@@ -133,5 +132,5 @@ class Bounding:
         if now < until_s:
             return True
         del self._stopped[session]
-        self.is_on = self.bounds is not None or bool(self._stopped)
+        self.is_on = self.bounds.is_set or bool(self._stopped)
         return False

@@ -64,8 +64,7 @@ class Coordinator:
         transfers: frozenset[PoolId] = frozenset(),
         bounds: Bounds | None = None,
     ) -> None:
-        """`transfers`: the pools whose replicas hand over prompts that they computed; `bounds`: None if
-        nobody is bounded."""
+        """`transfers`: the pools whose replicas hand over prompts that they computed."""
         self._config = config
         self.fleet = fleet
         self.sessions = sessions
@@ -81,7 +80,7 @@ class Coordinator:
         to_engines = ToEngines(fleet, sessions, admission, out)
         self.ahead = PrefillsAhead(ahead, fleet, placement, forecasts, to_engines, out, self.waiting_room)
         self.legs = PrefillLegs(disaggregation, transfers, fleet, placement, forecasts, out)
-        self.bounding = Bounding(bounds, sessions.sessions, out)
+        self.bounding = Bounding(bounds or Bounds(()), sessions.sessions, out)
         self.dispatcher = Dispatcher(
             fleet,
             admission,
@@ -268,6 +267,7 @@ class Coordinator:
         self.admission.set_tenants(settings.quotas, settings.trusted)
         self.sessions.trusted = settings.trusted if settings.quotas else None
         self.forecasts.believe(settings.profiles)
+        self.bounding.follow(settings.bounds, settings.token_prices)
         self.models.named = named
 
     # --- arrival ---------------------------------------------------------------------------------
@@ -279,6 +279,7 @@ class Coordinator:
         live = LiveRequest(
             request=event.request,
             tenant=event.tenant,
+            key=event.key,
             owner=self.sessions.predictor.owner_of(event.tenant),
             facts=facts,
             pool=None,

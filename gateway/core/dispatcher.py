@@ -183,7 +183,10 @@ class Dispatcher:
         live.alone = None
         if counted is not None and is_good:
             live.alone = self._forecasts.alone(live, replica, counted.usage)
-        self._stream.left_replica(live, replica, outcome, answer, now=now)
+        took = counted.usage if counted is not None and live.is_served_by(counted) else None
+        if answer is None and outcome == "client_left":
+            took = self._forecasts.prompt_alone(live)
+        self._stream.left_replica(live, replica, outcome, answer, estimated=took, now=now)
         return counted
 
     def leg_ended(

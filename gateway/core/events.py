@@ -23,6 +23,8 @@ class RequestArrived(msgspec.Struct, frozen=True, tag=True):
     """Replicas that may not run it."""
     reserved: Reserved | None = None
     """If what it is expected to take is reserved in the shared store."""
+    key: str = ""
+    """The name of its client's key, for the books."""
 
 
 class ResponseStarted(msgspec.Struct, frozen=True, tag=True):

@@ -96,6 +96,16 @@ class Fleet:
         """Why, of each replica that is not up."""
         return {each.facts.id: each.cause or "was not checked yet" for each in self if not each.is_up}
 
+    def ejected(self, *, now: float) -> dict[ReplicaId, str]:
+        """Why, of each replica that is up and has no turns, and when it is tried again."""
+        found = {}
+        for name in [each.facts.id for each in self if each.is_up]:
+            if (ejected := self.health.ejected(name)) is not None:
+                why, until_s = ejected
+                when = "now" if until_s is None else f"in {max(0.0, until_s - now):.0f} s"
+                found[name] = f"{why}; tried again {when}"
+        return found
+
     def get(self, replica: ReplicaId) -> ReplicaState | None:
         return self._replicas.get(replica)
 

@@ -42,6 +42,8 @@ _MODELS: Final = 4096
 """Of all tenants together."""
 _NEVER_EVICTED: Final = 20_000.0
 """Tokens that a replica computes before it needs the room of what it computed last."""
+_LEAST_ALONE_S: Final = 1e-4
+"""No engine is done sooner."""
 _FORM_FACTOR: Final = 16
 """Forms bring sound: an engine makes some 50 tokens of a second, which has 3 kB or more."""
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
@@ -126,7 +128,9 @@ class Forecasts:
             return None
         left, cached = self._before(live), usage.cached_tokens or 0
         found = max(cached, min(prompt, left.cached_tokens)) if left is not None else cached
-        return known.estimator.alone(prompt - found, found, output, decode_s=live.decode_s)
+        alone = known.estimator.alone(prompt - found, found, output, decode_s=live.decode_s)
+        # Of sizes that are reported wrong, or are all the same, the fit learns that they cost nothing.
+        return alone if alone.seconds >= _LEAST_ALONE_S else None
 
     def _known(self, replica: ReplicaId) -> _Replica | None:
         known = self._replicas.get(replica)

@@ -142,7 +142,9 @@ class Gate:
                 is_held=wait.reason not in (WaitReason.CONCURRENCY_FULL, WaitReason.NO_REPLICA),
             )
         )
-        self._stream.waited(live, wait, len(self.waiting_room), now=now)
+        is_behind = wait.reason is WaitReason.BEHIND_OTHERS
+        first = self._admission.first_waits_for(live.pool) if is_behind else None
+        self._stream.waited(live, wait, len(self.waiting_room), first=first, now=now)
 
     def deadline_s(self, live: LiveRequest) -> float:
         most_s = self._config.max_held_s if live.facts.takes_keep_alives else self._config.max_wait_s

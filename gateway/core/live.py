@@ -10,7 +10,7 @@ from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice, Fallback, Target
-from gateway.domain.request import RequestFacts, Usage
+from gateway.domain.request import Answer, RequestFacts, Usage
 from gateway.routing.models import NamedModel
 
 
@@ -38,6 +38,7 @@ class Route(msgspec.Struct, kw_only=True, eq=False):
 class LiveRequest(msgspec.Struct, kw_only=True):
     request: RequestId
     tenant: TenantId
+    key: str = ""
     owner: TenantId = NOBODYS
     """Whose what it teaches is."""
     facts: RequestFacts
@@ -135,6 +136,11 @@ class LiveRequest(msgspec.Struct, kw_only=True):
             is_background=facts.is_background,
             is_behind=self.is_behind,
         )
+
+    def is_served_by(self, answer: Answer) -> bool:
+        """An engine has worked for it, to the end or not."""
+        some = self.saw_first_token or bool(answer.said_bytes)
+        return answer.is_good or (answer.status < 400 and some)
 
     def require(self, state: State) -> None:
         """Raises `LifecycleError` unless this is its state: for facts that change no state."""

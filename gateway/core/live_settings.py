@@ -1,7 +1,8 @@
-"""What a brain can be given anew while it runs: the fleet's shape, names of models, tenants (pure)."""
+"""What a brain can be given anew while it runs: the fleet's shape, models, tenants, bounds (pure)."""
 
 import msgspec
 
+from gateway.admission.bounds import BoundConfig, PriceConfig
 from gateway.admission.quotas import Quota
 from gateway.core.fleet import PoolFacts
 from gateway.cost.profile import Profile
@@ -23,3 +24,5 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of all tenants; none where nobody needs a key."""
     trusted: frozenset[TenantId] = frozenset()
     """Whose claims of classes and deadlines count."""
+    bounds: tuple[BoundConfig, ...] = ()
+    token_prices: tuple[PriceConfig, ...] = ()

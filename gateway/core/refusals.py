@@ -54,6 +54,11 @@ def unknown_path(path: str, meant: str) -> Refusal:
     return Refusal(reason=RefusalReason.UNKNOWN_PATH, message=message)
 
 
+def no_session_named() -> Refusal:
+    message = "This names no session: send session_id or program_id, as the turns had it, in a JSON object."
+    return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
+
+
 def unknown_model(model: str | None) -> Refusal:
     return Refusal(reason=RefusalReason.UNKNOWN_MODEL, message=f"The model `{model}` does not exist.")
 

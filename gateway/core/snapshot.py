@@ -32,6 +32,10 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     is_up: bool
     cause: str = ""
     """Why it is not."""
+    ejected: str | None = None
+    """Why it has no turns although it is up."""
+    ejected_until_s: float | None = None
+    """None: it has one turn, which tells whether it is well."""
     is_draining: bool = False
     """As an operator said."""
     running: int
@@ -166,8 +170,6 @@ def take_gauges(
 
 def _view_bounds(brain: Coordinator, *, now: float) -> tuple[BoundView, ...]:
     bounds = brain.bounding.bounds
-    if bounds is None:
-        return ()
     return tuple(
         BoundView(bound=bound.name, tenant=tenant, used=used)
         for bound, tenant, used in bounds.shares(now=now)
@@ -260,12 +262,15 @@ def _view_replica(
 ) -> ReplicaView:
     facts = state.facts
     said = signals.get(facts.id, NO_SIGNALS)
+    why, until_s = brain.fleet.health.ejected(facts.id) or (None, None)
     lives_there: Mapping[ReplicaId, int] = brain.placement.sessions_at
     return ReplicaView(
         id=facts.id,
         pool=facts.pool,
         is_up=state.is_up,
         cause=state.cause,
+        ejected=why,
+        ejected_until_s=until_s,
         is_draining=state.is_draining,
         running=state.running,
         engine_running=said.running,

@@ -20,10 +20,17 @@ class Stream:
         self.append = out.append
         self.extend = out.extend
 
-    def waited(self, live: LiveRequest, wait: Wait, waiting: int, *, now: float) -> None:
+    def waited(
+        self, live: LiveRequest, wait: Wait, waiting: int, *, first: WaitReason | None, now: float
+    ) -> None:
         self.append(
             rec.TurnWaited(
-                at_s=now, turn=live.request, session=live.session_id, reason=wait.reason, waiting=waiting
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                reason=wait.reason,
+                waiting=waiting,
+                first=first,
             )
         )
 
@@ -35,6 +42,7 @@ class Stream:
                 session=live.session_id,
                 waited_ms=live.waited_s * 1e3,
                 tenant=live.tenant,
+                key=live.key,
                 model=_model_at_work(live),
             )
         )
@@ -148,8 +156,16 @@ class Stream:
         )
 
     def left_replica(
-        self, live: LiveRequest, replica: ReplicaId, outcome: str, answer: Answer | None, *, now: float
+        self,
+        live: LiveRequest,
+        replica: ReplicaId,
+        outcome: str,
+        answer: Answer | None,
+        *,
+        estimated: Usage | None,
+        now: float,
     ) -> None:
+        """`estimated`: what it took, with a guess where the backend did not count; None if nothing."""
         if live.facts.work not in GPU_WORK:
             return
         self.append(
@@ -161,9 +177,11 @@ class Stream:
                 outcome=outcome,
                 status=answer.status if answer else None,
                 usage=answer.usage if answer else Usage(),
+                estimated_tokens=_uncounted(answer, estimated) if estimated is not None else 0,
                 finish_reason=answer.finish_reason if answer else None,
                 failure=answer.failure if answer else "",
                 tenant=live.tenant,
+                key=live.key,
                 model=live.runs_on,
                 duration_ms=(now - live.submitted_s) * 1e3,
                 response_id=answer.response_id if answer else None,
@@ -201,6 +219,7 @@ class Stream:
                 tenant=live.tenant,
                 reason=refusal.reason,
                 waited_ms=live.waited_s * 1e3,
+                key=live.key,
                 model=_model_at_work(live),
             )
         )
@@ -208,3 +227,9 @@ class Stream:
 
 def _model_at_work(live: LiveRequest) -> str | None:
     return live.runs_on or "" if live.facts.work in GPU_WORK else None
+
+
+def _uncounted(answer: Answer | None, estimated: Usage) -> int:
+    known = answer.usage if answer is not None else Usage()
+    prompt = (estimated.prompt_tokens or 0) - (known.prompt_tokens or 0)
+    return max(0, prompt + (estimated.output_tokens or 0) - (known.output_tokens or 0))

@@ -125,9 +125,14 @@ def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window:
         if waited_ms is None:
             return "Nothing has been decided yet."
         return "It did not wait: its session was active or within the limit, and a replica had room."
-    reasons = " Then ".join(f"{_told(WAITS, each.reason.value)} ({_behind(each)})." for each in waits)
+    reasons = " Then ".join(f"{_reason(each)} ({_behind(each)})." for each in waits)
     begin = "It waits: " if waited_ms is None else f"It waited {waited_ms:.0f} ms: "
     return f"{begin}{reasons}{_window(window) if window is not None else ''}"
+
+
+def _reason(wait: rec.TurnWaited) -> str:
+    first = f"; the first of them: {_told(WAITS, wait.first.value)}" if wait.first is not None else ""
+    return f"{_told(WAITS, wait.reason.value)}{first}"
 
 
 def why_held(held: SessionHeld) -> str:

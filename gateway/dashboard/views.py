@@ -58,6 +58,7 @@ class Views:
         self._outcome = outcome
         self.listens_at: str | None = None
         """Where agents connect, as a URL; None before they can."""
+        self.is_store_up: Callable[[], bool | None] = lambda: None
         self.graphs: Callable[[], list[Any]] = list
         """Whoever learns graphs puts itself here."""
 
@@ -85,6 +86,7 @@ class Views:
             "began_s": self.began_s,
             "version": __version__,
             "listen": self.listens_at,
+            "store_down": self.is_store_up() is False,
             "outcome": self._outcome(),
             **{name: getattr(gauges, name) for name in _TOLD},
         }

@@ -76,6 +76,8 @@ class TurnWaited(_OfTurn, frozen=True, kw_only=True, tag="turn_wait"):
     reason: WaitReason
     waiting: int
     """Turns in the waiting room, this one included."""
+    first: WaitReason | None = None
+    """What the first session in the queue waits for, where this one is behind it."""
 
 
 class TurnLeft(_OfTurn, frozen=True, kw_only=True, tag="turn_left"):
@@ -83,6 +85,7 @@ class TurnLeft(_OfTurn, frozen=True, kw_only=True, tag="turn_left"):
 
     waited_ms: float
     tenant: TenantId | None = None
+    key: str = ""
     model: str | None = None
     """As in `Refused`."""
 
@@ -154,9 +157,13 @@ class GpuEnd(_OfTurn, frozen=True, kw_only=True, tag="gpu_end"):
     failure: str = ""
     """What is wrong with an answer whose status is good (`Answer.failure`)."""
     tenant: TenantId | None = None
+    key: str = ""
+    """The name of its client's key."""
     model: str | None = None
     """As its replica knows it."""
     usage: Usage
+    estimated_tokens: int = 0
+    """What is taken for those that the backend did not report, where it has worked."""
     finish_reason: str | None
     duration_ms: float
     response_id: str | None = None
@@ -279,6 +286,7 @@ class Refused(_OfTurn, frozen=True, kw_only=True, tag="refusal"):
     tenant: TenantId
     reason: RefusalReason
     waited_ms: float
+    key: str = ""
     model: str | None = None
     """As its replica would know it, empty if it names none; None if no engine has to work for it."""
 

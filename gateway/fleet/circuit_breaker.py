@@ -89,6 +89,8 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     ejections: int = 0
     """In a row."""
     slow_ejections: int = 0
+    why: str = ""
+    """It was ejected last."""
     trial: RequestId | None = None
 
     def step(self, event: BreakerEvent, *, now: float) -> None:

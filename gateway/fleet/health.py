@@ -93,6 +93,14 @@ class FleetHealth:
     def state(self, replica: ReplicaId) -> BreakerState:
         return self._breakers[replica].state
 
+    def ejected(self, replica: ReplicaId) -> tuple[str, float | None] | None:
+        """Why it has no turns, and until when; None for when: it has one, which tells."""
+        breaker = self._breakers.get(replica)
+        if breaker is None or breaker.state not in (BreakerState.EJECTED, BreakerState.TRIED):
+            return None
+        is_out = breaker.state is BreakerState.EJECTED
+        return breaker.why, breaker.since_s + self._rest_s(breaker) if is_out else None
+
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
         breaker = self._breakers[replica]
@@ -345,7 +353,7 @@ class FleetHealth:
         most = self._config.out_at_most
         if not there or not most or out + 1 > max(1, int(most * len(peers))):
             return False
-        breaker.ejections += 1
+        breaker.ejections, breaker.why = breaker.ejections + 1, why
         self._step(replica, BreakerEvent.TRIPPED, why, now=now)
         return True
 

@@ -10,7 +10,6 @@ A thread writes the lines.
 import asyncio
 import contextlib
 import io
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -29,7 +28,6 @@ from gateway.server.connection_states import State
 from gateway.server.door import Visitor
 from gateway.server.request_parser import HttpRequest
 from gateway.telemetry.jsonl import StreamFile
-from gateway.telemetry.log_lines import log_event
 from gateway.telemetry.usage import outcome_of
 from gateway.wire.facts import read_header_facts
 
@@ -38,16 +36,17 @@ if TYPE_CHECKING:
 
 _STDOUT: Final = 1
 _MAX_PENDING: Final = 10_000
-_COMPLAINS_EVERY_S: Final = 60.0
 _NO_USAGE: Final = Usage()
 
 
 class AccessLog(StreamFile):
     """A file that others may move or shorten; or `-`, standard output."""
 
+    _name = "access_log"
+
     def __init__(self, path: str, clock: Callable[[], float]) -> None:
         """Raises OSError if it cannot be opened."""
-        self.clock, self._complained_s = clock, float("-inf")
+        self.clock = clock
         self._is_stdout = path == "-"
         super().__init__(StreamFileConfig(path=path, max_bytes=sys.maxsize, max_pending=_MAX_PENDING))
 
@@ -75,12 +74,6 @@ class AccessLog(StreamFile):
                 return
         self._open()
         file.close()
-
-    def _complain(self, error: OSError) -> None:
-        now = self.clock()
-        if now - self._complained_s >= _COMPLAINS_EVERY_S:
-            self._complained_s = now
-            log_event(logging.ERROR, "access_log_unwritten", path=self._path, cause=error)
 
 
 class LoggedConnection(ClientConnection):
@@ -152,11 +145,14 @@ class LoggedConnection(ClientConnection):
 
     def _outcome(self, status: int) -> str:
         ended = self.ticket.ended if self.ticket is not None else None
+        is_drained = self._listener.is_closed
         if self.state in (State.ANSWERING, State.CLOSING):
-            return "cut"
+            return "drained" if is_drained else "cut"
         if isinstance(ended, ev.ResponseFinished | ev.AnsweredAtOnce):
             return outcome_of("finished", ended.answer.status, ended.answer.failure)
-        return "client_left" if self.state is State.CLOSED else outcome_of("finished", status, "")
+        if self.state is State.CLOSED:
+            return "drained" if is_drained else "client_left"
+        return outcome_of("finished", status, "")
 
 
 def _ms(seconds: float) -> float:

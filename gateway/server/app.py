@@ -13,6 +13,7 @@ from gateway import __version__
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.config.changes import set_by_hand
+from gateway.config.load import named
 from gateway.config.server import is_loopback, split_listen
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
@@ -20,6 +21,7 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server import listening
 from gateway.server.asking import Asking
+from gateway.server.certificates import CertificateEnds
 from gateway.server.clock import SteadyClock, wall_clock
 from gateway.server.door import Door
 from gateway.server.driver import Driver
@@ -88,7 +90,8 @@ class Gateway:
         coordinator = assemble(
             config, session_ids=keyed_ids(secrets.token_bytes(32)), publishes=fleet_secret is not None
         )
-        self._recorder = Recorder(config) if config.recording.path is not None else None
+        with named("recording.path (--record)"):
+            self._recorder = Recorder(config) if config.recording.path is not None else None
         self.observation, self.driver = self._open_brain(coordinator, environ, local_faults)
         self.replica_watch = ReplicaWatch(
             config, references, self.driver, self.observation, clock=self._clock, local_faults=local_faults
@@ -104,6 +107,8 @@ class Gateway:
         servers = open_servers(config, environ, tls=references.upstream_tls, local_faults=local_faults)
         self.serving = Serving(config, self._asking, self.replica_watch, self.observation.metrics, servers)
         self._tls = references.server_tls
+        self._certificates = CertificateEnds(references.certificate_ends)
+        self.observation.metrics.certificate_ends = self._certificates.ends
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = self._open_listener(proxies, servers)
         self.observation.metrics.requests = self.listener.requests
@@ -117,8 +122,9 @@ class Gateway:
             mcp=self.serving.mcp,
             picker=self._picker,
         )
-        self._state_file = StateFile.of(config, coordinator.sessions.residence)
-        self._spent_file = SpentFile.of(config, self.driver)
+        with named("server.state_path"):
+            self._state_file = StateFile.of(config, coordinator.sessions.residence)
+            self._spent_file = SpentFile.of(config, self.driver)
         self._control: web.AppRunner | None = None
         self.picker_port = self.control_port = 0
 
@@ -295,6 +301,9 @@ class Gateway:
             self._peers.follow(config)
         self._forget_visitors()
         self.serving.follow(config)
+        self._asking.reading.follow(config)
+        self._certificates.follow(references.certificate_ends)
+        self.observation.follow(config)
         self.replica_watch.follow(config, references)
         self.leaving.follow(server)
         if (access := self.observation.access) is not None:
@@ -343,6 +352,7 @@ class Gateway:
             now = loop.time()
             self.serving.sweep(now)
             self._refusals.tell(now=now)
+            self._certificates.warn(now=wall_clock())
             self.replica_watch.members.sweep(now=now)
             if (tokens := self._tenants.tokens) is not None and tokens.must_ask_anew():
                 self._forget_visitors()

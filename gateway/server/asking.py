@@ -99,9 +99,9 @@ class Asking:
         self, request: HttpRequest, facts: RequestFacts, *, without: tuple[ReplicaId, ...] = ()
     ) -> Ticket:
         """The ticket must be closed. `without`: replicas that may not run it."""
-        tenant, spending = request.head.visitor.tenant.id, self.spending
-        reserved = await spending.reserve(tenant, facts) if spending is not None else None
-        ticket = self.driver.open_ticket(tenant, facts, reserved, without=without)
+        tenant, spending = request.head.visitor.tenant, self.spending
+        reserved = await spending.reserve(tenant.id, facts) if spending is not None else None
+        ticket = self.driver.open_ticket(tenant.id, facts, reserved, key=tenant.key, without=without)
         if self._traces is not None and (traceparent := request.head.facts.traceparent):
             self._traces.arrived(ticket.request, traceparent)
         return ticket

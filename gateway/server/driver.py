@@ -96,15 +96,16 @@ class Driver:
         facts: RequestFacts,
         reserved: Reserved | None = None,
         *,
+        key: str = "",
         without: tuple[ReplicaId, ...] = (),
     ) -> "Ticket":
         """Tells the brain of a request. The ticket must be closed; it is a context manager. `reserved`: what
-        the shared store has reserved for it; `without`: replicas that may not run it."""
+        the shared store has reserved for it; `key`: its name; `without`: replicas that may not run it."""
         request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
         ticket = Ticket(self, request, facts)
         self.tickets[request] = ticket
         try:
-            self.send(ev.RequestArrived(request, tenant, facts, without, reserved))
+            self.send(ev.RequestArrived(request, tenant, facts, without, reserved, key))
         except BaseException:
             del self.tickets[request]
             raise

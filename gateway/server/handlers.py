@@ -30,6 +30,7 @@ from gateway.server.holding import Held
 from gateway.server.prefill_ahead.kept import Kept
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
+from gateway.server.releases import release
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tunnel import Tunnels
@@ -39,7 +40,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
-from gateway.wire.endpoints import classify, meant
+from gateway.wire.endpoints import RELEASES, classify, meant
 from gateway.wire.handshake import key_of
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from gateway.wire.said import Said
@@ -146,6 +147,9 @@ class Handlers:
         refusal = self._asking.refusal_of(request, facts)
         if refusal is not None:
             client.refuse(endpoint.protocol, refusal)
+            return
+        if endpoint.name in RELEASES and not facts.is_relayed:
+            await release(self._asking, client, request, facts)
             return
         if not await self._asking.is_ours(request, facts, client):
             return

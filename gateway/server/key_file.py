@@ -120,7 +120,7 @@ def add_keys(commands: Any) -> None:
 def _place(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
     """The file of keys, and the tenants that there are."""
     settings = arguments.config or (DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None)
-    config = load_config(settings, os.environ, {})
+    config = load_config(settings, os.environ, {}, serves=False)  # it may have --backend
     if config.server.keys_path is None:
         raise ConfigError('server.keys_path is not set; write keys_path = "/PATH" in [server], and restart')
     return Path(config.server.keys_path), [each.name for each in config.tenants]

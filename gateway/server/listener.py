@@ -53,7 +53,7 @@ class Listener:
         self.limits = limits
         self.now = now
         self.budget = BufferBudget(max_buffered_bytes(limits))
-        self.is_draining = False
+        self.is_draining = self.is_closed = False
         self.loop = asyncio.get_running_loop()
         self._connections: set[ClientConnection] = set()
         self._refused: set[ClientConnection] = set()
@@ -134,6 +134,7 @@ class Listener:
 
     def close(self) -> None:
         self.leave()
+        self.is_closed = True
         if self._tls is not None:
             self._tls.close()
         for connection in (*self._connections, *self._refused):

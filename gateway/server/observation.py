@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from gateway.config import Config
+from gateway.config.load import named
 from gateway.config.server import ServerConfig, split_listen
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import Gauges, take_gauges
@@ -68,13 +69,11 @@ class Observation:
         self.signals: dict[ReplicaId, EngineSignals] = {}
         self.holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         """Of the engines that are up; who watches them writes it."""
-        stream, access_log = config.stream, config.server.access_log
-        self._file = StreamFile(stream) if stream.path is not None else None
-        self.access_log = AccessLog(access_log, clock) if access_log is not None else None
+        self._file, self.access_log = _open_files(config, clock)
         self._ring = (
             None
-            if config.server.is_relay or not stream.ring_records
-            else Ring(stream.ring_records, stream.ring_bytes)
+            if config.server.is_relay or not config.stream.ring_records
+            else Ring(config.stream.ring_records, config.stream.ring_bytes)
         )
         self._events: Events | None = None
         self._history = HistoryProxy(config.history, environ)
@@ -107,6 +106,7 @@ class Observation:
             clock=clock,
             outcome=self._view_outcome,
         )
+        self.metrics.is_store_up = self.views.is_store_up = self._is_store_up
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations.graphs)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, ChangeLog().log_replicas]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
@@ -192,6 +192,11 @@ class Observation:
             tell_of_stop=self.peers.directory.stopped if self.peers is not None else None,
         )
 
+    def follow(self, config: Config) -> None:
+        self._handover.flush()  # what was used costs what it cost then
+        self.metrics.flush()
+        self.metrics.usages.follow(config.prices)
+
     async def close(self) -> None:
         self._handover.flush()
         if self._export is not None:
@@ -210,15 +215,28 @@ class Observation:
         now = self._clock()
         return {"at_s": now, "began_s": self.views.began_s, "usage": self.metrics.usages.rows(now=now)}
 
+    def _is_store_up(self) -> bool | None:
+        store = self.peers.opened_store if self.peers is not None else None
+        return store.is_up if store is not None else None
+
     def _failing(self) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())
         return [
             *self._tasks.failing(),
+            *(["the shared store"] if self._is_store_up() is False else []),
             *(f"connections to replicas ({kind})" for kind in lacking),
         ]
 
     def _gauges(self) -> Gauges:
         return take_gauges(self._coordinator, self.signals, now=self._clock())
+
+
+def _open_files(config: Config, clock: Callable[[], float]) -> tuple[StreamFile | None, AccessLog | None]:
+    with named("stream.path"):
+        file = StreamFile(config.stream) if config.stream.path is not None else None
+    with named("server.access_log"):
+        path = config.server.access_log
+        return file, AccessLog(path, clock) if path is not None else None
 
 
 def hosts_of(server: ServerConfig) -> tuple[str, ...]:

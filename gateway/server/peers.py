@@ -56,6 +56,7 @@ from gateway.shared_state.directory import HERE, Directory, Peer
 from gateway.shared_state.fleet_secret import Seal
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
+from gateway.upstream.replica import Replica
 from gateway.upstream.tls import PeerTls
 
 T = TypeVar("T")
@@ -366,6 +367,14 @@ class Peers:
             self.alive.pop(link.id, None)  # until it says again that it lives
             self._others.pop(link.id, None)
         return HERE.adopted
+
+    @property
+    def opened_store(self) -> Store | None:
+        return getattr(self, "store", None)
+
+    async def who_has(self, tenant: TenantId, stated: str) -> Replica | None:
+        """The other gateway with a session that its client calls so; None if there is none."""
+        return self.links.get(await self._in_task(self.directory.owner_of(tenant, stated)))
 
     async def left_for_us(self, visitor: Visitor, facts: RequestFacts) -> tuple[TurnTrace, ...]:
         place = await self._in_task(self.directory.find(visitor.tenant.id, visitor.client, facts))

@@ -31,13 +31,16 @@ _IN_UTF8: Final = (b"Content-Type", b"application/json")
 class Reading:
     def __init__(self, config: Config, driver: Driver, unread: Counter[str]) -> None:
         """`unread`: counts requests whose body was not understood, by why."""
-        if any(each.counts_repeats for each in config.bounds):
-            TRANSCRIPTS.tells_steps = True
+        self.follow(config)
         self._driver = driver
         self._is_relay = config.server.is_relay
         self._is_salted = config.hints.cache_salt_secret is not None
         self._unread = unread
         self._has_misread = False
+
+    def follow(self, config: Config) -> None:
+        if any(each.counts_repeats for each in config.bounds):
+            TRANSCRIPTS.tells_steps = True
 
     async def plain(self, request: HttpRequest, budget: BufferBudget) -> HttpRequest | Refusal:
         """The same request with a body that needs no inflating, and can be spliced into where fields have to

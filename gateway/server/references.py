@@ -1,16 +1,21 @@
 """What settings point to outside themselves: keys, certificates, profiles, addresses. Read before anything is
 made or changed with them, so that what is wrong changes nothing."""
 
+import hashlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from gateway.assembly import live_settings
 from gateway.config import Config
+from gateway.config.changes import files_read_again
 from gateway.config.load import ConfigError, read_api_key
 from gateway.config.server import worker_count
 from gateway.core.live_settings import LiveSettings
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.server.certificates import read_ends
 from gateway.server.forwarded import TrustedProxies
 from gateway.server.jwt_tokens import Keys, read_jwks_file
 from gateway.server.mcp_servers import open_servers
@@ -31,6 +36,9 @@ class References(NamedTuple):
     brain: LiveSettings
     jwt_keys: Keys | None
     """Of a file."""
+    certificate_ends: dict[str, float]
+    files: dict[str, bytes]
+    """Digests of what is read again, by the settings that name it."""
 
 
 def read_references(config: Config, environ: Mapping[str, str]) -> References:
@@ -56,7 +64,15 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
         _server_tls(server.tls_certificate, server.tls_key),
         live_settings(config),
         read_jwks_file(config.jwt) if config.jwt is not None else None,
+        read_ends(config),
+        dict(_digests(config)),
     )
+
+
+def _digests(config: Config) -> Iterator[tuple[str, bytes]]:
+    for key, file in files_read_again(config):
+        with suppress(OSError, ValueError):  # an address, or the name of a profile
+            yield key, hashlib.sha256(Path(file).read_bytes()).digest()
 
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.config import Config
-from gateway.config.changes import Change, changes, moved_between_pools
+from gateway.config.changes import Change, changes, moved_between_pools, read_anew
 from gateway.config.load import ConfigError
 from gateway.server.references import References, read_references
 from gateway.telemetry.log_lines import JsonFormatter, log_event
@@ -68,8 +68,10 @@ class Settings:
                 _log.exception("new settings were not taken up")
                 self._follow(self._config, self._references)
                 raise ConfigError(f"the gateway failed to take them up: {error}") from error
+            known, keys = self._references.files, {each.key for each in changed}
+            anew = [key for key, digest in references.files.items() if known.get(key, digest) != digest]
             self._config, self._references = config, references
-            return changed
+            return (*changed, *(read_anew(key) for key in anew if key not in keys))
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post(DIFF_PATH, self._answer), web.post(RELOAD_PATH, self._answer)]

@@ -8,7 +8,7 @@ gateway goes on by what it knows, and tells later.
 Without other gateways the brain alone keeps the sums. In both cases a file remembers them over a restart: a
 line is an account's sum, and the file is written anew within a second.
 
-Invariants: without bounds per day or month there is neither; what waits to be told is bounded by the
+Invariants: without bounds per day or month neither does anything; what waits to be told is bounded by the
 accounts; what is in doubt is counted (a call whose answer was lost; turns that ran when a process was
 killed).
 """
@@ -63,18 +63,16 @@ class Spending:
 
     @classmethod
     def of(cls, driver: Driver, peers: Peers | None, clock: Callable[[], float]) -> "Spending | None":
-        """None if no day or month is bounded, or there are no other gateways: the brain knows it all then.
-        `clock`: the brain's."""
-        bounds = driver.coordinator.bounding.bounds
-        if peers is None or bounds is None or not bounds.has_accounts:
+        """None if there are no other gateways: the brain knows it all then. `clock`: the brain's."""
+        if peers is None:
             return None
-        spending = cls(bounds, lambda: peers.store, clock)
+        spending = cls(driver.coordinator.bounding.bounds, lambda: peers.store, clock)
         driver.on_spend = spending.spend
         return spending
 
     async def reserve(self, tenant: TenantId, facts: RequestFacts) -> Reserved | None:
         """What the request is expected to take; None if it needs none, or the store does not answer."""
-        if facts.work not in GPU_WORK:
+        if facts.work not in GPU_WORK or not self._bounds.has_accounts:
             return None
         agent = facts.transcript.agent_type
         accounts, amounts = self._bounds.quote(tenant, agent, facts.model, facts.text_bytes, now=self._now())
@@ -169,15 +167,14 @@ class SpentFile:
         self._lock = threading.Lock()
         self._begun = self._ended = 0
         """Writings, in the order of what they know."""
-        write_anew(self._path, self._lines())
+        if bounds.has_accounts:
+            write_anew(self._path, self._lines())
 
     @classmethod
     def of(cls, config: Config, driver: Driver) -> "SpentFile | None":
-        """None if no day or month is bounded, or the settings name no file."""
-        bounds, path = driver.coordinator.bounding.bounds, config.server.state_path
-        if bounds is None or not bounds.has_accounts or path is None:
-            return None
-        return cls(f"{path}.spent", bounds, driver.send)
+        """None if the settings name no file."""
+        path = config.server.state_path
+        return cls(f"{path}.spent", driver.coordinator.bounding.bounds, driver.send) if path else None
 
     async def run(self) -> None:
         while True:

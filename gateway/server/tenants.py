@@ -10,6 +10,7 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gateway.config.tenants import StoredKey, TenantConfig
 from gateway.domain.ids import TenantId
@@ -18,6 +19,7 @@ from gateway.server.jwt_tokens import JwtTokens, looks_like_jwt
 from gateway.wire.headers import RawHeaders
 
 _HASH_PREFIX: Final = "sha256:"
+_SHOWN: Final = len(_HASH_PREFIX) + 8
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -29,6 +31,9 @@ class Tenant(msgspec.Struct, frozen=True):
     """It may tell engines where KV caches are."""
     has_content: bool = True
     """What it says may be in traces, where anybody's may."""
+    key: str = ""
+    """The name of the key by which it is known; of one in the settings the beginning of its hash, which finds
+    it there. Empty where there is none."""
 
 
 def hash_key(key: str) -> str:
@@ -58,7 +63,7 @@ class Tenants:
             controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
             tenant = Tenant(TenantId(config.name), controls, config.is_believed, moves_kv, config.content)
             by_name[config.name] = tenant
-            by_hash.update(dict.fromkeys(config.key_hashes, tenant))
+            by_hash.update({key: replace(tenant, key=key[:_SHOWN]) for key in config.key_hashes})
         self._by_hash, self._by_name = by_hash, by_name
 
     def set_keys(self, keys: tuple[StoredKey, ...]) -> None:
@@ -81,13 +86,15 @@ class Tenants:
         """
         if not self._by_name:
             return self._anonymous_tenant(peer)
-        found = {self._whose(key) for key in _keys_of(headers)}
-        return found.pop() if len(found) == 1 else None
+        found = [self._whose(key) for key in _keys_of(headers)]
+        ids = {tenant.id if tenant is not None else None for tenant in found}
+        return found[0] if len(ids) == 1 else None
 
     def by_hash(self, key_hash: str) -> Tenant | None:
         tenant = self._by_hash.get(key_hash)
         if tenant is None and (stored := self._stored.get(key_hash)) is not None:
             tenant = self._by_name.get(stored.tenant) if not stored.has_expired(wall_clock()) else None
+            tenant = replace(tenant, key=stored.name) if tenant is not None else None
         return tenant
 
     def _whose(self, key: str) -> Tenant | None:

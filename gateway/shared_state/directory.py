@@ -36,6 +36,7 @@ from gateway.domain.turn_trace import TurnTrace
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.shared_state.remote import GATHER_S
+from gateway.wire.explicit_ids import SCHEMAS
 from gateway.wire.hashing import hash_text
 from gateway.workflow import evidence
 
@@ -137,6 +138,14 @@ class Directory:
             if self._knows(tenant, facts):
                 return HERE
         return self._home(tenant, client, facts)
+
+    async def owner_of(self, tenant: TenantId, stated: str) -> str | None:
+        """Another gateway that lives and has a session which its client calls so, in whichever way."""
+        try:
+            found = await self._look_up([evidence.of_stated(tenant, each.name, stated) for each in SCHEMAS])
+        except StoreUnavailable:
+            return None
+        return next((owner for owner, _ in found if owner in self._peers), None)
 
     async def inherited(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
         """What a gateway knew of the session whose heir this one is. That it is gone, who passed the request

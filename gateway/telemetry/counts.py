@@ -2,9 +2,9 @@
 
 Counting is a plain addition, of many records at once: one by one it takes twice as long.
 
-Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas; `usage.py`: tenants and
-models), never a session; a record of a type that is unknown here counts as a record of its type and no more;
-nothing is kept of a replica that left.
+Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas; `usage.py`: tenants,
+keys and models), never a session; a record of a type that is unknown here counts as a record of its type and
+no more; nothing is kept of a replica that left.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +19,7 @@ from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import ReplicaId
 from gateway.telemetry.spreads import Spread, histogram
-from gateway.telemetry.usage import KINDS, Usages, outcome_of
+from gateway.telemetry.usage import KINDS, WHOSE, Usages, outcome_of
 
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _MANY: Final = 256
@@ -100,7 +100,7 @@ class Counts:
         for _, name, what, labels in _COUNTERS:
             yield counter(name, what, labels.split(), self._counts[name])
         for name, what, label, values in self.usages.families():
-            yield counter(name, what, ["tenant", "model", *label.split()], values)
+            yield counter(name, what, [*WHOSE, *label.split()], values)
         stops = self._counts["records"]["session_stop"]
         yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", stops)
         for name, what in _SPREADS.items():

@@ -26,7 +26,7 @@ from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import KvEventsConfig, ReplicaConfig
 from gateway.core.commands import Command, Dispatch, Publish, Refuse, Spend
-from gateway.core.events import Event, RequestArrived, SpendRemembered
+from gateway.core.events import Event, RequestArrived, SettingsChanged, SpendRemembered
 from gateway.domain.records import BoundReached, TurnArrived
 from gateway.domain.request import RequestFacts
 from gateway.domain.spending import OTHER_AGENTS, Spent
@@ -64,7 +64,7 @@ def as_told(recorded: Event, event: Event) -> Event:
     if isinstance(recorded, RequestArrived) and isinstance(event, RequestArrived):
         facts = _with_agent(recorded.facts, event.facts.transcript.agent_type)
         return replace(recorded, facts=facts, reserved=event.reserved)
-    return event if isinstance(event, SpendRemembered) else recorded
+    return event if isinstance(event, SpendRemembered | SettingsChanged) else recorded
 
 
 def _renamed(event: Event) -> Event:
@@ -74,6 +74,9 @@ def _renamed(event: Event) -> Event:
             reserved = replace(reserved, spent=_renamed_accounts(reserved.spent))
         facts = _with_agent(event.facts, _agent(event.facts.transcript.agent_type))
         return replace(event, facts=facts, reserved=reserved)
+    if isinstance(event, SettingsChanged):
+        bounds = _shown(event.settings.bounds, count())
+        return SettingsChanged(replace(event.settings, bounds=bounds))
     return SpendRemembered(_renamed_accounts(event.spent)) if isinstance(event, SpendRemembered) else event
 
 

@@ -1,18 +1,22 @@
 """The information stream as a file: one JSON record a line.
 
 Writing happens on a thread of its own, so a slow or full disk never holds up a request. What cannot be
-written is dropped and counted; what is written is whole lines. Records are in the file after a twentieth
-of a second: waking the thread for each would cost every request more than all that happens to it here.
+written is dropped and counted; what is written is whole lines. A pipe is opened once somebody reads it: what
+is to be written waits for that, as far as there is room, and nobody else does. Records are in the file after
+a twentieth of a second: waking the thread for each would cost every request more than all that happens to it
+here.
 
 Files that it makes are for their owner alone.
 """
 
 import contextlib
+import errno
 import io
 import logging
 import os
 import stat
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Final
@@ -21,12 +25,19 @@ from gateway.config.stream import StreamFileConfig
 from gateway.telemetry.log_lines import log_event
 
 _FLUSH_PERIOD_S: Final = 0.05
+_clock: Final = time.monotonic  # noqa: TID251 - for the log of a thread alone
+_COMPLAINS_EVERY_S: Final = 60.0
+_WELL_S: Final = 1.0
+"""Without a failure, after which the next one is news."""
+_LAST_TRIES: Final = 20
 _BATCH: Final = 256
 """So much of what was given is written at once."""
 
 
 class StreamFile:
     """Appends records. `extend` never blocks and never raises."""
+
+    _name = "stream"
 
     def __init__(self, config: StreamFileConfig, *, is_new: bool = False) -> None:
         """`is_new`: whatever the file held is overwritten. Raises OSError if it cannot be opened."""
@@ -41,7 +52,15 @@ class StreamFile:
         self._is_closing = threading.Event()
         self._crowded_out = 0
         self._unwritable = 0
-        self._open(is_new=is_new)
+        self._is_failing, self._failed_s, self._complained_s = False, float("-inf"), float("-inf")
+        self._has_reader = True
+        try:
+            self._open(is_new=is_new)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not self._path.is_fifo():
+                raise
+            self._has_reader = False
+            self._complain(error)
         self._thread = threading.Thread(target=self._write_all, name="stream-file", daemon=True)
         self._thread.start()
 
@@ -63,23 +82,37 @@ class StreamFile:
     def _write_all(self) -> None:
         while not self._is_closing.wait(_FLUSH_PERIOD_S):
             self._write_pending()
-        self._write_pending()
-        self._file.close()
+        for _ in range(_LAST_TRIES):
+            self._write_pending()
+            if self._has_reader:
+                self._file.close()
+                return
+            threading.Event().wait(_FLUSH_PERIOD_S)
 
     def _write_pending(self) -> None:
-        while self._pending:
+        if not self._has_reader:
+            with contextlib.suppress(OSError):
+                self._open()
+                self._has_reader = True
+        while self._pending and self._has_reader:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
             count = sum(each for _, each in batch)
             try:
                 self._write(b"".join([lines for lines, _ in batch]))
+                self._is_failing = False
             except OSError as error:
                 self._complain(error)
                 self._unwritable += count
             self._written += count
 
     def _complain(self, error: OSError) -> None:
-        if not self._unwritable:
-            log_event(logging.ERROR, "stream_unwritten", path=self._path, cause=error)
+        now = _clock()
+        is_same = self._is_failing or now - self._failed_s < _WELL_S
+        self._is_failing, self._failed_s = True, now
+        if not is_same or now - self._complained_s >= _COMPLAINS_EVERY_S:
+            self._complained_s = now
+            cause = "nobody reads this pipe" if error.errno == errno.ENXIO else error
+            log_event(logging.ERROR, f"{self._name}_unwritten", path=self._path, cause=cause)
 
     def _write(self, lines: bytes) -> None:
         if self._size >= self._max_bytes:
@@ -115,8 +148,11 @@ class StreamFile:
 
 def create_private(path: Path, *, is_new: bool = True) -> io.FileIO:
     """For appending, unbuffered: a buffer would try again to write what has been counted as dropped.
-    `is_new`: what it held is overwritten, and who could read that cannot read this."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if is_new else 0), 0o600)
+    `is_new`: what it held is overwritten, and who could read that cannot read this. A pipe that nobody reads
+    is an error (ENXIO)."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+    file = os.open(path, flags | (os.O_TRUNC if is_new else 0), 0o600)
+    os.set_blocking(file, True)
     if is_new and stat.S_ISREG(os.fstat(file).st_mode):
         os.fchmod(file, 0o600)
     return io.FileIO(file, "ab")

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.core.snapshot import Gauges
-from gateway.telemetry.counts import Counts, counter
+from gateway.telemetry.counts import Counts, counter, gauge
 from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
@@ -75,6 +75,10 @@ class Metrics(Collector):
         """Of clients; to be set to whoever counts them."""
         self.mcp: McpCounts | None = None
         """To be set if there are MCP servers."""
+        self.certificate_ends: Mapping[str, float] = {}
+        """By setting; to be set to whoever knows them."""
+        self.is_store_up: Callable[[], bool | None] = lambda: None
+        """To be set if there may be a shared store."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -102,6 +106,10 @@ class Metrics(Collector):
             ("peers_alive", self._peers()),
         ):
             yield GaugeMetricFamily(f"turnpike_{name}", _WHAT[name], value)
+        if (is_up := self.is_store_up()) is not None:
+            yield GaugeMetricFamily("turnpike_store_up", "1 if the shared store answers", is_up)
+        what = "When a certificate that the gateway shows expires, in Unix time"
+        yield gauge("certificate_expires_seconds", what, ["setting"], self.certificate_ends)
         for name, (what, read) in self._odometers.items():
             yield CounterMetricFamily(f"turnpike_{name}", what, read())
         for name, label, counts in (

@@ -40,6 +40,8 @@ _FIRST_S: Final = growing(0.005, 300)
 _TOKEN_S: Final = growing(0.001, 2)
 _TURNS: Final = growing(1, 1000, ratio=1.5)
 _SLOWDOWNS: Final = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
+_MOST_SLOWDOWN: Final = 1000.0
+"""So that a turn of which a wrong time is expected does not decide the mean of all."""
 
 
 class OutcomeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,7 +292,7 @@ class Objective:
     def _judge(self, of: str, key: _Of, took_s: float, alone_s: float | None) -> str:
         if not alone_s:
             return "unknown"
-        slowdown = took_s / alone_s
+        slowdown = min(_MOST_SLOWDOWN, took_s / alone_s)
         self._slowdown.add((of, *key), slowdown)
         return "yes" if slowdown <= self._alpha else "no"
 

@@ -1,14 +1,18 @@
-"""What tenants used, by model: for Prometheus and for `GET /turnpike/usage` (pure).
+"""What tenants used, by key and model: for Prometheus and for `GET /turnpike/usage` (pure).
 
 A request that an engine has to work for counts once, when it is over: by the end of its last attempt, or by
-the refusal or the leaving that came instead of one. Its tokens are those that its engine reported.
+the refusal or the leaving that came instead of one. Its tokens are those that its engine reported;
+what is taken for those that it did not report is counted apart.
 
-Invariants: `MAX_USERS` pairs of a tenant and a model are told apart, the others are counted together; a name
-gets a place once an engine has answered under it, so nobody fills the table with names. Before that its
-requests are its tenant's, of no model.
+Invariants: `MAX_USERS` sets of a tenant, a key and a model are told apart, in equal shares where tenants have
+more; what has no place, or no longer, is its tenant's `other`, so a tenant's sums lose nothing. A name gets a
+place once an engine has answered under it, so nobody fills the table with names. Before that its requests are
+its key's, of no model.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import add, itemgetter
 from typing import Any, Final
 
 from gateway.admission.bounds import PriceConfig, price_of
@@ -19,29 +23,41 @@ from gateway.telemetry.label_slots import LabelSlots
 MAX_USERS: Final = 200
 OTHER: Final = "other"
 KINDS: Final = ("prompt", "cached", "output")
+_ALL_KINDS: Final = (*KINDS, "estimated")
 _WINDOW_S: Final = 60
 _NO_USAGE: Final = Usage()
 
-User = tuple[str, str]
-"""A tenant, and a model as its replicas know it; empty if none is named."""
+_Counts = tuple[int, ...]
+User = tuple[str, str, str]
+"""A tenant, the name of its key, and a model as its replicas know it; each empty if there is none."""
 
 
+WHOSE: Final = ("tenant", "key", "model")
 COLUMNS: Final = (
-    *("tenant", "model", "requests", "failed", "prompt_tokens", "cached_tokens", "output_tokens", "cost"),
+    *(*WHOSE, "requests", "failed", *(f"{kind}_tokens" for kind in _ALL_KINDS), "cost"),
     *("requests_per_minute", "tokens_per_minute"),
 )
-"""`cost` where there is a price; a minute is the last one, its tokens those of prompts and outputs."""
+"""`cost` of reported tokens, where there is a price; a minute is the last one, its tokens those of prompts
+and outputs, also where they are estimated."""
 
 
 class _Used:
     def __init__(self) -> None:
-        self.ended: dict[str, int] = {}
+        self.ended: Counter[str] = Counter()
         """Requests, by how they ended."""
-        self.tokens = (0, 0, 0)
+        self.tokens: _Counts = (0, 0, 0, 0)
         """By kind."""
         self.cost: float | None = None
-        self.lately: dict[int, tuple[int, int]] = {}
+        self.lately: dict[int, _Counts] = {}
         """Requests and tokens, by second."""
+
+    def take_over(self, other: "_Used") -> None:
+        self.ended += other.ended
+        for second, n_each in other.lately.items():
+            self.lately[second] = _sum(self.lately.get(second, (0, 0)), n_each)
+        self.tokens = _sum(self.tokens, other.tokens)
+        if other.cost is not None:
+            self.cost = (self.cost or 0.0) + other.cost
 
     def row(self, user: User, *, now: float) -> dict[str, Any]:
         requests, lately = sum(self.ended.values()), self.lately.items()
@@ -53,57 +69,75 @@ class _Used:
 
 class Usages:
     def __init__(self, prices: Sequence[PriceConfig] = ()) -> None:
-        self._prices = {each.model: each for each in prices}
+        self.follow(prices)
         self._used: dict[User, _Used] = {}
-        self._slots: LabelSlots[User] = LabelSlots(MAX_USERS, self._used.__delitem__)
+        self._slots: LabelSlots[User] = LabelSlots(MAX_USERS, self._forget, itemgetter(0))
 
     def ended(self, records: Iterable[rec.GpuEnd]) -> None:
         for record in records:
             if record.outcome != "failed":  # else another attempt follows, or a refusal
                 outcome = outcome_of(record.outcome, record.status, record.failure)
-                self._add(record.tenant, record.model, outcome, record.usage, now=record.at_s)
+                self._add(record, outcome, record.usage, record.estimated_tokens)
 
     def over(self, outcome: str, records: Iterable[rec.Refused | rec.TurnLeft]) -> None:
         """Without an attempt that ended otherwise."""
         for record in records:
             if record.model is not None:
-                self._add(record.tenant, record.model, outcome, _NO_USAGE, now=record.at_s)
+                self._add(record, outcome, _NO_USAGE)
 
     def rows(self, *, now: float) -> list[dict[str, Any]]:
         return [self._used[user].row(user, now=now) for user in sorted(self._used)]
 
     def families(self) -> Iterator[tuple[str, str, str, Mapping[Any, float]]]:
-        """Names, what they are, a label besides tenant and model, and values."""
+        """Names, what they are, a label besides `WHOSE`, and values."""
         used = self._used.items()
         requests = {(*user, outcome): n for user, each in used for outcome, n in each.ended.items()}
         yield "tenant_requests", "Requests for an engine's work, as they ended", "outcome", requests
-        tokens = {(*user, kind): n for user, each in used for kind, n in zip(KINDS, each.tokens, strict=True)}
-        yield "tenant_tokens", "Their tokens, as backends reported them", "kind", tokens
+        kinds = ((user, zip(_ALL_KINDS, each.tokens, strict=True)) for user, each in used)
+        tokens = {(*user, kind): n for user, counts in kinds for kind, n in counts}
+        yield "tenant_tokens", "Their tokens, as backends reported them or as estimated", "kind", tokens
         costs = {user: each.cost for user, each in used if each.cost is not None}
         yield "tenant_cost", "What these cost, where there are prices", "", costs
 
-    def _add(self, tenant: str | None, model: str | None, outcome: str, usage: Usage, *, now: float) -> None:
+    def follow(self, prices: Sequence[PriceConfig]) -> None:
+        self._prices = {each.model: each for each in prices}
+
+    def _add(
+        self, record: rec.GpuEnd | rec.Refused | rec.TurnLeft, outcome: str, usage: Usage, estimated: int = 0
+    ) -> None:
         prompt, cached, output = usage.prompt_tokens, usage.cached_tokens or 0, usage.output_tokens or 0
-        user = tenant or OTHER, model or ""
+        user = record.tenant or OTHER, record.key, record.model or ""
         if outcome != "finished" and prompt is None and user not in self._used:
-            user = user[0], ""
-        if not self._slots.take(user, now=now):
-            user = OTHER, OTHER
-        if (used := self._used.get(user)) is None:
-            used = self._used[user] = _Used()
-        used.ended[outcome] = used.ended.get(outcome, 0) + 1
+            user = *user[:2], ""
+        used = self._of(user) if self._slots.take(user, now=record.at_s) else self._other(user[0])
+        used.ended[outcome] += 1
         if prompt is None:
             prompt = output = 0
-        else:
-            before = used.tokens
-            used.tokens = before[0] + prompt, before[1] + cached, before[2] + output
-            if self._prices and (price := price_of(self._prices, model)) is not None:
-                used.cost = (used.cost or 0.0) + price.cost(usage)
-        second = int(now)
+        elif self._prices and (price := price_of(self._prices, record.model)) is not None:
+            used.cost = (used.cost or 0.0) + price.cost(usage)
+        used.tokens = _sum(used.tokens, (prompt, cached, output, estimated))
+        second = int(record.at_s)
         if (so_far := used.lately.get(second)) is None:
             used.lately = {each: n for each, n in used.lately.items() if each > second - _WINDOW_S}
             so_far = 0, 0
-        used.lately[second] = so_far[0] + 1, so_far[1] + prompt + output
+        used.lately[second] = _sum(so_far, (1, prompt + output + estimated))
+
+    def _of(self, user: User) -> _Used:
+        if (used := self._used.get(user)) is None:
+            used = self._used[user] = _Used()
+        return used
+
+    def _other(self, tenant: str) -> _Used:
+        user = tenant, OTHER, OTHER
+        return self._of(user if user in self._used or len(self._used) < 2 * MAX_USERS else (OTHER,) * 3)
+
+    def _forget(self, user: User) -> None:
+        used = self._used.pop(user)
+        self._other(user[0]).take_over(used)
+
+
+def _sum(one: _Counts, other: _Counts) -> _Counts:
+    return tuple(map(add, one, other))
 
 
 def outcome_of(outcome: str, status: int | None, failure: str) -> str:

@@ -34,6 +34,9 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _CHAT, _COMPLETIONS, _RESPONSES = Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES
 _MESSAGES, _OTHER = Protocol.MESSAGES, Protocol.OTHER
 
+RELEASES = ("/finish_session", "/programs/release", "/v1/finish_session", "/v1/programs/release")
+"""By which a client says that its session is over; no engine has them."""
+
 _Row = tuple[str, str, Protocol, Work, bool]
 
 # Methods, template, protocol, work, replayable. `{id}` is a segment that names a stored thing,
@@ -97,6 +100,7 @@ _ROUTES: tuple[_Row, ...] = (
         )
     ),
     ("GET|HEAD", "/v1/models/{any}", _OTHER, Work.LIGHT, True),
+    *(("POST", path, _OTHER, Work.LIGHT, True) for path in RELEASES),
 )
 
 _VLLM_CONTROL = """

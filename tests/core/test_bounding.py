@@ -208,7 +208,7 @@ def test_what_the_store_reserved_for_who_is_refused_at_the_door_is_given_back():
 
 def test_without_bounds_there_is_nothing_to_ask():
     play = Playbook()
-    assert play.brain.bounding.bounds is None and not play.brain.bounding.is_on
+    assert not play.brain.bounding.is_on
 
 
 # --- sessions that are stopped -----------------------------------------------------------------------

@@ -268,6 +268,17 @@ def test_what_a_turn_takes_alone_does_not_count_what_was_lost():
     assert known.alone(live, A, Usage(prompt_tokens=21_000, cached_tokens=0)) is None
 
 
+def test_an_engine_whose_sizes_explain_nothing_is_not_believed_to_need_no_time():
+    play = Playbook()
+    for number in range(forecasts.EXPERIENCE + 20):
+        play.now += 5.0
+        _ = one_turn(play, number, 50_000, first_s=1e-4, rest_s=1e-4)
+    small = arrived("r-x", body_bytes=100, stream=True, explicit=stated("s", thread="t"))
+    play >> small << dispatch("r-x", to="a")
+    usage = Usage(prompt_tokens=25, output_tokens=1)
+    assert play.brain.forecasts.alone(play.brain.live[RequestId("r-x")], A, usage) is None
+
+
 def test_what_a_turn_decodes_alone_leaves_out_what_others_prompts_took():
     def decode_s(others: int) -> float:
         """Of a turn of 500 s, while so many prompts of 20,000 tokens were computed."""

@@ -91,6 +91,23 @@ def test_why_it_waited():
     assert told.why[0].startswith("It waited 2500 ms: all replicas") and told.decided.queue_ms == 2500.0
 
 
+def test_behind_others_names_also_what_the_first_of_them_waits_for():
+    play = Playbook(admission={"policy": "session-cap", "session_cap": 1})
+    play >> arrived("r0", explicit=stated("s0"))
+    play.take()
+    play >> arrived("r1", explicit=stated("s1")) >> arrived("r2", explicit=stated("s2"))
+    waits = [(each.reason.value, each.first and each.first.value) for each in play.seen(rec.TurnWaited)]
+    assert waits == [("window_full", None), ("behind_others", "window_full")]
+    assert (
+        explain(play, "r2")
+        .why[0]
+        .startswith(
+            "It waits: other sessions waited already (`behind_others`); "
+            "the first of them: as many sessions were active as the limit allows (`window_full`) ("
+        )
+    )
+
+
 def test_the_window_is_that_of_the_decision():
     play = Playbook(admission={"policy": "session-cap", "session_cap": 1})
     told_of: dict[str, Any] = {

@@ -273,6 +273,26 @@ async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, con
     assert await page.run(parts) == [["s-1: 200 tokens are retained", "20%"], ["", "5%"]]
 
 
+async def test_a_replica_that_is_ejected_says_why_and_until_when_and_is_up_again(
+    page: Page, control: FakeControl
+):
+    told = {"id": "r0", "pool": "p", "is_up": True, "running": 0, "ejected": None, "ejected_until_s": None}
+    out = {**told, "ejected": "fails", "ejected_until_s": now() + 60.0}
+    control.gauges = {"replicas": [out], "store_down": True}
+    await opened(page, control)
+    shown = "document.querySelector('#fleet-body .replica-head')?.textContent"
+    text = await page.until(shown, holds=lambda text: "ejected" in (text or ""))
+    assert "fails · tried again at" in text
+    assert "the shared store is down" in await page.run("document.getElementById('fleet-now').textContent")
+    for gauges, state in (
+        ({**out, "ejected_until_s": None}, "tried"),
+        ({**told, "is_up": False, "cause": "refused"}, "down"),
+        (told, "up"),
+    ):
+        control.gauges = {"replicas": [gauges]}
+        await page.until(shown, holds=lambda text, state=state: (text or "").startswith(state))
+
+
 async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):
     gauges, records = lived()
     control.publish(records)

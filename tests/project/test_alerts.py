@@ -39,7 +39,9 @@ def expressions() -> list[str]:
 def rendered(*pools: PoolView) -> bytes:
     now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1, pools=pools)
     counted = {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}
-    return Metrics(lambda: now, counted, outcome=OUTCOME).render()
+    metrics = Metrics(lambda: now, counted, outcome=OUTCOME)
+    metrics.is_store_up = lambda: True
+    return metrics.render()
 
 
 def exported() -> dict[str, set[str]]:

@@ -7,7 +7,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from gateway.config.load import load_config
+import pytest
+
+from gateway.config.load import ConfigError, load_config
 from gateway.server import access_log, workers
 from gateway.server.tenants import hash_key
 from tests.server.bench import CHAT, Exchange, answer, bearer, eventually, get, listing, pauses, post, sends
@@ -117,6 +119,44 @@ async def test_what_is_cut_left_or_has_waited_has_a_line(start, tmp_path):
     assert told == [(499, "client_left", False), (499, "client_left", True), (200, "cut", True)]
     assert in_queue["session"] and left["ttft_ms"] is None is not cut["ttft_ms"]
     assert [(row["requests"], row["failed"]) for row in await usage(bench)] == [(1, 0), (4, 1)]
+
+
+async def test_a_pipe_that_nobody_reads_yet_holds_up_neither_start_nor_requests(start, tmp_path, caplog):
+    os.mkfifo(path := tmp_path / "pipe")
+    bench = await begin(start, path)
+    bench.may_log_errors = True
+    assert (await bench.ask(asks())).status == 200
+    assert "access_log_unwritten" in caplog.text and "nobody reads this pipe" in caplog.text
+    with path.open() as pipe:
+        line = json.loads(await asyncio.wait_for(asyncio.to_thread(pipe.readline), 5.0))
+        assert line["status"] == 200
+        await bench.finish()
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"server": {"access_log": "/nowhere/a"}}, "server.access_log"),
+        ({"server": {"state_path": "/nowhere/a"}}, "server.state_path"),
+        ({"stream": {"path": "/nowhere/a"}}, "stream.path"),
+        ({"recording": {"path": "/nowhere/a"}}, "recording.path"),
+    ],
+)
+async def test_a_file_that_cannot_be_opened_is_named_by_its_setting(start, settings, key):
+    with pytest.raises(ConfigError, match=rf"{key}.*No such file.*/nowhere"):
+        await start(**settings)
+
+
+async def test_what_is_cut_at_the_end_of_a_drain_was_drained_by_us(start, tmp_path):
+    bench = await begin(start, path := tmp_path / "access.log")
+    bench.backend.script = sends(BEGINS, then="hang")
+    streaming = await bench.send(asks(b"1"))
+    await asyncio.wait_for(streaming.reader.readuntil(b"data"), 5.0)
+    bench.backend.script = Exchange.until_left
+    await bench.arrive(asks(b"2"))
+    await bench.gateway.stop()
+    told = {line["status"]: line["outcome"] for line in lines(path)}
+    assert set(told.values()) == {"drained"} and len(told) == 2
 
 
 async def test_a_full_disk_fails_no_request_and_is_told_once(start, caplog):

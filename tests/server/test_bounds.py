@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from gateway.config.load import ConfigError, load_config
 from gateway.server.tenants import hash_key
 from gateway.wire.facts import TRANSCRIPTS
 from lab.simulator.replay import replay
-from tests.server.bench import Bench, answer, completion, post, sends
+from tests.server.bench import Bench, answer, completion, get, post, sends
+from tests.server.test_reload import reload
 from tests.workflow.world import call, result, said, user
 
 KEYS = {"red": "key-of-red", "blue": "key-of-blue"}
@@ -122,8 +124,13 @@ def _refusals(bench: Bench) -> int:
 # --- loops ---------------------------------------------------------------------------------------------
 
 
-async def test_a_nameless_agent_that_goes_round_in_circles_is_stopped(start):
-    bench = await start(bounds=[{"name": "loop", "repeats": 4}])
+@pytest.mark.parametrize("is_reloaded", [False, True])
+async def test_a_nameless_agent_that_goes_round_in_circles_is_stopped(start, is_reloaded):
+    bounds = [{"name": "loop", "repeats": 4}]
+    bench = await start(bounds=[] if is_reloaded else bounds)
+    if is_reloaded:
+        bench.settings["bounds"] = bounds
+        await reload(bench)
     messages = [user("fix it")]
     statuses, sessions = [], set()
     for number in range(6):
@@ -206,6 +213,74 @@ async def test_half_a_line_of_what_was_used_says_nothing(start, tmp_path):
     bench = await start(**budget(tmp_path, turns=1))
     bench.backend.script = says
     assert (await bench.ask(chat(tenant="red"))).status == 200
+
+
+# --- bounds that change while it runs ------------------------------------------------------------------
+
+
+async def test_bounds_of_sessions_come_change_and_go_and_counts_go_on(start):
+    bench = await start()
+    bench.backend.script = says
+    ask = partial(bench.ask, chat(session="x"))
+    assert [(await ask()).status for _ in range(3)] == [200] * 3
+    bench.settings["bounds"] = [{"name": "s", "turns": 4}]
+    told = await reload(bench)
+    assert {"bounds", "bounds[s].turns"} <= {each["key"] for each in told["changes"]}
+    assert [(await ask()).status for _ in range(2)] == [200, 403], "the three before count"
+    bench.settings["bounds"] = [{"name": "s", "turns": 9, "action": "warn"}, {"name": "loop", "repeats": 2}]
+    await reload(bench)
+    assert (await ask()).get(b"x-turnpike-bound") is None
+    bench.settings["bounds"] = [{"name": "s", "turns": 5, "action": "warn"}]
+    await reload(bench)
+    assert (await ask()).get(b"x-turnpike-bound") == b"s turns", "a lower one acts at once"
+    del bench.settings["bounds"]
+    await reload(bench)
+    assert (await ask()).get(b"x-turnpike-bound") is None
+    bench.settings["bounds"] = [{"name": "s", "turns": 5, "per": "day"}]
+    assert "not per day" in (await reload(bench, 409))["error"]
+
+
+async def test_budgets_and_prices_change_and_what_was_used_stays_used(start, tmp_path):
+    settings, events = budget(tmp_path, cost=0.5), tmp_path / "events"
+    bounds, prices = settings.pop("bounds"), settings.pop("prices")
+    bench = await start(**settings, recording={"path": str(events)})
+    bench.backend.script = says
+
+    async def asked(count: int, tenant: str = "red") -> list[int]:
+        return [(await bench.ask(chat(user(f"task {n}"), tenant=tenant))).status for n in range(count)]
+
+    assert await asked(3) == [200] * 3 and not (tmp_path / "state.spent").exists()
+    bench.settings |= {"bounds": bounds, "prices": prices}
+    await reload(bench)
+    assert await asked(4) == [200, 200, 403, 403], "what cost nothing yet is not charged later"
+    bench.settings["prices"] = [{"model": "m", "input": 1.0}]
+    await reload(bench)
+    assert await asked(1) == [200]
+    del bench.settings["bounds"]
+    await reload(bench)
+    assert await asked(2) == [200] * 2
+    of_agents = {"name": "a", "of": "agent", "per": "day", "turns": 9, "agents": ["00000000000000ab"]}
+    bench.settings["bounds"] = [{**bounds[0], "cost": 0.3}, of_agents]
+    await reload(bench)
+    assert await asked(1) == [403] and await asked(1, "blue") == [200]
+    rows = (await bench.control(get(b"/turnpike/usage?tenant=red"))).json()["usage"]
+    assert rows[0]["cost"] == pytest.approx(0.38, abs=0.01), "by the prices of their time"
+    await bench.finish()
+    assert replay(events).events > 0 and b"00000000000000ab" not in events.read_bytes()
+    again = await start(**budget(tmp_path, cost=0.3))
+    assert (await again.ask(chat(tenant="red"))).status == 403, "and a restart remembers it"
+
+
+async def test_two_gateways_count_together_from_the_reload_on(start, store_url):
+    shared, secret = {"url": store_url, "deadline_ms": 1000}, b"s" * 32
+    gateways = [await start(fleet_secret=secret, shared=shared, tenants=TENANTS) for _ in range(2)]
+    for bench in gateways:
+        bench.backend.script = says
+        bench.settings["bounds"] = [{"name": "b", "of": "tenant", "per": "day", "turns": 5}]
+        await reload(bench)
+    asks = [(each, chat(user(f"{n}"), tenant="red")) for n in range(4) for each in gateways]
+    statuses = [(await bench.ask(asked)).status for bench, asked in asks]
+    assert sorted(statuses) == [200] * 5 + [403] * 3
 
 
 # --- settings ------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from gateway.dashboard.views import Views
 from gateway.server import control, events
 from gateway.server.tenants import hash_key
 from gateway.telemetry.metrics import Metrics
-from tests.server.bench import CHAT, bearer, eventually, get, post
+from tests.server.bench import CHAT, answer, bearer, eventually, get, post, sends
 from tests.telemetry.sse import read_events
 
 READ, WRITE = "tp-read", "tp-write"
@@ -218,3 +219,20 @@ async def test_a_reader_does_not_hold_up_the_end(start):
     assert rest.endswith(b"0\r\n\r\n"), "it is ended, not cut"
     listener.close()
     await listener.writer.wait_closed()
+
+
+async def test_a_replica_that_is_ejected_is_seen_with_its_cause_and_until_when(start):
+    bench = await start(replicas=2, health={"rest_s": 60.0, "failures_until_out": 2})
+    bench.backends[0].script = sends(answer(b"{}", b"500 Oops"))
+    bench.backends[1].script = sends(answer())
+    for number in range(12):
+        await bench.ask(post(b'{"model":"m","messages":[{"role":"user","content":"%d"}]}' % number))
+    told = (await bench.control(get(b"/turnpike/readyz"))).json()
+    assert told["ready"] is True and told["down"] == {}
+    assert re.fullmatch(r"fails; tried again in (5\d|60) s", told["ejected"].pop("default-0"))
+    assert not told["ejected"]
+    snapshot = (await bench.control(get(b"/turnpike/snapshot"))).json()
+    bad, good = snapshot["replicas"]
+    assert bad["is_up"] and bad["ejected"] == "fails"
+    assert 50.0 < bad["ejected_until_s"] - snapshot["at_s"] <= 60.0
+    assert good["ejected"] is None and good["ejected_until_s"] is None

@@ -72,6 +72,16 @@ async def test_keys_count_everywhere_from_when_they_are_added_until_revoked(star
     assert not [key for key in keys if key in shown]
 
 
+def test_keys_can_be_made_for_a_gateway_whose_backends_are_on_its_command_line(
+    tmp_path, turnpike, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("turnpike.toml").write_text(f"[server]\nkeys_path = '{tmp_path}/keys'\n")
+    assert turnpike("keys", "add", "ci").returncode == 0
+    assert "ci" in turnpike("keys", "list").stdout and turnpike("keys", "revoke", "ci").returncode == 0
+    assert "no backend is given" in turnpike("check-config", "turnpike.toml").stderr
+
+
 async def test_a_key_ends_at_its_time_also_on_an_open_connection(start, file, turnpike):
     soon = datetime.now(UTC) + timedelta(seconds=1.2)
     brief = turnpike(*ADD, "brief", "--expires", soon.isoformat()).stdout.strip()

@@ -39,7 +39,12 @@ async def test_a_loop_that_fails_is_named_by_readiness_and_counted(start, monkey
         await eventually(bench.gateway._tasks.failing)
     ready = await bench.control(get(b"/turnpike/readyz"))
     assert ready.status == 200
-    assert ready.json() == {"ready": True, "failing": ["health checks of default-0"], "down": {}}
+    assert ready.json() == {
+        "ready": True,
+        "failing": ["health checks of default-0"],
+        "down": {},
+        "ejected": {},
+    }
     metrics = await bench.control(get(b"/metrics"))
     lines = metrics.body.decode().splitlines()
     counted = 'turnpike_background_restarts_total{loop="health checks"} '

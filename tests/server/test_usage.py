@@ -1,10 +1,14 @@
-"""What tenants used, by model: as JSON, as CSV, in the metrics, of one gateway and of several."""
+"""What tenants used, by key and model: as JSON, as CSV, in the metrics, of one gateway and of several."""
 
 import csv
 import io
 import json
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
+from gateway.config.tenants import StoredKey
 from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.request import Usage
@@ -44,17 +48,56 @@ async def test_requests_tokens_and_cost_are_told_by_tenant_and_model(start):
         bench.backend.script = sends(script)
         await bench.ask(asked)
     of_b: dict[str, Any] = {
-        "tenant": "b", "model": "m", "requests": 1, "failed": 0, "prompt_tokens": 100, "cached_tokens": 40,
-        "output_tokens": 20, "cost": COST, "requests_per_minute": 1, "tokens_per_minute": 120,
+        "tenant": "b", "key": hash_key("b")[:15], "model": "m", "requests": 1, "failed": 0,
+        "prompt_tokens": 100, "cached_tokens": 40, "output_tokens": 20, "estimated_tokens": 0, "cost": COST,
+        "requests_per_minute": 1, "tokens_per_minute": 120,
     }  # fmt: skip
     of_a = {name: value if isinstance(value, str) else 2 * value for name, value in of_b.items()}
-    of_a |= {"tenant": "a", "requests": 3, "failed": 1, "requests_per_minute": 3}
+    of_a |= {"tenant": "a", "key": hash_key("a")[:15], "requests": 3, "failed": 1, "requests_per_minute": 3}
     assert await usage(bench) == [of_a, of_b]
     assert await usage(bench, b"?tenant=b&model=m") == [of_b] and not await usage(bench, b"?model=other")
-    metrics = await metrics_of(bench)
-    assert '\nturnpike_tenant_requests_total{model="m",outcome="error",tenant="a"} 1.0\n' in metrics
-    assert '\nturnpike_tenant_tokens_total{kind="cached",model="m",tenant="a"} 80.0\n' in metrics
-    assert f'\nturnpike_tenant_cost_total{{model="m",tenant="b"}} {COST}\n' in metrics
+    metrics, a, b = await metrics_of(bench), f'key="{of_a["key"]}"', f'key="{of_b["key"]}"'
+    assert f'\nturnpike_tenant_requests_total{{{a},model="m",outcome="error",tenant="a"}} 1.0\n' in metrics
+    assert f'\nturnpike_tenant_tokens_total{{{a},kind="cached",model="m",tenant="a"}} 80.0\n' in metrics
+    assert f'\nturnpike_tenant_cost_total{{{b},model="m",tenant="b"}} {COST}\n' in metrics
+
+
+async def test_each_key_of_a_tenant_is_told_apart_by_its_name_and_none_is_shown(start, tmp_path):
+    now, keys = datetime.now(UTC), tmp_path / "keys"
+    stored = [StoredKey(name=name, tenant="a", hash=hash_key(name), created=now) for name in ("ci-1", "ci-2")]
+    keys.write_bytes(b"\n".join(map(msgspec.json.encode, stored)))
+    bench = await start(**{**SETTINGS, "server": {"keys_path": str(keys)}})
+    bench.backend.script = sends(WHOLE)
+    both = asks("ci-1").replace(b"\r\n", b"\r\nx-api-key: a\r\n", 1)  # two keys of one tenant
+    for asked in (asks("ci-1"), asks("ci-2"), asks("ci-2"), asks("a"), both, asks("nobody's")):
+        await bench.ask(asked)
+    rows = await usage(bench)
+    assert sum(row["requests"] for row in rows) == 5
+    assert {row["key"] for row in rows} == {"ci-1", "ci-2", hash_key("a")[:15]}
+    assert [row["requests"] for row in await usage(bench, b"?key=ci-2")] == [2]
+    told = await metrics_of(bench) + json.dumps(rows)
+    assert 'key="ci-2"' in told and hash_key("a")[:16] not in told and hash_key("ci-1") not in told
+
+
+async def test_what_an_engine_does_not_count_is_estimated_in_a_column_of_its_own(start):
+    bench = await start(**SETTINGS)
+    uncounted, chat = STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n", asks(stream=True)
+    background = {**json.loads(chat.partition(b"\r\n\r\n")[2]), "input": "hi " * 400, "background": True}
+    queued = answer(b'{"id": "resp_1", "object": "response", "status": "queued", "output": []}')
+    for script, asked in (
+        (uncounted, chat),
+        (queued, post(json.dumps(background).encode(), b"/v1/responses", headers=bearer("b"))),
+        (answer(b"{}", b"500 Oops"), asks("b")),
+    ):
+        bench.backend.script = sends(script)
+        await bench.ask(asked)
+    of_a, of_b = await usage(bench)
+    assert of_a["prompt_tokens"] == of_b["prompt_tokens"] == 0 and "cost" not in of_a
+    assert 20 < of_a["estimated_tokens"] < 200 and 250 < of_b["estimated_tokens"] < 600
+    assert of_a["tokens_per_minute"] == of_a["estimated_tokens"]
+    assert f'kind="estimated",model="m",tenant="a"}} {of_a["estimated_tokens"]:.1f}' in await metrics_of(
+        bench
+    )
 
 
 async def test_a_table_is_text_to_a_spreadsheet_whatever_a_model_s_name_is(start):
@@ -70,10 +113,10 @@ async def test_a_table_is_text_to_a_spreadsheet_whatever_a_model_s_name_is(start
     assert (rows["m"]["cost"], rows["'@c"]["cost"], rows["m"]["prompt_tokens"]) == (str(COST), "", "100")
 
 
-def end(model: str, at_s: float = 1.0, *, outcome: str = "finished") -> rec.GpuEnd:
+def end(model: str, at_s: float = 1.0, *, outcome: str = "finished", tenant: str = "t") -> rec.GpuEnd:
     counted = Usage(prompt_tokens=3, output_tokens=1) if outcome == "finished" else Usage()
     return rec.GpuEnd(
-        at_s=at_s, outcome=outcome, status=None, usage=counted, finish_reason=None, tenant=TenantId("t"),
+        at_s=at_s, outcome=outcome, status=None, usage=counted, finish_reason=None, tenant=TenantId(tenant),
         model=model, turn=RequestId("r"), session=None, replica=ReplicaId("r"), duration_ms=1.0,
     )  # fmt: skip
 
@@ -85,15 +128,32 @@ def test_names_that_no_engine_answered_for_take_nobody_s_place_and_others_give_w
     told = [(row["model"], row["requests"], row["failed"]) for row in usages.rows(now=2.0)]
     assert told == [("", 2 * MAX_USERS, 2 * MAX_USERS), ("m", 2, 1)]
     usages.ended([end(f"y{number}") for number in range(MAX_USERS)])
-    assert usages.rows(now=2.0)[0]["tenant"] == "other" and usages.rows(now=2.0)[0]["requests"] == 2
+    (other,) = (row for row in usages.rows(now=2.0) if row["model"] == "other")
+    assert (other["tenant"], other["key"], other["requests"]) == ("t", "other", 2)
     usages.ended([end("new", at_s=9000.0 + second) for second in range(1000)])
     rows = {row["model"]: row for row in usages.rows(now=9999.5)}
     assert len(rows) == MAX_USERS + 1 and "new" in rows and "" not in rows
     assert (rows["new"]["requests_per_minute"], rows["new"]["tokens_per_minute"]) == (60, 240)
+    assert sum(row["requests"] for row in rows.values()) == 3 * MAX_USERS + 1002, "what gave way counts on"
+
+
+def test_no_tenant_takes_the_places_of_others():
+    usages = Usages()
+    usages.ended([end(f"x{number}", tenant="greedy") for number in range(2 * MAX_USERS)])
+    for second in (2.0, 9000.0):  # also once the others' are old
+        usages.ended([end(f"y{number}", second, tenant=f"t{number % 3}") for number in range(30)])
+        usages.ended([end(f"z{number}", second + 4000, tenant="greedy") for number in range(300)])
+        rows = usages.rows(now=second)
+        assert {row["model"] for row in rows} >= {f"y{number}" for number in range(30)}
+        places = [row for row in rows if row["model"] != "other"]
+        assert len(places) == MAX_USERS and {row["tenant"] for row in rows} == {"greedy", "t0", "t1", "t2"}
+    assert sum(row["requests"] for row in usages.rows(now=9000.0)) == 2 * MAX_USERS + 660
+    usages.ended([end("m", 9000.0, tenant=f"c{number}") for number in range(3 * MAX_USERS)])
+    assert len(usages.rows(now=9000.0)) <= 2 * MAX_USERS + 1
 
 
 def test_several_gateways_are_added_up():
-    a, b = ({"tenant": tenant, "model": "m", "requests": 2} for tenant in "ab")
+    a, b = ({"tenant": tenant, "key": "k", "model": "m", "requests": 2} for tenant in "ab")
     one, other = ({"at_s": at_s, "began_s": at_s - 1.0, "usage": [b]} for at_s in (3.0, 5.0))
     one["usage"] = [b, {**a, "cost": 0.5}]
     both = {"at_s": 5.0, "began_s": 2.0, "usage": [{**a, "cost": 0.5}, {**b, "requests": 4}]}

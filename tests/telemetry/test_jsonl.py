@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 
 import pytest
 
@@ -100,6 +101,47 @@ def test_a_pipe_will_do(tmp_path):
     stream.close()
     reader.join(5)
     assert len(lines) == 1 and stream.dropped == 0
+
+
+def test_a_pipe_without_a_reader_holds_nobody_up_and_is_filled_once_there_is_one(tmp_path, caplog):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    stream = StreamFile(StreamFileConfig(path=str(path), max_pending=3))
+    for number in range(5):
+        stream.extend(*line(number))
+    time.sleep(0.3)
+    assert stream.dropped == 2
+    with path.open() as pipe:
+        stream.extend(*line(9))
+        assert pipe.readline() == line(0)[0].decode() and pipe.readline() and pipe.readline()
+    stream.close()
+    (told,) = [each.message for each in caplog.records if "stream_unwritten" in each.message]
+    assert "nobody reads this pipe" in told
+
+
+def test_a_pipe_that_nobody_ever_reads_ends_in_time(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    stream = StreamFile(StreamFileConfig(path=str(tmp_path / "pipe")))
+    stream.extend(*line(1))
+    began = time.monotonic()
+    stream.close()
+    assert time.monotonic() - began < 3.0 and not stream._thread.is_alive()
+
+
+def test_each_outage_is_news_and_a_disk_that_flaps_is_not(tmp_path, monkeypatch, caplog):
+    stream = StreamFile(StreamFileConfig(path=str(tmp_path / "s")))
+    good, now = stream._file, [0.0]
+    monkeypatch.setattr("gateway.telemetry.jsonl._clock", lambda: now[0])
+    with open("/dev/full", "ab", buffering=0) as full:
+        life = (0, full), (0.1, good), (0.2, full), (10, full), (59, full), (70, full), (71, good), (75, full)
+        for at_s, file in life:
+            now[0], stream._file, wrote = float(at_s), file, stream._written
+            stream.extend(*line(1))
+            while stream._written == wrote:
+                time.sleep(0.01)
+        stream._file = good
+    stream.close()
+    assert len([each for each in caplog.records if "stream_unwritten" in each.message]) == 3
 
 
 def test_too_much_at_once_is_dropped_and_counted(tmp_path, monkeypatch):

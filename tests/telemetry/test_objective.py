@@ -63,6 +63,12 @@ def test_in_time_is_within_alpha_times_alone(alpha, met):
     assert samples(made, "slo_turns_total") == {("p", "reactive", met): 1}
 
 
+def test_one_absurd_expectation_does_not_decide_the_mean_slowdown():
+    made = of()
+    made.take([*turn("r1", "s", 0.0, alone_s=1e-6), *turn("r2", "s", 3.0), over("s", 9.0)])
+    assert samples(made, "slowdown_sum")["turn", "p", "reactive"] < 1100.0
+
+
 def test_what_is_not_known_is_not_judged():
     made = of()
     made.take([*turn("r1", "s", 0.0), *turn("r2", "s", 3.0, alone_s=None), over("s", 9.0)])

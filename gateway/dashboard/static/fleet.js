@@ -14,12 +14,12 @@ export class FleetPanel {
   paint(nowS) {
     const replicas = [...this.#model.replicas.values()].sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
     const up = replicas.filter((replica) => replica.state === "up").length;
-    setText(el("fleet-now"), replicas.length === 0 ? "" : `${up} of ${replicas.length} up · ${count(sum(replicas, (one) => one.running))} run`);
+    setText(el("fleet-now"), replicas.length === 0 ? "" : `${up} of ${replicas.length} up · ${count(sum(replicas, (one) => one.running))} run${this.#model.snapshot?.store_down ? " · the shared store is down" : ""}`);
     const contexts = contextsByReplica(this.#model);
     const most = Math.max(8, ...replicas.map((replica) => replica.running + (replica.view?.engine_waiting ?? 0)));
     // Where no engine says what fits, bars compare replicas with each other.
     const scale = Math.max(...replicas.map((one) => sum(contexts.get(one.id) ?? [], (context) => context.tokens))) / 0.85;
-    const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.kv_used, one.view?.kv_retained, retainedOf(one.view), one.view?.engine_waiting, summary(contexts.get(one.id))]));
+    const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.ejected_until_s, one.view?.kv_used, one.view?.kv_retained, retainedOf(one.view), one.view?.engine_waiting, summary(contexts.get(one.id))]));
     show(el("fleet-body"), key, () =>
       replicas.length === 0
         ? h("p", { className: "hint" }, "No replica is known yet: discovery or registration has named none.")
@@ -61,7 +61,7 @@ function card(replica, contexts, most, scale) {
     h("div", { className: "replica-head" },
       h("span", { className: "health", dataset: { state: replica.state } }, replica.state),
       h("strong", { title: [view.engine, view.version, ...(view.models ?? [])].filter(Boolean).join(" ") }, replica.id),
-      h("span", { className: "dim" }, isUp ? [replica.state === "up" ? null : replica.why, `${count(running)} run`, waiting > 0 ? `${count(waiting)} wait there` : null, Number.isFinite(view.sessions) ? `${plural(view.sessions, "session")} cached here` : null].filter(Boolean).join(" · ")
+      h("span", { className: "dim" }, isUp ? [replica.state === "up" ? null : replica.why, view.ejected_until_s ? `tried again at ${clock(view.ejected_until_s)}` : null, `${count(running)} run`, waiting > 0 ? `${count(waiting)} wait there` : null, Number.isFinite(view.sessions) ? `${plural(view.sessions, "session")} cached here` : null].filter(Boolean).join(" · ")
         : `${replica.why || "does not answer"}${replica.changedS === null ? "" : `, since ${clock(replica.changedS)}`}`)),
     isUp ? h("div", { className: "meters" },
       h("span", { className: "meter-name" }, "load"), loadBar(running, waiting, most), h("span", { className: "meter-value" }, count(running + waiting)),

@@ -9,9 +9,11 @@ export function take(model, snapshot, { isWhole }) {
     const replica = model.replica(view.id);
     replica.view = view;
     replica.running = view.running ?? replica.running;
-    if (view.is_up === false && replica.state === "up") replica.state = "down";
+    const isOut = ["ejected", "tried"].includes(replica.state);
+    if (view.is_up === false && (isOut || replica.state === "up")) replica.state = "down";
     if (view.is_up === false && view.cause) replica.why = view.cause;
-    if (view.is_up === true && replica.state === "down") replica.state = "up";
+    if (view.is_up === true && (replica.state === "down" || (isOut && view.ejected === null))) replica.state = "up";
+    if (view.is_up && view.ejected) Object.assign(replica, { state: view.ejected_until_s ? "ejected" : "tried", why: view.ejected });
   }
   if (snapshot.replicas) {
     const known = new Set(snapshot.replicas.map((view) => view.id));

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from gateway.core.snapshot import MAX_SESSIONS
 from gateway.dashboard.turn_log import UPDATES_OF_A_POOL
+from gateway.telemetry.usage import WHOSE
 
 View = dict[str, Any]
 """As JSON has it."""
@@ -48,9 +49,9 @@ def merge_graphs(answers: Iterable[Sequence[View]]) -> list[View]:
 
 
 def merge_usage(views: Sequence[View]) -> View:
-    rows: dict[tuple[str, str], View] = {}
+    rows: dict[tuple[str, ...], View] = {}
     for row in (row for view in views for row in view["usage"]):
-        known = rows.setdefault((row["tenant"], row["model"]), {})
+        known = rows.setdefault(tuple(row[name] for name in WHOSE), {})
         for name, value in row.items():
             known[name] = value + known.get(name, 0) if isinstance(value, int | float) else value
     return {

@@ -1,0 +1,47 @@
+"""When the certificates end that this gateway shows, for the metrics and the log."""
+
+import logging
+import ssl
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gateway.config import Config
+from gateway.telemetry.log_lines import log_event
+
+_DAY_S: Final = 86_400.0
+SERVER: Final = "server.tls_certificate"
+
+
+def read_ends(config: Config) -> dict[str, float]:
+    """By the setting that names its file, as Unix time. Blocks."""
+    server, picker, peers = config.server, config.picker, config.shared
+    files = {
+        SERVER: server.tls_certificate,
+        "picker.tls_certificate": picker.tls_certificate,
+        "shared.peer_tls_certificate": peers.peer_tls_certificate,
+    }
+    decode: Any = ssl._ssl._test_decode_cert  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other
+    found = ((name, decode(file)["notAfter"]) for name, file in files.items() if file is not None)
+    return {name: float(ssl.cert_time_to_seconds(end)) for name, end in found}
+
+
+class CertificateEnds:
+    def __init__(self, ends: dict[str, float]) -> None:
+        self.ends = ends
+        self._warns_at_s = 0.0
+
+    def follow(self, ends: dict[str, float]) -> None:
+        """After a reload, which takes up the server's alone."""
+        self.ends.update((name, end) for name, end in ends.items() if name == SERVER)
+        self._warns_at_s = 0.0
+
+    def warn(self, *, now: float) -> None:
+        """In the log, once a day from two weeks before the end. `now`: Unix time."""
+        if now < self._warns_at_s:
+            return
+        self._warns_at_s = now + _DAY_S
+        for name, end in self.ends.items():
+            if end - now < 14 * _DAY_S:
+                at = datetime.fromtimestamp(end, UTC).isoformat()
+                told = f"{name} {'expires' if end > now else 'expired'} at {at}; renew the file, then reload"
+                log_event(logging.WARNING, "certificate_expires", told, setting=name, at=at)
