@@ -146,7 +146,9 @@ class Views:
         return b'%s,"sessions":[%s]}' % (encode(about)[:-1], b",".join(sessions))
 
 
-_TOLD: Final = ("session_count", "running", "waiting", "active_tools", "waiting_by", "replicas", "tenants")
+_TOLD: Final = (
+    *("session_count", "running", "waiting", "active_tools", "waiting_by", "replicas", "tenants", "conduct"),
+)
 
 
 def _session_row(view: Any) -> dict[str, Any]:
