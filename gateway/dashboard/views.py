@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway import __version__
+from gateway.admission.bounds import PriceConfig
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import MAX_SESSIONS, Gauges, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation
@@ -40,8 +41,9 @@ class Views:
         *,
         clock: Callable[[], float],
         outcome: Callable[[], Any] = lambda: None,
+        prices: Mapping[str, PriceConfig] | None = None,
     ) -> None:
-        """`outcome`: sessions in time. `signals`, `holdings`: what engines said last, kept up to date by
+        """`outcome`: sessions in time. `prices`: by model. `signals`, `holdings`: what engines said last, kept up to date by
         whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
@@ -55,7 +57,7 @@ class Views:
         self._made = b""
         self._fresh_until_s = float("-inf")
         self._asked_s = float("-inf")
-        self._outcome = outcome
+        self._outcome, self._prices = outcome, prices
         self.listens_at: str | None = None
         """Where agents connect, as a URL; None before they can."""
         self.graphs: Callable[[], list[Any]] = list
@@ -86,6 +88,7 @@ class Views:
             "version": __version__,
             "listen": self.listens_at,
             "outcome": self._outcome(),
+            "prices": self._prices,
             **{name: getattr(gauges, name) for name in _TOLD},
         }
 

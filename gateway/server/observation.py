@@ -106,6 +106,7 @@ class Observation:
             self.holdings,
             clock=clock,
             outcome=self._view_outcome,
+            prices={each.model: each for each in config.prices},
         )
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations.graphs)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, ChangeLog().log_replicas]

@@ -1,6 +1,6 @@
 // A session's own page: what it is, whom it belongs to, its waterfall, each decision, the steps that it took.
 
-import { cachedShare, clock, count, duration, h, percent, plural, shownTenant, words } from "./dom.js";
+import { cachedShare, clock, costOf, count, duration, h, percent, plural, shownTenant, words } from "./dom.js";
 import { Model } from "./model.js";
 import { KeyRequired, reasonOf } from "./stream.js";
 import { Timeline } from "./timeline.js";
@@ -92,7 +92,7 @@ export class SessionPage {
     this.#root.replaceChildren(
       h("header", { className: "session-head" }, title, h("p", {}, h("a", { href: hrefOf(id) }, "Link to this page"))),
       h("div", { className: "columns" },
-        section("What it is", facts(row, session)),
+        section("What it is", facts(row, session, this.#on.prices())),
         section("Lineage", lineage(id, row, page.kin, session))),
       section("Over time", h("div", {}, parts.tools, parts.root)),
       section(`Decisions${page.is_cut ? " of its newest turns" : ""}`, this.#decisions(session)),
@@ -168,14 +168,14 @@ function take(model, page) {
   if (row !== null && row.ended_s !== null) model.apply("session_end", { at_s: row.ended_s, session: row.session, turns: row.turns, reason: row.end_reason });
 }
 
-function facts(row, session) {
+function facts(row, session, prices) {
   if (row === null && session === undefined) return h("p", { className: "dim" }, "Unknown.");
   const of = row ?? {};
   const told = [
     ["tenant", shownTenant(of.tenant)], ["client", of.schema ?? session?.client], ["model", of.model], ["recognised", session?.source ? evidence(session.source, session.confidence) : null],
     ["began", of.started_s ? `${new Date(of.started_s * 1000).toLocaleDateString()} ${clock(of.started_s)}` : null], ["lasted", duration(of.last_s - of.started_s)],
     ["turns", String(of.turns)], ["errors", String(of.troubles)],
-    ["prompt tokens", `${count(of.prompt_tokens)}, cached: ${cachedShare(of)}`], ["output tokens", count(of.output_tokens)],
+    ["prompt tokens", `${count(of.prompt_tokens)}, cached: ${cachedShare(of)}`], ["output tokens", count(of.output_tokens)], ["cost", costOf([of], prices)],
     ["end", of.ended_s ? `${clock(of.ended_s)}, ${words(of.end_reason ?? "")}` : "not ended, or not seen"],
   ];
   return h("dl", { className: "facts" }, ...told.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
