@@ -135,7 +135,7 @@ function openTurn(of, turn, how) {
 
 const sessionPage = new SessionPage(el("view-session"), control, {
   open: (turn, how) => openTurn(sessionPage.waterfall, turn, how),
-  said: (text) => setText(el("said"), text), key: () => sayLink("key"), changed: soon, prices: () => model.snapshot?.prices,
+  said: (text) => setText(el("said"), text), key: () => sayLink("key"), changed: soon, prices: async () => (model.snapshot ?? await control.json(GAUGES)).prices,
 });
 const history = new HistoryView(el("view-history"), control, {
   changed: (hash) => window.history.replaceState(null, "", hash), key: () => sayLink("key"),
