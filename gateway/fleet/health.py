@@ -91,11 +91,15 @@ class FleetHealth:
         return not self._not_up
 
     def state(self, replica: ReplicaId) -> BreakerState:
-        return self._breakers[replica].state
+        """One that never came up is down, too."""
+        breaker = self._breakers.get(replica)
+        return breaker.state if breaker is not None else BreakerState.DOWN
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
-        breaker = self._breakers[replica]
+        breaker = self._breakers.get(replica)
+        if breaker is None:
+            return False
         match breaker.state:
             case BreakerState.UP:
                 return True

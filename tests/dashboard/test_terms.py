@@ -134,4 +134,4 @@ async def test_with_prices_a_session_has_a_cost(page: Page, control: FakeControl
     await page.open(control.url)
     label = "document.querySelector('#rows .row .kind')?.textContent ?? ''"
     text = await page.until(label, holds=lambda text: "cost" in text)
-    assert "108 tokens · cost 0.0011" in text  # 25 computed, 75 cached, 8 written
+    assert "cost 0.0011 · 108 tokens" in text  # 25 computed, 75 cached, 8 written

@@ -353,12 +353,12 @@ function fillLabel(parts, row) {
 const aboutOf = ({ kind, session, hasTenant, prices }) =>
   [kind, plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
 
-/** Tokens and, with prices, cost of its turns that are known. */
+/** With prices the cost, and the tokens, of its turns that are known. */
 function spent(session, prices) {
   const turns = [...session.threads.values()].flatMap((thread) => thread.turns);
   const tokens = turns.reduce((sum, { usage }) => sum + (usage.prompt_tokens ?? 0) + (usage.output_tokens ?? 0), 0);
   const cost = costOf(turns.map((turn) => ({ model: turn.model, ...turn.usage })), prices);
-  return [tokens > 0 ? `${count(tokens)} tokens` : "", cost === null ? "" : `cost ${cost}`];
+  return [cost === null ? "" : `cost ${cost}`, tokens > 0 ? `${count(tokens)} tokens` : ""];
 }
 
 /** A turn in one line. */
