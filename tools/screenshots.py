@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,8 +51,8 @@ def _free_ports(*names: str) -> dict[str, int]:
     return ports
 
 
-@asynccontextmanager
-async def _running(*words: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+@contextmanager
+def _running(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-m", *words], stdin=subprocess.PIPE) as process:
         try:
             yield process
@@ -105,15 +105,15 @@ async def _take_all(chromium: str, names: list[str], directory: Path) -> None:
     control = f"http://127.0.0.1:{ports['control']}"
     store = ("--path", str(directory / "history"), "--listen", f"127.0.0.1:{ports['history']}")
     camera = _Camera(chromium, f"{control}/turnpike/", names)
-    async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(_running("gateway.tryout.engine", str(ports["engine"])))
+    with ExitStack() as stack:
+        engine = stack.enter_context(_running("gateway.tryout.engine", str(ports["engine"])))
         await _until(f"http://127.0.0.1:{ports['engine']}/health")
-        await stack.enter_async_context(_running("gateway", "serve", str(settings)))
-        await stack.enter_async_context(_running("gateway", "history", "--gateway", control, *store))
+        stack.enter_context(_running("gateway", "serve", str(settings)))
+        stack.enter_context(_running("gateway", "history", "--gateway", control, *store))
         await _until(f"{control}/turnpike/readyz")
         await camera.take("start", is_there="document.querySelector('.meter-name') !== null")
         where = f"http://127.0.0.1:{ports['listen']}/v1"
-        async with _running("gateway.tryout.agents", where, "16"):
+        with _running("gateway.tryout.agents", where, "16"):
             await asyncio.sleep(40)
             await camera.take("load", is_there="document.querySelectorAll('#rows .row').length > 8")
             sessions = _ask(f"{control}/turnpike/snapshot")["sessions"]

@@ -43,8 +43,8 @@ class Views:
         outcome: Callable[[], Any] = lambda: None,
         prices: Mapping[str, PriceConfig] | None = None,
     ) -> None:
-        """`outcome`: sessions in time. `prices`: by model. `signals`, `holdings`: what engines said last, kept up to date by
-        whoever gives them."""
+        """`outcome`: sessions in time. `prices`: by model. `signals`, `holdings`: what engines said last,
+        kept up to date by whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals

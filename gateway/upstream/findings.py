@@ -157,8 +157,8 @@ def _offload(seen: Seen, full: str) -> Finding:
     return Finding(
         level="off",
         what=f"{full}no KV offload to the host's memory",
-        gain="the cheapest remedy for a full cache: conversations that leave the device are copied back, not\n"
-        "computed again; 4.7 × as many sessions an hour (Claude Code as recorded, a simulated H200)",
+        gain="the cheapest remedy for a full cache: conversations that leave the device are copied back,\n"
+        "not computed again; 4.7 × the sessions an hour (Claude Code as recorded, simulated H200)",
         do="vllm serve … --kv-offloading-size GIB",
     )
 

@@ -18,15 +18,18 @@ from tools import reasons
 pytestmark = pytest.mark.slow
 
 UNEXPLAINED = """
-[...document.querySelectorAll('dt, thead th, .legend b, .keys-of span, .meter-name, .panel h2, #view-session h3')].filter((e) =>
-  e.checkVisibility() && e.textContent.trim() !== '' && !e.dataset.term && !e.closest('.detail .facts')).map((e) => e.textContent)
+[...document.querySelectorAll(
+  'dt, thead th, .legend b, .keys-of span, .meter-name, .panel h2, #view-session h3'
+)].filter((e) => e.checkVisibility() && e.textContent.trim() !== '' && !e.dataset.term &&
+  !e.closest('.detail .facts')).map((e) => e.textContent)
 """
 NAMES = {"The window then", "What it is", "Over time"}
 """What needs no explanation."""
 TIP = "[document.getElementById('term')].map((e) => (e.hidden ? '' : e.textContent))[0]"
 CLIPPED = """
-[...document.querySelectorAll('[data-term]')].filter((e) => e.checkVisibility() && !e.closest('.scrolls-x, .detail') &&
-  e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).display !== 'inline').map((e) => e.textContent)
+[...document.querySelectorAll('[data-term]')].filter((e) => e.checkVisibility() &&
+  !e.closest('.scrolls-x, .detail') && e.scrollWidth > e.clientWidth + 1 &&
+  getComputedStyle(e).display !== 'inline').map((e) => e.textContent)
 """
 INSIDE = """
 (() => { const { left, top, right, bottom } = document.getElementById('term').getBoundingClientRect();
@@ -87,6 +90,7 @@ async def test_every_term_is_explained_on_every_page(
     unexplained["a session"] = await page.run(UNEXPLAINED)
     assert {view: set(terms) - NAMES for view, terms in unexplained.items() if set(terms) - NAMES} == {}
     assert page.complaints == []
+    assert control.history is not None
     control.history.close()
 
 
@@ -99,18 +103,17 @@ async def test_the_mouse_and_the_keyboard_bring_the_words(
     await opened(page, control, tmp_path)
     await page.until("document.querySelector('.meter-name') !== null")
     for term in ("refused", "window", "prefill", "kv held"):
+        seen = f"[...document.querySelectorAll('[data-term=\"{term}\"]')].find((e) => e.checkVisibility())"
         where = await page.run(
-            f"(() => {{ const e = [...document.querySelectorAll('[data-term=\"{term}\"]')].find((e) => e.checkVisibility()); "
-            "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect(); return [b.left + 3, b.top + 3]; })()"
+            f"(() => {{ const e = {seen}; e.scrollIntoView({{block: 'center'}}); "
+            "const b = e.getBoundingClientRect(); return [b.left + 3, b.top + 3]; })()"
         )
         await page.send("Input.dispatchMouseEvent", type="mouseMoved", x=where[0], y=where[1])
         assert await page.until(TIP) == words[term]
         assert await page.run(INSIDE), term
         await page.send("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
         await page.until(f"!({TIP})")
-        await page.run(
-            f"[...document.querySelectorAll('[data-term=\"{term}\"]')].find((e) => e.checkVisibility()).focus()"
-        )
+        await page.run(f"{seen}.focus()")
         assert await page.until(TIP) == words[term]
         assert await page.run("document.activeElement.getAttribute('aria-describedby')") == "term"
         await page.press("Escape")

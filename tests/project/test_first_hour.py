@@ -106,7 +106,7 @@ def test_compose_s_own_command_line_with_one_of_two_engines(tmp_path):
     """Its volumes, ports and names are mapped as a container engine would."""
     service, (engine, listen, control) = shipped.compose()["services"]["gateway"], free_ports(3)
     (mount,) = service["volumes"]
-    inside, text = tmp_path / "turnpike.toml", (shipped.ROOT / mount["source"]).read_text()
+    inside, text = tmp_path / "turnpike.toml", (shipped.COMPOSE.parent / mount["source"]).read_text()
     command = [str(inside) if word == mount["target"] else word for word in service["command"]]
     here = {
         "http://engine-a:8000": f"http://127.0.0.1:{engine}",

@@ -1,5 +1,7 @@
 """What `turnpike doctor` says of a backend, from what was seen of it."""
 
+from typing import Any
+
 import pytest
 
 from gateway.domain.engine import EngineSignals
@@ -83,7 +85,7 @@ def test_what_cannot_be_used_is_bad(fields, what):
 
 @pytest.mark.parametrize("signals", [{"kv_used": 0.97}, {"kv_used": 0.4, "preemptions": 12}])
 def test_a_full_cache_needs_offload_first_of_all(signals):
-    lacks = {"cache": {}, "plugin": None, "hears_events": None}
+    lacks: dict[str, Any] = {"cache": {}, "plugin": None, "hears_events": None}
     told_cached = Asked(status=200, tells_cached=False, was_cached=True)
     seen = but(signals=EngineSignals(kv_tokens=1000, **signals), asked=told_cached, **lacks)
     first, *others = [each.do or "" for each in findings(seen) if each.level == "off"]

@@ -63,8 +63,8 @@ def run(prompt: Prompt, turns: int = 4, cached: int | None = 100, **how: Any) ->
     return world
 
 
-def conduct(world: World) -> list[tuple[str, str, int, int]]:
-    """Where prompts changed, and how often: of whom, in which part, and of how many turns."""
+def conduct(world: World) -> list[tuple[str, int, int, int]]:
+    """Where prompts changed: in which part, at what place, how often, and of how many turns."""
     views = take_gauges(world.play.brain, now=0.0).conduct
     return [(each.part, each.at, each.changed, each.turns) for each in views if each.changed]
 
@@ -184,8 +184,7 @@ def test_what_is_remembered_is_bounded():
 def test_a_change_once_is_counted_among_the_turns_that_went_on():
     world = World()
     for n in range(8):
-        system = {"system": LONG + ("Plan first. " if n < 3 else "Now act. ")}
-        turn = world.ask(dialogue(n), **system)
+        turn = world.ask(dialogue(n), system=LONG + ("Plan first. " if n < 3 else "Now act. "))
         world.answer(turn, f"Step {n}.", call(f"call_of_step_{n}"))
     assert conduct(world) == [("system", 1024, 1, 7)]
 
