@@ -18,7 +18,7 @@ from gateway import __version__
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
-from gateway.dashboard.cli import add_look
+from gateway.dashboard.cli import add_control_options, add_look, ask
 from gateway.dashboard.settings_cli import add_settings_commands
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_try(commands, lambda config: _run_gateway(config, None))
     add_init(commands)
-    add_doctor(commands)
+    add_doctor(commands, add_options=add_control_options, ask=ask)
 
     hashing = commands.add_parser("hash-key", help="print the hash of an API key, for key_hashes")
     hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")

@@ -1,6 +1,7 @@
-"""Writes the page's table of reasons and docs/reference/reasons.md: `python -m tools.reasons`.
+"""Writes the page's tables of reasons and of terms, and docs/reference/reasons.md: `python -m tools.reasons`.
 
-The sentences stand in `gateway/dashboard/sentences.py`, the one place to change them.
+The sentences stand in `gateway/dashboard/sentences.py`, the terms in `docs/guide/glossary.md`: the places to
+change them.
 """
 
 import json
@@ -12,6 +13,8 @@ from gateway.dashboard.sentences import EDGES, MOVES, PLACEMENTS, REFUSALS, SOUR
 
 _ROOT: Final = Path(__file__).parent.parent
 SCRIPT: Final = _ROOT / "gateway" / "dashboard" / "static" / "reasons.js"
+TERMS: Final = SCRIPT.with_name("glossary.js")
+GLOSSARY: Final = _ROOT / "docs" / "guide" / "glossary.md"
 PAGE: Final = _ROOT / "docs" / "reference" / "reasons.md"
 _TABLES: Final[tuple[tuple[str, str, Mapping[str, str]], ...]] = (
     ("WAITS", "Why a turn waits", WAITS),
@@ -44,6 +47,17 @@ def script() -> str:
     return "".join(parts)
 
 
+def terms() -> str:
+    """The page's module of terms: what stands in the glossary's first two columns."""
+    lines = [line.split(" | ") for line in GLOSSARY.read_text().splitlines() if line.startswith("| ")]
+    plain = [[cell.strip("| ").replace("`", "").replace("\\|", "|") for cell in line[:2]] for line in lines]
+    rows = {term.lower(): meaning for term, meaning in plain if not term.startswith("word")}
+    return (
+        "// Written by `python -m tools.reasons`; change docs/guide/glossary.md, not this file.\n\n"
+        f"export const GLOSSARY = {json.dumps(rows, indent=2, ensure_ascii=False)};\n"
+    )
+
+
 def page() -> str:
     """The documentation's."""
     parts = [_HEAD]
@@ -55,5 +69,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     SCRIPT.write_text(script())
+    TERMS.write_text(terms())
     PAGE.write_text(page())
-    print(f"wrote {SCRIPT.name} and {PAGE.name}")
+    print(f"wrote {SCRIPT.name}, {TERMS.name} and {PAGE.name}")

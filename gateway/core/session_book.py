@@ -15,18 +15,21 @@ from gateway.core.publishing import Publishing
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall
+from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall, Usage
 from gateway.domain.turn_trace import TurnTrace
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import ToolRun
 from gateway.workflow.aeg.graph import Held, Silence
 from gateway.workflow.aeg.graphs import Tier
+from gateway.workflow.conduct import Conduct
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.predictor import Predictor
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome
+
+_NO_USAGE = Usage()
 
 
 class TurnEnd(NamedTuple):
@@ -63,6 +66,7 @@ class SessionBook:
         self.said: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
         self.publishing = Publishing(sessions) if publishes else None
+        self.conduct = Conduct()
         self.ran: list[ToolRun] = []
         """What was learned of tools, for whoever else learns from it."""
 
@@ -80,6 +84,7 @@ class SessionBook:
         self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
     ) -> tuple[SessionRef, list[rec.Record]]:
         session, ref = self.sessions.arrived(turn, tenant, facts, home.session if home else None, now=now)
+        self.conduct.arrived(session.log[-1], ref, facts)
         out: list[rec.Record] = []
         if session.turns == 1:
             out.append(_session_start(session, now=now))
@@ -195,6 +200,10 @@ class SessionBook:
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
             self.call_minted(live, call)
         turn = self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
+        if turn is not None:
+            usage, has_left = answer.usage if answer is not None else _NO_USAGE, live.state is State.LEFT
+            after_s = now - live.arrived_s if has_left and not live.saw_first_token else None
+            self.conduct.ended(turn, live.facts, usage, left_after_s=after_s)
         assert live.session is not None
         if self.publishing is not None and turn is not None:
             self.publishing.ended(live, turn, answer)

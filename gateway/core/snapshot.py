@@ -16,6 +16,7 @@ from gateway.core.pool_views import PoolView, TenantView, view_members, view_poo
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.workflow.conduct import ConductView
 from gateway.workflow.sessions import Session
 
 MAX_SESSIONS: Final = 1000
@@ -144,6 +145,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolView, ...] = ()
     tenants: tuple[TenantView, ...] = ()
     bounds: tuple[BoundView, ...] = ()
+    conduct: tuple[ConductView, ...] = ()
 
 
 def take_gauges(
@@ -165,6 +167,7 @@ def take_gauges(
         pools=view_pools(brain.admission),
         tenants=view_tenants(brain.admission),
         bounds=_view_bounds(brain, now=now),
+        conduct=brain.sessions.conduct.views(),
     )
 
 

@@ -82,13 +82,15 @@ def add_look(commands: Any) -> None:
         add_control_options(parser, has_json=parser is not trace)
 
 
-def add_control_options(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
+def add_control_options(
+    parser: argparse.ArgumentParser, *, has_json: bool = True, control: str | None = _CONTROL
+) -> None:
     """Of commands that `ask` a running gateway."""
     parser.add_argument(
         "--control",
         metavar="URL",
-        default=os.environ.get(_CONTROL_VARIABLE, _CONTROL),
-        help=f"default {_CONTROL}, or what {_CONTROL_VARIABLE} says",
+        default=os.environ.get(_CONTROL_VARIABLE, control),
+        help=f"default {control or 'as the settings say'}, or what {_CONTROL_VARIABLE} says",
     )
     parser.add_argument(
         "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway import __version__
+from gateway.admission.bounds import PriceConfig
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import MAX_SESSIONS, Gauges, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation
@@ -40,9 +41,10 @@ class Views:
         *,
         clock: Callable[[], float],
         outcome: Callable[[], Any] = lambda: None,
+        prices: Mapping[str, PriceConfig] | None = None,
     ) -> None:
-        """`outcome`: sessions in time. `signals`, `holdings`: what engines said last, kept up to date by
-        whoever gives them."""
+        """`outcome`: sessions in time. `prices`: by model. `signals`, `holdings`: what engines said last,
+        kept up to date by whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
@@ -55,7 +57,7 @@ class Views:
         self._made = b""
         self._fresh_until_s = float("-inf")
         self._asked_s = float("-inf")
-        self._outcome = outcome
+        self._outcome, self._prices = outcome, prices
         self.listens_at: str | None = None
         """Where agents connect, as a URL; None before they can."""
         self.is_store_up: Callable[[], bool | None] = lambda: None
@@ -88,6 +90,7 @@ class Views:
             "listen": self.listens_at,
             "store_down": self.is_store_up() is False,
             "outcome": self._outcome(),
+            "prices": self._prices,
             **{name: getattr(gauges, name) for name in _TOLD},
         }
 
@@ -148,7 +151,9 @@ class Views:
         return b'%s,"sessions":[%s]}' % (encode(about)[:-1], b",".join(sessions))
 
 
-_TOLD: Final = ("session_count", "running", "waiting", "active_tools", "waiting_by", "replicas", "tenants")
+_TOLD: Final = (
+    *("session_count", "running", "waiting", "active_tools", "waiting_by", "replicas", "tenants", "conduct"),
+)
 
 
 def _session_row(view: Any) -> dict[str, Any]:

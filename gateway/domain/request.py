@@ -156,6 +156,15 @@ class NewItems(msgspec.Struct, frozen=True, gc=False, array_like=True):
 NO_NEW_ITEMS: Final = NewItems()
 
 
+class PromptHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a prompt begins with, as hashes of four bytes each (`gateway/wire/prompt_head.py`)."""
+
+    tools: bytes = b""
+    system: bytes = b""
+    opening: bytes = b""
+    """Of its first messages; empty where these are not the conversation's."""
+
+
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """What identity needs of a conversation: hashes of its canonical content, never the content.
 
@@ -177,6 +186,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the system prompt and the tools: what kind of agent speaks."""
     agent_type: int = 0
     """The same, without what differs from run to run: dates, paths, counters; 0 if there is neither."""
+    head: PromptHead | None = None
     words: Words = NO_WORDS
     new: NewItems = NO_NEW_ITEMS
     """What stands behind the newest answer."""

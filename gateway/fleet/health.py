@@ -91,7 +91,9 @@ class FleetHealth:
         return not self._not_up
 
     def state(self, replica: ReplicaId) -> BreakerState:
-        return self._breakers[replica].state
+        """One that never came up is down, too."""
+        breaker = self._breakers.get(replica)
+        return breaker.state if breaker is not None else BreakerState.DOWN
 
     def ejected(self, replica: ReplicaId) -> tuple[str, float | None] | None:
         """Why it has no turns, and until when; None for when: it has one, which tells."""
@@ -103,7 +105,9 @@ class FleetHealth:
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
-        breaker = self._breakers[replica]
+        breaker = self._breakers.get(replica)
+        if breaker is None:
+            return False
         match breaker.state:
             case BreakerState.UP:
                 return True

@@ -105,6 +105,7 @@ class Observation:
             self.holdings,
             clock=clock,
             outcome=self._view_outcome,
+            prices={each.model: each for each in config.prices},
         )
         self.metrics.is_store_up = self.views.is_store_up = self._is_store_up
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations.graphs)

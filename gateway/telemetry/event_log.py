@@ -28,7 +28,7 @@ from gateway.config.upstream import KvEventsConfig, ReplicaConfig
 from gateway.core.commands import Command, Dispatch, Publish, Refuse, Spend
 from gateway.core.events import Event, RequestArrived, SettingsChanged, SpendRemembered
 from gateway.domain.records import BoundReached, TurnArrived
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import PromptHead, RequestFacts
 from gateway.domain.spending import OTHER_AGENTS, Spent
 from gateway.wire.hashed_words import hash_all_words, hash_words, words_of_hashes
 from gateway.wire.hashing import keyed
@@ -62,7 +62,8 @@ def decode_event(line: bytes) -> Event:
 
 def as_told(recorded: Event, event: Event) -> Event:
     if isinstance(recorded, RequestArrived) and isinstance(event, RequestArrived):
-        facts = _with_agent(recorded.facts, event.facts.transcript.agent_type)
+        known = event.facts.transcript
+        facts = _with_agent(recorded.facts, known.agent_type, known.head)
         return replace(recorded, facts=facts, reserved=event.reserved)
     return event if isinstance(event, SpendRemembered | SettingsChanged) else recorded
 
@@ -72,7 +73,7 @@ def _renamed(event: Event) -> Event:
         reserved = event.reserved
         if reserved is not None:
             reserved = replace(reserved, spent=_renamed_accounts(reserved.spent))
-        facts = _with_agent(event.facts, _agent(event.facts.transcript.agent_type))
+        facts = _with_agent(event.facts, _agent(event.facts.transcript.agent_type), None)  # decides nothing
         return replace(event, facts=facts, reserved=reserved)
     if isinstance(event, SettingsChanged):
         bounds = _shown(event.settings.bounds, count())
@@ -86,8 +87,8 @@ def _renamed_accounts(spent: tuple[Spent, ...]) -> tuple[Spent, ...]:
     )
 
 
-def _with_agent(facts: RequestFacts, agent_type: int) -> RequestFacts:
-    return replace(facts, transcript=replace(facts.transcript, agent_type=agent_type))
+def _with_agent(facts: RequestFacts, agent_type: int, head: PromptHead | None) -> RequestFacts:
+    return replace(facts, transcript=replace(facts.transcript, agent_type=agent_type, head=head))
 
 
 def _agent(agent_type: int) -> int:

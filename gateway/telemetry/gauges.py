@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gateway.core.pool_views import PoolView, TenantView
 from gateway.core.snapshot import Gauges, ReplicaView
-from gateway.telemetry.counts import gauge
+from gateway.telemetry.counts import counter, gauge
 
 MAX_TENANTS: Final = 50
 _OTHERS: Final = "other tenants"
@@ -28,11 +28,19 @@ def gauge_families(now: Gauges) -> Iterator[Metric]:
     yield from _of_each("replica", now.replicas, _OF_REPLICAS)
     yield from _of_each("pool", now.pools, _OF_POOLS)
     yield from _tenants(now.tenants)
+    for name, help_text, field in _OF_CLIENTS:
+        counts = {(each.client or "unknown", each.agent): getattr(each, field) for each in now.conduct}
+        yield counter(name, help_text, ["client", "agent"], counts)
     bounds = nlargest(MAX_TENANTS, now.bounds, key=lambda each: each.used)
     used = {(view.bound, view.tenant): view.used for view in bounds}
     yield gauge("bound_used_ratio", "Share of a day's or month's bound used", ["bound", "tenant"], used)
 
 
+_OF_CLIENTS: Final = (
+    ("changed_prompts", "Prompts that differ early from the one before", "changed"),
+    ("changed_prompt_tokens", "Tokens that were computed again because of that", "again_tokens"),
+    ("unlinked_turns", "Turns that go on from an answer, and whose session nothing proves", "unlinked"),
+)
 _OF_REPLICAS: Final = (
     ("replica_up", "1 if the replica is healthy", "is_up"),
     ("replica_running", "Requests on a replica", "running"),

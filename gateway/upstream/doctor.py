@@ -4,7 +4,8 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from gateway.domain.printable import printable
 from gateway.upstream.examine import Seen, examine
 from gateway.upstream.findings import Finding, findings
 from gateway.upstream.replica import Address, Replica
+from gateway.upstream.running import client_findings
 from gateway.upstream.tls import upstream_tls
 
 _AT_ONCE: Final = 32
@@ -30,8 +32,8 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
 
-def add_doctor(commands: Any) -> None:
-    """The `doctor` command, below the `turnpike` command's."""
+def add_doctor(commands: Any, *, add_options: Callable[..., None], ask: Callable[..., Any]) -> None:
+    """The `doctor` command, below the `turnpike` command's. `ask`, `add_options`: of who asks a gateway."""
     doctor = commands.add_parser("doctor", help="what was detected of each backend, and what is missing")
     doctor.add_argument(
         "config", nargs="?", metavar="FILE", help=f"settings in TOML (default {DEFAULT_FILE}, if it is there)"
@@ -40,11 +42,11 @@ def add_doctor(commands: Any) -> None:
     doctor.add_argument(
         "--ask", action="store_true", help="have each generate two tokens, to see what its answers tell"
     )
-    doctor.add_argument("--json", action="store_true", help="as JSON")
-    doctor.set_defaults(command=_doctor)
+    add_options(doctor, control=None)
+    doctor.set_defaults(command=partial(_doctor, ask=ask))
 
 
-def _doctor(arguments: argparse.Namespace) -> int:
+def _doctor(arguments: argparse.Namespace, *, ask: Callable[..., Any]) -> int:
     """0 if the gateway can use all of them, else 1."""
     flags: dict[str, Any] = {}
     file = arguments.config
@@ -54,6 +56,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
         file = DEFAULT_FILE
     config = load_config(file, os.environ, flags)
     examined = asyncio.run(examine_all(config, os.environ, asks=arguments.ask))
+    if not arguments.backend:
+        arguments.control = arguments.control or f"http://{config.server.control}"
+        examined += _of_gateway(arguments, ask, config.core.max_wait_s)
     if arguments.json:
         print(json.dumps(msgspec.to_builtins(examined)))
     else:
@@ -62,6 +67,19 @@ def _doctor(arguments: argparse.Namespace) -> int:
             if pool.discovery is not None:
                 print(f"\npool {pool.name}: replicas that are discovered are not looked at")
     return int(any(found.level == "bad" for each in examined for found in each.findings))
+
+
+def _of_gateway(
+    arguments: argparse.Namespace, ask: Callable[..., Any], max_wait_s: float
+) -> Iterator[Examined]:
+    """What a gateway that runs has seen; nothing if none does."""
+    try:
+        found = client_findings(ask(arguments, "/turnpike/snapshot"), max_wait_s=max_wait_s)
+    except ValueError as error:  # a key is missing
+        found = [Finding(level="off", what=str(error), do="--key-env VARIABLE")]
+    except OSError:
+        return
+    yield Examined(replica="clients", url=f"as the gateway at {arguments.control} sees them", findings=found)
 
 
 async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool) -> list[Examined]:

@@ -7,6 +7,9 @@ one is found in the cache, and whether answers say so.
 
 import asyncio
 import contextlib
+import re
+from collections import Counter
+from math import inf
 from typing import Any, Final
 
 import aiohttp
@@ -20,6 +23,12 @@ from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 2 << 20
+SHORT_PREFILL: Final = 1_000
+LONG_PREFILL: Final = 10_000
+_BUCKET: Final = (
+    r'^vllm:request_prefill_kv_computed_tokens_bucket\{.{0,400}\ble="(\d+\.0|\+Inf)".{0,400}\} (\d+)'
+)
+_COMPUTED: Final = re.compile(_BUCKET, re.MULTILINE)
 _PROMPT: Final = "Turnpike asks whether this prompt is cached. " * 40
 """Longer than a KV block of any usual size."""
 
@@ -47,6 +56,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     signals: EngineSignals | None = None
     cache: dict[str, str] = {}
     """By vLLM's own names."""
+    prefills: tuple[int, int] = (0, 0)
+    """Requests for which it computed at most `SHORT_PREFILL` tokens, and more than `LONG_PREFILL`."""
     hears_events: bool | None = None
     """Somebody listens where KV events are to come from; None if the settings name no place."""
     asked: Asked | None = None
@@ -72,6 +83,7 @@ async def examine(
         plugin=state if plugin_status == 200 and isinstance(state := _json(plugin), dict) else None,
         signals=read_vllm_metrics(metrics) if has_metrics else None,
         cache=cache_settings(metrics),
+        prefills=_prefills(metrics),
         hears_events=await _listens(kv_events.endpoint) if kv_events is not None else None,
         asked=asked,
     )
@@ -119,6 +131,13 @@ async def _ask(
 async def _metrics(session: aiohttp.ClientSession, replica: Replica) -> str:
     status, body = await _ask(session, replica, "/metrics")
     return body.decode(errors="replace") if status == 200 else ""
+
+
+def _prefills(metrics: str) -> tuple[int, int]:
+    counts: Counter[float] = Counter()  # of all its engines together
+    for most, count in _COMPUTED.findall(metrics):
+        counts[float(most)] += int(count)
+    return counts[SHORT_PREFILL], counts[inf] - counts[LONG_PREFILL] if LONG_PREFILL in counts else 0
 
 
 async def _ask_twice(session: aiohttp.ClientSession, replica: Replica, model: str) -> Asked:

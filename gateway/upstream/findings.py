@@ -5,7 +5,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from gateway.upstream.examine import Seen
+from gateway.domain.engine import EngineSignals
+from gateway.upstream.examine import LONG_PREFILL, SHORT_PREFILL, Seen
 from gateway.upstream.health import NO_ENGINE
 
 _PLUGIN: Final = (
@@ -14,8 +15,9 @@ _PLUGIN: Final = (
 )
 _PLUGIN_GAIN: Final = (
     "it keeps a session's KV cache while its tools run, and runs the turn first that should be first; it "
-    "pays where strangers' requests or background work share the engine"
+    "pays where strangers' requests or background work share the engine, not beside --kv-offloading-size"
 )
+_FULL: Final = 0.95
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +29,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The flag or setting to add."""
 
 
+NO_CACHED: Final = Finding(
+    level="off",
+    what="answers do not say how many prompt tokens were cached",
+    gain="the gateway knows what each turn found, and what a session's KV cache saved",
+    do="vllm serve … --enable-prompt-tokens-details",
+)
+
+
 def findings(seen: Seen, *, role: str = "both", transfer: str | None = None) -> list[Finding]:
     """`role`, `transfer`: what the settings say of it and its pool."""
-    return list(_findings(seen, role, transfer))
+    return sorted(_findings(seen, role, transfer), key=lambda each: each.level == "off")
 
 
 def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
@@ -71,17 +81,41 @@ def _models(seen: Seen) -> Finding:
 
 
 def _vllm(seen: Seen) -> Iterator[Finding]:
-    yield from _plugin(seen)
+    """What is cheap to add first; but where the KV cache is full, what that needs."""
+    full = _full(seen.signals)
+    if full and _has_no_offload(seen):
+        yield _offload(seen, full)
+    if seen.asked is not None:
+        yield _told_cached(seen)
     if seen.signals is None:
         do = "let the gateway read /metrics"
         gain = "admission follows the engine's KV cache; without it, it goes by what answers say"
         yield Finding(level="off", what="/metrics is not there", gain=gain, do=do)
     else:
         yield _prefix_caching(seen)
-        yield _offload(seen)
+        if 0 < seen.prefills[1] < seen.prefills[0]:
+            yield _long_prefills(*seen.prefills)
+        if not full or not _has_no_offload(seen):
+            yield _offload(seen, "")
     yield _events(seen)
-    if seen.asked is not None:
-        yield _told_cached(seen)
+    yield from _plugin(seen)
+
+
+def _full(signals: EngineSignals | None) -> str:
+    """How one sees that the KV cache is full; empty if it is not."""
+    if signals is None or not (signals.preemptions or (signals.kv_used or 0.0) >= _FULL):
+        return ""
+    used = f"{100 * (signals.kv_used or 0.0):.0f} % in use"
+    return f"the KV cache is full ({used}, {signals.preemptions or 0} preemptions since its start), and "
+
+
+def _long_prefills(short: int, long: int) -> Finding:
+    return Finding(
+        level="off",
+        what=f"{long} prefills of over {LONG_PREFILL} tokens among {short} of up to {SHORT_PREFILL}",
+        gain="a short turn's first token does not wait until a long prompt is computed",
+        do="vllm serve … --long-prefill-token-threshold 1024 (what is set is not told; 0, off, by default)",
+    )
 
 
 def _plugin(seen: Seen) -> Iterator[Finding]:
@@ -110,15 +144,21 @@ def _prefix_caching(seen: Seen) -> Finding:
     return Finding(level="ok", what=f"prefix caching is on{room}")
 
 
-def _offload(seen: Seen) -> Finding:
-    size = seen.cache.get("kv_offloading_size", "None")
-    tier = seen.plugin.get("host_tier") if seen.plugin is not None else None
-    if size not in ("None", "") or tier:
+def _has_no_offload(seen: Seen) -> bool:
+    return seen.cache.get("kv_offloading_size", "None") in ("None", "") and not (
+        seen.plugin is not None and seen.plugin.get("host_tier")
+    )
+
+
+def _offload(seen: Seen, full: str) -> Finding:
+    if not _has_no_offload(seen):
+        size = seen.cache.get("kv_offloading_size", "None")
         return Finding(level="ok", what=f"KV offload: {'on' if size in ('None', '') else f'{size} GiB'}")
     return Finding(
         level="off",
-        what="no KV offload to the host's memory",
-        gain="conversations that leave the device are copied back, not computed again",
+        what=f"{full}no KV offload to the host's memory",
+        gain="the cheapest remedy for a full cache: conversations that leave the device are copied back,\n"
+        "not computed again; 4.7 × the sessions an hour (Claude Code as recorded, simulated H200)",
         do="vllm serve … --kv-offloading-size GIB",
     )
 
@@ -157,9 +197,4 @@ def _told_cached(seen: Seen) -> Finding:
         return Finding(level="ok", what="answers say how many prompt tokens were cached")
     if asked.was_cached is False:
         return Finding(level="off", what="a prompt that was sent twice was not found in the cache")
-    return Finding(
-        level="off",
-        what="answers do not say how many prompt tokens were cached",
-        gain="the gateway knows what each turn found, and what a session's KV cache saved",
-        do="vllm serve … --enable-prompt-tokens-details",
-    )
+    return NO_CACHED

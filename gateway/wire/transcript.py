@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.request import AssistantBlock, NewItems, Transcript
+from gateway.domain.request import AssistantBlock, NewItems, PromptHead, Transcript
 from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.body import ABSENT, RequestBody
 from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_new
@@ -21,6 +21,7 @@ from gateway.wire.grown_body import Items
 from gateway.wire.hashing import digest, digest_all
 from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item
 from gateway.wire.memory import Memory
+from gateway.wire.prompt_head import head_of, short_hashes
 from gateway.wire.repeats import read_step
 from gateway.wire.wording import Marked, RequestWords
 
@@ -70,8 +71,8 @@ class TranscriptReader:
     def __init__(self, max_known: int = _MAX_KNOWN) -> None:
         self._items: Memory[Item] = Memory(max_known)
         self._checkpoints: Memory[_Checkpoint] = Memory(max_known)
-        self._agents: Memory[tuple[int, int]] = Memory(max_known)
-        self._types: Memory[int] = Memory(max_known)
+        self._agents: Memory[tuple[int, int, PromptHead]] = Memory(max_known)
+        self._types: Memory[tuple[int, bytes, bytes]] = Memory(max_known)
         """By the bytes that a type is made of: sessions of one agent begin alike, and go on otherwise."""
         self._marked = Marked()
         self.tells_steps = False
@@ -81,7 +82,7 @@ class TranscriptReader:
         self, fields: RequestBody, items: Sequence[Raw]
     ) -> Generator[None, None, tuple[Transcript, Echoes]]:
         raws = items.hashes if isinstance(items, Items) else digest_all(items)
-        agent, agent_type = self._agent(fields, items, raws)
+        agent, agent_type, head = self._agent(fields, items, raws)
         found = yield from self._resume(items, raws)
         news = self._news(items, raws, found)
         echoes = self._echoes(items, raws, found, news) if found.called else NO_ECHOES
@@ -93,6 +94,7 @@ class TranscriptReader:
             body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail)),
             agent=agent,
             agent_type=agent_type,
+            head=head,
             words=RequestWords(items, raws, found.asked, self._item, self._marked),
             new=self._new(items, raws, news),
         )
@@ -179,7 +181,9 @@ class TranscriptReader:
             self._items.put(key, item, weight=1 + len(item.ids))
         return item
 
-    def _agent(self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]) -> tuple[int, int]:
+    def _agent(
+        self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]
+    ) -> tuple[int, int, PromptHead]:
         stated = (
             digest(fields.system) if fields.system is not ABSENT else 0,
             digest(fields.instructions) if fields.instructions is not ABSENT else 0,
@@ -192,13 +196,17 @@ class TranscriptReader:
             systems = [at for at, item in enumerate(first) if item.kind == SYSTEM]
             exact = hash((stated, *(first[at].hash for at in systems)))
             as_sent = hash((stated, *(raws[at] for at in systems)))
-            agent_type = self._types.get(as_sent)
-            if agent_type is None:
+            known = self._types.get(as_sent)
+            if known is None:
                 said = [fields.system, fields.instructions, *(items[at] for at in systems)]
                 told = [each for each in said if each is not ABSENT]
-                agent_type = agent_skeleton(told, fields.tools or ())
-                self._types.put(as_sent, agent_type)
-            agent = exact, agent_type
+                tools = fields.tools or ()
+                known = agent_skeleton(told, tools), *head_of(told, tools)
+                self._types.put(as_sent, known, weight=1 + len(known[1] + known[2]) // 64)
+            # Behind state that the engine keeps, the first messages are new ones.
+            begins = fields.previous_response_id is ABSENT and fields.conversation is ABSENT
+            opening = [item.hash for item in first if item.kind != SYSTEM] if begins else ()
+            agent = exact, known[0], PromptHead(*known[1:], short_hashes(opening))
             self._agents.put(key, agent)
         return agent
 

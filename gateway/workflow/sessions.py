@@ -76,6 +76,9 @@ class Sessions(Shelf):
         session = known_session or self.start(tenant, facts.explicit, found, now=now)
         traces.sessions += session.turns == 0
         thread = known_thread or self.branch(session, facts, found)
+        if is_guess and (guessed := found.thread) is not None:  # by which nothing is decided, either
+            thread.head, thread.head_tokens = guessed.head, guessed.head_tokens
+            thread.agent_type = guessed.agent_type
         turn = read_turn(request, facts, thread, now=now)
         turn.is_guessed = is_guess
         turn.has_secrets, turn.told_secrets = found.has_secrets, found.told_secrets

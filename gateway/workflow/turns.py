@@ -11,7 +11,7 @@ import msgspec
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.model_choice import Choice
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import PromptHead, RequestFacts
 
 ExplicitKey = tuple[TenantId, str, str]
 """Tenant, schema, the session as the client names it."""
@@ -84,6 +84,8 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """It was another gateway's, where another session was given the same: it proves nothing."""
     spawned: int = 0
     """Sub-agents that were recognised by its calls."""
+    changed: tuple[str, int] | None = None
+    """Where its prompt began to differ from the one before (`conduct.py`)."""
 
     @property
     def session(self) -> "Session":
@@ -130,6 +132,12 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     opening: int = 0
     """The tail of its first turn."""
     agent: int = 0
+    agent_type: int = 0
+    """Of its first turn."""
+    head: PromptHead | None = None
+    """Of its newest prompt."""
+    head_tokens: int = 0
+    """Of its newest prompt that was counted."""
     quotable: list[Turn] = []
     """Its newest turns, which are recognised by what they say."""
     is_unexplained: bool = False

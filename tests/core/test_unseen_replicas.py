@@ -4,9 +4,22 @@ from collections import Counter
 from typing import Any
 
 from gateway.core import events as ev
+from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
-from tests.core.playbook import Playbook, down, finished, first_token, started, stated, up
+from tests.core.playbook import (
+    Playbook,
+    arrived,
+    dispatch,
+    down,
+    finished,
+    first_token,
+    nothing,
+    refuse,
+    started,
+    stated,
+    up,
+)
 
 NEW = ReplicaId("new")
 
@@ -76,3 +89,12 @@ def test_who_has_left_says_nothing():
         _ = play >> down(gone) >> ev.ReplicaLeft(ReplicaId(gone), "is not listed")
     play >> up(NEW)
     assert turn_s(play, NEW) == turn_s(fleet("pool"), "a")
+
+
+def test_who_never_came_up_is_absent_like_one_that_went_down():
+    """One of two was never there, and the other one goes: turns wait for one of them, then are refused."""
+    play = Playbook(replicas="a")
+    _ = play >> ev.ReplicaJoined(NEW, PoolId("pool")) >> down("a")
+    _ = play >> arrived("t") << nothing
+    _ = play.later(60.0) << refuse("t", RefusalReason.NO_REPLICA)
+    _ = play >> arrived("u") << nothing >> up(NEW) << dispatch("u", to="new")

@@ -116,7 +116,7 @@ async def test_who_is_there_and_what_cannot_be_known(page: Page, control: FakeCo
     control.publish([*left, *whole, came, *running])
     await opened(page, control)
     labels = await page.until(LABELS, holds=lambda text: text.count("|") == 2)
-    assert "OpenAI/Python · 2 turns · 3.0 s · anonymous|" in labels and "70c9" not in labels
+    assert "OpenAI/Python · 2 turns · 3.0 s · 216 tokens · anonymous|" in labels and "70c9" not in labels
     assert await page.until(PHASES, holds=lambda seen: len(seen) == 3) == ["idle", "decode", "tool"]
     await page.until(COUNTERS, holds=lambda told: told.startswith("active 1|idle 2|run 1|"))
     await page.run(SKIP_TO_ROWS)
@@ -149,7 +149,7 @@ async def test_a_turns_decision_opens_by_keyboard(page: Page, control: FakeContr
     control.loads = {"default-0": 1, "default-1": 4}  # type: ignore[dict-item]
     await opened(page, control)
     await page.until(ROWS, holds=lambda rows: rows == ["s-2", "s-1"])
-    for _ in range(40):
+    for _ in range(60):  # terms explain themselves to the keyboard, too
         await page.press("Tab")
         if await page.run(FOCUSED) in ("s-1", "s-2"):
             break

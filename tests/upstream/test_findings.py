@@ -1,11 +1,13 @@
 """What `turnpike doctor` says of a backend, from what was seen of it."""
 
+from typing import Any
+
 import pytest
 
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.upstream.examine import Asked, Seen
+from gateway.upstream.examine import Asked, Seen, _prefills
 from gateway.upstream.findings import findings
 from gateway.upstream.health import NO_ENGINE
 
@@ -81,6 +83,52 @@ def test_what_cannot_be_used_is_bad(fields, what):
     assert what in said
 
 
+@pytest.mark.parametrize("signals", [{"kv_used": 0.97}, {"kv_used": 0.4, "preemptions": 12}])
+def test_a_full_cache_needs_offload_first_of_all(signals):
+    lacks: dict[str, Any] = {"cache": {}, "plugin": None, "hears_events": None}
+    told_cached = Asked(status=200, tells_cached=False, was_cached=True)
+    seen = but(signals=EngineSignals(kv_tokens=1000, **signals), asked=told_cached, **lacks)
+    first, *others = [each.do or "" for each in findings(seen) if each.level == "off"]
+    assert "--kv-offloading-size" in first
+    assert [next(f for f in FLAGS if f in each) for each in others] == [FLAGS[0], *FLAGS[2:]]
+    (full,) = [each for each in findings(seen) if "KV cache is full" in each.what]
+    assert "4.7 ×" in (full.gain or "")
+
+
+FLAGS = ("--enable-prompt-tokens-details", "--kv-offloading-size", "--kv-events-config", "--scheduler-cls")
+
+
+def test_else_what_is_cheap_to_add_comes_first():
+    told_cached = Asked(status=200, tells_cached=False, was_cached=True)
+    seen = but(cache={}, plugin=None, hears_events=None, asked=told_cached)
+    levels = [each.level for each in findings(seen)]
+    assert levels == sorted(levels, key="off".__eq__), "what is there stands before what is missing"
+    flags = [each.do or "" for each in findings(seen) if each.level == "off"]
+    assert [flag in each for flag, each in zip(FLAGS, flags, strict=True)] == [True] * 4
+
+
+BUCKETS = """vllm:request_prefill_kv_computed_tokens_bucket{engine="0",le="1000.0",model_name="m"} 400.0
+vllm:request_prefill_kv_computed_tokens_bucket{engine="0",le="10000.0",model_name="m"} 480.0
+vllm:request_prefill_kv_computed_tokens_bucket{engine="0",le="+Inf",model_name="m"} 500.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        (BUCKETS, "20 prefills of over 10000 tokens among 400 of up to 1000"),
+        (BUCKETS + BUCKETS.replace('"0"', '"1"'), "40 prefills of over 10000 tokens among 800 of up to 1000"),
+        (BUCKETS.replace("500.0", "480.0"), ""),
+        (BUCKETS.replace('"10000.0"', '"5000.0"'), ""),  # none can be as long
+        ("", ""),
+    ],
+)
+def test_long_prefills_before_short_turns_have_a_flag(metrics, said):
+    found = [each for each in findings(but(prefills=_prefills(metrics))) if each.level == "off"]
+    assert [each.what for each in found] == ([said] if said else [])
+    assert all("--long-prefill-token-threshold 1024" in (each.do or "") for each in found)
+
+
 def test_another_server_lacks_nothing_but_what_vllm_tells():
     other = but(facts=ReplicaFacts(id=FACTS.id, pool=FACTS.pool, models=("m",)), signals=None, plugin=None)
-    assert [each.level for each in findings(other)] == ["off", "ok"]
+    assert [each.level for each in findings(other)] == ["ok", "off"]

@@ -103,8 +103,10 @@ class World:
         cut: bool = False,
         state: str | None = None,
         is_whole: bool = True,
+        usage: tuple[int, int | None] | None = None,
     ) -> None:
-        """Its answer ends; or breaks off, with what it had said."""
+        """Its answer ends; or breaks off, with what it had said. `usage`: tokens of its prompt, and of these
+        those that were cached, if the engine says."""
         self.play.now += after
         if state is not None:
             items = [
@@ -119,6 +121,10 @@ class World:
             observer = observe(Protocol.RESPONSES, Work.GENERATE, "application/json", None)
         else:
             body = {"choices": [{"message": said(text, *calls), "finish_reason": "stop"}]}
+            if usage is not None:
+                cached = {"cached_tokens": usage[1]} if usage[1] is not None else None
+                counts = {"prompt_tokens": usage[0], "completion_tokens": 5}
+                body["usage"] = {**counts, "prompt_tokens_details": cached}
             observer = observe(Protocol.CHAT, Work.GENERATE, "application/json", None)
         observer.feed(json.dumps(body).encode())
         seen = observer.answer(200)

@@ -4,8 +4,6 @@ import { count, el, h, show } from "./dom.js";
 
 import { isActive } from "./turns.js";
 
-const NOTES = { active: "sessions of which a turn waits or runs, or a tool", idle: "sessions of which nothing runs, or a tool for over ten minutes: their agents may be gone", run: "turns at replicas", wait: "turns in the waiting room", tools: "sessions whose tools run", refused: "turns refused in the last minute" };
-
 /** How much of everything there is now, as the page counts it. */
 export function showCounters(model) {
   let [running, waiting] = [0, 0];
@@ -23,5 +21,5 @@ export function showCounters(model) {
   const refused = model.refusedLately();
   const all = [["active", active], ["idle", idle], ["run", running], ["wait", waiting], ["tools", model.counts.tools], ["refused", refused]];
   show(el("counters"), JSON.stringify(all), () => all.map(([name, number]) =>
-    h("div", { className: name === "refused" && number > 0 ? "is-bad" : "", title: NOTES[name] }, h("dt", {}, name), h("dd", {}, count(number)))));
+    h("div", { className: name === "refused" && number > 0 ? "is-bad" : "" }, h("dt", {}, name), h("dd", {}, count(number)))));
 }

@@ -1,6 +1,6 @@
 // One turn: what was known, what was decided, why, and what the alternatives would have cost.
 
-import { clock, count, duration, fieldName, fieldValue, h, percent, shownTenant, words } from "./dom.js";
+import { clock, count, duration, explained, fieldName, fieldValue, h, percent, shownTenant, words } from "./dom.js";
 import { hrefOf } from "./session.js";
 import { reasonOf } from "./stream.js";
 import { EDGES, PHASES, PLACES, REFUSALS, WAITS, evidence } from "./words.js";
@@ -195,7 +195,7 @@ function outcome(turn, { expected, became }) {
   if (end) rows.push(["end", "", [words(end), became?.status ?? turn.status].filter((one) => one !== null && one !== undefined).join(", ")]);
   return h("table", { className: "outcome" },
     h("thead", {}, h("tr", {}, ...["", "expected", "came"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map(([name, ...cells]) => h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell))))));
+    h("tbody", {}, ...rows.map(([name, ...cells]) => h("tr", {}, explained(h("th", { scope: "row" }, name)), ...cells.map((cell) => h("td", {}, cell))))));
 }
 
 /** What the execution graph of its type of agent says. */

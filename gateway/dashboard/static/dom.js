@@ -1,5 +1,18 @@
 // Elements and figures as text. Nothing here, or anywhere on this page, parses strings as markup.
 
+import { GLOSSARY } from "./glossary.js";
+
+const TERMS = new Set(["dt", "b", "h2", "h3"]);
+
+/** An element whose text the glossary has explains it (terms.js). */
+export function explained(element) {
+  const term = element.textContent.trim().toLowerCase();
+  if (!Object.hasOwn(GLOSSARY, term)) return element;
+  element.dataset.term = term;
+  element.tabIndex = 0;
+  return element;
+}
+
 /** An element; `props` are properties, or attributes where the name has a dash or is `role`. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -10,7 +23,7 @@ export function h(tag, props = {}, ...children) {
     else element[name] = value;
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
+  return TERMS.has(tag) || props.scope === "col" || /^(meter-name|k-)/.test(props.className ?? "") ? explained(element) : element;
 }
 
 /** Sets the text only where it changed: most ticks change little. */
@@ -22,7 +35,9 @@ export function setText(element, text) {
 export function show(parent, key, make) {
   if (parent.shownKey === key) return;
   parent.shownKey = key;
+  const focused = parent.contains(document.activeElement) ? document.activeElement.dataset.term : undefined;
   parent.replaceChildren(...[make()].flat());
+  if (focused !== undefined) parent.querySelector(`[data-term="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
 export const el = (id) => document.getElementById(id);
@@ -54,6 +69,19 @@ export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share 
 
 /** Of a session's row. A sum of 0 may come of an engine that does not say. */
 export const cachedShare = (row) => (row.cached_tokens ? percent(row.cached_tokens / row.prompt_tokens) : "not reported");
+
+/** What usages cost, as a text; null without a price. `prices`: as the settings have them, by model. */
+export function costOf(usages, prices) {
+  let [sum, isPriced] = [0, false];
+  for (const { model, prompt_tokens: prompt, cached_tokens: cached, output_tokens: output } of usages) {
+    const price = prices?.[model] ?? prices?.["*"];
+    if (price === undefined || !Number.isFinite(prompt)) continue;
+    const hit = Math.min(cached ?? 0, prompt);
+    sum += ((prompt - hit) * price.input + hit * (price.cached_input ?? price.input) + (output ?? 0) * price.output) / 1e6;
+    isPriced = true;
+  }
+  return isPriced ? String(Number(sum.toPrecision(2))) : null;
+}
 
 export function clock(atS, { seconds = true } = {}) {
   const date = new Date(atS * 1000);

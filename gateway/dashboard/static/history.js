@@ -1,10 +1,10 @@
 // What is over: sessions and percentiles of a stretch of time. What is asked for stands in the page's address.
 
-import { cachedShare, clock, count, duration, h, percent, plural, shownTenant, words } from "./dom.js";
+import { cachedShare, clock, count, duration, explained, h, percent, plural, shownTenant, words } from "./dom.js";
 import { hrefOf } from "./session.js";
 import { KeyRequired, reasonOf } from "./stream.js";
 
-const RANGES = [["3600", "the last hour"], ["21600", "the last 6 hours"], ["86400", "the last day"], ["604800", "the last week"], ["", "from … to …"]];
+const RANGES = [["900", "the last 15 minutes"], ["3600", "the last hour"], ["21600", "the last 6 hours"], ["86400", "the last day"], ["604800", "the last week"], ["", "from … to …"]];
 const MEASURES = [["queue_ms", "in the queue"], ["first_token_ms", "first token"], ["run_ms", "on the replica"]];
 const SHARES = ["p50", "p90", "p99"];
 const FIELDS = ["range", "from", "to", "tenant", "model", "session", "trouble"];
@@ -100,7 +100,7 @@ function result(told) {
   const ends = Object.entries(told.outcomes).sort(([, a], [, b]) => b - a).map(([name, n]) => `${words(name)} ${percent(n / told.sample)}`).join(", ");
   const figures = h("table", { className: "percentiles" }, h("caption", {}, "Of turns"),
     h("thead", {}, h("tr", {}, ...["", ...SHARES].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...MEASURES.map(([name, says]) => h("tr", {}, h("th", { scope: "row" }, says), ...SHARES.map((share) => h("td", {}, ms(told.percentiles[name][share])))))));
+    h("tbody", {}, ...MEASURES.map(([name, says]) => h("tr", {}, explained(h("th", { scope: "row" }, says)), ...SHARES.map((share) => h("td", {}, ms(told.percentiles[name][share])))))));
   const names = ["session", "last seen", "lasted", "tenant", "model", "turns", "errors", "prompt tokens, cached", "end"];
   const rows = told.sessions.map((row) => h("tr", { className: row.troubles ? "has-errors" : "" },
     h("th", { scope: "row" }, h("a", { href: hrefOf(row.session) }, row.session)),

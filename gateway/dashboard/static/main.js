@@ -14,6 +14,7 @@ import { take } from "./snapshot.js";
 import { Control, KeyRequired, Stream, furthest, isAhead, positionsOf, reasonOf } from "./stream.js";
 import { Tabs } from "./tabs.js";
 import { TenantsPanel } from "./tenants.js";
+import { explainTerms } from "./terms.js";
 import { Timeline } from "./timeline.js";
 import { Waterfall, showLegend } from "./waterfall.js";
 import { WindowPanel } from "./window.js";
@@ -134,7 +135,7 @@ function openTurn(of, turn, how) {
 
 const sessionPage = new SessionPage(el("view-session"), control, {
   open: (turn, how) => openTurn(sessionPage.waterfall, turn, how),
-  said: (text) => setText(el("said"), text), key: () => sayLink("key"), changed: soon,
+  said: (text) => setText(el("said"), text), key: () => sayLink("key"), changed: soon, prices: async () => (model.snapshot ?? await control.json(GAUGES)).prices,
 });
 const history = new HistoryView(el("view-history"), control, {
   changed: (hash) => window.history.replaceState(null, "", hash), key: () => sayLink("key"),
@@ -392,6 +393,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+explainTerms();
 showLegend(el("legend"));
 el("filter").addEventListener("input", (event) => {
   waterfall.view.filter = event.target.value;

@@ -1,6 +1,6 @@
 // A session's own page: what it is, whom it belongs to, its waterfall, each decision, the steps that it took.
 
-import { cachedShare, clock, count, duration, h, percent, plural, shownTenant, words } from "./dom.js";
+import { cachedShare, clock, costOf, count, duration, h, percent, plural, shownTenant, words } from "./dom.js";
 import { Model } from "./model.js";
 import { KeyRequired, reasonOf } from "./stream.js";
 import { Timeline } from "./timeline.js";
@@ -22,7 +22,7 @@ export class SessionPage {
   #model = null;
   #timeline = new Timeline();
 
-  /** `on`: open(turn, how), said(text), key(), changed(). */
+  /** `on`: open(turn, how), said(text), key(), changed(), and what comes of it: prices(). */
   constructor(root, control, on) {
     this.#root = root;
     this.#control = control;
@@ -38,9 +38,10 @@ export class SessionPage {
     this.waterfall = null;
     this.#root.replaceChildren(h("p", { className: "hint", role: "status" }, "Asking the gateway …"));
     let page;
+    let prices;
     let children = [];
     try {
-      page = await this.#control.json(`sessions/${encodeURIComponent(id)}`);
+      [page, prices] = await Promise.all([this.#control.json(`sessions/${encodeURIComponent(id)}`), this.#on.prices()]);
       const below = page.kin.filter((row) => row.parent === id).slice(0, MAX_CHILDREN);
       children = await Promise.all(below.map((row) => this.#control.json(`sessions/${encodeURIComponent(row.session)}`).catch(() => null)));
     } catch (error) {
@@ -52,7 +53,7 @@ export class SessionPage {
       return this.#root.replaceChildren(h("p", { className: "hint warn", role: "alert" }, why), again);
     }
     if (this.#id !== id) return;
-    this.#show(id, page, children.filter((child) => child !== null));
+    this.#show(id, page, children.filter((child) => child !== null), prices);
   }
 
   leave() {
@@ -82,7 +83,7 @@ export class SessionPage {
     this.#on.changed();
   }
 
-  #show(id, page, children) {
+  #show(id, page, children, prices) {
     const model = this.#model = new Model();
     for (const each of [page, ...children]) take(model, each);
     const session = model.sessions.get(id);
@@ -92,7 +93,7 @@ export class SessionPage {
     this.#root.replaceChildren(
       h("header", { className: "session-head" }, title, h("p", {}, h("a", { href: hrefOf(id) }, "Link to this page"))),
       h("div", { className: "columns" },
-        section("What it is", facts(row, session)),
+        section("What it is", facts(row, session, prices)),
         section("Lineage", lineage(id, row, page.kin, session))),
       section("Over time", h("div", {}, parts.tools, parts.root)),
       section(`Decisions${page.is_cut ? " of its newest turns" : ""}`, this.#decisions(session)),
@@ -168,14 +169,14 @@ function take(model, page) {
   if (row !== null && row.ended_s !== null) model.apply("session_end", { at_s: row.ended_s, session: row.session, turns: row.turns, reason: row.end_reason });
 }
 
-function facts(row, session) {
+function facts(row, session, prices) {
   if (row === null && session === undefined) return h("p", { className: "dim" }, "Unknown.");
   const of = row ?? {};
   const told = [
     ["tenant", shownTenant(of.tenant)], ["client", of.schema ?? session?.client], ["model", of.model], ["recognised", session?.source ? evidence(session.source, session.confidence) : null],
     ["began", of.started_s ? `${new Date(of.started_s * 1000).toLocaleDateString()} ${clock(of.started_s)}` : null], ["lasted", duration(of.last_s - of.started_s)],
     ["turns", String(of.turns)], ["errors", String(of.troubles)],
-    ["prompt tokens", `${count(of.prompt_tokens)}, cached: ${cachedShare(of)}`], ["output tokens", count(of.output_tokens)],
+    ["prompt tokens", `${count(of.prompt_tokens)}, cached: ${cachedShare(of)}`], ["output tokens", count(of.output_tokens)], ["cost", costOf([of], prices)],
     ["end", of.ended_s ? `${clock(of.ended_s)}, ${words(of.end_reason ?? "")}` : "not ended, or not seen"],
   ];
   return h("dl", { className: "facts" }, ...told.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));

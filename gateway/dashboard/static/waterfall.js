@@ -1,7 +1,7 @@
 // The waterfall: rows of sessions over time. Labels are elements, and only those in view exist; bars are
 // painted on one canvas. One row has the keyboard's focus, and one of its turns.
 
-import { clock, duration, h, percent, plural, setText, shownTenant } from "./dom.js";
+import { clock, costOf, count, duration, h, percent, plural, setText, shownTenant } from "./dom.js";
 import { ROW_PX, fitCanvas, paintAxis, paintBars, readPalette } from "./paint.js";
 import { hitOfRow, listRows, phaseOfRow } from "./rows.js";
 import { EDGES, PHASES, REFUSALS, WAITS } from "./words.js";
@@ -99,7 +99,7 @@ export class Waterfall {
     const anchor = this.#anchor(scroller.scrollTop);
     const { rows, sessions } = listRows(this.#model, this.view);
     const hasTenant = this.#model.tenants.size > 1;
-    rows.forEach((row, index) => Object.assign(row, { index, hasTenant, y: 0, spawnY: null }));
+    rows.forEach((row, index) => Object.assign(row, { index, hasTenant, prices: this.#model.snapshot?.prices, y: 0, spawnY: null }));
     this.rows = rows;
     this.#listed = { shape: this.#model.shape, atMs: nowMs, isStale: false, isMoved: true };
     this.#labelsMs = -Infinity;
@@ -350,8 +350,16 @@ function fillLabel(parts, row) {
   setText(parts.said, `${session.turnCount} turns${turns.length > 0 ? `; the last one: ${describe(turns.at(-1))}` : ""}`);
 }
 
-const aboutOf = ({ kind, session, hasTenant }) =>
-  [kind, plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
+const aboutOf = ({ kind, session, hasTenant, prices }) =>
+  [kind, plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
+
+/** With prices the cost, and the tokens, of its turns that are known. */
+function spent(session, prices) {
+  const turns = [...session.threads.values()].flatMap((thread) => thread.turns);
+  const tokens = turns.reduce((sum, { usage }) => sum + (usage.prompt_tokens ?? 0) + (usage.output_tokens ?? 0), 0);
+  const cost = costOf(turns.map((turn) => ({ model: turn.model, ...turn.usage })), prices);
+  return [cost === null ? "" : `cost ${cost}`, tokens > 0 ? `${count(tokens)} tokens` : ""];
+}
 
 /** A turn in one line. */
 function describe(turn) {

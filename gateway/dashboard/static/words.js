@@ -1,6 +1,7 @@
 // What the page calls things. What the stream's words mean is in reasons.js, which gateway/dashboard/sentences.py
 // has made, so that a terminal says the same.
 
+import { GLOSSARY } from "./glossary.js";
 import { SOURCES } from "./reasons.js";
 
 export { EDGES, MOVES, PLACES, REFUSALS, SOURCES, WAITS } from "./reasons.js";
@@ -8,13 +9,7 @@ export { EDGES, MOVES, PLACES, REFUSALS, SOURCES, WAITS } from "./reasons.js";
 export const evidence = (source, confidence) => (source === "new" ? SOURCES.new : `${SOURCES[source] ?? source} (${Math.round(confidence * 100)} % sure)`);
 
 /** The phases of a session, in the order in which a turn goes through them. */
-export const PHASES = [
-  { id: "queue", name: "queue", says: "waits in the gateway" },
-  { id: "prefill", name: "prefill", says: "sent; no token yet" },
-  { id: "decode", name: "decode", says: "generates, or is not streamed" },
-  { id: "tool", name: "tool", says: "its tools run" },
-  { id: "idle", name: "idle", says: "nothing runs" },
-];
+export const PHASES = ["queue", "prefill", "decode", "tool", "idle"].map((id) => ({ id, name: id, says: GLOSSARY[id] }));
 
 /** What a conversation that is not a session's first is called in a row. */
 export const THREADS = { spawned: "sub-agent", serves: "side", forks: "branch", quotes: "quotes", compacts: "summary" };

@@ -15,6 +15,7 @@ _SUMMED: Final = frozenset(
         *("session_count", "running", "waiting", "active_tools", "waiting_by", "outcome"),
         *("sessions", "admitted", "lately"),
         *("window", "kv_budget", "demand", "held"),
+        *("turns", "unlinked", "changed", "measured", "again_tokens"),
     )
 )
 
@@ -111,5 +112,6 @@ _ROWS: Final[dict[str, Callable[[View], Any]]] = {
     "pools": _id,
     "tenants": lambda row: (row["id"], row["pool"]),
     "bounds": lambda row: (row["bound"], row["tenant"]),
+    "conduct": lambda row: (row["client"], row["agent"]),
 }
 _OWN: Final = frozenset((*_ROWS, "seq", "sessions", "began_s"))
