@@ -15,7 +15,7 @@ from gateway.core.publishing import Publishing
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall, Usage
+from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall
 from gateway.domain.turn_trace import TurnTrace
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
@@ -28,8 +28,6 @@ from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.predictor import Predictor
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome
-
-_NO_USAGE = Usage()
 
 
 class TurnEnd(NamedTuple):
@@ -200,10 +198,7 @@ class SessionBook:
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
             self.call_minted(live, call)
         turn = self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
-        if turn is not None:
-            usage, has_left = answer.usage if answer is not None else _NO_USAGE, live.state is State.LEFT
-            after_s = now - live.arrived_s if has_left and not live.saw_first_token else None
-            self.conduct.ended(turn, live.facts, usage, left_after_s=after_s)
+        self.conduct.ended(turn, live.facts, answer, left_after_s=_left_after_s(live, now))
         assert live.session is not None
         if self.publishing is not None and turn is not None:
             self.publishing.ended(live, turn, answer)
@@ -355,6 +350,11 @@ def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:
     # It ended cleanly, but in the middle: some clients take what they have, others ask again.
     has_content = bool(answer.tool_calls) or answer.utterance.text != 0
     return Outcome.CUT if has_content else Outcome.ANSWERED if answer.is_good else Outcome.FAILED
+
+
+def _left_after_s(live: LiveRequest, now: float) -> float | None:
+    """After how long its client left, if it had got nothing until then."""
+    return now - live.arrived_s if live.state is State.LEFT and not live.saw_first_token else None
 
 
 def _session_start(session: Session, *, now: float) -> rec.SessionStarted:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.decision import Edge, SessionRef, SessionSource
-from gateway.domain.request import PromptHead, RequestFacts, Usage
+from gateway.domain.request import Answer, PromptHead, RequestFacts
 from gateway.wire.prompt_head import HASH_BYTES, SEGMENT_BYTES
 from gateway.workflow.turns import Turn
 
@@ -70,14 +70,18 @@ class Conduct:
                     view.part, view.at = turn.changed
                     view.changed += 1
 
-    def ended(self, turn: Turn, facts: RequestFacts, usage: Usage, *, left_after_s: float | None) -> None:
+    def ended(
+        self, turn: Turn | None, facts: RequestFacts, answer: Answer | None, *, left_after_s: float | None
+    ) -> None:
         """`left_after_s`: its client left so long after it came, and had got nothing."""
-        thread, prompt, cached = turn.thread, usage.prompt_tokens, usage.cached_tokens
+        if turn is None:
+            return
         if left_after_s is not None:
             view = self._view(turn, facts)
             view.left_after_s = [*view.left_after_s, round(left_after_s, 2)][-_MAX_LEFT:]
-        if prompt is None or turn.is_side:
+        if answer is None or answer.usage.prompt_tokens is None or turn.is_side:
             return
+        thread, prompt, cached = turn.thread, answer.usage.prompt_tokens, answer.usage.cached_tokens
         if turn.changed is not None and thread.head_tokens and cached is not None:
             view = self._view(turn, facts)
             view.measured += 1
