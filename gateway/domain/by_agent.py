@@ -5,7 +5,9 @@ Invariant: a type belongs to one owner, and so does its family.
 
 from typing import Final, NamedTuple
 
+from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, TenantId
+from gateway.domain.request import RequestFacts
 
 
 class AgentKey(NamedTuple):
@@ -24,3 +26,13 @@ class AgentKey(NamedTuple):
 
 
 UNKNOWN_AGENT: Final = AgentKey()
+
+
+def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
+    """One key for whoever learns of its type."""
+    return AgentKey(owner, kind_of(facts), facts.client, ref.edge is Edge.SPAWNED)
+
+
+def kind_of(facts: RequestFacts) -> int:
+    """A date in a prompt makes no other kind."""
+    return facts.transcript.agent_type or facts.transcript.agent

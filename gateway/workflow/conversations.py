@@ -23,7 +23,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.by_agent import AgentKey, agent_key, kind_of
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
@@ -36,14 +36,12 @@ from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 MAX_OF_SESSION: Final = 64
 """Conversations of one session that are remembered; more, where more of them have turns at once."""
 _MOST_AT_ONCE: Final = 16
-_BYTES_PER_TOKEN: Final = 4.0
 _LEAST_SILENCE_S: Final = 2.0
 _SILENT_AT_FIRST_S: Final = {True: 60.0, False: 10.0}
 """While it is not known how long such pauses last, with tools that run and without."""
 _ASIDE: Final = (Edge.SERVES,)
 _NEW: Final = (Edge.OPENS,)
 """Together with another prompt: a client may begin with a title, and under one id."""
-_CHILD: Final = (Edge.SPAWNED,)
 _BEGIN: Final = (Edge.OPENS, Edge.SPAWNED)
 
 
@@ -201,7 +199,7 @@ class Conversations:
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
-        self._grow(known, facts, answer, ran_s=ran_s)
+        self._grow(known, answer, ran_s=ran_s)
         return self._step(ref.thread, known, facts, answer)
 
     def session_over(self, session: SessionId) -> None:
@@ -210,12 +208,13 @@ class Conversations:
             if known is not None:
                 self._learn_end(known)
 
-    def _grow(self, known: Conversation, facts: RequestFacts, answer: Answer, *, ran_s: float | None) -> None:
+    def _grow(self, known: Conversation, answer: Answer, *, ran_s: float | None) -> None:
         graph, usage = self.graphs.of(known.agent), answer.usage
-        prompt = usage.prompt_tokens
-        tokens = float(prompt) if prompt is not None else facts.text_bytes / _BYTES_PER_TOKEN
-        tokens += usage.output_tokens or 0
         known.turns += 1
+        if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
+            graph.saw_turn(known.turns, tokens=None, grown=None, ran_s=ran_s)
+            return
+        tokens = float(usage.prompt_tokens + (usage.output_tokens or 0))
         known.grown = tokens - known.tokens if known.tokens else None
         begins = known.turns == 1 and known.is_opening
         graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown, ran_s=ran_s)
@@ -395,13 +394,3 @@ class Conversations:
 def _works(known: Conversation) -> bool:
     """A turn of it runs, or tools do."""
     return known.is_live or (known.step is not None and bool(known.step.tools))
-
-
-def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
-    """One key for whoever learns of its type."""
-    return AgentKey(owner, kind_of(facts), facts.client, ref.edge in _CHILD)
-
-
-def kind_of(facts: RequestFacts) -> int:
-    """A date in a prompt makes no other kind."""
-    return facts.transcript.agent_type or facts.transcript.agent

@@ -7,7 +7,7 @@ Invariants: what it keeps is bounded by its parts; whoever has no thread here (a
 
 import msgspec
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.by_agent import AgentKey, agent_key
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, Claims, RequestFacts
@@ -17,7 +17,6 @@ from gateway.workflow.conversations import (
     Conversations,
     ConversationsConfig,
     StepPrediction,
-    agent_key,
 )
 from gateway.workflow.hints import GONE, Hints
 from gateway.workflow.retention import Retention, RetentionConfig, RetentionDecision
