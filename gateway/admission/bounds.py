@@ -128,7 +128,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     tenant: TenantId
     agent: int
     model: str | None
-    text_bytes: int
+    body_bytes: int
     session: SessionId | None = None
     thread: ThreadId | None = None
     started_s: float = 0.0
@@ -181,7 +181,7 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
     session: SessionId | None
     accounts: tuple[Account, ...]
     amounts: Amounts
-    text_bytes: int
+    body_bytes: int
 
 
 class Bounds:
@@ -225,10 +225,10 @@ class Bounds:
     # --- what is asked -------------------------------------------------------------------------------
 
     def quote(
-        self, tenant: TenantId, agent: int, model: str | None, text_bytes: int, *, now: float
+        self, tenant: TenantId, agent: int, model: str | None, body_bytes: int, *, now: float
     ) -> tuple[tuple[Account, ...], Amounts]:
         self._turn_the_page(now=now)
-        return self._accounts(tenant, agent), self._expected(price_of(self._prices, model), text_bytes)
+        return self._accounts(tenant, agent), self._expected(price_of(self._prices, model), body_bytes)
 
     def arrived(self, asking: Asking, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
         """Reserves what the turn is expected to take; returns the bounds that it exceeds, the one that counts
@@ -239,7 +239,7 @@ class Bounds:
             accounts = tuple(each.account for each in reserved.spent)
             self.ledger.update((each.account, each.amounts) for each in reserved.spent)
         else:
-            amounts = self._expected(price_of(self._prices, asking.model), asking.text_bytes)
+            amounts = self._expected(price_of(self._prices, asking.model), asking.body_bytes)
             accounts = self._accounts(asking.tenant, asking.agent)
             self._book(accounts, amounts)
         tally = None
@@ -248,7 +248,7 @@ class Bounds:
             if tally is None:
                 tally = self.sessions[asking.session] = _Tally(asking.agent, asking.turns_before)
             tally.used = tally.used.plus(amounts)
-        self.turns[asking.request] = _Turn(asking.session, accounts, amounts, asking.text_bytes)
+        self.turns[asking.request] = _Turn(asking.session, accounts, amounts, asking.body_bytes)
         reached = [*self._of_session(asking, tally, now=now), *self._of_totals(asking, accounts)]
         reached.sort(key=lambda each: (each.bound.shadow, -_SEVERITY[each.bound.action]))
         return reached
@@ -296,7 +296,7 @@ class Bounds:
         prompt, output = usage.prompt_tokens or 0, usage.output_tokens or 0
         price = price_of(self._prices, model)
         used = Amounts(1.0, prompt + output, price.cost(usage) if price is not None else 0.0)
-        self._tokens_per_byte.observe(Counted(turn.text_bytes, prompt))
+        self._tokens_per_byte.observe(Counted(turn.body_bytes, prompt))
         self._output.add(output)
         self._settle(turn, used)
 
@@ -365,9 +365,9 @@ class Bounds:
         known.add(agent)
         return agent
 
-    def _expected(self, price: PriceConfig | None, text_bytes: int) -> Amounts:
+    def _expected(self, price: PriceConfig | None, body_bytes: int) -> Amounts:
         usage = Usage(
-            prompt_tokens=round(self._tokens_per_byte.expect(text_bytes)),
+            prompt_tokens=round(self._tokens_per_byte.expect(body_bytes)),
             output_tokens=round(self._output.mean(0.0)),
         )
         tokens = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
