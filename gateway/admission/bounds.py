@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.admission.repeats import Repeats
-from gateway.cost.tokens import Counted, TokensPerByte
-from gateway.domain.decay import DecayedMean
+from gateway.cost.tokens import UsualTurns
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent
@@ -29,8 +28,6 @@ _MAX_THREADS: Final = 32
 _ANY_MODEL: Final = "*"
 _MILLION: Final = 1e6
 _DAY_S: Final = 86_400.0
-_OUTPUT_OVER: Final = 50
-"""Turns over which the usual output is averaged."""
 
 Action = Literal["warn", "behind", "refuse"]
 _SEVERITY: Final = {"warn": 0, "behind": 1, "refuse": 2}
@@ -178,6 +175,7 @@ _NO_REPEATS: Final = Repeats()
 class _Turn(msgspec.Struct, frozen=True, gc=False):
     """One that is not over, and what is reserved for it."""
 
+    tenant: TenantId
     session: SessionId | None
     accounts: tuple[Account, ...]
     amounts: Amounts
@@ -200,8 +198,7 @@ class Bounds:
         """That have an account."""
         self.turns: dict[RequestId, _Turn] = {}
         """Those that are not over."""
-        self._tokens_per_byte = TokensPerByte()
-        self._output = DecayedMean(half_life=_OUTPUT_OVER)
+        self._usual = UsualTurns()
         self._day = -1.0
         self._periods: dict[str | None, str] = {}
         """Those that run: of days, and of months."""
@@ -228,7 +225,7 @@ class Bounds:
         self, tenant: TenantId, agent: int, model: str | None, body_bytes: int, *, now: float
     ) -> tuple[tuple[Account, ...], Amounts]:
         self._turn_the_page(now=now)
-        return self._accounts(tenant, agent), self._expected(price_of(self._prices, model), body_bytes)
+        return self._accounts(tenant, agent), self._expected(tenant, model, body_bytes)
 
     def arrived(self, asking: Asking, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
         """Reserves what the turn is expected to take; returns the bounds that it exceeds, the one that counts
@@ -239,7 +236,7 @@ class Bounds:
             accounts = tuple(each.account for each in reserved.spent)
             self.ledger.update((each.account, each.amounts) for each in reserved.spent)
         else:
-            amounts = self._expected(price_of(self._prices, asking.model), asking.body_bytes)
+            amounts = self._expected(asking.tenant, asking.model, asking.body_bytes)
             accounts = self._accounts(asking.tenant, asking.agent)
             self._book(accounts, amounts)
         tally = None
@@ -248,7 +245,9 @@ class Bounds:
             if tally is None:
                 tally = self.sessions[asking.session] = _Tally(asking.agent, asking.turns_before)
             tally.used = tally.used.plus(amounts)
-        self.turns[asking.request] = _Turn(asking.session, accounts, amounts, asking.body_bytes)
+        self.turns[asking.request] = _Turn(
+            asking.tenant, asking.session, accounts, amounts, asking.body_bytes
+        )
         reached = [*self._of_session(asking, tally, now=now), *self._of_totals(asking, accounts)]
         reached.sort(key=lambda each: (each.bound.shadow, -_SEVERITY[each.bound.action]))
         return reached
@@ -296,8 +295,7 @@ class Bounds:
         prompt, output = usage.prompt_tokens or 0, usage.output_tokens or 0
         price = price_of(self._prices, model)
         used = Amounts(1.0, prompt + output, price.cost(usage) if price is not None else 0.0)
-        self._tokens_per_byte.observe(Counted(turn.body_bytes, prompt))
-        self._output.add(output)
+        self._usual.observe(turn.tenant, turn.body_bytes, usage)
         self._settle(turn, used)
 
     def turn_void(self, request: RequestId) -> None:
@@ -365,11 +363,8 @@ class Bounds:
         known.add(agent)
         return agent
 
-    def _expected(self, price: PriceConfig | None, body_bytes: int) -> Amounts:
-        usage = Usage(
-            prompt_tokens=round(self._tokens_per_byte.expect(body_bytes)),
-            output_tokens=round(self._output.mean(0.0)),
-        )
+    def _expected(self, tenant: TenantId, model: str | None, body_bytes: int) -> Amounts:
+        usage, price = self._usual.expected(tenant, body_bytes), price_of(self._prices, model)
         tokens = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
         return Amounts(1.0, tokens, price.cost(usage) if price is not None else 0.0)
 

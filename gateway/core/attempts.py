@@ -71,7 +71,7 @@ class Attempts:
 
     def _failed_at(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
         self._suspects.failed(live, replica, failure, now=now)
-        if self._suspects.deaths(live, now=now) >= MOST_DEATHS:
+        if self._suspects.has_become_deadly(live, now=now):
             self.refuse_copies(now=now)
 
     def refuse_copies(self, *, now: float) -> None:

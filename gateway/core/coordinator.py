@@ -241,7 +241,8 @@ class Coordinator:
             ):
                 for live in self._replicas.take_in(event, now=now):
                     self._admit(live, now=now)
-                self._attempts.refuse_copies(now=now)
+                if isinstance(event, ev.ReplicaWentDown | ev.ReplicaLeft):
+                    self._attempts.refuse_copies(now=now)
             case ev.LoopStalled():
                 self.fleet.health.stalled(event.lost_s)
             case ev.HostReported():

@@ -51,6 +51,8 @@ class Suspects:
         self._fleet = fleet
         self.remembered: OrderedDict[tuple[TenantId, int], list[_Failed]] = OrderedDict()
         """Failures by body. While it is empty, nobody need ask."""
+        self._deadly: set[tuple[TenantId, int]] = set()
+        """Of these, those that replicas have died of, as far as it was looked at."""
 
     def failed(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
         body = _body_of(live)
@@ -61,10 +63,19 @@ class Suspects:
             known.append(_Failed(replica, now, failure))
         self.remembered[body] = known[-2 * MOST_DEATHS :]
         while len(self.remembered) > _MOST_REMEMBERED or self._is_first_old(now):
-            self.remembered.popitem(last=False)
+            self._deadly.discard(self.remembered.popitem(last=False)[0])
+
+    def has_become_deadly(self, live: LiveRequest, *, now: float) -> bool:
+        """Its body has, since this was asked last: whoever looks through all that wait does so once."""
+        body = _body_of(live)
+        if body in self._deadly or self.deaths(live, now=now) < MOST_DEATHS:
+            return False
+        self._deadly.add(body)
+        return True
 
     def answered_well(self, live: LiveRequest) -> None:
         self.remembered.pop(_body_of(live), None)
+        self._deadly.discard(_body_of(live))
 
     def deaths(self, live: LiveRequest, *, now: float) -> int:
         """How many replicas may have died of its body lately."""

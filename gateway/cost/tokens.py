@@ -11,6 +11,11 @@ from typing import Final
 
 import msgspec
 
+from gateway.domain.decay import DecayedMean
+from gateway.domain.ids import TenantId
+from gateway.domain.request import Usage
+from gateway.domain.tenant_lru import TenantLru
+
 _FIRST_GUESS: Final = 0.25
 """Four bytes a token: English and code, in JSON."""
 SLOWEST: Final = 50
@@ -18,6 +23,9 @@ SLOWEST: Final = 50
 _LARGEST_SURPRISE: Final = 1.0
 _USUAL_TO_P90: Final = 2.06
 """p90 ÷ mean of the absolute value, if errors are normal (1.6449 ÷ √(2/π))."""
+_OUTPUT_OVER: Final = 50
+"""Turns over which a tenant's usual output is averaged."""
+_TENANTS: Final = 4096
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -74,3 +82,30 @@ class TokensPerByte:
             self._error += max(share, 1 / 20) * (abs(surprise) - self._error)
         self._log_ratio += share * surprise
         self.ratio, self._factor = math.exp(self._log_ratio), math.exp(_USUAL_TO_P90 * self._error)
+
+
+class _Usual:
+    def __init__(self) -> None:
+        self.prompts = TokensPerByte()
+        self.output = DecayedMean(half_life=_OUTPUT_OVER)
+
+
+class UsualTurns:
+    """By tenant: a client chooses how many tokens its bytes have, so it teaches this of its own alone."""
+
+    def __init__(self) -> None:
+        self._known: TenantLru[TenantId, None, _Usual] = TenantLru(_TENANTS)
+
+    def expected(self, tenant: TenantId, body_bytes: int) -> Usage:
+        known = self._known.get(tenant, None) or _Usual()
+        prompt = known.prompts.expect(body_bytes)
+        return Usage(prompt_tokens=round(prompt), output_tokens=round(known.output.mean(0.0)))
+
+    def observe(self, tenant: TenantId, body_bytes: int, usage: Usage) -> None:
+        """No prompt has more tokens than bytes."""
+        known = self._known.get(tenant, None)
+        if known is None:
+            known = _Usual()
+            self._known.put(tenant, None, known)
+        known.prompts.observe(Counted(body_bytes, min(usage.prompt_tokens or 0, body_bytes)))
+        known.output.add(usage.output_tokens or 0)
