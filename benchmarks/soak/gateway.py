@@ -2,12 +2,12 @@
 
     python -m benchmarks.soak.gateway SETTINGS REPORT
 
-appends a line of JSON to REPORT every second: resident memory, descriptors, tasks, and by how much each
-wake-up of a timer that is due every 10 ms was late, without the time that its thread was ready and had no
-processor, or a hypervisor had it (Linux tells both). On SIGUSR1 it also reports the size of every container
-that the gateway leads to, by the class and attribute that hold it. A forked copy walks the containers, so
-that the gateway goes on meanwhile; lateness is not reported until the copy is done, since the two share
-memory and a core.
+appends a line of JSON to REPORT every second: resident memory, descriptors, tasks, how long the longest
+callback took, and by how much each wake-up of a timer that is due every 10 ms was late, without the time that
+its thread was ready and had no processor, or a hypervisor had it (Linux tells both). On SIGUSR1 it also
+reports the size of every container that the gateway leads to, by the class and attribute that hold it. A
+forked copy walks the containers, so that the gateway goes on meanwhile; lateness is not reported until the
+copy is done, since the two share memory and a core.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter, deque
@@ -38,6 +39,9 @@ from gateway.wire.transcript import TranscriptReader
 from gateway.workflow import traces
 
 _PERIOD_S: Final = 0.01
+_LOOK_S: Final = 0.005
+_RUNNER: Final = asyncio.runners.__file__
+"""Whose frame lies below every callback's."""
 _REPORT_PERIOD_S: Final = 1.0
 _KEPT: Final = 256
 """In place of bounds that are no settings: met within the first tenth of the time, also of a short run."""
@@ -97,10 +101,25 @@ class Reporter:
         self._gateway = gateway
         self._file = path.open("a", buffering=1)
         self._late_ms: list[float] = []
+        self._callback_ms = 0.0
         self._walker: int | None = None
         self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
+    def watch(self, loop_thread: int) -> None:
+        """On a thread of its own: for how long the loop is in one callback. A crowd that comes at once makes
+        it late by the sum of what each takes; one that holds up all others is a fault."""
+        frame, since_s = None, 0.0
+        while True:
+            time.sleep(_LOOK_S)
+            now, found = time.monotonic(), sys._current_frames()[loop_thread]  # noqa: SLF001 - there is no other
+            while (outer := found.f_back) is not None and outer.f_code.co_filename != _RUNNER:
+                found = outer
+            if found is not frame or outer is None:
+                frame, since_s = (None if outer is None else found), now
+            self._callback_ms = max(self._callback_ms, (now - since_s) * 1e3)
+
     async def run(self) -> None:
+        threading.Thread(target=self.watch, args=(threading.get_ident(),), daemon=True).start()
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._walk)
         reported_s = time.monotonic()
         while True:
@@ -129,7 +148,9 @@ class Reporter:
             "descriptors": len(os.listdir("/proc/self/fd")),
             "tasks": len(asyncio.all_tasks()),
             "late_ms": [round(each, 2) for each in late_ms],
+            "callback_ms": round(self._callback_ms, 2),
         }
+        self._callback_ms = 0.0
         self._file.write(json.dumps(told) + "\n")
 
     def _walk(self) -> None:
