@@ -73,19 +73,21 @@ class KeyFile:
 
 def read_keys(file: str | Path) -> tuple[StoredKey, ...]:
     """Raises ConfigError unless all of it can be read."""
-    path, keys = Path(file), dict[str, StoredKey]()
+    path, keys, number = Path(file), dict[str, StoredKey](), 0
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
             raise ConfigError(f"server.keys_path: not a file of keys: {path}")
-        for line in path.read_bytes().splitlines():
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            if not line.strip():
+                continue
             key = msgspec.json.decode(line, type=StoredKey)
             if keys.setdefault(key.hash, key) is not key:
                 raise ValueError("this key is there twice")
     except OSError as error:
         raise ConfigError(f"server.keys_path: {error.strerror}: {path}") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError(f"server.keys_path: {path}, line {len(keys) + 1}: {error}; take it out") from None
+        raise ConfigError(f"server.keys_path: {path}, line {number}: {error}; take it out") from None
     return tuple(keys.values())
 
 

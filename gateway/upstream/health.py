@@ -10,7 +10,9 @@ given, so it is with 2xx. Table: `docs/reference/faults.md`.
 """
 
 import asyncio
+import codecs
 import contextlib
+import json
 import os
 import re
 import socket
@@ -53,6 +55,8 @@ _LATE_S: Final = 3.0
 """Then silence is a cause, and a check may go on."""
 _MAX_NAME: Final = 1024
 """Characters of a model's name; others are not listed."""
+_HALVES: Final = re.compile("[\ud800-\udfff]")
+"""Of characters: no name has them."""
 
 
 class _Unusable(Exception):  # noqa: N818 - what the answer is
@@ -224,16 +228,16 @@ class HealthChecks:
         nothing = _NOTHING | refused
         if models not in refused | {*_NO_JSON} and not {health, models} <= nothing | {405}:
             return
-        has_pages = health < 0 or models < 0
+        has_pages = _HTML in (health, models)
         for path in _SERVED:
             if (await self._get(replica, path))[0] not in nothing:
                 return
             options = (await self._get(replica, path, "OPTIONS"))[0]  # some say 404 to other GETs
             is_known = options < 300 or options == 405
-            is_clear = options < 300 and not has_pages
+            is_clear = 0 < options < 300 and not has_pages
             if is_clear or (is_known and options != (await self._get(replica, _NOWHERE, "OPTIONS"))[0]):
                 return
-        if has_pages:
+        if health < 0 or models < 0:
             do = "an OpenAI API answers JSON: is this the address of a web page, and the engine's another?"
         elif {health, models} & refused:
             do = "is the API key that the gateway has for it the right one?"
@@ -275,11 +279,11 @@ class HealthChecks:
         if body is None:
             raise _Unusable(f"{path} answers with more than {_MAX_BYTES} bytes")
         try:
-            return status, msgspec.json.decode(body)
+            return status, _read(body)
         except RecursionError:
             raise _Unusable(f"{path} answers with JSON that is nested too deeply") from None
         except ValueError:
-            body = body.removeprefix(b"\xef\xbb\xbf").lstrip()
+            body = body.removeprefix(codecs.BOM_UTF8).lstrip()
             is_page = body and 200 <= status < 300
             return (_HTML if body[:1] == b"<" else _TEXT) if is_page else status, None
 
@@ -288,9 +292,17 @@ class HealthChecks:
             self._on_late(replica.id, f"no answer for {_LATE_S:g} s")
 
 
+def _read(body: bytes) -> Any:
+    """Also what Python writes beyond JSON, or in another coding. Raises ValueError, RecursionError."""
+    try:
+        return msgspec.json.decode(body)
+    except ValueError:
+        return json.loads(body.decode("utf-8-sig", "replace"))
+
+
 def _is_model(listed: object) -> bool:
     name = listed.get("id") if isinstance(listed, dict) else None
-    return isinstance(name, str) and len(name) <= _MAX_NAME
+    return isinstance(name, str) and len(name) <= _MAX_NAME and not _HALVES.search(name)
 
 
 def vllm_abilities(version: str) -> Abilities:

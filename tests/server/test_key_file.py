@@ -82,6 +82,12 @@ def test_keys_can_be_made_for_a_gateway_whose_backends_are_on_its_command_line(
     assert "no backend is given" in turnpike("check-config", "turnpike.toml").stderr
 
 
+def test_a_blank_line_is_no_key(file, turnpike):
+    assert turnpike(*ADD, "ci").returncode == 0
+    file.write_text("\n" + file.read_text() + "  \n\n")
+    assert [each.name for each in key_file.read_keys(file)] == ["ci"]
+
+
 async def test_a_key_ends_at_its_time_also_on_an_open_connection(start, file, turnpike):
     soon = datetime.now(UTC) + timedelta(seconds=1.2)
     brief = turnpike(*ADD, "brief", "--expires", soon.isoformat()).stdout.strip()

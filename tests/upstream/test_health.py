@@ -92,6 +92,14 @@ SERVERS: dict[str, tuple[dict[str, bytes], int | bytes, str | None, str]] = {
     "a page beside /health": ({"/health": answer(b"")}, PAGE, None, "200 at /health, HTML at /v1/models)"),
     "a page at /health": ({"/health": PAGE}, 404, None, f"HTML at /health, 404 at /v1/models): {IS_PAGE}"),
     "text, whatever it is asked": ({}, answer(b"Hello, world"), None, IS_PAGE),
+    "text at a list's path, and OPTIONS everywhere": (
+        {f"OPTIONS {each}": status(204) for each in (*_SERVED, _NOWHERE)} | {"/v1/models": answer(b"no")},
+        404, None, "up",
+    ),
+    "a list as Python writes it": (
+        {"/v1/models": answer(b'\xef\xbb\xbf{"data": [{"id": "m", "x": NaN}]}')}, 404, None, "up",
+    ),
+    "a list in latin-1": ({"/v1/models": answer(b'{"data": [{"id": "caf\xe9"}]}')}, 404, None, "up"),
     "a login that is a page, beside a list": ({"/health": PAGE, "/v1/models": MODELS}, 404, None, "up"),
     "a page beside an engine": ({CHAT: status(405)}, PAGE, None, "up"),
     "a word at /health": ({"/health": answer(b"OK"), "/v1/models": MODELS}, 404, None, "up"),
