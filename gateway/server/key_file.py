@@ -78,7 +78,8 @@ def read_keys(file: str | Path) -> tuple[StoredKey, ...]:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
             raise ConfigError(f"server.keys_path: not a file of keys: {path}")
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        for line in path.read_bytes().splitlines():
+            number += 1
             if not line.strip():
                 continue
             key = msgspec.json.decode(line, type=StoredKey)
