@@ -125,7 +125,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     tenant: TenantId
     agent: int
     model: str | None
-    body_bytes: int
+    text_bytes: int
     session: SessionId | None = None
     thread: ThreadId | None = None
     started_s: float = 0.0
@@ -179,7 +179,7 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
     session: SessionId | None
     accounts: tuple[Account, ...]
     amounts: Amounts
-    body_bytes: int
+    text_bytes: int
 
 
 class Bounds:
@@ -222,10 +222,10 @@ class Bounds:
     # --- what is asked -------------------------------------------------------------------------------
 
     def quote(
-        self, tenant: TenantId, agent: int, model: str | None, body_bytes: int, *, now: float
+        self, tenant: TenantId, agent: int, model: str | None, text_bytes: int, *, now: float
     ) -> tuple[tuple[Account, ...], Amounts]:
         self._turn_the_page(now=now)
-        return self._accounts(tenant, agent), self._expected(tenant, model, body_bytes)
+        return self._accounts(tenant, agent), self._expected(tenant, model, text_bytes)
 
     def arrived(self, asking: Asking, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
         """Reserves what the turn is expected to take; returns the bounds that it exceeds, the one that counts
@@ -236,7 +236,7 @@ class Bounds:
             accounts = tuple(each.account for each in reserved.spent)
             self.ledger.update((each.account, each.amounts) for each in reserved.spent)
         else:
-            amounts = self._expected(asking.tenant, asking.model, asking.body_bytes)
+            amounts = self._expected(asking.tenant, asking.model, asking.text_bytes)
             accounts = self._accounts(asking.tenant, asking.agent)
             self._book(accounts, amounts)
         tally = None
@@ -246,7 +246,7 @@ class Bounds:
                 tally = self.sessions[asking.session] = _Tally(asking.agent, asking.turns_before)
             tally.used = tally.used.plus(amounts)
         self.turns[asking.request] = _Turn(
-            asking.tenant, asking.session, accounts, amounts, asking.body_bytes
+            asking.tenant, asking.session, accounts, amounts, asking.text_bytes
         )
         reached = [*self._of_session(asking, tally, now=now), *self._of_totals(asking, accounts)]
         reached.sort(key=lambda each: (each.bound.shadow, -_SEVERITY[each.bound.action]))
@@ -295,7 +295,7 @@ class Bounds:
         prompt, output = usage.prompt_tokens or 0, usage.output_tokens or 0
         price = price_of(self._prices, model)
         used = Amounts(1.0, prompt + output, price.cost(usage) if price is not None else 0.0)
-        self._usual.observe(turn.tenant, turn.body_bytes, usage)
+        self._usual.observe(turn.tenant, turn.text_bytes, usage)
         self._settle(turn, used)
 
     def turn_void(self, request: RequestId) -> None:
@@ -363,8 +363,8 @@ class Bounds:
         known.add(agent)
         return agent
 
-    def _expected(self, tenant: TenantId, model: str | None, body_bytes: int) -> Amounts:
-        usage, price = self._usual.expected(tenant, body_bytes), price_of(self._prices, model)
+    def _expected(self, tenant: TenantId, model: str | None, text_bytes: int) -> Amounts:
+        usage, price = self._usual.expected(tenant, text_bytes), price_of(self._prices, model)
         tokens = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
         return Amounts(1.0, tokens, price.cost(usage) if price is not None else 0.0)
 

@@ -96,7 +96,7 @@ class Bounding:
             tenant=live.tenant,
             agent=transcript.agent_type,
             model=live.runs_on,
-            body_bytes=live.facts.body_bytes,
+            text_bytes=live.facts.text_bytes,
             session=live.session_id,
             thread=live.session.thread if live.session is not None else None,
             started_s=live.task_arrived_s,

@@ -91,7 +91,7 @@ class Dispatcher:
         tokens = partial(self._forecasts.expected_tokens, live)
         agent = live.agent
         waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
-        return Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over)
+        return Asked(now, agent, facts.text_bytes, tokens, waits_at, live.handed_over)
 
     def send(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
         live.replica, live.submitted_s = placement.replica, now

@@ -140,7 +140,7 @@ class Forecasts:
         return known if known.is_known else None
 
     def expected_tokens(self, live: LiveRequest) -> float:
-        return self._of_model(live).expect(live.facts.body_bytes, self._before(live))
+        return self._of_model(live).expect(live.facts.text_bytes, self._before(live))
 
     def prompt_alone(self, live: LiveRequest) -> Usage:
         """What a request took of which nothing is known but that an engine got it."""
@@ -172,7 +172,7 @@ class Forecasts:
             return None
         known = self._replicas.get(replica) or self._of(replica)
         left = self._before(live)
-        tokens = self._of_model(live).expect(facts.body_bytes, left)
+        tokens = self._of_model(live).expect(facts.text_bytes, left)
         cached = 0.0
         if live.handed_over:
             cached = min(live.handed_over, tokens)
@@ -260,7 +260,7 @@ class Forecasts:
             share = answer.usage.share_found(min(before.cached_tokens, prompt))
             found = found if share is None else (found[1], share)
         left = _Left(
-            live.facts.body_bytes,
+            live.facts.text_bytes,
             prompt,
             prompt + (usage.output_tokens or 0),
             replica,
@@ -324,7 +324,7 @@ class Forecasts:
         elif session.edge not in _GOES_ON:
             return None
         left = self._left.get(key) or self._left_before.get(key)
-        return left if left is not None and left.bytes <= live.facts.body_bytes else None
+        return left if left is not None and left.bytes <= live.facts.text_bytes else None
 
     def _remember(self, live: LiveRequest, left: _Left) -> None:
         if len(self._left) >= REMEMBERED:

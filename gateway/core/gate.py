@@ -197,7 +197,7 @@ class Gate:
             return True
         if not self._placement.is_adrift(candidates, live.session):
             return True
-        return self._trickle.may_move(live.request, live.pool, live.facts.body_bytes, len(candidates))
+        return self._trickle.may_move(live.request, live.pool, live.facts.text_bytes, len(candidates))
 
     def _let_move(self) -> None:
         for pool in self._trickle.pools():

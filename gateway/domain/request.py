@@ -215,6 +215,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool = False
     body_bytes: int = 0
+    media_bytes: int = 0
+    """Of these, what is neither text nor counts as some (`gateway/wire/media.py`)."""
     body: int = 0
     """Hash of its bytes, if it holds no conversation (of these, see `Transcript.body`)."""
     message_count: int = 0
@@ -257,6 +259,11 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody asks which session it is of: it is placed by load alone, and nothing is learned from it."""
     moves_kv: bool = False
     """It tells an engine itself where KV caches are, or may do so (`gateway/wire/kv_fields.py`)."""
+
+    @property
+    def text_bytes(self) -> int:
+        """What tokens are expected from."""
+        return self.body_bytes - self.media_bytes
 
     @property
     def is_turn(self) -> bool:

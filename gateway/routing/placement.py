@@ -26,7 +26,7 @@ class Asked(msgspec.Struct, frozen=True):
     now: float = 0.0
     agent: AgentKey = UNKNOWN_AGENT
     """Its type is the hash of what its conversation begins with."""
-    body_bytes: int = 0
+    text_bytes: int = 0
     tokens: Callable[[], float] = float
     """Of its prompt, as expected. Asking takes some µs."""
     waits_at: Collection[ReplicaId] = ()

@@ -75,7 +75,7 @@ class Spending:
         if facts.work not in GPU_WORK or not self._bounds.has_accounts:
             return None
         agent = facts.transcript.agent_type
-        accounts, amounts = self._bounds.quote(tenant, agent, facts.model, facts.body_bytes, now=self._now())
+        accounts, amounts = self._bounds.quote(tenant, agent, facts.model, facts.text_bytes, now=self._now())
         if not accounts:
             return None
         # In a task of its own: who waits is none, and a store's client needs one.

@@ -44,7 +44,7 @@ class Play:
             model=model,
             session=SessionId(session) if session else None,
             thread=ThreadId(f"{session}.{thread}") if session else None,
-            body_bytes=fields.pop("body_bytes", 0),
+            text_bytes=fields.pop("text_bytes", 0),
             started_s=fields.pop("started_s", NOON),
             **fields,
         )
@@ -111,16 +111,16 @@ def test_tokens_are_those_that_engines_report():
 
 def test_what_a_turn_is_expected_to_take_is_reserved_and_settled():
     play = Play(bound(tokens=1000))
-    assert play.arrives(body_bytes=2400) == [], "some 600 tokens"
-    assert play.arrives(body_bytes=2400) == ["tokens"]
+    assert play.arrives(text_bytes=2400) == [], "some 600 tokens"
+    assert play.arrives(text_bytes=2400) == ["tokens"]
     play.fails(number=2)
     play.ends(Usage(prompt_tokens=300, output_tokens=0), number=1)
-    assert play.arrives(body_bytes=2400) == []
+    assert play.arrives(text_bytes=2400) == []
 
 
 def test_who_leaves_before_the_answer_pays_for_what_was_reserved():
     play = Play(bound(tokens=1000))
-    play.arrives(body_bytes=2400)
+    play.arrives(text_bytes=2400)
     play.ends(None)
     assert play.bounds.sessions[SessionId("s")].used.tokens == 600
 
@@ -312,7 +312,7 @@ def test_what_an_earlier_process_knew_counts():
     )
     assert play.bounds.ledger[account] == Amounts(4, 700, 0)
     assert len(play.bounds.ledger) == 2, "October is over"
-    assert play.arrives(body_bytes=1300) == ["tokens", "turns"]
+    assert play.arrives(text_bytes=1300) == ["tokens", "turns"]
 
 
 # --- beside other gateways ---------------------------------------------------------------------------
@@ -324,13 +324,13 @@ def test_what_the_store_reserved_counts_and_is_settled():
     (account,) = accounts
     assert amounts == Amounts(1, 200, 0)
     reserved = Reserved((Spent(account, Amounts(5, 950, 0)),), amounts)
-    assert play.arrives(body_bytes=800, reserved=reserved) == []
+    assert play.arrives(text_bytes=800, reserved=reserved) == []
     assert play.bounds.spent == [], "it is reserved there"
     play.ends()
     assert play.bounds.spent == [Spent(account, Amounts(0, -100, 0))]
     assert play.bounds.ledger[account] == Amounts(5, 850, 0)
     reserved = Reserved((Spent(account, Amounts(6, 1001, 0)),), amounts)
-    assert play.arrives(body_bytes=800, reserved=reserved) == ["tokens"]
+    assert play.arrives(text_bytes=800, reserved=reserved) == ["tokens"]
 
 
 def test_what_was_reserved_for_nothing_is_given_back():
@@ -342,7 +342,7 @@ def test_what_was_reserved_for_nothing_is_given_back():
 
 def test_without_the_store_it_is_reserved_here_and_told():
     play = Play(bound(of="tenant", per="day", tokens=1000), publishes=True)
-    play.arrives(body_bytes=800)
+    play.arrives(text_bytes=800)
     account = Account(TenantId("t"), ALL_AGENTS, "2026-11-25")
     assert play.bounds.spent == [Spent(account, Amounts(1, 200, 0))]
     play.ends()

@@ -97,14 +97,14 @@ class _Seen(PlacementPolicy):
         own = self._conversations.get((session.session, session.thread), {}).get(replica, 0)
         is_known = replica in self._agents.get(asked.agent.agent_type, ())
         shared = self._shared_bytes.get(asked.agent.agent_type, 0) if is_known else 0
-        return min(asked.body_bytes, max(own, shared))
+        return min(asked.text_bytes, max(own, shared))
 
     def send(self, session: SessionRef | None, asked: Asked, replica: ReplicaId) -> Placement:
         if session is not None:
-            more = asked.body_bytes - self.seen(session, asked, replica)
+            more = asked.text_bytes - self.seen(session, asked, replica)
             self._tree_bytes[replica] = self._tree_bytes.get(replica, 0) + more
             places = self._conversations.setdefault((session.session, session.thread), {})
-            places[replica] = asked.body_bytes
+            places[replica] = asked.text_bytes
             self._agent_of[session.session, session.thread] = asked.agent.agent_type
             self._agents.setdefault(asked.agent.agent_type, set()).add(replica)
         return _there(replica)
@@ -157,7 +157,7 @@ class CacheAware(_Seen):
             shortest = min(candidates, key=lambda load: load.running)
             return self.send(session, asked, shortest.replica)
         found, best = max((self.seen(session, asked, load.replica), load.replica) for load in candidates)
-        if asked.body_bytes and found / asked.body_bytes > THRESHOLD:
+        if asked.text_bytes and found / asked.text_bytes > THRESHOLD:
             return self.send(session, asked, best)
         smallest = min(candidates, key=lambda load: self._tree_bytes.get(load.replica, 0))
         return self.send(session, asked, smallest.replica)
