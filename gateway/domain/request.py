@@ -190,6 +190,8 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     words: Words = NO_WORDS
     new: NewItems = NO_NEW_ITEMS
     """What stands behind the newest answer."""
+    media_bytes: int = 0
+    """Of the body, what is neither text nor counts as some (`gateway/wire/media.py`)."""
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -215,8 +217,6 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool = False
     body_bytes: int = 0
-    media_bytes: int = 0
-    """Of these, what is neither text nor counts as some (`gateway/wire/media.py`)."""
     body: int = 0
     """Hash of its bytes, if it holds no conversation (of these, see `Transcript.body`)."""
     message_count: int = 0
@@ -263,7 +263,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text_bytes(self) -> int:
         """What tokens are expected from."""
-        return self.body_bytes - self.media_bytes
+        return self.body_bytes - self.transcript.media_bytes
 
     @property
     def is_turn(self) -> bool:

@@ -46,7 +46,6 @@ from gateway.wire.grown_body import GrownBodies
 from gateway.wire.hashing import digest, hash_text
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.kv_fields import form_may_have_kv_fields, has_kv_fields, may_have_kv_fields
-from gateway.wire.media import media_bytes
 from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 
@@ -245,7 +244,6 @@ def _placing_facts(
         model=_name(read_text(fields.model)),
         stream=is_true(fields.stream),
         body_bytes=len(plain),
-        media_bytes=media_bytes(plain),
         state_ids=_state_ids(endpoint, fields, items, plain),
         stores=stores,
         is_background=is_background,

@@ -15,6 +15,7 @@ from msgspec import Raw
 from gateway.domain.ids import is_well_formed_id
 from gateway.wire.body import ABSENT, UNREADABLE, read_as, read_text, structure_of
 from gateway.wire.hashing import digest, hash_text, text_hash
+from gateway.wire.media import COUNTS_AS, media_bytes
 
 SYSTEM: Final = 0
 USER: Final = 1
@@ -80,6 +81,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     """Hashes of how a user's text begins and ends."""
     has_failed: bool = False
     """Results that say that their tool failed."""
+    media_bytes: int = 0
 
 
 _DECODER: Final = msgspec.json.Decoder()
@@ -99,6 +101,8 @@ def read_item(raw: Raw) -> Item:
         if kind in (ASIDE, NOTHING):
             return _ASIDE if kind == ASIDE else _NO_ITEM
         found = _item(kind, texts, calls, ids)
+        if len(memoryview(raw)) > COUNTS_AS and (media := media_bytes(content)):
+            found = msgspec.structs.replace(found, media_bytes=media)
     except UNREADABLE:
         return _NO_ITEM
     if kind == TOOL and _has_failed(raw):

@@ -60,6 +60,7 @@ class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """The same, up to the newest of the model's."""
     asked: int = 0
     """The same, up to the newest that a user wrote behind that; 0 if none is."""
+    media_bytes: int = 0
 
 
 _EMPTY: Final = _Checkpoint()
@@ -97,6 +98,7 @@ class TranscriptReader:
             head=head,
             words=RequestWords(items, raws, found.asked, self._item, self._marked),
             new=self._new(items, raws, news),
+            media_bytes=found.media_bytes,
         )
         return transcript, echoes
 
@@ -264,7 +266,8 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
     if answers:
         found = _blocks(answers)
         blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
-    return _Checkpoint(tail, recent, blocks, run, called, said, asked)
+    media = state.media_bytes + sum(item.media_bytes for item in items)
+    return _Checkpoint(tail, recent, blocks, run, called, said, asked, media)
 
 
 def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:

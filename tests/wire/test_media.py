@@ -1,4 +1,4 @@
-"""What is no text in a body: pictures, sound and documents in base64."""
+"""What is no text in a body: pictures, films and sound in base64."""
 
 import base64
 import json
@@ -8,65 +8,118 @@ import pytest
 
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.media import COUNTS_AS, media_bytes
+from gateway.wire.media import COUNTS_AS, PER_TEXT_BYTE
 
-LETTERS = base64.b64encode(random.Random(1).randbytes(750_000)).decode()
+LETTERS = base64.b64encode(random.Random(1).randbytes(300_000)).decode()
+HIDING = "the quick brown fox " * 600 + "x" * 6000 + " jumps over the lazy dog" * 16_000
+"""A text with a run of letters, as base64 has."""
 PNG = f"data:image/png;base64,{LETTERS}"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+
+
+def base64_source(data):
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def tool_result(*parts):
+    return {"type": "tool_result", "tool_use_id": "toolu_1", "content": list(parts)}
+
+
 PARTS = {
-    "chat": {"type": "image_url", "image_url": {"url": PNG, "detail": "high"}},
-    "chat, in short": {"type": "image_url", "image_url": PNG},
-    "chat, sound": {"type": "input_audio", "input_audio": {"data": LETTERS, "format": "wav"}},
-    "chat, a film": {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{LETTERS}"}},
-    "chat, a document": {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{LETTERS}"}},
-    "messages": {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": LETTERS}},
-    "messages, data first": {"type": "image", "source": {"data": LETTERS, "type": "base64"}},
-    "responses": {"type": "input_image", "image_url": PNG},
-    "responses, of a tool": {"type": "image_generation_call", "result": LETTERS},
+    "chat": (CHAT, {"type": "image_url", "image_url": {"url": PNG, "detail": "high"}}),
+    "chat, in short": (CHAT, {"type": "image_url", "image_url": PNG}),
+    "chat, sound": (CHAT, {"type": "input_audio", "input_audio": {"data": LETTERS, "format": "wav"}}),
+    "chat, a film": (
+        CHAT,
+        {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{LETTERS}"}},
+    ),
+    "messages": (MESSAGES, base64_source(LETTERS)),
+    "messages, of a tool": (MESSAGES, tool_result(base64_source(LETTERS))),
+    "responses": (RESPONSES, {"type": "input_image", "image_url": PNG}),
 }
 TEXTS = {
     "a text": {"type": "text", "text": LETTERS},
     "a picture's address in a text": {"type": "text", "text": PNG},
     "JSON in a text": {"type": "text", "text": json.dumps({"url": PNG, "data": LETTERS})},
-    "a document that is text": {"type": "document", "source": {"type": "text", "data": "some words " * 9000}},
+    "a document that is text": {"type": "document", "source": {"type": "text", "data": HIDING}},
+    "a source that is text": {"type": "image", "source": {"type": "text", "data": LETTERS}},
+    "a document": {"type": "document", "source": {"type": "base64", "data": LETTERS}},
+    "a file": {"type": "input_file", "file_data": f"data:text/plain;base64,{LETTERS}"},
+    "a picture of words": {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{HIDING}"}},
+    "a source of words": base64_source(HIDING),
+    "sound of words": {"type": "input_audio", "input_audio": {"data": HIDING}},
+    "a picture that is a text": {
+        "type": "image_url",
+        "image_url": {"url": f"data:text/plain;base64,{LETTERS}"},
+    },
+    "a picture's address alone": {"type": "image_url", "image_url": {"url": LETTERS}},
+    "input of a tool": {"type": "tool_use", "id": "toolu_1", "name": "write", "input": {"data": HIDING}},
+    "a picture in a tool's input": {
+        "type": "tool_use",
+        "id": "t",
+        "name": "w",
+        "input": base64_source(LETTERS),
+    },
+    "a picture in another part": {"type": "text", "text": "x", "content": [base64_source(LETTERS)]},
     "reasoning": {"type": "reasoning", "encrypted_content": LETTERS},
+    "of another type": {"type": ["image"], "image_url": PNG, "source": [LETTERS]},
+}
+FIELDS = {
+    "a tool's schema": {"tools": [{"type": "function", "function": {"parameters": {"data": HIDING}}}]},
+    "a picture in a schema": {"tools": [{"content": [base64_source(LETTERS)]}]},
+    "template kwargs": {"chat_template_kwargs": {"data": HIDING, "content": [base64_source(LETTERS)]}},
+    "documents": {"documents": [{"title": "t", "data": LETTERS}]},
+    "metadata": {"metadata": {"data": LETTERS}},
 }
 
 
-def body_of(*parts: object, **fields: object) -> bytes:
-    return json.dumps({"model": "m", "messages": [{"role": "user", "content": parts}], **fields}).encode()
+def facts_of(path, *parts, role="user", before=(), **fields):
+    items = [*before, {"role": role, "content": list(parts)}]
+    body = {"model": "m", "input" if path == RESPONSES else "messages": items, **fields}
+    return read_facts(classify("POST", path), [], json.dumps(body).encode())
 
 
-@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-@pytest.mark.parametrize("times", [1, 3])
-def test_a_medium_counts_as_one_of_usual_size(part, times):
-    told = [{"type": "text", "text": "What is it? " * 1000}, part] * times
-    body = body_of(*told)
-    counted = len(body) - media_bytes(body) - (len(body) - times * len(LETTERS))
-    assert -32 * times < counted - times * COUNTS_AS <= 0, "but for what begins an address"
-    spaced = json.dumps(json.loads(body_of(*told)), indent=2).replace("/", "\\/").encode()
-    assert len(spaced) - media_bytes(spaced) < times * (COUNTS_AS + 20_000)
+@pytest.mark.parametrize(("path", "part"), PARTS.values(), ids=PARTS)
+def test_a_medium_counts_as_one_of_usual_size(path, part):
+    facts = facts_of(path, {"type": "text", "text": "What is it?"}, part, {"type": "text", "text": "Well?"})
+    assert COUNTS_AS < facts.text_bytes < COUNTS_AS + 400
+    twice = facts_of(path, part, part)
+    assert 2 * COUNTS_AS < twice.text_bytes < 2 * COUNTS_AS + 600
 
 
+def test_a_large_one_counts_by_its_size_and_one_in_a_large_item_by_its_bytes():
+    letters = LETTERS * 2
+    large = facts_of(MESSAGES, base64_source(letters))
+    assert max(COUNTS_AS, len(letters) // PER_TEXT_BYTE) < large.text_bytes < 2 * COUNTS_AS
+    huge = facts_of(MESSAGES, base64_source(LETTERS * 4))
+    assert huge.text_bytes == huge.body_bytes
+    small = facts_of(MESSAGES, base64_source(LETTERS[: COUNTS_AS - 4]))
+    assert small.text_bytes == small.body_bytes
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 @pytest.mark.parametrize("part", TEXTS.values(), ids=TEXTS)
-def test_what_is_text_counts_as_such(part):
-    assert media_bytes(body_of(part)) == 0
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_what_may_be_text_counts_as_such(path, part, role):
+    facts = facts_of(path, part, role=role)
+    assert facts.text_bytes == facts.body_bytes > len(LETTERS)
 
 
-@pytest.mark.parametrize(
-    "body", [b"", LETTERS.encode(), b'"' + LETTERS.encode(), b'"data":"' + LETTERS.encode()]
-)
-def test_what_is_no_json_counts_as_text(body):
-    assert media_bytes(body) == 0
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_what_is_no_content_counts_as_text(fields):
+    facts = facts_of(CHAT, {"type": "text", "text": "go"}, **fields)
+    assert facts.text_bytes == facts.body_bytes > len(LETTERS)
 
 
-@pytest.mark.parametrize("size", [COUNTS_AS - 200, COUNTS_AS + 1, 2 * COUNTS_AS])
-@pytest.mark.parametrize("before", range(0, COUNTS_AS, 997))
-def test_wherever_it_stands_it_is_found(size, before):
-    body = b'{"a":"%s","data":"%s"}' % (b" " * before, LETTERS[:size].encode())
-    assert media_bytes(body) == max(0, size - COUNTS_AS)
-
-
-def test_facts_have_it():
-    body = body_of(PARTS["chat"])
-    facts = read_facts(classify("POST", "/v1/chat/completions"), [], body)
-    assert facts.body_bytes == len(body) and facts.text_bytes < COUNTS_AS + 200
+def test_a_conversation_that_goes_on_has_its_pictures_still():
+    said = [{"role": "user", "content": [PARTS["chat"][1]]}]
+    for turn in range(12):
+        facts = facts_of(CHAT, {"type": "text", "text": f"go on {turn}"}, before=said)
+        assert COUNTS_AS < facts.text_bytes < COUNTS_AS + 400 + 200 * turn
+        said += [
+            {"role": "user", "content": f"go on {turn}"},
+            {"role": "assistant", "content": f"yes {turn}"},
+        ]
+    tool = {"type": "function_call_output", "call_id": "c1", "output": [PARTS["responses"][1]]}
+    facts = facts_of(RESPONSES, {"type": "input_text", "text": "and?"}, before=[tool])
+    assert facts.text_bytes < COUNTS_AS + 400
