@@ -12,7 +12,7 @@ from gateway.config.load import ConfigError, load_config
 from gateway.server.tenants import hash_key
 from gateway.wire.facts import TRANSCRIPTS
 from lab.simulator.replay import replay
-from tests.server.bench import Bench, completion, get, post
+from tests.server.bench import Bench, answer, completion, get, post, sends
 from tests.server.test_reload import reload
 from tests.workflow.world import call, result, said, user
 
