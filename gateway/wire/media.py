@@ -46,4 +46,5 @@ def _letters(part: dict[str, Any]) -> str:
         ):
             begins = _PREFIX.match(url)
             return url[begins.end() :] if begins is not None else ""
-    return ""
+        case _:
+            return ""
