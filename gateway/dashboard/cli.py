@@ -25,7 +25,7 @@ from gateway.config.straight import open_straight
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.dashboard.sentences import outcome_lines
 from gateway.dashboard.trace import trace_of
-from gateway.domain.ids import RequestId
+from gateway.domain.ids import RequestId, shown_tenant
 from gateway.domain.printable import printable
 from gateway.domain.records import Record
 
@@ -159,11 +159,6 @@ def _row(session: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
         share,
         f"{session['source']} {session['confidence']:.2f}",
     )
-
-
-def shown_tenant(tenant: str) -> str:
-    """Without what differs after each start."""
-    return "anonymous" if tenant.startswith("anonymous-") else tenant
 
 
 def _explain(arguments: argparse.Namespace) -> int:

@@ -36,3 +36,8 @@ def clean_name(text: str) -> str:
 def is_well_formed_id(text: str) -> bool:
     """Whether a client-supplied id may be used: 1 to 256 characters, all printable."""
     return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
+
+
+def shown_tenant(tenant: str) -> str:
+    """Without what differs after each start."""
+    return "anonymous" if tenant.startswith("anonymous-") else tenant

@@ -1,7 +1,8 @@
 """Sessions that their clients say are over: `POST /finish_session`, or ThunderAgent's `/programs/release`.
 
-The id is the one that the turns stated, whichever way: header or field need not be the same. It goes to no
-engine. Whoever has no such session is answered well, as rollouts release what may have ended by itself.
+The id is the one that the turns stated, whichever way: header or field need not be the same; or the
+gateway's own. It goes to no engine. Whoever has no such session is answered well, as rollouts release what
+may have ended by itself.
 
 Invariants: only sessions of the caller's tenant end, and of these no other because of a sub-agent of it; what
 runs of one ends first.
@@ -13,6 +14,7 @@ import msgspec
 
 from gateway.core import events as ev
 from gateway.core import refusals
+from gateway.domain.ids import SessionId
 from gateway.domain.request import RequestFacts
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
@@ -33,11 +35,14 @@ async def release(
     sessions, tenant, name = asking.driver.coordinator.sessions.sessions, visitor.tenant.id, stated.session
     known = [sessions.find_explicit((tenant, schema.name, name)) for schema in SCHEMAS]
     found = [each for each in known if each is not None]
+    own = sessions.get(SessionId(name))  # as receipts and `turnpike sessions` name it
     if not found and peers is not None and not visitor.was_passed_on:
         link = await peers.who_has(tenant, name)
         if link is not None and await peers.links.pass_on(client, request, facts, link, False):
             return
     over = {each.id for each in found if each.explicit_keys[0][2] == name}
+    if own is not None and own.tenant == tenant:
+        over.add(own.id)
     if groups := {each.group for each in found} - {None}:
         over |= {each.id for each in sessions.newest_first(tenant) if each.group in groups}
     for session in over:

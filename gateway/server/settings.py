@@ -56,6 +56,17 @@ class Settings:
     async def reload(self) -> tuple[Change, ...]:
         """What changed. Also what the settings point to is read again: keys of replicas, certificates. Raises
         ConfigError, OSError or ValueError if nothing was changed, and says why."""
+        try:
+            changed = await self._reload()
+        except (ConfigError, OSError, ValueError) as error:
+            log_event(logging.ERROR, "reload_failed", f"the settings stay as they were: {error}", cause=error)
+            raise
+        keys = [each.key for each in changed]
+        told = f"the settings were read again: {', '.join(keys) or 'no change'}"
+        log_event(logging.INFO, "reload", told, changed=keys)
+        return changed
+
+    async def _reload(self) -> tuple[Change, ...]:
         async with self._one_at_a_time:
             config, references = await asyncio.to_thread(self._read_all)
             changed = changes(self._config, config)
@@ -103,14 +114,9 @@ def refuse_restarts(changed: tuple[Change, ...]) -> None:
 async def reload_on_signal(reload: Callable[[], Awaitable[tuple[Change, ...]]], record: Record) -> None:
     outcome = 200
     try:
-        changed = await reload()
-    except (ConfigError, OSError, ValueError) as error:
+        await reload()
+    except (ConfigError, OSError, ValueError):
         outcome = 409
-        log_event(logging.ERROR, "reload_failed", f"the settings stay as they were: {error}", cause=error)
-    else:
-        keys = [each.key for each in changed]
-        told = f"the settings were read again: {', '.join(keys) or 'no change'}"
-        log_event(logging.INFO, "reload", told, changed=keys)
     record("SIGHUP", _RELOAD, outcome)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from gateway.admission.bounds import PriceConfig, price_of
 from gateway.domain import records as rec
+from gateway.domain.ids import shown_tenant
 from gateway.domain.request import Usage
 from gateway.telemetry.label_slots import LabelSlots
 
@@ -106,7 +107,7 @@ class Usages:
         self, record: rec.GpuEnd | rec.Refused | rec.TurnLeft, outcome: str, usage: Usage, estimated: int = 0
     ) -> None:
         prompt, cached, output = usage.prompt_tokens, usage.cached_tokens or 0, usage.output_tokens or 0
-        user = record.tenant or OTHER, record.key, record.model or ""
+        user = shown_tenant(record.tenant or OTHER), record.key, record.model or ""
         if outcome != "finished" and prompt is None and user not in self._used:
             user = *user[:2], ""
         used = self._of(user) if self._slots.take(user, now=record.at_s) else self._other(user[0])

@@ -1,7 +1,6 @@
 """`turnpike try`: a stub engine, a few agents and the gateway between them, on this machine alone."""
 
 import os
-import sys
 import threading
 
 
@@ -9,7 +8,8 @@ def end_with_parent() -> None:
     """However the process ends that holds the other end of standard input."""
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):  # and not `sys.stdin`, whose lock would be held at the end
+            pass
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -16,6 +16,7 @@ from typing import Any, Final
 from gateway.config import Config
 from gateway.config.load import load_config
 from gateway.config.server import split_listen
+from gateway.server.listening import binding
 
 _READY_WITHIN_S: Final = 30.0
 
@@ -42,6 +43,10 @@ def _try(arguments: argparse.Namespace, run_gateway: Callable[[Config], int]) ->
             if (value := getattr(arguments, name)) is not None
         }
         config = load_config(None, os.environ, {"pools": [{"replicas": [{"url": engine}]}], **flags})
+        for name in ("listen", "control"):  # else it would be another gateway that seems to be ready
+            where = getattr(config.server, name)
+            with binding(f"server.{name} (--{name})", where), socket.create_server(split_listen(where)):
+                pass
         stack.enter_context(_beside("engine", engine.rpartition(":")[2]))
         _wait_for(f"{engine}/health")
         threading.Thread(target=_begin, args=(arguments, config, stack), daemon=True).start()

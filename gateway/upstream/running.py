@@ -8,7 +8,7 @@ from gateway.upstream.findings import NO_CACHED, Finding
 
 _MIN_SHARE: Final = 0.2
 """Of turns: what happens less often is no habit."""
-_MIN_TURNS: Final = 5
+_MIN_TURNS: Final = 4
 _MIN_LEFT: Final = 3
 _SAME_S: Final = 1.0
 _FROM_S: Final = 5.0

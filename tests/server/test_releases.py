@@ -51,6 +51,14 @@ async def test_a_session_ends_at_once_by_the_id_that_its_turns_stated(start, pat
     assert again.get(b"x-turnpike-session") != first.get(b"x-turnpike-session")
 
 
+async def test_a_session_that_states_no_id_ends_by_that_of_its_receipt(start):
+    bench = await start(tenants=TENANTS)
+    bench.backend.script = sends(completion())
+    own = (await bench.ask(turn())).get(b"x-turnpike-session").decode()
+    assert (await bench.ask(release(own, "b"))).json()["released"] is False
+    assert (await bench.ask(release(own))).json()["released"] is True and sessions(bench) == 0
+
+
 async def test_another_tenant_s_session_goes_on_and_so_does_the_rollout(start):
     bench = await start(tenants=TENANTS)
     bench.backend.script = sends(completion())
