@@ -178,7 +178,7 @@ def _why(
     records, held_by = evidence.records, evidence.held_by
     waits = [record for record in records if isinstance(record, rec.TurnWaited)]
     waited_ms = waited.waited_ms if (waited := refused or left or routed) else None
-    said = [why_waited(waits, waited_ms, evidence.window)]
+    said = [why_waited(waits, waited_ms, evidence.window)] if waits or refused is None else []
     if held_by is not None:
         said.append(why_held(held_by))
     said += [
