@@ -1,6 +1,7 @@
 """The page in a real browser: what it shows, by keyboard, in both themes, and when the stream breaks."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -290,7 +291,11 @@ async def test_a_replica_that_is_ejected_says_why_and_until_when_and_is_up_again
         (told, "up"),
     ):
         control.gauges = {"replicas": [gauges]}
-        await page.until(shown, holds=lambda text, state=state: (text or "").startswith(state))
+        await page.until(shown, holds=partial(begins_with, state))
+
+
+def begins_with(state: str, text: str | None) -> bool:
+    return (text or "").startswith(state)
 
 
 async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):
