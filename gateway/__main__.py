@@ -52,6 +52,17 @@ _LAB_COMMANDS: Final = {
 """Entry points of `turnpike.commands`, in the distribution `turnpike-lab`."""
 
 
+_EXAMPLES: Final = """\
+examples:
+  turnpike try                               with a stub engine and agents of its own
+  turnpike init --backend http://gpu-1:8000  writes a first turnpike.toml
+  turnpike doctor                            what each backend lacks, and what that would gain
+  turnpike serve turnpike.toml
+  turnpike sessions                          what runs now
+  turnpike explain REQUEST_ID                why a turn waited, and where it ran
+"""
+
+
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = _lab_parser(words[0]) if words and words[0] in _LAB_COMMANDS else _parser()
@@ -75,7 +86,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="turnpike", description="A session-aware gateway for LLM servers that run agents."
+        prog="turnpike",
+        description="A session-aware gateway for LLM servers that run agents.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"turnpike {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -326,3 +326,11 @@ def test_addresses_that_it_prints_can_be_used(listen, at, dashboard):
     server = {"listen": listen, "allow_public_without_keys": True}
     config = load_config(None, {}, {"pools": [{"replicas": [{"url": "http://b"}]}], "server": server})
     assert at in listening_on(config, 1, 2) and dashboard_url(listen, 2) == dashboard
+
+
+def test_every_example_of_the_help_is_a_command(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    told = capsys.readouterr().out
+    examples = re.findall(r"^  turnpike (\w+)", told, re.MULTILINE)
+    assert len(examples) == 6 and all(f"    {each} " in told for each in examples)
