@@ -47,11 +47,11 @@ async def says(exchange) -> None:
 
 
 async def test_a_picture_costs_what_a_picture_costs(start):
-    """A megabyte of base64, and an engine that does not count."""
+    """Half a megabyte of base64, and an engine that does not count."""
     bench = await start(bounds=[{"name": "short", "tokens": 5000}])
     choice = {"index": 0, "message": {"role": "assistant", "content": "A cat."}, "finish_reason": "stop"}
     bench.backend.script = sends(answer(json.dumps({"id": "1", "choices": [choice]}).encode()))
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo+" * 90_000}}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo+" * 40_000}}
     turn = chat({"role": "user", "content": [picture]}, session="x")
     turns = [await bench.ask(turn) for _ in range(4)]
     assert [turn.status for turn in turns] == [200, 200, 200, 403], "some 1,300 tokens each"

@@ -49,7 +49,7 @@ def test_what_a_client_does_again_and_again_is_said_with_what_mends_it(fields, w
 @pytest.mark.parametrize(
     "fields",
     [
-        {"changed": 4, "turns": 6, "part": "tools"},  # too few to be a habit
+        {"changed": 3, "turns": 6, "part": "tools"},  # too few to be a habit
         {"changed": 7, "part": "tools"},  # less than a fifth: somebody chose another mode
         {"unlinked": 7},
         {"left_after_s": [60.0, 60.1]},
