@@ -59,7 +59,9 @@ class Settings:
         try:
             changed = await self._reload()
         except (ConfigError, OSError, ValueError) as error:
-            log_event(logging.WARNING, "reload_failed", f"the settings stay as they were: {error}", cause=error)
+            log_event(
+                logging.WARNING, "reload_failed", f"the settings stay as they were: {error}", cause=error
+            )
             raise
         keys = [each.key for each in changed]
         told = f"the settings were read again: {', '.join(keys) or 'no change'}"
