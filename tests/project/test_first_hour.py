@@ -48,7 +48,7 @@ def until_open(port: int) -> None:
     raise AssertionError(f"nobody listens at {port}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_newcomer_s_path_with_the_wheel_alone(empty, tmp_path):  # noqa: F811
     engine, listen, control = free_ports(3)
