@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import NOBODYS, Body, PoolId, ReplicaId, RequestId
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,7 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 class Waiting(msgspec.Struct, kw_only=True, eq=False):
     request: RequestId
     lane: Lane
+    body: Body = (NOBODYS, 0)
     body_bytes: int
     arrived_s: float
     deadline_s: float
@@ -47,6 +48,8 @@ class WaitingRoom:
     def __init__(self) -> None:
         self.turns: dict[RequestId, Waiting] = {}
         """To be read only."""
+        self.by_body: dict[Body, dict[RequestId, None]] = {}
+        """Those whose body is known. To be read only."""
         self._lanes: dict[PoolId, dict[Lane, OrderedDict[RequestId, Waiting]]] = {}
         self._by_deadline: list[tuple[float, int, Waiting]] = []
         """A heap. Turns that left stay in it for a while, but never at its head."""
@@ -79,6 +82,8 @@ class WaitingRoom:
     def enter(self, waiting: Waiting) -> None:
         assert waiting.request not in self.turns
         self.turns[waiting.request] = waiting
+        if waiting.body[1]:
+            self.by_body.setdefault(waiting.body, {})[waiting.request] = None
         if not waiting.is_held:
             self._enter_lane(waiting)
         self._entries += 1
@@ -107,6 +112,11 @@ class WaitingRoom:
         if not waiting.is_held:
             self._leave_lane(waiting)
         self.body_bytes -= waiting.body_bytes
+        if waiting.body[1]:
+            copies = self.by_body[waiting.body]
+            del copies[waiting.request]
+            if not copies:
+                del self.by_body[waiting.body]
         self._drop_left()
         return waiting
 

@@ -71,6 +71,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     keys_path: Annotated[str, PRIVATE] | None = None
     """A file of more keys, as hashes: what `turnpike keys` adds and revokes there counts within a second.
     Clients then need a key. Without `[[tenants]]` there is one, `default`."""
+    first_words: bool = False
+    """Sessions in the dashboard have the first words of their user's, for whoever may look at the control
+    plane. Not of tenants whose `content` is false."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What the gateway says on its standard error: this, and what is graver."""
     log_format: Literal["text", "json"] = "text"

@@ -29,7 +29,7 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     its word on whether somebody waits for its sessions, until when, and how long to hold their state;
     `kv-transfer`, fields such as `kv_transfer_params`, which name hosts and blocks to engines."""
     content: bool = True
-    """Whether spans may carry what it and its models say, where `otel.content` asks for that."""
+    """Whether spans (`otel.content`) and the dashboard (`server.first_words`) may have what it says."""
     quota: Quota = Quota()
     """What it may have at most, and how much of what is scarce is its share."""
 

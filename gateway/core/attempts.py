@@ -23,7 +23,7 @@ from gateway.core.stream import Stream
 from gateway.core.suspects import MOST_DEATHS, Failure, Suspects
 from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.ids import Body, ReplicaId, RequestId
 from gateway.domain.request import Answer
 from gateway.fleet.trickle import Trickle
 
@@ -65,21 +65,23 @@ class Attempts:
         """Goes on counting where the same body failed lately, or refuses it."""
         if not self._suspects.remembered:
             return None
-        live.unanswered = self._suspects.deaths(live, now=now)
+        live.unanswered = self._suspects.deaths(live.body, now=now)
         live.without += self._suspects.others(live, now=now)
         return refusals.unanswered_again() if live.unanswered >= MOST_DEATHS else None
 
     def _failed_at(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
         self._suspects.failed(live, replica, failure, now=now)
-        if self._suspects.has_become_deadly(live, now=now):
-            self.refuse_copies(now=now)
+        self._refuse_copies(live.body, now=now)
 
-    def refuse_copies(self, *, now: float) -> None:
-        """Those that wait, of bodies that replicas have died of meanwhile."""
-        if not self._suspects.remembered:
-            return
-        for live in [each for each in self._live.values() if each.state is State.WAITING]:
-            if self._suspects.deaths(live, now=now) >= MOST_DEATHS:
+    def replica_left(self, *, now: float) -> None:
+        """Bodies that it may have died of have become deadly: their copies wait no longer."""
+        for body in self._suspects.remembered.keys() & self._gate.waiting_room.by_body.keys():
+            self._refuse_copies(body, now=now)
+
+    def _refuse_copies(self, body: Body, *, now: float) -> None:
+        waiting = self._gate.waiting_room.by_body.get(body)
+        if waiting and self._suspects.deaths(body, now=now) >= MOST_DEATHS:
+            for live in [self._live[request] for request in waiting]:
                 self._gate.leave_waiting_room(live, now=now)
                 self._endings.refuse(live, refusals.unanswered_again(), now=now)
 
@@ -185,7 +187,9 @@ class Attempts:
         self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
         live.unanswered += times
-        deaths = self._suspects.deaths(live, now=now) if times else 0  # others may have sent the same body
+        deaths = (
+            self._suspects.deaths(live.body, now=now) if times else 0
+        )  # others may have sent the same body
         if live.route is not None:
             live.route.choice.begun -= 1
         if event.is_local:

@@ -136,6 +136,7 @@ class Gate:
             Waiting(
                 request=live.request,
                 lane=live.lane,
+                body=live.body,
                 body_bytes=live.facts.body_bytes,
                 arrived_s=live.arrived_s,
                 deadline_s=deadline_s,

@@ -8,7 +8,7 @@ from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, adv
 from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
-from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.ids import NOBODYS, Body, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice, Fallback, Target
 from gateway.domain.request import Answer, RequestFacts, Usage
 from gateway.routing.models import NamedModel
@@ -111,6 +111,10 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     @property
     def runs_on(self) -> str | None:
         return self.route.choice.target.model if self.route is not None else self.facts.model
+
+    @property
+    def body(self) -> Body:
+        return self.tenant, self.facts.body or self.facts.transcript.body
 
     @property
     def lane(self) -> Lane:

@@ -109,6 +109,7 @@ class SessionBook:
                 agent=f"{facts.transcript.agent_type:016x}" if facts.transcript.agent_type else "",
                 is_streamed=facts.stream,
                 client=facts.client_name,
+                changed=session.log[-1].changed,
             )
         )
         went_on = ref.parent if ref.edge is Edge.CONTINUES else None

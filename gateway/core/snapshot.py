@@ -95,6 +95,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     schema: str | None
     client: str
     """The product that its newest turn's user agent names; empty if unknown."""
+    first_words: str
+    """Of its user's; empty unless `server.first_words`."""
     parent: SessionId | None
     guess: SessionId | None
     """The session that it may be a part of; nothing is done because of that."""
@@ -182,8 +184,9 @@ def _view_bounds(brain: Coordinator, *, now: float) -> tuple[BoundView, ...]:
 class SessionViews:
     """Views of sessions, as they are when asked; what all of them need is looked up once."""
 
-    def __init__(self, brain: Coordinator) -> None:
+    def __init__(self, brain: Coordinator, first_words: Mapping[SessionId, str] | None = None) -> None:
         self._brain = brain
+        self._first_words = first_words or {}
         self._waits: dict[SessionId, float] = {}
         self._runs: dict[SessionId, float] = {}
         """Since when."""
@@ -219,6 +222,7 @@ class SessionViews:
             confidence=best.confidence,
             schema=session.schema,
             client=next((turn.client for turn in reversed(turns) if turn.client), ""),
+            first_words=self._first_words.get(session.id, ""),
             parent=session.parent,
             guess=session.guess,
             agent=f"{newest.agent & 0xFFFFFFFF:08x}" if newest is not None and newest.agent else "",

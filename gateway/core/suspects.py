@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from gateway.core.fleet import Fleet
 from gateway.core.live import LiveRequest
-from gateway.domain.ids import ReplicaId, TenantId
+from gateway.domain.ids import Body, ReplicaId
 from gateway.domain.words import Word
 
 MOST_DEATHS = 2
@@ -49,13 +49,11 @@ class _Failed(NamedTuple):
 class Suspects:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self.remembered: OrderedDict[tuple[TenantId, int], list[_Failed]] = OrderedDict()
+        self.remembered: OrderedDict[Body, list[_Failed]] = OrderedDict()
         """Failures by body. While it is empty, nobody need ask."""
-        self._deadly: set[tuple[TenantId, int]] = set()
-        """Of these, those that replicas have died of, as far as it was looked at."""
 
     def failed(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
-        body = _body_of(live)
+        body = live.body
         if not body[1]:
             return
         known = [each for each in self.remembered.pop(body, ()) if now - each.failed_s <= _REMEMBERED_S]
@@ -63,28 +61,19 @@ class Suspects:
             known.append(_Failed(replica, now, failure))
         self.remembered[body] = known[-2 * MOST_DEATHS :]
         while len(self.remembered) > _MOST_REMEMBERED or self._is_first_old(now):
-            self._deadly.discard(self.remembered.popitem(last=False)[0])
-
-    def has_become_deadly(self, live: LiveRequest, *, now: float) -> bool:
-        """Its body has, since this was asked last: whoever looks through all that wait does so once."""
-        body = _body_of(live)
-        if body in self._deadly or self.deaths(live, now=now) < MOST_DEATHS:
-            return False
-        self._deadly.add(body)
-        return True
+            self.remembered.popitem(last=False)
 
     def answered_well(self, live: LiveRequest) -> None:
-        self.remembered.pop(_body_of(live), None)
-        self._deadly.discard(_body_of(live))
+        self.remembered.pop(live.body, None)
 
-    def deaths(self, live: LiveRequest, *, now: float) -> int:
-        """How many replicas may have died of its body lately."""
-        known = self.remembered.get(_body_of(live), ())
+    def deaths(self, body: Body, *, now: float) -> int:
+        """How many replicas may have died of it lately."""
+        known = self.remembered.get(body, ())
         return sum(self._may_have_died(each) for each in known if now - each.failed_s <= _REMEMBERED_S)
 
     def others(self, live: LiveRequest, *, now: float) -> tuple[ReplicaId, ...]:
         """Replicas that shall not get its body, while those that answered it with errors may die yet."""
-        known = self.remembered.get(_body_of(live), ())
+        known = self.remembered.get(live.body, ())
         dying = {
             each.replica
             for each in known
@@ -105,7 +94,3 @@ class Suspects:
             return state is not None and failed.failed_s <= state.down_s <= failed.failed_s + _DIED_WITHIN_S
         is_well = was_up and state is not None and state.checked_s > failed.failed_s
         return failed.failure is Failure.TIMED_OUT or not is_well
-
-
-def _body_of(live: LiveRequest) -> tuple[TenantId, int]:
-    return live.tenant, live.facts.body or live.facts.transcript.body

@@ -13,7 +13,15 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gateway.dashboard.sentences import BEHIND, why_bound, why_held, why_refused, why_there, why_waited
+from gateway.dashboard.sentences import (
+    BEHIND,
+    why_bound,
+    why_held,
+    why_refused,
+    why_there,
+    why_uncached,
+    why_waited,
+)
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId
@@ -188,6 +196,8 @@ def _why(
     ]
     if routed is not None:
         said.append(why_there(routed, evidence.loads))
+    if (arrived := _last(records, rec.TurnArrived)) and arrived.changed is not None:
+        said.append(why_uncached(arrived.changed))
     if (submitted := _last(records, rec.GpuSubmit)) and submitted.engine_class == "proactive":
         said.append(BEHIND)
     said += [why_bound(record) for record in records if isinstance(record, rec.BoundReached)]

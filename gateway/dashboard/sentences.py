@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionHeld, WindowUpdated
+from gateway.domain.decision import CHANGES
 from gateway.domain.ids import ReplicaId
 
 WAITS: Final = {
@@ -150,6 +151,13 @@ def why_held(held: SessionHeld) -> str:
 def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:
     load = f" {loads[routed.replica]} turns ran there then." if routed.replica in loads else ""
     return f"It went to {routed.replica}: {_told(PLACEMENTS, routed.reason.value)}.{load}"
+
+
+def why_uncached(changed: tuple[str, int]) -> str:
+    what = CHANGES[changed[0]].format(at=changed[1])
+    return (
+        f"Its prompt is not its turn's before with more behind it: {what}. No cache holds what follows there."
+    )
 
 
 _ACTIONS: Final = {

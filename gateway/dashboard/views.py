@@ -61,6 +61,9 @@ class Views:
         self.listens_at: str | None = None
         """Where agents connect, as a URL; None before they can."""
         self.is_store_up: Callable[[], bool | None] = lambda: None
+        self.failing: Callable[[], list[str]] = list
+        self.first_words: Mapping[SessionId, str] = {}
+        """Whoever knows them puts them here."""
         self.graphs: Callable[[], list[Any]] = list
         """Whoever learns graphs puts itself here."""
 
@@ -89,6 +92,7 @@ class Views:
             "version": __version__,
             "listen": self.listens_at,
             "store_down": self.is_store_up() is False,
+            "failing": self.failing(),
             "outcome": self._outcome(),
             "prices": self._prices,
             **{name: getattr(gauges, name) for name in _TOLD},
@@ -104,7 +108,7 @@ class Views:
     async def session(self, session: SessionId) -> dict[str, Any] | None:
         """Its turns with the records that the ring has of them. None if nothing is known of it."""
         live = self._brain.sessions.sessions.get(session)
-        views, now = SessionViews(self._brain), self._clock()
+        views, now = SessionViews(self._brain, self.first_words), self._clock()
         row = _session_row(views.view(live, self._log.of(session), now=now)) if live else None
         turns = await self._turns_in_the_ring(session)
         if not turns and row is None:
@@ -140,7 +144,7 @@ class Views:
         gauges = take_gauges(brain, self._signals, self._holdings, now=self._clock())
         pools = [msgspec.structs.replace(pool, updates=log.updates(pool.id)) for pool in gauges.pools]
         about = {**self._about(gauges), "seq": number, "pools": pools}
-        views = SessionViews(brain)
+        views = SessionViews(brain, self.first_words)
         newest = list(islice(brain.sessions.sessions.newest_first(), MAX_SESSIONS))
         sessions = []
         for start in range(0, len(newest), _SESSIONS_AT_ONCE):
@@ -163,6 +167,7 @@ def _session_row(view: Any) -> dict[str, Any]:
         "parent": view.parent,
         "source": view.source.value,
         "confidence": view.confidence,
+        "first_words": view.first_words,
         "schema": view.schema or view.client or None,
         "model": view.last_turns[-1].model if view.last_turns else None,
         "started_s": view.started_s,

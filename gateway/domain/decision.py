@@ -1,5 +1,7 @@
 """What policies answer. Every decision carries its reason, for receipts, records and people."""
 
+from typing import Final
+
 import msgspec
 
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
@@ -139,6 +141,15 @@ class SessionSource(Word):
     NEW = "new"
     NONE = "none"
     """Not a turn: the request belongs to no session."""
+
+
+CHANGES: Final = {
+    "system": "the system prompt changes at about character {at}",
+    "tools": "tool {at}, from 0, changes",
+    "tool_order": "the tools come in another order",
+    "message": "the first message changes",
+}
+"""Where a prompt differs from the one before, for a person."""
 
 
 class Edge(Word):

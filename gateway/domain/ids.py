@@ -1,10 +1,12 @@
 """Identifiers. All are opaque: nobody parses them, none contains an address."""
 
+import re
 from typing import Final, NewType
 
 TenantId = NewType("TenantId", str)
 """Who pays; from the authenticated key, else the anonymous tenant."""
 
+_ANONYMOUS: Final = re.compile("anonymous-[0-9a-f]{12}")
 NOBODYS: Final = TenantId("")
 """Whose everything is that all tenants share."""
 
@@ -23,6 +25,9 @@ PoolId = NewType("PoolId", str)
 ReplicaId = NewType("ReplicaId", str)
 """One serving engine process. Its URL is known to the I/O shell only."""
 
+Body = tuple[TenantId, int]
+"""A request's bytes, by whose they are and their hash (0: unknown)."""
+
 MAX_ID_CHARS = 256
 
 
@@ -40,4 +45,4 @@ def is_well_formed_id(text: str) -> bool:
 
 def shown_tenant(tenant: str) -> str:
     """Without what differs after each start."""
-    return "anonymous" if tenant.startswith("anonymous-") else tenant
+    return "anonymous" if _ANONYMOUS.fullmatch(tenant) else tenant

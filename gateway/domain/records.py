@@ -70,6 +70,9 @@ class TurnArrived(_OfTurn, frozen=True, kw_only=True, tag="turn_arrive"):
     """Its client asked for the answer as it grows."""
     client: str = ""
     """The product that its user agent names."""
+    changed: tuple[str, int] | None = None
+    """Where its prompt begins to differ from its turn's before: the part (`system`, `tools`, `tool_order`,
+    `message`), and where in it."""
 
 
 class TurnWaited(_OfTurn, frozen=True, kw_only=True, tag="turn_wait"):

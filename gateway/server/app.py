@@ -182,6 +182,7 @@ class Gateway:
             are_keys_required=are_keys_required,
             traces=self.observation.traces,
             contents=self.observation.contents,
+            first_words=self.observation.first_words,
             prefills=Prefills.of(config, self.driver, self.replica_watch.replicas, outbound),
             peers=self._peers,
             spending=Spending.of(self.driver, self._peers, self._clock),

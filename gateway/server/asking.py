@@ -27,6 +27,7 @@ from gateway.server.reading import Reading
 from gateway.server.request_parser import HttpRequest
 from gateway.server.spending import Spending
 from gateway.telemetry.contents import Contents
+from gateway.telemetry.first_words import FirstWords
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
@@ -48,11 +49,13 @@ class Asking:
         are_keys_required: bool,
         traces: TraceContexts | None,
         contents: Contents | None,
+        first_words: FirstWords | None,
         prefills: Prefills | None,
         peers: Peers | None,
         spending: Spending | None,
     ) -> None:
         """`traces`: None if nobody traces; `contents`: None if no trace tells what is said;
+        `first_words`: None if the dashboard has none;
         `prefills`: None if no prompt is computed ahead; `peers`: None if this is the only gateway;
         `spending`: None if the brain alone knows what tenants use."""
         self.driver = driver
@@ -62,6 +65,7 @@ class Asking:
         self.reading = reading
         self._traces = traces
         self._contents = contents
+        self._first_words = first_words
         self.prefills = prefills
         self.peers = peers
         self.spending = spending
@@ -149,12 +153,11 @@ class Asking:
         """It is being answered: who is to be told what the answer says; None if nobody wants to know."""
         said = kept.said if kept is not None else None
         session, traces, contents = decision.session, self._traces, self._contents
-        if (
-            contents is None
-            or traces is None
-            or session is None
-            or not request.head.visitor.tenant.has_content
-        ):
+        if session is None or not request.head.visitor.tenant.has_content:
+            return said
+        if self._first_words is not None:
+            self._first_words.began(session.session, facts.protocol, request.body)
+        if contents is None or traces is None:
             return said
         if not traces.of(session.session, ticket.request).is_sampled:
             return said

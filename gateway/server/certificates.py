@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -40,8 +41,14 @@ class CertificateEnds:
         if now < self._warns_at_s:
             return
         self._warns_at_s = now + _DAY_S
-        for name, end in self.ends.items():
-            if end - now < 14 * _DAY_S:
-                at = datetime.fromtimestamp(end, UTC).isoformat()
-                told = f"{name} {'expires' if end > now else 'expired'} at {at}; renew the file, then reload"
-                log_event(logging.WARNING, "certificate_expires", told, setting=name, at=at)
+        for name, at, told in ending(self.ends, now=now):
+            log_event(logging.WARNING, "certificate_expires", told, setting=name, at=at)
+
+
+def ending(ends: Mapping[str, float], *, now: float) -> Iterator[tuple[str, str, str]]:
+    """The setting, when, and a sentence."""
+    for name, end in ends.items():
+        if end - now < 14 * _DAY_S:
+            at = datetime.fromtimestamp(end, UTC).isoformat()
+            does = "expires" if end > now else "expired"
+            yield name, at, f"{name} {does} at {at}; renew the file, then reload"

@@ -22,6 +22,8 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.records import Record
 from gateway.server.access_log import AccessLog
 from gateway.server.audit import Audit
+from gateway.server.certificates import ending
+from gateway.server.clock import wall_clock
 from gateway.server.control import ControlPlane
 from gateway.server.control_access import ControlAccess
 from gateway.server.driver import Driver
@@ -34,6 +36,7 @@ from gateway.server.tasks import TaskGroup, Work
 from gateway.server.tenants import Tenants
 from gateway.telemetry.contents import Contents
 from gateway.telemetry.export import TraceExport
+from gateway.telemetry.first_words import FirstWords
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.log_lines import ChangeLog, log_event
@@ -115,6 +118,8 @@ class Observation:
         """For the handlers; None if nobody traces."""
         self.contents = Contents(config.otel) if config.otel.content else None
         """For the handlers; None if nobody may know what is said."""
+        self.first_words = FirstWords() if config.server.first_words else None
+        self.views.first_words = self.first_words if self.first_words is not None else {}
         self._export: TraceExport | None = None
         takers += self._exports(environ)
         self._handover = Handover(takers, line_takers)
@@ -178,6 +183,7 @@ class Observation:
             tenants=tenants,
             hosts=hosts_of(server),
         )
+        self.views.failing = failing = partial(self._failing, tenants)
         return ControlPlane(
             driver,
             self.metrics,
@@ -188,7 +194,7 @@ class Observation:
             self._history,
             usage=self._view_usage,
             is_retiring=is_retiring,
-            failing=self._failing,
+            failing=failing,
             up_to_date=self._handover.flush,
             tell_of_stop=self.peers.directory.stopped if self.peers is not None else None,
         )
@@ -220,12 +226,14 @@ class Observation:
         store = self.peers.opened_store if self.peers is not None else None
         return store.is_up if store is not None else None
 
-    def _failing(self) -> list[str]:
+    def _failing(self, tenants: Tenants) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())
         return [
             *self._tasks.failing(),
             *(["the shared store"] if self._is_store_up() is False else []),
             *(f"connections to replicas ({kind})" for kind in lacking),
+            *(told for _, _, told in ending(self.metrics.certificate_ends, now=wall_clock())),
+            *(["keys of clients: none counts, so all are refused"] if tenants.has_no_key else []),
         ]
 
     def _gauges(self) -> Gauges:

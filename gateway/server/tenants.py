@@ -79,6 +79,12 @@ class Tenants:
     def are_keys_required(self) -> bool:
         return bool(self._by_name)
 
+    @property
+    def has_no_key(self) -> bool:
+        """Though one is asked for."""
+        counts = any(not each.has_expired(wall_clock()) for each in self._stored.values())
+        return self.are_keys_required and not (self._by_hash or self.tokens or counts)
+
     def authenticate(self, headers: RawHeaders, peer: str) -> Tenant | None:
         """The tenant of a request; None if it carries no valid key where one is required.
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 from gateway.domain.records import Record, ReplicaChanged
 
 REFUSALS_EVERY_S: Final = 10.0
@@ -33,6 +35,11 @@ def log_event(level: int, event: str, message: str = "", **fields: Any) -> None:
 def _quoted(value: object) -> str:
     text = str(value)
     return text if text and not set(text) & set(' "=') else json.dumps(text, ensure_ascii=False)
+
+
+def is_of_ours(record: logging.LogRecord) -> bool:
+    """Not of a request that could not be parsed: it has its answer, and whoever sends many fills no log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class JsonFormatter(logging.Formatter):

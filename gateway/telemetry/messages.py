@@ -13,7 +13,7 @@ hides all others.
 """
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from gateway.wire.body import (
 from gateway.wire.chat_answers import read_said
 from gateway.wire.items import is_large
 from gateway.wire.said import Kind, Part
+from gateway.wire.slices import finish
 
 Attribute = tuple[str, bytes]
 """Its name, and JSON."""
@@ -161,6 +162,14 @@ def describing(
         tell("input.messages", b"[%s]" % b",".join(reversed(newest_first)), room)
     left_out = len(items) - len(newest_first)
     return found, left_out, is_cut or left_out > 0
+
+
+def input_messages(protocol: Protocol, body: bytes, *, max_bytes: int) -> Iterator[bytes]:
+    """Each as above, of at most so many bytes, from the oldest; none if the body cannot be read."""
+    with contextlib.suppress(*UNREADABLE):
+        fields = finish(decoding_body(body, is_responses=protocol is Protocol.RESPONSES))
+        for item in _items(protocol, fields, body):
+            yield _message(item, Room(max_bytes))
 
 
 def _output(parts: Sequence[Part], finish_reason: str, room: Room) -> bytes:

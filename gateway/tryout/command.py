@@ -63,6 +63,7 @@ def _begin(arguments: argparse.Namespace, config: Config, stack: contextlib.Exit
     stack.enter_context(_beside("agents", base_url, str(arguments.agents)))
     print(
         f"turnpike: {arguments.agents} agents loop at {base_url}; a stub answers them, at random\n"
+        "turnpike: the stub knows /v1/chat/completions alone; a real engine has the other endpoints, too\n"
         f"turnpike: dashboard: {page}\n"
         "turnpike: your own agents: the same base URL, model `stub`, any key. Ctrl-C ends all",
         file=sys.stderr,

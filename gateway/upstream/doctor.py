@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config import Config
-from gateway.config.load import load_config, read_api_key
+from gateway.config.load import ConfigError, load_config, read_api_key
 from gateway.config.upstream import PoolConfig, ReplicaConfig, UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.printable import printable
@@ -54,11 +54,19 @@ def _doctor(arguments: argparse.Namespace, *, ask: Callable[..., Any]) -> int:
         flags["pools"] = [{"replicas": [{"url": url} for url in arguments.backend]}]
     elif file is None and Path(DEFAULT_FILE).exists():
         file = DEFAULT_FILE
-    config = load_config(file, os.environ, flags)
-    examined = asyncio.run(examine_all(config, os.environ, asks=arguments.ask))
+    examined, error = list[Examined](), None
+    try:
+        config = load_config(file, os.environ, flags)
+        examined += asyncio.run(examine_all(config, os.environ, asks=arguments.ask))
+    except ConfigError as raised:
+        if file is not None or arguments.backend:
+            raise
+        config, error = load_config(None, os.environ, flags, serves=False), raised
     if not arguments.backend:
         arguments.control = arguments.control or f"http://{config.server.control}"
         examined += _of_gateway(arguments, ask, config.core.max_wait_s)
+    if not examined and error is not None:  # nor does a gateway run at the usual port
+        raise error
     if arguments.json:
         print(json.dumps(msgspec.to_builtins(examined)))
     else:

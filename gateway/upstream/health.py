@@ -5,8 +5,8 @@ Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; w
 want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
 have for it, is wrong. *Nothing* is a redirect, 404 or 410, HTML, text but at `/health`, and 401 or 403 to our
 key; of `/health` and `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything
-else (405, mostly), or OPTIONS 2xx, or 405 where a path that nobody has gives something else; where pages are
-given, so it is with 2xx. Table: `docs/reference/faults.md`.
+else (405, mostly), or OPTIONS 2xx, or 405 (with POST in `Allow`, or without) where a path that nobody has
+gives something else; where pages are given, so it is with 2xx. Table: `docs/reference/faults.md`.
 """
 
 import asyncio
@@ -39,6 +39,8 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _HTML: Final = -1
 _TEXT: Final = -2
 """In place of the status of good answers that are no JSON, and not empty."""
+_POST: Final = -3
+"""In place of 405 to OPTIONS, where `Allow` names it."""
 _NO_JSON: Final = {_HTML: "HTML", _TEXT: "text"}
 _NOTHING: Final = _REDIRECTS | {404, 410, *_NO_JSON}
 """Statuses of paths at which nothing is."""
@@ -274,6 +276,8 @@ class HealthChecks:
         try:
             async with replica.ask(self._session, method, path) as response:
                 status, body = response.status, await read_at_most(response.content, _MAX_BYTES)
+                if status == 405 and method == "OPTIONS" and "POST" in response.headers.get("Allow", ""):
+                    status = _POST
         finally:
             late.cancel()
         if body is None:
@@ -297,7 +301,7 @@ def _read(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except ValueError:
-        return json.loads(body.decode("utf-8-sig", "replace"))
+        return json.loads(body.decode(json.detect_encoding(body), "replace"))
 
 
 def _is_model(listed: object) -> bool:

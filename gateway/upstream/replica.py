@@ -36,6 +36,7 @@ from gateway.wire.splice import Chunk
 
 _MAX_URL: Final = 2048
 _PRINTED: Final = re.compile(r"[!-~]*")
+_ENDPOINT: Final = re.compile(r"/v1(/(chat/completions|completions|responses|messages|embeddings|models))?$")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[A-Fa-f0-9:.]+(%[A-Za-z0-9._-]+)?")
 
 
@@ -84,13 +85,14 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_backend(cls, url: str) -> "Address":
-        """Without the `/v1` of the URL that clients are given: every request's path has one. Raises as
-        `parse` does."""
+        """Without the `/v1` of the URL that clients are given, and an endpoint behind it: every request's
+        path has them. Raises as `parse` does."""
         address = cls.parse(url)
-        if not address.prefix.endswith(b"/v1"):
+        found = _ENDPOINT.search(address.url)
+        if found is None:
             return address
-        _tell_of_v1(_shown(url))
-        return cls.parse(address.url.removesuffix("/v1"))
+        _tell_of_v1(_shown(url), found[0])
+        return cls.parse(address.url[: found.start()])
 
 
 class Replica:
@@ -348,8 +350,8 @@ class Replica:
 
 
 @lru_cache(256)  # once for each
-def _tell_of_v1(url: str) -> None:
-    told = f"{url}: /v1 at its end is left out, since the paths of requests begin with it"
+def _tell_of_v1(url: str, end: str) -> None:
+    told = f"{url}: {end} at its end is left out, since the paths of requests begin with it"
     log_event(logging.WARNING, "url_shortened", told, url=url)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any, Final
 
+from gateway.domain.decision import CHANGES
 from gateway.upstream.findings import NO_CACHED, Finding
 
 _MIN_SHARE: Final = 0.2
@@ -13,12 +14,6 @@ _MIN_LEFT: Final = 3
 _SAME_S: Final = 1.0
 _FROM_S: Final = 5.0
 """Who leaves sooner has no time-out, but changed its mind."""
-_PLACES: Final = {
-    "system": "the system prompt changes at about character {at}",
-    "tools": "tool {at}, from 0, changes",
-    "tool_order": "the tools come in another order",
-    "message": "the first message changes",
-}
 
 
 def client_findings(snapshot: Mapping[str, Any], *, max_wait_s: float) -> list[Finding]:
@@ -28,6 +23,7 @@ def client_findings(snapshot: Mapping[str, Any], *, max_wait_s: float) -> list[F
     cached = [turn["cached_tokens"] for turn in turns if turn["prompt_tokens"] is not None]
     if len(cached) >= _MIN_TURNS and not any(each is not None for each in cached):
         found.insert(0, NO_CACHED)
+    found = [Finding(level="bad", what=f"failing: {each}") for each in snapshot.get("failing", ())] + found
     return found or [Finding(level="ok", what="nothing to be mended was seen")]
 
 
@@ -38,7 +34,7 @@ def _of_client(of: Mapping[str, Any], max_wait_s: float) -> Iterator[Finding]:
         again = f"about {tokens} tokens a turn are" if of["measured"] else "it is"
         yield Finding(
             level="off",
-            what=f"{name}: {_PLACES[of['part']].format(at=of['at'])} in {of['changed']} of {turns} turns",
+            what=f"{name}: {CHANGES[of['part']].format(at=of['at'])} in {of['changed']} of {turns} turns",
             gain=f"a cache could hold what stands behind it: {again} computed again",
             do="put what changes (a clock, a counter) into the newest message; keep tools in one order",
         )

@@ -142,6 +142,19 @@ def test_sigterm_lets_a_running_stream_end(streaming):
 
 
 @pytest.mark.slow
+def test_what_cannot_be_parsed_at_the_control_port_fills_no_log():
+    serving = Serving("--backend", "http://127.0.0.1:1")
+    try:
+        for request in (b"GET /\x01 HTTP/1.1\r\n\r\n", b"GET /%s HTTP/1.1\r\n\r\n" % (b"x" * 10000)):
+            assert b" 400 " in ask(serving.control_port, request)
+        serving.process.send_signal(signal.SIGTERM)
+        serving.read_log_until(b"draining")
+        assert b"Traceback" not in serving.log
+    finally:
+        serving.close()
+
+
+@pytest.mark.slow
 def test_sigterm_leaves_time_to_be_taken_out_of_rotation():
     backend = SlowBackend()
     backend.go_on.set()

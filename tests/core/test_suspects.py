@@ -174,6 +174,24 @@ def test_a_copy_that_waits_is_refused_once_those_that_failed_are_found_dead():
     _ = play >> down(at[0]) >> down(at[1]) << refuse("r3", POISON)
 
 
+def test_copies_that_wait_are_refused_whenever_their_body_is_deadly_again():
+    play = Playbook(replicas="a b c d", max_running_per_replica=1)
+    for first in range(2):
+        at = [sent(play, f"r{first}-{number}") for number in range(2)]
+        assert all(sent(play, f"{first}-{number}", {"body": 8}) for number in range(2))
+        _ = play >> arrived(f"copy {first}", **PROMPT) >> arrived(f"other {first}", body=9) << nothing
+        for number, replica in enumerate(at):
+            _ = play >> down(replica) >> failed(f"r{first}-{number}", was_sent=True)
+        assert f"copy {first}" in {each.request for each in play.decisions if isinstance(each, Refuse)}
+        assert f"other {first}" in play.brain.waiting_room.turns
+        play.decisions.clear()
+        for request in (f"other {first}", *(f"{first}-{number}" for number in range(2))):
+            _ = play >> left(request)
+        assert not play.brain.waiting_room.by_body
+        for replica in at:
+            _ = play.later(31.0) >> up(replica)
+
+
 def test_a_restart_later_on_is_no_death():
     ends: tuple[Any, ...] = (partial(at_once, status=500), left)
     for end in ends:

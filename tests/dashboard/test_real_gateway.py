@@ -126,7 +126,7 @@ async def test_a_session_is_stopped_by_keyboard_once_it_is_confirmed(page: Page,
 
 async def test_who_may_only_look_is_not_offered_to_stop(page: Page):
     keyed = Bench()
-    await keyed.start(server={"control_read_key_hashes": [KEY_HASH]})
+    await keyed.start(server={"control_read_key_hashes": [KEY_HASH], "first_words": True})
     try:
         await keyed.ask(request())
         await page.open(url_of(keyed).replace("://", "://any:P%40ssw0rd@"))
@@ -134,6 +134,8 @@ async def test_who_may_only_look_is_not_offered_to_stop(page: Page):
             await page.press(*"P@ssw0rd", "Enter")
         await page.until(LIVE)
         await page.until(ROWS, holds=lambda rows: len(rows) == 1)
+        label = await page.until("document.querySelector('#rows .label').textContent")
+        assert "“fix the bug”" in label
         await page.until("document.querySelectorAll('.replica').length", holds=lambda count: count == 1)
         await page.until(SKIP_TO_ROWS)
         await page.press("x")

@@ -5,11 +5,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trustme
 
+from gateway.config.tenants import StoredKey
 from gateway.server.certificates import CertificateEnds
-from tests.server.bench import eventually, get, post
+from gateway.server.tenants import hash_key
+from tests.server.bench import bearer, eventually, get, post
 from tests.server.test_failures import metrics_of
 from tests.server.test_reload import reload
 from tests.server.test_several_gateways import SECRET
@@ -43,6 +46,8 @@ async def test_the_end_of_its_own_certificate_is_told_and_a_renewed_one_is(
     bench = await start(server=server)
     await eventually(lambda: f"server.tls_certificate {word} at" in caplog.text)
     assert await expires(bench) == end
+    (failing,) = (await bench.control(get(b"/turnpike/readyz"))).json()["failing"]
+    assert failing.startswith(f"server.tls_certificate {word} at")
     caplog.clear()
     end = renew(authority, server, days=90)
     assert await expires(bench) != end, "what is shown is the old one until it is read again"
@@ -93,6 +98,18 @@ async def the_store_is_seen_to_be_down(bench: Any) -> None:
     assert ready.status == 200 and ready.json()["failing"] == ["the shared store"]
     assert (await bench.control(get(b"/turnpike/snapshot"))).json()["store_down"] is True
     assert (await bench.ask(post())).status == 200
+
+
+async def test_where_no_key_counts_the_operator_sees_it(start, tmp_path):
+    (file := Path(tmp_path / "keys")).touch(0o600)
+    bench = await start(server={"keys_path": str(file)}, tenants=[{"name": "default"}])
+    assert (await bench.ask(post(headers=bearer("any")))).status == 401
+    (failing,) = (await bench.control(get(b"/turnpike/snapshot"))).json()["failing"]
+    assert "none counts" in failing
+    key = StoredKey(name="a", tenant="default", hash=hash_key("any"), created=datetime.now(UTC))
+    file.write_bytes(msgspec.json.encode(key) + b"\n")
+    await eventually(lambda: not bench.gateway._tenants.has_no_key)
+    assert (await bench.control(get(b"/turnpike/readyz"))).json()["failing"] == []
 
 
 async def test_without_a_store_none_is_told_of(start):

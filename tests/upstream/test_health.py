@@ -17,8 +17,8 @@ from tests.server.bench import Backend, Message, answer, listing
 MODELS = answer(listing("m"))
 
 
-def status(code: int) -> bytes:
-    return answer(b"{}", status=b"%d X" % code, headers=b"Location: /login\r\n")
+def status(code: int, header: bytes = b"Location: /login") -> bytes:
+    return answer(b"{}", status=b"%d X" % code, headers=b"%s\r\n" % header)
 
 
 class Server(Backend):
@@ -73,6 +73,14 @@ SERVERS: dict[str, tuple[dict[str, bytes], int | bytes, str | None, str]] = {
     "405 to whatever it is asked by OPTIONS": (
         {f"OPTIONS {each}": status(405) for each in (*_SERVED, _NOWHERE)}, 404, None, "404 at /health",
     ),
+    "a page to all but POST": (
+        {f"OPTIONS {CHAT}": status(405, b"Allow: POST"), f"OPTIONS {_NOWHERE}": status(405, b"Allow: GET")},
+        PAGE, None, "up",
+    ),
+    "a page to all but POST, which it takes everywhere": (
+        {f"OPTIONS {each}": status(405, b"Allow: POST") for each in (*_SERVED, _NOWHERE)},
+        PAGE, None, IS_PAGE,
+    ),
     "embeddings alone": ({"/v1/embeddings": status(405)}, 404, None, "up"),
     "rerankings alone": ({"/v1/rerank": status(405)}, 404, None, "up"),
     "its own API alone": ({"/generate": status(405)}, 404, None, "up"),
@@ -99,6 +107,7 @@ SERVERS: dict[str, tuple[dict[str, bytes], int | bytes, str | None, str]] = {
     "a list as Python writes it": (
         {"/v1/models": answer(b'\xef\xbb\xbf{"data": [{"id": "m", "x": NaN}]}')}, 404, None, "up",
     ),
+    "a list in UTF-16": ({"/v1/models": answer('{"data": []}'.encode("utf-16"))}, 404, None, "up"),
     "a list in latin-1": ({"/v1/models": answer(b'{"data": [{"id": "caf\xe9"}]}')}, 404, None, "up"),
     "a login that is a page, beside a list": ({"/health": PAGE, "/v1/models": MODELS}, 404, None, "up"),
     "a page beside an engine": ({CHAT: status(405)}, PAGE, None, "up"),

@@ -46,6 +46,7 @@ def test_the_v1_of_a_url_for_clients_is_left_out_with_one_line(url, caplog):
     address, _ = Address.of_backend(url), Address.of_backend(url)
     assert address.url + "/v1" == url.rstrip("/") and address.prefix in (b"", b"/openai")
     assert len([line for line in caplog.messages if "/v1 at its end is left out" in line]) == 1
+    assert Address.of_backend("http://gpu/x/v1/chat/completions").prefix == b"/x"
     assert Address.of_backend("http://gpu/v12").prefix == b"/v12"
 
 

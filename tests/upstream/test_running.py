@@ -8,7 +8,7 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.upstream.running import client_findings
-from tests.server.bench import Bench, answer, post, sends
+from tests.server.bench import Bench, answer, get, post, sends
 
 CLIENT = {
     "client": "claude-cli", "agent": "9f86d081", "turns": 40, "unlinked": 0, "changed": 0, "part": "",
@@ -72,6 +72,11 @@ def test_a_snapshot_of_an_older_gateway_says_nothing():
     assert found.level == "ok"
 
 
+def test_what_the_gateway_itself_lacks_comes_first():
+    found = client_findings({"failing": ["the shared store"], "conduct": [CLIENT]}, max_wait_s=50.0)
+    assert [(each.level, each.what) for each in found] == [("bad", "failing: the shared store")]
+
+
 def usage(cached: int, text: str) -> bytes:
     counts = {
         "prompt_tokens": 900,
@@ -115,6 +120,15 @@ async def test_the_doctor_asks_the_gateway_that_runs(bench, capsys, monkeypatch,
     assert f"clients  as the gateway at http://127.0.0.1:{bench.gateway.control_port} sees them" in out
     assert "shop-agent: the system prompt changes at about character 1024 in 6 of 6 turns" in out
     assert "about 860 tokens a turn are computed again" in out
+    control = ["--control", f"http://127.0.0.1:{bench.gateway.control_port}"]
+    turn = (await bench.control(get(b"/turnpike/snapshot"))).json()["sessions"][0]["last_turns"][-1]["turn"]
+    assert await asyncio.to_thread(main, ["explain", turn, *control]) == 0
+    assert "its turn's before" in capsys.readouterr().out
     path.write_text(path.read_text().replace(str(bench.gateway.control_port), "9"))
     assert await asyncio.to_thread(main, ["doctor"]) == 0  # without a gateway, of the engine alone
     assert "clients" not in capsys.readouterr().out
+    path.unlink()  # the gateway that runs is looked at all the same
+    assert await asyncio.to_thread(main, ["doctor", *control]) == 0
+    assert "shop-agent: the system prompt changes" in capsys.readouterr().out
+    assert await asyncio.to_thread(main, ["doctor", "--control", "http://127.0.0.1:9"]) == 1
+    assert "no backend is given" in capsys.readouterr().err

@@ -75,6 +75,7 @@ export const GLOSSARY = {
   "last seen": "when its newest turn came or ended",
   "lasted": "from its first turn to what was seen last",
   "client": "the product that its user agent names, or the kind of id that it states",
+  "first words": "what its user wrote first, where server.first_words is set",
   "model": "as the client named it",
   "turns": "requests that belong to it",
   "errors": "turns that were refused, failed, or whose client left",

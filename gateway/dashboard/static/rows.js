@@ -64,7 +64,7 @@ export function phaseOfRow(row) {
 function text(session) {
   const tools = [];
   for (const thread of session.threads.values()) for (const span of thread.tools.slice(-4)) tools.push(...span.names);
-  return [session.id, session.tenant, kindOf(session), session.model, phaseOf(session), ...tools].join(" ").toLowerCase();
+  return [session.id, session.tenant, kindOf(session), session.view?.first_words, session.model, phaseOf(session), ...tools].join(" ").toLowerCase();
 }
 
 /** Share of the prompts that was cached, of the row's last turn that says. */

@@ -173,7 +173,7 @@ function facts(row, session, prices) {
   if (row === null && session === undefined) return h("p", { className: "dim" }, "Unknown.");
   const of = row ?? {};
   const told = [
-    ["tenant", shownTenant(of.tenant)], ["client", of.schema ?? session?.client], ["model", of.model], ["recognised", session?.source ? evidence(session.source, session.confidence) : null],
+    ["first words", of.first_words || null], ["tenant", shownTenant(of.tenant)], ["client", of.schema ?? session?.client], ["model", of.model], ["recognised", session?.source ? evidence(session.source, session.confidence) : null],
     ["began", of.started_s ? `${new Date(of.started_s * 1000).toLocaleDateString()} ${clock(of.started_s)}` : null], ["lasted", duration(of.last_s - of.started_s)],
     ["turns", String(of.turns)], ["errors", String(of.troubles)],
     ["prompt tokens", `${count(of.prompt_tokens)}, cached: ${cachedShare(of)}`], ["output tokens", count(of.output_tokens)], ["cost", costOf([of], prices)],

@@ -335,7 +335,7 @@ function fillLabel(parts, row) {
   const hit = hitOfRow(row);
   setText(parts.name, row.name);
   setText(parts.kind, row.depth > 0 && row.key !== session.id ? row.kind : aboutOf(row));
-  parts.kind.title = parts.kind.textContent;
+  parts.kind.title = [parts.kind.textContent, session.view?.first_words].filter(Boolean).join("\n");
   setText(parts.phase, phase);
   setText(parts.hit, hit === null ? "" : percent(hit));
   setText(parts.fold, row.hidden === 0 ? "" : row.isFolded ? `▸${row.hidden}` : "▾");
@@ -351,7 +351,9 @@ function fillLabel(parts, row) {
 }
 
 const aboutOf = ({ kind, session, hasTenant, prices }) =>
-  [kind, plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
+  [kind, quoted(session.view?.first_words), plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
+
+const quoted = (words) => (words ? `“${words.length > 40 ? `${words.slice(0, 39)}…` : words}”` : "");
 
 /** With prices the cost, and the tokens, of its turns that are known. */
 function spent(session, prices) {
