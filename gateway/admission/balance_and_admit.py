@@ -50,7 +50,6 @@ class BalanceAndAdmit:
         cpu: CpuPressure,
         ageing: Ageing,
     ) -> None:
-        """`held`: the turns of those that are in the queue."""
         self._config = config
         self._queue = queue
         self._held = held
@@ -65,7 +64,6 @@ class BalanceAndAdmit:
         """What keeps out who is next."""
 
     def choose(self, *, now: float) -> tuple[Entry, bool] | None:
-        """Who enters next, and whether it does so above the limits."""
         entry = self.next(now=now)
         self.bound = None
         if entry is not None and self._fits(entry, now=now):

@@ -49,7 +49,6 @@ class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def urgency(config: FairShareConfig, task: Entry, *, now: float) -> float:
-    """Eq. 8's summand: the share of a GPU that the task needs from now on to meet its deadline."""
     deadline_s = task.deadline_s
     if deadline_s is None:
         deadline_s = task.task_arrived_s + config.alpha * task.isolated_s
@@ -106,7 +105,6 @@ class FairShare:
             self._all_held = self._all_recent = self._weight_there = 0.0  # what rounding left of them
 
     def pass_time(self, *, now: float) -> None:
-        """To be called about once a second."""
         self._most_asked = max(map(self._asks, self._held), default=0.0)
         some = self._held.keys() | islice(self._waiting, 2)
         if self._recent.pass_time(self._held if len(some) > 1 else {}, now=now):

@@ -64,7 +64,6 @@ class Residents:
         self.change(NOTHING, demand)
 
     def leave(self, agent: AgentKey, demand: Demand) -> None:
-        """`demand`: as it was last counted."""
         self._agents[agent] -= 1
         if not self._agents[agent]:
             del self._agents[agent]
@@ -78,7 +77,6 @@ class Residents:
         self._sum = [total + new - old for total, new, old in zip(self._sum, after, before, strict=True)]
 
     def shared(self) -> float:
-        """What all of them share with others of their type, once."""
         self._of_types()
         return self._shared
 

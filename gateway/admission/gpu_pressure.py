@@ -187,7 +187,6 @@ class GpuPressure:
         )
 
     def _loss(self) -> float | None:
-        """The share of warm tokens that was lost; None without evidence."""
         seen = self._seen
         if seen.warm >= _ENOUGH_TURNS:
             return max(0.0, seen.lost / seen.expected - self._own_doing.mean(0.0))

@@ -101,7 +101,6 @@ class Limits:
     # --- is there room? ------------------------------------------------------------------------------
 
     def why_not(self, member: Member, *, taking: int = 1) -> Bound | None:
-        """What keeps the session out, if anything does; `taking`: so many places."""
         places, window = self._places, self.window
         if places.count == 0:
             return None
@@ -198,7 +197,6 @@ class Limits:
         )
 
     def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
-        """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""
         self.update_due_s = now + _UPDATE_S
         self._places.count_anew()
         self.window.set_feedback(self.cycle_s.mean(10.0))

@@ -55,7 +55,6 @@ class Overload:
         return None
 
     def displaced(self) -> Sequence[Displaced]:
-        """Turns that have to leave the waiting room, each told once."""
         if not self._displaced:
             return ()
         out, self._displaced = self._displaced, []

@@ -231,7 +231,6 @@ class PoolAdmission:
         return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))
 
     def share_with(self, others: Sequence[PoolShare], *, now: float) -> None:
-        """`others`: what the other gateways that live said last."""
         limits = self.limits
         capacity = limits.capacity(is_whole=True)
         part = part_of(self.share(), others, capacity=capacity, weights=self.fair.weights)

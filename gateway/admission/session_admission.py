@@ -119,7 +119,6 @@ class SessionAdmission:
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
     def first_waits_for(self, pool: PoolId | None) -> WaitReason | None:
-        """Of the sessions in its queue."""
         known = self.pools.get(pool) if pool is not None else None
         return known.balance.bound.reason if known is not None and known.balance.bound is not None else None
 
@@ -177,7 +176,6 @@ class SessionAdmission:
         return self._overload.displaced()
 
     def next_deadline_s(self) -> float | None:
-        """When `let_in` is to be asked even if nothing happens; None for never."""
         due = [at_s for pool in self.pools.values() if (at_s := pool.next_deadline_s()) is not None]
         return min(due) if due else None
 

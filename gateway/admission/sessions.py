@@ -223,7 +223,6 @@ class Places:
                 self._hold(member.tenant, float(more))
 
     def _run(self, member: Member, turns: int) -> None:
-        """So many more of its turns run (or, negative, fewer)."""
         member.live += turns
         self.live += turns
         if (member.live > 1 or member.places != 1) and member.is_in:

@@ -69,7 +69,6 @@ class WaitingRoom:
         return len(self._lanes.get(lane.pool, {}).get(lane, ()))
 
     def first_of_each_lane(self, pool: PoolId) -> list[Waiting]:
-        """The longest waiting turn of each of the pool's lanes, in order of arrival."""
         lanes = self._lanes.get(pool, {}).values()
         return sorted((next(iter(lane.values())) for lane in lanes), key=lambda first: first.arrived_s)
 
@@ -107,7 +106,6 @@ class WaitingRoom:
         lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
 
     def leave(self, request: RequestId) -> Waiting:
-        """Takes a turn out. Raises KeyError if it is not in."""
         waiting = self.turns.pop(request)
         if not waiting.is_held:
             self._leave_lane(waiting)
@@ -129,7 +127,6 @@ class WaitingRoom:
                 del self._lanes[waiting.lane.pool]
 
     def first_expired(self, *, now: float) -> RequestId | None:
-        """A turn whose deadline has come, the earliest first; None if there is none."""
         if not self._by_deadline or self._by_deadline[0][0] > now:
             return None
         return self._by_deadline[0][2].request

@@ -109,7 +109,6 @@ class Window:
         return self._feedback_s
 
     def set_feedback(self, cycle_s: float) -> None:
-        """`cycle_s`: what sessions usually take from one turn to the next."""
         config = self._config
         self._feedback_s = max(config.min_feedback_s, min(config.max_feedback_s, cycle_s))
 
@@ -120,7 +119,6 @@ class Window:
         return max(1.0, min(self.with_tools, self.cpu_limit))
 
     def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
-        """To be asked about once a second."""
         change = self._follow_capacity(seen)
         pressure = max(seen.gpu.pressure, seen.cpu.pressure)
         self.overloaded_since_s = _since(self.overloaded_since_s, pressure >= OVERLOADED, now=now)

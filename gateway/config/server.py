@@ -105,7 +105,6 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def split_listen(listen: str) -> tuple[str, int]:
-    """Host and port; the host without the brackets of an IPv6 address."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -62,7 +62,6 @@ class Attempts:
         self._admit = admit
 
     def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
-        """Goes on counting where the same body failed lately, or refuses it."""
         if not self._suspects.remembered:
             return None
         live.unanswered = self._suspects.deaths(live.body, now=now)

@@ -26,7 +26,6 @@ MAX_STOPPED: Final = 10_000
 
 class Bounding:
     def __init__(self, bounds: Bounds, sessions: Sessions, out: list[Command]) -> None:
-        """`out`: where commands and records are put."""
         self.bounds = bounds
         self.is_on = bounds.is_set
         self._sessions = sessions

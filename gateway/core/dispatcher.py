@@ -47,7 +47,6 @@ class Dispatcher:
         to_engines: ToEngines,
         out: list[Command],
     ) -> None:
-        """`out`: where commands and records are put."""
         self._fleet = fleet
         self._admission = admission
         self._placement = placement
@@ -199,7 +198,6 @@ class Dispatcher:
         return self._legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
 
     def unbook(self, live: LiveRequest) -> None:
-        """Its place on a replica, if it was never sent there."""
         self._legs.unbook(live.request)
         if live.replica is not None:
             self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)

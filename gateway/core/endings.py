@@ -44,7 +44,6 @@ class Endings:
         to_engines: ToEngines,
         out: list[Command],
     ) -> None:
-        """`live`: whoever is over is taken out; `out`: where commands and records are put."""
         self._live = live
         self._sessions = sessions
         self._admission = admission
@@ -153,7 +152,6 @@ class Endings:
             self._to_engines.say_hints()
 
     def free_place(self, session_id: SessionId, *, now: float) -> None:
-        """Of a session that was stopped, once nothing of it runs: others may have it."""
         session = self._sessions.sessions.get(session_id)
         if self._bounding.is_stopped(session_id) and session is not None and not session.live_turns:
             self._admission.session_over(session_id, now=now)

@@ -93,7 +93,6 @@ class Fleet:
         return len(self._replicas)
 
     def down(self) -> dict[ReplicaId, str]:
-        """Why, of each replica that is not up."""
         return {each.facts.id: each.cause or "was not checked yet" for each in self if not each.is_up}
 
     def ejected(self, *, now: float) -> dict[ReplicaId, str]:

@@ -99,11 +99,9 @@ class Forecasts:
     def turn_s(
         self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: float
     ) -> float:
-        """A turn that has the replica to itself, as `gateway.cost.foresight.Foresight`."""
         return self._of(replica).estimator.turn_s(new_tokens, cached_tokens, output_tokens)
 
     def completion_s(self, replica: ReplicaId, work: TurnWork, *, now: float) -> float:
-        """A turn that is sent there now, as `gateway.cost.foresight.Foresight`."""
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
 

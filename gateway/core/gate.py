@@ -52,7 +52,6 @@ class Gate:
         endings: Endings,
         stream: Stream,
     ) -> None:
-        """`live`: the requests whose ids are waiting."""
         self._config = config
         self._live = live
         self.waiting_room = waiting_room

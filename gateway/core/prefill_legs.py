@@ -175,7 +175,6 @@ class PrefillLegs:
         return leg.replica
 
     def unbook(self, request: RequestId) -> None:
-        """After a fault: if it was begun and is in the books still, it is not waited for."""
         leg = self._under_way.pop(request, None)
         if leg is not None:
             self._fleet.ended(leg.replica)

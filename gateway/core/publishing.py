@@ -21,7 +21,6 @@ class Publishing:
         self._due: list[Publish] = []
 
     def take(self) -> list[Publish]:
-        """What is to be published, once."""
         due, self._due = self._due, []
         return due
 

@@ -69,7 +69,6 @@ class SessionBook:
         """What was learned of tools, for whoever else learns from it."""
 
     def find_home(self, tenant: TenantId, facts: RequestFacts) -> Residence | None:
-        """Where the state that the request builds on lives; None if it needs none or none is known."""
         for state_id in facts.state_ids:
             if (home := self.residence.find(tenant, state_id)) is not None:
                 return home
@@ -279,7 +278,6 @@ class SessionBook:
 
     @property
     def are_too_many(self) -> bool:
-        """`expire` is due, whatever the time."""
         return self.sessions.are_too_many
 
     def next_expiry_s(self) -> float | None:
@@ -354,7 +352,6 @@ def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:
 
 
 def _left_after_s(live: LiveRequest, now: float) -> float | None:
-    """After how long its client left, if it had got nothing until then."""
     return now - live.arrived_s if live.state is State.LEFT and not live.saw_first_token else None
 
 

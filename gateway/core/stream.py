@@ -165,7 +165,6 @@ class Stream:
         estimated: Usage | None,
         now: float,
     ) -> None:
-        """`estimated`: what it took, with a guess where the backend did not count; None if nothing."""
         if live.facts.work not in GPU_WORK:
             return
         self.append(

@@ -67,7 +67,6 @@ class Suspects:
         self.remembered.pop(live.body, None)
 
     def deaths(self, body: Body, *, now: float) -> int:
-        """How many replicas may have died of it lately."""
         known = self.remembered.get(body, ())
         return sum(self._may_have_died(each) for each in known if now - each.failed_s <= _REMEMBERED_S)
 

@@ -21,7 +21,6 @@ class ToEngines:
     def with_request(
         self, live: LiveRequest, replica: ReplicaId, *, now: float
     ) -> tuple[str | None, str | None]:
-        """The hint, and the class that it states."""
         if live.session is None or not self._fleet.abilities(replica).turnpike_hints:
             return None, None
         said = self.class_of(live)

@@ -209,11 +209,9 @@ class Estimator:
         return self._formula
 
     def prefill_s(self, new_tokens: float, cached_tokens: float) -> float:
-        """Until the first token of a turn that has this replica to itself, as observed so far."""
         return self.formula().alone_s(new_tokens, cached_tokens)
 
     def turn_s(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
-        """A turn that has this replica to itself: the completion of its `predict`, without error bars."""
         formula = self._formula or self._multiplied_out()
         seconds = self._pace * formula.alone_s(new_tokens, cached_tokens)
         if output_tokens > 1:

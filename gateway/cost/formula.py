@@ -30,7 +30,6 @@ def context_product(new_tokens: float, cached_tokens: float) -> float:
 
 
 def weight_bytes_read(profile: Profile, tokens: float) -> float:
-    """Those experts of a mixture that one of the tokens needs, as if these chose evenly and independently."""
     model = profile.model
     if model.experts == 0:
         return model.dense_weight_bytes

@@ -113,12 +113,10 @@ class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def flops_per_s(self) -> float:
-        """P_eff of all devices together."""
         return self.compute_efficiency * (self.hardware.peak_flops * self.tensor_parallel)
 
     @property
     def bytes_per_s(self) -> float:
-        """B_eff of all devices together."""
         return self.memory_efficiency * (self.hardware.memory_bytes_per_s * self.tensor_parallel)
 
     @property
@@ -171,7 +169,6 @@ def decode_hardware(content: bytes) -> Hardware:
 
 
 def decode_model(content: bytes) -> Model:
-    """Raises ProfileError."""
     return _convert(_decode_toml(content), Model)
 
 

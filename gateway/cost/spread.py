@@ -29,7 +29,6 @@ class Spread:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
 
     def bars(self) -> tuple[float, float]:
-        """The factors of p10 and p90."""
         count = len(self._sorted)
         rank = math.ceil((1 - _TAIL) * (count + 1))
         if rank > count:

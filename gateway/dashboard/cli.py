@@ -36,7 +36,6 @@ _COLUMNS: Final = tuple("session client state for class tenant replica turns las
 
 
 def add_look(commands: Any) -> None:
-    """The `sessions` and `explain` commands, below the `turnpike` command's."""
     sessions = commands.add_parser(
         "sessions", help="which sessions a running gateway serves, and how they are"
     )
@@ -85,7 +84,6 @@ def add_look(commands: Any) -> None:
 def add_control_options(
     parser: argparse.ArgumentParser, *, has_json: bool = True, control: str | None = _CONTROL
 ) -> None:
-    """Of commands that `ask` a running gateway."""
     parser.add_argument(
         "--control",
         metavar="URL",

@@ -135,7 +135,6 @@ class Explainer:
                 self._window = record
 
     def explanation(self) -> Explanation | None:
-        """None if the stream had nothing of it."""
         return explanation_of(
             Evidence(self._turn, self._records[::-1], self._loads, self._paces, self._window, self._held_by)
         )

@@ -14,7 +14,6 @@ _PATIENCE_S: Final = 120.0
 
 
 def add_settings_commands(commands: Any) -> None:
-    """Below the `turnpike` command's."""
     settings = commands.add_parser("settings", help="what a running gateway is set to, and changes of it")
     below = settings.add_subparsers(required=True, metavar="COMMAND")
     diff = below.add_parser("diff", help="what a file would change, and what of it needs a restart")

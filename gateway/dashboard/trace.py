@@ -35,7 +35,6 @@ _ARGUMENTS: Final = {
 
 
 def trace_of(pages: Iterable[Mapping[str, Any]]) -> Event:
-    """`pages`: as `/turnpike/sessions/{id}` answers, of a session and of those that run for it."""
     events: list[Event] = []
     for process, page in enumerate(pages, 1):
         turns = sorted(page["turns"], key=lambda turn: float(turn["records"][0]["at_s"]))

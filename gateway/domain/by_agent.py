@@ -29,7 +29,6 @@ UNKNOWN_AGENT: Final = AgentKey()
 
 
 def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
-    """One key for whoever learns of its type."""
     return AgentKey(owner, kind_of(facts), facts.client, ref.edge is Edge.SPAWNED)
 
 

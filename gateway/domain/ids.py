@@ -39,7 +39,6 @@ def clean_name(text: str) -> str:
 
 
 def is_well_formed_id(text: str) -> bool:
-    """Whether a client-supplied id may be used: 1 to 256 characters, all printable."""
     return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
 
 

@@ -262,7 +262,6 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text_bytes(self) -> int:
-        """What tokens are expected from."""
         return self.body_bytes - self.transcript.media_bytes
 
     @property
@@ -316,7 +315,6 @@ class Utterance:
 
     @property
     def size(self) -> int:
-        """How many bytes it keeps until its marks are read."""
         return 0
 
     @property
@@ -390,7 +388,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fault(self) -> bool:
-        """Of the server's."""
         if self.status == 501:  # it lacks what it was asked for
             return False
         return self.status >= 500 or self.failure in ("error", "truncated", "empty", "malformed")

@@ -26,6 +26,5 @@ def keyed_ids(key: bytes) -> Iterator[SessionId]:
 
 
 def numbered_ids(prefix: str = "") -> Iterator[SessionId]:
-    """Names in order, for brains that face no clients: in the simulator, evaluations and tests."""
     for number in count(1):
         yield SessionId(f"s-{prefix}{number:x}")

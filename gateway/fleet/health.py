@@ -96,7 +96,6 @@ class FleetHealth:
         return breaker.state if breaker is not None else BreakerState.DOWN
 
     def ejected(self, replica: ReplicaId) -> tuple[str, float | None] | None:
-        """Why it has no turns, and until when; None for when: it has one, which tells."""
         breaker = self._breakers.get(replica)
         if breaker is None or breaker.state not in (BreakerState.EJECTED, BreakerState.TRIED):
             return None

@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 
 def add_history(commands: Any) -> None:
-    """The `history` command, below the `turnpike` command's."""
     history = commands.add_parser("history", help="keep what gateways did, and answer for it")
     add, again = history.add_argument, {"action": "append", "default": list[str]()}
     add("--gateway", **again, metavar="URL", help="a control plane to follow; again for more")

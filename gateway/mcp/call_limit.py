@@ -47,7 +47,6 @@ class CallLimit:
         return place
 
     def leave(self, place: Place, *, now: float) -> Place | None:
-        """It is over, or waits no more. Who may run instead. To leave twice is no error."""
         if place.has_left:
             return None
         place.has_left = True

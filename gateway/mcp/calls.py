@@ -92,7 +92,6 @@ _RESULT: Final = msgspec.json.Decoder(_Result)
 
 
 def outcome_of(answer: Message) -> Outcome:
-    """`answer`: to a call."""
     if not answer.result:
         return Outcome.ERROR
     try:

@@ -97,7 +97,6 @@ _CANCELLED: Final = msgspec.json.Decoder(_Cancelled)
 
 
 def cancelled_request(message: Message) -> RequestId | None:
-    """Which request a client cancels with this; None if none."""
     if message.kind is not Kind.NOTIFICATION or message.method != CANCELLED:
         return None
     try:

@@ -102,7 +102,6 @@ class Asking:
     async def open(
         self, request: HttpRequest, facts: RequestFacts, *, without: tuple[ReplicaId, ...] = ()
     ) -> Ticket:
-        """The ticket must be closed. `without`: replicas that may not run it."""
         tenant, spending = request.head.visitor.tenant, self.spending
         reserved = await spending.reserve(tenant.id, facts) if spending is not None else None
         ticket = self.driver.open_ticket(tenant.id, facts, reserved, key=tenant.key, without=without)

@@ -16,7 +16,6 @@ class BufferBudget:
         self._held: dict[TenantId, int] = {}
 
     def take(self, tenant: TenantId, size: int) -> bool:
-        """False, and nothing taken, if there is no room."""
         used, held = self.used + size, self._held.get(tenant, 0) + size
         if 2 * used > self.max_bytes and (
             used > self.max_bytes or held * (len(self._held) + 1) > self.max_bytes
@@ -27,7 +26,6 @@ class BufferBudget:
         return True
 
     def give_back(self, tenant: TenantId, size: int) -> None:
-        """`size`: no more than it took."""
         self.used -= size
         left = self._held.get(tenant, 0) - size
         if left:

@@ -37,7 +37,6 @@ class CertificateEnds:
         self._warns_at_s = 0.0
 
     def warn(self, *, now: float) -> None:
-        """In the log, once a day from two weeks before the end. `now`: Unix time."""
         if now < self._warns_at_s:
             return
         self._warns_at_s = now + _DAY_S
@@ -46,7 +45,6 @@ class CertificateEnds:
 
 
 def ending(ends: Mapping[str, float], *, now: float) -> Iterator[tuple[str, str, str]]:
-    """The setting, when, and a sentence."""
     for name, end in ends.items():
         if end - now < 14 * _DAY_S:
             at = datetime.fromtimestamp(end, UTC).isoformat()

@@ -162,7 +162,6 @@ class ControlPlane:
     async def _looked_up(
         self, request: web.Request, look_up: Callable[[Any], Awaitable[Any]], what: str, hint: str
     ) -> web.Response:
-        """What the history answers; what memory has, where that has nothing, or does not answer."""
         if self._history.is_configured:
             response = await self._history.ask(request.rel_url.raw_path_qs)
             if response.status in (200, 400):

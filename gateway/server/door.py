@@ -64,7 +64,6 @@ class Door:
         return self.judge_client(method, target, headers, self._proxies.client_of(headers, peer))
 
     def judge_client(self, method: str, target: bytes, headers: RawHeaders, client: str) -> Visitor | Refusal:
-        """`client`: the address that the request comes from; without keys it names the tenant."""
         path = target.partition(b"?")[0].decode("latin-1")
         if path != "*" and is_ambiguous_path(path):
             message = "The path could be read in more than one way."

@@ -113,7 +113,6 @@ class Driver:
         return ticket
 
     def tick(self, period_s: float) -> None:
-        """To be called every so many seconds, as far as the event loop gets to it."""
         now = self.clock()
         if now > self._late_s:
             self._stalled(now)
@@ -293,7 +292,6 @@ class Ticket:
         return self._driver.on_call is not None
 
     def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:
-        """Passes a complete call to `on_call`, with its arguments."""
         live, on_call = self._driver.coordinator.live.get(self.request), self._driver.on_call
         if (
             on_call is not None

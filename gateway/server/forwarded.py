@@ -29,7 +29,6 @@ class TrustedProxies:
         self.is_trusted = lru_cache(4096)(self._looks_trusted)
 
     def client_of(self, headers: RawHeaders, peer: str) -> str:
-        """The address that a request comes from; `peer`: who sent it to us."""
         if not self._networks or not self.is_trusted(peer):
             return peer
         named = {self._first(hops, peer) for hops in _hops(headers)}

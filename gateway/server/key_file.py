@@ -72,7 +72,6 @@ class KeyFile:
 
 
 def read_keys(file: str | Path) -> tuple[StoredKey, ...]:
-    """Raises ConfigError unless all of it can be read."""
     path, keys, number = Path(file), dict[str, StoredKey](), 0
     try:
         found = path.stat()
@@ -121,7 +120,6 @@ def add_keys(commands: Any) -> None:
 
 
 def _place(arguments: argparse.Namespace) -> tuple[Path, list[str]]:
-    """The file of keys, and the tenants that there are."""
     settings = arguments.config or (DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None)
     config = load_config(settings, os.environ, {}, serves=False)  # it may have --backend
     if config.server.keys_path is None:

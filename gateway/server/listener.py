@@ -79,7 +79,6 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; useful where port 0 was asked for."""
         if self._tls is not None:
             return self._tls.port
         port: int = self._servers[0].sockets[0].getsockname()[1]

@@ -16,7 +16,6 @@ _BIND_FAULTS: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, sock
 
 @contextlib.contextmanager
 def binding(setting: str, listen: str) -> Iterator[None]:
-    """Where `listen` is bound: an OSError names the setting, and what to do."""
     try:
         yield
     except OSError as error:
@@ -64,7 +63,6 @@ def agents_url(server: ServerConfig, port: int) -> str:
 
 
 def dashboard_url(listen: str, port: int) -> str:
-    """For a browser on this machine."""
     host = listen.rpartition(":")[0]
     own = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104
     return f"http://{own.get(host, host)}:{port}/turnpike/"

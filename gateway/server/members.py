@@ -130,7 +130,6 @@ class Members:
             replica.close()
 
     def sweep(self, *, now: float) -> None:
-        """`now`: of the event loop."""
         check_each(
             "replica's connections",
             (*self.replicas.values(), *self._leaving),
@@ -196,7 +195,6 @@ class Members:
         )
 
     def _takes_websockets(self, name: ReplicaId, pool: PoolId) -> bool:
-        """At `/v1/responses`, as the settings of this replica say, or those of its pool's discovery."""
         for its_pool in self._config.pools:
             if its_pool.name == pool:
                 own = dict(zip(its_pool.names(), its_pool.replicas, strict=True)).get(name)

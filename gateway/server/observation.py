@@ -149,7 +149,6 @@ class Observation:
             log_event(logging.WARNING, "content_traced", told)
 
     def _count(self, who: str, name: str) -> int:
-        """What somebody counts; 0 while there is nobody."""
         counter = getattr(self, who)
         return getattr(counter, name) if counter is not None else 0
 

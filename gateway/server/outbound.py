@@ -102,7 +102,6 @@ class Outbound:
         is_readable: bool,
         more: Mapping[str, Any],
     ) -> list[Chunk]:
-        """`more`: fields."""
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
         work, is_plain = head.visitor.endpoint.work, not head.facts.coding

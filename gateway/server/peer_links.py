@@ -88,7 +88,6 @@ class PeerLinks:
         return address
 
     def is_allowed(self, address: str) -> bool:
-        """Whether requests may be sent to this IP address."""
         return (
             self._tls is not None
             or ip_address(address.partition("%")[0]).is_loopback

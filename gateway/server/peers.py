@@ -97,7 +97,6 @@ class Peers:
         check_now: Callable[[ReplicaId], None],
         now: Callable[[], float],
     ) -> None:
-        """`check_now`: asks a replica how it is."""
         self.alive: dict[str, Peer] = {}
         self.picks_at = ""
         """HOST:PORT where a picker takes streams that are passed on; to be set before `open`."""

@@ -122,7 +122,6 @@ async def pass_whole(
     ticket: Ticket,
     observer: ResponseObserver,
 ) -> None:
-    """A response that has come as a whole: `parts` is its body."""
     write(parts, True)
     observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
     try:
@@ -137,7 +136,6 @@ async def pass_whole(
 
 
 def answer_of(observer: ResponseObserver, head: ResponseHead, *, is_over: bool) -> Answer:
-    """What has been seen so far."""
     answer = observer.answer(head.status, is_over=is_over and not head.is_empty)
     if head.status >= 400 and (wait_s := _seconds(head.retry_after)) is not None:
         answer = msgspec.structs.replace(answer, retry_after_s=wait_s)

@@ -109,7 +109,6 @@ class RequestParser:
 
     @property
     def is_behind(self) -> bool:
-        """There is something to be read, or handed out, at once."""
         return bool(self._unread or self._requests)
 
     def hold(self, data: bytes) -> None:

@@ -81,7 +81,6 @@ class Tenants:
 
     @property
     def has_no_key(self) -> bool:
-        """Though one is asked for."""
         counts = any(not each.has_expired(wall_clock()) for each in self._stored.values())
         return self.are_keys_required and not (self._by_hash or self.tokens or counts)
 

@@ -46,7 +46,6 @@ async def read_whole(upstream: UpstreamConnection) -> bytes:
 
 
 def usage_of(upstream: UpstreamConnection, endpoint: Endpoint, body: bytes) -> Usage | None:
-    """None if it does not say how long the prompt was."""
     head = upstream.head
     assert head is not None
     observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)

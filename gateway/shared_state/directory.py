@@ -109,7 +109,6 @@ class Directory:
         return not self.is_in_doubt and self._knows(tenant, facts)
 
     async def find(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
-        """`client`: the address that it comes from. Never raises for a store that fails."""
         names = evidence.of_request(tenant, facts)
         try:
             found = await self._look_up(names) if names else []

@@ -57,7 +57,6 @@ class Contents:
         return content.said
 
     def ended(self, turn: RequestId, finish_reason: str) -> Content | None:
-        """Its span is made. `let_go` is to be called in the end."""
         content = self._held.pop(turn, None)
         if content is not None:
             content.finish_reason = finish_reason
@@ -72,7 +71,6 @@ class Contents:
         self.bytes -= content.size
 
     def writing(self, content: Content) -> Generator[None, None, tuple[list[Attribute], int, bool]]:
-        """As `describing`."""
         is_cut = content.said.is_full
         found, left_out, was_cut = yield from describing(
             content.protocol,

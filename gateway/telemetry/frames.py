@@ -76,7 +76,6 @@ class Frames:
         self._share = max(LEAST_A_TICK, min(ENCODED_A_TICK, SENT_A_TICK // max(1, readers)))
 
     def open(self, after: int | None, wanted: Filter) -> Reader:
-        """`after`: the last record that it has, 0 for the oldest that is kept; None for what comes next."""
         if after is None:
             return Reader(position=self.ring.last, wanted=wanted)
         if after == 0:

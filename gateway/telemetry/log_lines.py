@@ -102,7 +102,6 @@ class RefusalLog:
         self._told_s: dict[str, float] = {}
 
     def tell(self, *, now: float) -> None:
-        """To be called about once a second."""
         for reason, count in tuple(self._counts.items()):
             if count > self._told[reason] and now - self._told_s.get(reason, -1e9) >= REFUSALS_EVERY_S:
                 log_event(logging.WARNING, "refused", reason=reason, count=count - self._told[reason])

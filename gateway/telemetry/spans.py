@@ -111,7 +111,6 @@ class Spans:
         """Of turns that are open, and no others: most of a busy gateway's turns are left out."""
 
     def take(self, records: Iterable[rec.Record], *, now: float) -> list[Span]:
-        """Spans that ended. Records of types that are unknown here make none."""
         self._allowance.refill(now=now)
         takes, takes_of_turn, turns = self._takes, self._takes_of_turn, self._turns
         record: Any

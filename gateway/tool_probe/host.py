@@ -80,7 +80,6 @@ def cores_allowed(cpu_max: str) -> float | None:
 
 
 def waiting_share(pressure: str) -> float:
-    """Of the last ten seconds: in which something waited for a core."""
     found = _SOME.search(pressure)
     return min(1.0, float(found[1]) / 100.0) if found else 0.0
 

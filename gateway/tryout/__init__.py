@@ -5,7 +5,6 @@ import threading
 
 
 def end_with_parent() -> None:
-    """However the process ends that holds the other end of standard input."""
 
     def wait() -> None:
         while os.read(0, 4096):  # and not `sys.stdin`, whose lock would be held at the end

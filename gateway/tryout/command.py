@@ -54,7 +54,6 @@ def _try(arguments: argparse.Namespace, run_gateway: Callable[[Config], int]) ->
 
 
 def _begin(arguments: argparse.Namespace, config: Config, stack: contextlib.ExitStack) -> None:
-    """As soon as the gateway is ready: the agents, and a page of the browser."""
     control = "{}:{}".format(*split_listen(config.server.control))
     page = f"http://{control}/turnpike/"
     if not _wait_for(f"{page}readyz"):
@@ -86,7 +85,6 @@ def _beside(name: str, *words: str) -> Iterator[None]:
 
 
 def _wait_for(url: str) -> bool:
-    """Whether it answers in time."""
     until_s = time.monotonic() + _READY_WITHIN_S
     while time.monotonic() < until_s:
         try:

@@ -4,7 +4,6 @@ import aiohttp
 
 
 async def read_at_most(content: aiohttp.StreamReader, most_bytes: int) -> bytes | None:
-    """The whole; None if it is longer."""
     body = bytearray()
     async for some in content.iter_any():
         body += some

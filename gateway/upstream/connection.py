@@ -168,7 +168,6 @@ class UpstreamConnection(asyncio.Protocol):
         return rest
 
     def pause(self) -> None:
-        """Reads no more until `resume`. Nothing, if nothing is to come."""
         if self.state is State.ANSWERING:
             self.state = State.PAUSED
             self._let_in(False)
@@ -191,7 +190,6 @@ class UpstreamConnection(asyncio.Protocol):
             (self.transport.resume_reading if is_reading else self.transport.pause_reading)()
 
     def abort(self) -> None:
-        """Closes at once; the replica sees a client that left."""
         if self.state is not State.CLOSED:
             self.state = State.CLOSING
             self.transport.abort()

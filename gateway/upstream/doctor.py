@@ -33,7 +33,6 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_doctor(commands: Any, *, add_options: Callable[..., None], ask: Callable[..., Any]) -> None:
-    """The `doctor` command, below the `turnpike` command's. `ask`, `add_options`: of who asks a gateway."""
     doctor = commands.add_parser("doctor", help="what was detected of each backend, and what is missing")
     doctor.add_argument(
         "config", nargs="?", metavar="FILE", help=f"settings in TOML (default {DEFAULT_FILE}, if it is there)"
@@ -80,7 +79,6 @@ def _doctor(arguments: argparse.Namespace, *, ask: Callable[..., Any]) -> int:
 def _of_gateway(
     arguments: argparse.Namespace, ask: Callable[..., Any], max_wait_s: float
 ) -> Iterator[Examined]:
-    """What a gateway that runs has seen; nothing if none does."""
     try:
         found = client_findings(ask(arguments, "/turnpike/snapshot"), max_wait_s=max_wait_s)
     except ValueError as error:  # a key is missing

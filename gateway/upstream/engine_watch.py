@@ -100,7 +100,6 @@ class EngineWatch:
             await asyncio.sleep(pause_s)
 
     async def _ask(self, replica: Replica) -> EngineSignals | None:
-        """None if it says nothing."""
         content = await self._get(replica, "/metrics")
         return read_vllm_metrics(content.decode(errors="replace")) if content is not None else None
 

@@ -210,7 +210,6 @@ class HealthChecks:
             self._on_up(facts)
 
     async def _learn(self, replica: Replica, health: int) -> ReplicaFacts:
-        """`health`: the status of `/health`."""
         known = self._facts.get(replica.id)
         status, listing = await self._get(replica, "/v1/models")
         await self._doubt(replica, health, status)

@@ -22,7 +22,6 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def add_probe(commands: Any) -> None:
-    """The `probe` command, below the `turnpike` command's."""
     probe = commands.add_parser("probe", help="tell a gateway how busy this host of tools is")
     probe.add_argument("gateway", metavar="URL", help="the control plane, such as http://gateway:8081")
     probe.add_argument("--name", default=platform.node() or "host", help="of this host (default: its own)")

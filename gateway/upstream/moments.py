@@ -31,7 +31,6 @@ class Moment:
                 resume()
 
     def fail(self, error: BaseException) -> None:
-        """Whoever waits gets the error, as with `come`."""
         if not self.has_come:
             self._error = error
             self.come()
@@ -81,7 +80,6 @@ class Run:
         self._awaited: Any = None
 
     def go_on(self) -> None:
-        """Starts it, and later takes it from one wait to the next. Raises what it raises."""
         try:
             awaited = self._awaited = self._coroutine.send(None)
         except BaseException as end:

@@ -54,7 +54,6 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{_shown(url)!r} is not a URL such as http://host:8000{meant_url(url)}")
@@ -160,7 +159,6 @@ class Replica:
 
     @property
     def _tls_name(self) -> str:
-        """What its certificate is for."""
         return self._config.tls_server_name or self.address.host.partition("%")[0].rstrip(".")
 
     def follow(self, config: UpstreamConfig, *, api_key: str | None) -> None:
@@ -219,7 +217,6 @@ class Replica:
         return connection
 
     def release(self, connection: UpstreamConnection, *, reuse: bool) -> None:
-        """Ends the use of a connection: kept for the next request, or closed at once."""
         self._busy.discard(connection)
         is_kept = reuse and connection.is_reusable and not self._is_closed
         if is_kept and len(self._idle) < self._config.max_idle_connections:

@@ -17,7 +17,6 @@ _FROM_S: Final = 5.0
 
 
 def client_findings(snapshot: Mapping[str, Any], *, max_wait_s: float) -> list[Finding]:
-    """`max_wait_s`: how long a turn may wait whose client is not kept informed."""
     found = [each for client in snapshot.get("conduct", ()) for each in _of_client(client, max_wait_s)]
     turns = [turn for session in snapshot.get("sessions", ()) for turn in session["last_turns"]]
     cached = [turn["cached_tokens"] for turn in turns if turn["prompt_tokens"] is not None]

@@ -42,7 +42,6 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def add_init(commands: Any) -> None:
-    """The `init` command, below the `turnpike` command's."""
     init = commands.add_parser("init", help="write a first settings file for the backends that are there")
     init.add_argument("--output", default=DEFAULT_FILE, metavar="FILE", help=f"default {DEFAULT_FILE}")
     init.add_argument(

@@ -16,7 +16,6 @@ _WORDS: Final = (
 
 
 def is_error(error: object) -> bool:
-    """Engines send the field with good answers, too: `false`, `null` or a form that nobody filled in."""
     return any(error.values()) if isinstance(error, dict) else bool(error)
 
 

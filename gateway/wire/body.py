@@ -151,7 +151,6 @@ def measuring(body: bytes) -> Generator[None, None, None]:
 
 
 def decode_small_body(body: bytes, *, is_responses: bool) -> RequestBody | None:
-    """The same at once; None for a body so large that its values have to be counted before."""
     return _decode(body, is_responses=is_responses) if len(body) <= MAX_STRUCTURE else None
 
 
@@ -180,7 +179,6 @@ def items_of(fields: RequestBody) -> Sequence[Raw]:
 
 
 def read_text(raw: Raw) -> str | None:
-    """The field's text; None if it is absent or anything but text."""
     return read_as(_TEXT, raw)
 
 
@@ -194,7 +192,6 @@ def read_text_or_id(raw: Raw) -> str | None:
 
 
 def read_as(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | str) -> T | None:
-    """The field as the decoder's type; None if it is absent or does not fit."""
     if raw is ABSENT:
         return None
     try:

@@ -10,7 +10,6 @@ _MAX_PARTS = 64
 
 
 def read_form_field(content_type: str, body: bytes, name: str) -> str | None:
-    """The text of the first part of that name; None if there is none, or it is not a short text."""
     span = find_form_field(content_type, body, name)
     if span is not None and span[1] - span[0] <= _MAX_FIELD_BYTES:
         with suppress(UnicodeDecodeError):

@@ -12,7 +12,6 @@ _KEY_BYTES: Final = 24
 
 
 def is_handshake(method: bytes, headers: RawHeaders, version: str) -> bool:
-    """Of a request that asks for an upgrade to `websocket`, and has no body."""
     versions = [value for name, value in headers if name.lower() == b"sec-websocket-version"]
     is_v13 = version == "1.1" and versions == [b"13"]
     return method == b"GET" and is_v13 and key_of(headers) is not None

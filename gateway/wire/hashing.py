@@ -25,7 +25,6 @@ _BLANKS: Final = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
 
 
 def seed_hashes(seed: int) -> None:
-    """Hash with this seed of 64 bits from now on, without a key."""
     _seed[0], _key[0], _secret[0] = seed, None, None
 
 
@@ -54,7 +53,6 @@ def keyed(number: int) -> int:
 
 
 def digest(data: bytes | memoryview | Raw) -> int:
-    """64 bits."""
     number = xxh3_64_intdigest(data, _seed[0])
     return number if _key[0] is None else keyed(number)  # twenty times a turn, mostly without a key
 

@@ -69,7 +69,6 @@ def may_have_kv_fields(data: bytes) -> Generator[None, None, bool]:
 
 
 def form_may_have_kv_fields(data: bytes) -> bool:
-    """Of a form: it has `vllm_xargs` alone."""
     return _IN_FORMS in data or _is_escaped(data)
 
 

@@ -67,7 +67,6 @@ class ResponseObserver:
 
     @property
     def events_left(self) -> int:
-        """How many more it would read; below zero, it reads nothing any more."""
         return MAX_EVENTS
 
     @property
@@ -77,17 +76,14 @@ class ResponseObserver:
 
     @property
     def has_terminal(self) -> bool:
-        """The protocol's own end of the answer was seen."""
         return self._sighting.has_terminal
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls seen so far, in order; each appears once its id and name are known."""
         return self._sighting.tool_calls
 
     @property
     def closed_calls(self) -> list[ToolCall]:
-        """Those whose arguments are complete, in the order in which they became so."""
         return self._sighting.closed_calls
 
     def arguments_of(self, number: int) -> bytes | None:
@@ -101,7 +97,6 @@ class ResponseObserver:
         return self._sighting.state_ids
 
     def tell(self, said: Said) -> None:
-        """What the answer says goes there, too; to be called before the first chunk."""
         self._sighting.said = said
 
     def feed(self, chunk: bytes) -> bool:

@@ -8,7 +8,6 @@ T = TypeVar("T")
 
 
 def finish(work: Generator[None, None, T]) -> T:
-    """All of it at once."""
     while True:
         try:
             next(work)

@@ -47,7 +47,6 @@ class TextGap:
         self._least = len(before) + len(after)
 
     def text_of(self, events: bytes) -> str | None:
-        """The texts of whole events, one after the other; None if one of them is not like that."""
         found = events.removeprefix(self._before).removesuffix(self._after)
         if len(found) + self._least != len(events):
             return None
@@ -69,7 +68,6 @@ class NumberedGap(TextGap):
     __slots__ = ("_middle",)
 
     def __init__(self, before: bytes, middle: bytes, after: bytes) -> None:
-        """`middle`: what is between the text and the number."""
         super().__init__(before, after)
         self._middle = middle
 

@@ -143,7 +143,6 @@ class TranscriptReader:
         return NewItems(new.size, new.looks, new.has_failed, called, brought)
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> Generator[None, None, _Checkpoint]:
-        """The whole conversation, from the newest checkpoint on."""
         count = len(raws)
         prefixes = _Prefixes(raws)
         state, at = _EMPTY, 0

@@ -76,7 +76,6 @@ class AnswerEnds:
         return msgspec.structs.replace(answer, usage=usage, said_bytes=said_bytes)
 
     def _found(self) -> Iterator[_Usage]:
-        """As they stand there, the best one first."""
         with contextlib.suppress(*UNREADABLE):
             if self.whole and (usage := _DECODE_WHOLE(self.whole).usage) is not None:
                 yield usage

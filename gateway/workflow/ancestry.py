@@ -108,7 +108,6 @@ def _earliness(turn: Turn, *, now: float) -> float:
 
 
 def find_parent(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:
-    """The turn whose conversation this request goes on with."""
     ids = _Ids(facts)
     guess: Link | None = None
     for find in (_by_minted_id, _by_conversation):

@@ -137,7 +137,6 @@ class Conversation:
 
     @property
     def is_paused(self) -> bool:
-        """What follows its last step is still to come, or nothing is."""
         return self.step is not None and not self.is_live and not self.has_gone_on
 
 
@@ -161,7 +160,6 @@ class Conversations:
     def arrived(
         self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float
     ) -> Conversation | None:
-        """A turn came. None if it is no step: a side request. `owner`: whose what it teaches is."""
         if ref.edge in _ASIDE:
             return None
         known = self._threads.get(ref.thread)
@@ -392,5 +390,4 @@ class Conversations:
 
 
 def _works(known: Conversation) -> bool:
-    """A turn of it runs, or tools do."""
     return known.is_live or (known.step is not None and bool(known.step.tools))

@@ -35,7 +35,6 @@ class Hits:
         """What other sessions left, too: phrases that a model, or a template, always says."""
 
     def is_handed(self, facts: RequestFacts) -> bool:
-        """Whether its calls handed over what this conversation opens with: not any words of it."""
         is_same_agent = facts.transcript.agent == self.turn.session.run.main.agent
         for text in self.turn.handed:
             if is_most(self.new, text.marks):

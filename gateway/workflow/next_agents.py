@@ -58,7 +58,6 @@ class NextAgents:
             known.counts = {each: count / 2 for each, count in known.counts.items() if count > 1.0}
 
     def expected(self, owner: TenantId, agent_type: int, tools: ToolSet) -> Expected | None:
-        """The likeliest; None if nothing was seen."""
         known = self._steps.get(owner, (agent_type, tools))
         if known is None or not known.counts:
             return None

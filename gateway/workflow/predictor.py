@@ -53,12 +53,10 @@ class Predictor:
         return NOBODYS if self._is_shared else tenant
 
     def arrived(self, ref: SessionRef, facts: RequestFacts, tenant: TenantId = NOBODYS, *, now: float) -> int:
-        """A turn came. The key of its agent type among its owner's tools; 0 if that is not known."""
         thread = self.conversations.arrived(ref, facts, self.owner_of(tenant), now=now)
         return thread.key if thread is not None else 0
 
     def agent(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
-        """What kind of agent asks."""
         known = self.conversations.thread(ref.thread)
         return known.agent if known is not None else agent_key(ref, facts, owner)
 

@@ -63,7 +63,6 @@ def find_quote(traces: Traces, facts: RequestFacts, within: Within, *, now: floa
 
 
 def _by_ids(traces: Traces, facts: RequestFacts, within: Within) -> Turn | None:
-    """A history that is told as a text names calls that we saw being made."""
     for known in facts.transcript.words.ids:
         turns = [turn for turn in holders(traces.minted, known) if within(turn)]
         if turns and not are_several(turns):
@@ -167,7 +166,6 @@ def _latest(turns: list[Turn], *, now: float) -> Turn | None:
 
 
 def thread_for(quote: Quote, session: Session) -> Thread | None:
-    """The thread that a quoting request joins; None for a new one."""
     if quote.edge in (Edge.SERVES, Edge.CONTINUES, Edge.OPENS):
         return quote.turn.thread
     if quote.edge is Edge.COMPACTS:

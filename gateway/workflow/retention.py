@@ -63,17 +63,14 @@ class RetentionDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def memory_pressure(used: float, *, low: float, high: float) -> float:
-    """Eq. 6, clamped to 1."""
     return min(1.0, max(0.0, (used - low) / (high - low)))
 
 
 def ttl_s(base_s: float, pressure: float, *, least_s: float, most_s: float) -> float:
-    """Alg. 1, lines 3 to 5, with a floor."""
     return min(max(base_s, least_s) * (1.0 - 0.5 * pressure), most_s)
 
 
 def overlap(context_tokens: float, observation_tokens: float) -> float:
-    """Eq. 5, for a conversation that goes on."""
     if context_tokens <= 0:
         return 0.0
     return context_tokens / (context_tokens + observation_tokens)

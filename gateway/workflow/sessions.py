@@ -51,7 +51,6 @@ _QUOTABLE_TURNS: Final = 2
 
 class Sessions(Shelf):
     def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:
-        """`ids`: names for new sessions, without end."""
         super().__init__(config, ids)
         self._live: dict[RequestId, Turn] = {}
 
@@ -140,7 +139,6 @@ class Sessions(Shelf):
     def ended(
         self, request: RequestId, answer: Answer | None, outcome: Outcome, *, now: float
     ) -> Turn | None:
-        """The turn is over; `answer` is what was passed on of its response."""
         turn = self._live.pop(request, None)
         if turn is None:
             return None

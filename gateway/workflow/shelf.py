@@ -45,7 +45,6 @@ class Shelf:
     """Sessions, and the traces of their turns, tenant by tenant."""
 
     def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:
-        """`ids`: names for new sessions, without end."""
         self._config = config
         self._ids = ids
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()

@@ -24,7 +24,6 @@ _LISTEN: Final = "127.0.0.1:8071"
 
 
 def add_control(commands: Any) -> None:
-    """The `control` command, below the `turnpike` command's."""
     control = commands.add_parser("control", help="one dashboard of several gateways")
     control.add_argument(
         "gateways", nargs="+", metavar="URL", help="their control planes, such as http://gateway-a:8081"

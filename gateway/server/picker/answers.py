@@ -30,7 +30,6 @@ class Change(NamedTuple):
 
 
 def go_on(of: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Any:
-    """`of`: which message is answered."""
     made = ProcessingResponse()
     reply = getattr(made, of)
     reply.SetInParent()

@@ -57,7 +57,6 @@ class Prefills:
     def of(
         cls, config: Config, driver: Driver, replicas: Mapping[ReplicaId, Replica], outbound: Outbound
     ) -> "Prefills | None":
-        """None if no prompt is computed ahead."""
         ahead = config.prefill_ahead
         if not ahead.enabled:
             return None

@@ -202,12 +202,10 @@ class Graph(Family):
         self._at = 0
 
     def saw_step(self, before: ToolSet | None, tools: ToolSet) -> None:
-        """`before`: of the step before; None for a conversation's first."""
         node = self._teach(tools)
         (self.start if before is None else self._teach(before)).follow(node.number)
 
     def saw_turn(self, turn: int, *, tokens: float | None, grown: float | None, ran_s: float | None) -> None:
-        """The `turn`-th of a conversation (from 1); `tokens`: that it holds, if it began with this one."""
         for level in (self, self.family):
             level.lifetimes.saw_turn(turn, grown)
             if tokens is not None:
@@ -237,7 +235,6 @@ class Graph(Family):
         self._count(steps=1)
 
     def ended(self, step: Step, turn: int) -> None:
-        """It was silent for so long that its `turn`-th turn is taken for its last one."""
         for counts in self._classes(step):
             counts.ended()
         self._teach(step.tools).follow(END)
@@ -337,18 +334,15 @@ class Graph(Family):
         return self.lifetimes.growth(turn, self.family.lifetimes)
 
     def first_tokens(self) -> float:
-        """What a conversation holds after its first turn."""
         return self.lifetimes.first_tokens(self.family.lifetimes)
 
     def remaining(self, turn: int) -> Remaining:
-        """Of a conversation that made `turn` turns, until it ends."""
         self.ahead(turn)
         if self._remaining is None:
             self._remaining = self.lifetimes.remaining(self.family.lifetimes)
         return self._remaining[min(turn, LATE_TURN)]
 
     def tool_s(self) -> float:
-        """A tool's pause in the mean; 0 while that is unknown."""
         return self.pause_s[True].mean(self.family.pause_s[True].mean(0.0, 1e-9), ENOUGH)
 
     def fast_turn_s(self) -> float:

@@ -67,7 +67,6 @@ class Graphs:
         return found
 
     def known(self, agent: AgentKey) -> Graph:
-        """To read it: of a type that is not remembered, one that was taught nothing. It costs no memory."""
         return self._types.get(agent.owner, agent) or self._nothing
 
     def tier(self, graph: Graph) -> Tier:
