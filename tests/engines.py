@@ -23,7 +23,6 @@ class Fleet:
     embedder: ScriptedEngine
 
     def play(self, scripts: Mapping[str, Any]) -> None:
-        """Requests that arrive from now on follow these scripts."""
         for engine in self.scripted:
             engine.play(scripts)
 

@@ -44,7 +44,6 @@ def applicant(request: str, session: str | None, **fields) -> Applicant:
 
 
 def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, **fields) -> Entry:
-    """A session that waits for a place."""
     return Entry(
         session=SessionId(name),
         tenant=TenantId(tenant),
@@ -114,14 +113,12 @@ class Play:
         """Tokens of each conversation's last prompt, and where they are cached."""
 
     def has(self, *, kv_tokens=None, host=None, **signals) -> "Play":
-        """The pool has a replica that says this."""
         self.policy.fleet_changed(POOL, [A], now=self.now)
         told = EngineSignals(kv_tokens=kv_tokens, host_kv_tokens=host, **signals)
         self.policy.engine_reported(POOL, A, told, now=self.now)
         return self
 
     def ask(self, session: str | None, **fields) -> Any:
-        """A turn of the session asks; the decision."""
         self.count += 1
         request = f"r{self.count}"
         fields.setdefault("edge", Edge.CONTINUES if session in self.known else Edge.OPENS)
@@ -148,7 +145,6 @@ class Play:
         return type(self.ask(session, **fields)).__name__ == "Admit"
 
     def end(self, session: str, outcome: TurnOutcome | None = None, **answer) -> list[str]:
-        """The session's turns end; who is let in then."""
         for request in [r for r, each in self.running.items() if each.session == session]:
             self.end_one(request, outcome or answered(**answer))
         return self.let_in()
@@ -186,7 +182,6 @@ class Play:
         )
 
     def leave(self, session: str) -> list[str]:
-        """The session's turns stop waiting."""
         for request in [r for r, each in self.waiting.items() if each.session == session]:
             del self.waiting[request]
             self.policy.turn_over(RequestId(request), None, now=self.now)
@@ -197,7 +192,6 @@ class Play:
         return [each for each in self.said() if isinstance(each, WindowUpdated)]
 
     def said(self) -> Any:
-        """What the policy said since the last time."""
         out = self.policy.said.copy()
         self.policy.said.clear()
         return out

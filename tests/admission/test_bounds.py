@@ -35,7 +35,6 @@ class Play:
     def reaches(
         self, *, tenant="t", session="s", thread="1", agent=7, model="m", reserved=None, **fields
     ) -> list[Reached]:
-        """A turn arrives; the bounds that are exceeded."""
         self.number += 1
         asking = Asking(
             request=RequestId(f"r{self.number}"),
@@ -51,7 +50,6 @@ class Play:
         return self.bounds.arrived(asking, reserved, now=self.now)
 
     def arrives(self, **fields) -> list[str]:
-        """The limits that are exceeded."""
         return [each.limit for each in self.reaches(**fields)]
 
     def ends(self, usage: Usage | None = USAGE, *, number: int | None = None, model="m") -> None:

@@ -31,7 +31,6 @@ def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> Pause:
 
 
 def kept_s(gap: Gap, found: Pause | None, *, worth_s: float | None = None) -> float:
-    """For how long a place is kept."""
     here, each = places(), member()
     here.members[each.session] = each
     here.enter(each, now=0.0)

@@ -189,7 +189,6 @@ def test_without_usage_the_bytes_count():
 
 
 def alone(seconds: float) -> Alone:
-    """Of a turn that decodes for hardly any time."""
     return Alone(seconds=seconds, fresh_s=0.9 * seconds, anew_s=seconds, decode_s=0.0, row_s=0.0)
 
 
@@ -529,7 +528,6 @@ def end_chance(play: Play, turn: int) -> float:
 
 
 def pauses(play: Play, *tools: str) -> Any:
-    """Behind steps that ask for these."""
     return play.workflow.graphs.known(OF_T).by_kind[bool(tools)].pauses
 
 

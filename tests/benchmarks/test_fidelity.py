@@ -23,7 +23,6 @@ COSTS = Costs(
 
 
 def step_of(*rows: Row) -> Step:
-    """As long as the profile says."""
     reading = [row for row in rows if not row.decodes]
     batch = Batch(
         new_tokens=sum(row.new_tokens for row in rows),

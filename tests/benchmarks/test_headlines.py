@@ -14,7 +14,6 @@ FOUND = Headlines.read()
 
 
 def of_scenarios(*names: str) -> Verdict:
-    """Of their stored runs."""
     verdict = Verdict()
     for name in names:
         judge(verdict, name, lambda other: (Scenario.read(other), Store(other)))

@@ -45,7 +45,6 @@ async def port() -> AsyncIterator[int]:
 
 
 def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    """With somebody else's HTTP client."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request(method, path, body)
     answer = connection.getresponse()

@@ -63,7 +63,6 @@ def test_a_file_is_compared_read_again_and_refused(tmp_path, capsys):
 
 @pytest.fixture
 def hangups_end():
-    """Under nohup they are ignored, and children inherit that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

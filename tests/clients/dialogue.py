@@ -47,7 +47,6 @@ class Dialogue(ABC):
         self.history: list[Any] = [{"role": "user", "content": prompt}]
 
     async def ask(self) -> Said:
-        """Sends the history; the answer becomes part of it."""
         create = self._resource()
         if not self._streams:
             raw = await _settled(create.with_raw_response.create(**self._request()))
@@ -79,7 +78,6 @@ class Dialogue(ABC):
 
 
 def arguments(call: Call) -> Mapping[str, Any]:
-    """Parsed, where the SDK leaves that to its user."""
     return json.loads(call.arguments) if isinstance(call.arguments, str) else call.arguments
 
 

@@ -106,12 +106,10 @@ class Faults:
         self._thread.join(_START_WITHIN_S)
 
     def play(self, rule: Rule) -> None:
-        """From now on; forgets what was asked before."""
         self.asked, self.rule = [], rule
 
     @property
     def faults(self) -> list[Fate]:
-        """Those that happened."""
         return [asked.fate for asked in self.asked if asked.fate is not None]
 
     async def _serve(self) -> None:

@@ -36,7 +36,6 @@ _ANSWER = f"{PROGRAM} multiplies now, and {TEST} passes."
 
 
 def all_scripts() -> Script:
-    """The demo's, and one for each program here."""
     named = scripts.scripts()
     frameworks = {each.name: _script("bash", {"command": "{}"}) for each in FRAMEWORKS}
     more = {

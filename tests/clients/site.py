@@ -26,13 +26,11 @@ class Site:
     faults: Faults
 
     def snapshot(self) -> dict[str, Any]:
-        """What the control plane says now."""
         with urllib.request.urlopen(f"{self.control_url}/turnpike/snapshot", timeout=5) as answer:
             told: dict[str, Any] = json.load(answer)
         return told
 
     def metrics(self) -> dict[str, float]:
-        """By name, labels included."""
         with urllib.request.urlopen(f"{self.control_url}/metrics", timeout=5) as answer:
             lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
@@ -55,7 +53,6 @@ def _left(snapshot: dict[str, Any]) -> dict[str, int]:
 
 @contextmanager
 def opened(fleet: Fleet, directory: Path, *, more_settings: str = "") -> Iterator[Site]:
-    """Ends with the books checked."""
     with (
         Faults(engine.url for engine in fleet.scripted) as faults,
         running_gateway(faults.urls, directory, more_settings=_SETTINGS + more_settings) as port,

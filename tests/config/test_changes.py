@@ -17,7 +17,6 @@ def config(**sections) -> Config:
 
 
 def told(before: dict, after: dict) -> dict[str, bool]:
-    """By key, whether it needs a restart."""
     found = changes(config(**before), config(**after))
     return {each.key: each.needs_restart for each in found}
 

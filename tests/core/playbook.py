@@ -119,21 +119,17 @@ class Playbook:
         return self
 
     def later(self, seconds: float) -> "Playbook":
-        """Time passes; the timer fires if it was due."""
         self.now += seconds
         due = self.brain.next_deadline_s()
         return self >> ev.TimerFired() if due is not None and due <= self.now else self
 
     def take(self) -> Dispatch | Refuse:
-        """The next decision, for a closer look."""
         return self.decisions.pop(0)
 
     def arrives(self, request: str, tenant: str = "t", **fields: Any) -> Dispatch | Refuse:
-        """What is decided of a request."""
         return (self >> arrived(request, tenant, **fields)).take()
 
     def begins(self, request: str, tenant: str = "t", **fields: Any) -> "Playbook":
-        """A request arrives, is sent, and its answer begins."""
         self.arrives(request, tenant, **fields)
         return self >> started(request)
 
@@ -142,7 +138,6 @@ class Playbook:
 
     @property
     def session(self) -> Any:
-        """The session that was seen last."""
         return next(iter(self.brain.sessions.sessions.newest_first()))
 
 

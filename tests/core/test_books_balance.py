@@ -68,7 +68,6 @@ class Known(msgspec.Struct):
 
     @property
     def choice(self):
-        """Requests with the same choice of replicas are equals."""
         is_two = self.event.facts.model == "m2"
         return (self.home or is_two, frozenset(self.tried))
 
@@ -118,7 +117,6 @@ class Books(RuleBasedStateMachine):
         check_books(self.brain)
 
     def load_of(self, replica):
-        """What takes a place there; light work does not."""
         there = [other for other in self.known.values() if other.replica == replica]
         return sum(other.event.facts.work in NEEDS_CAPACITY for other in there)
 

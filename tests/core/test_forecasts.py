@@ -376,7 +376,6 @@ def test_late_turns_speak_against_a_replica_once_enough_was_seen_of_it(turns, is
 
 
 def asked(play: Playbook, request: str) -> tuple[str, str]:
-    """And where it was sent."""
     decision = play.arrives(request, body_bytes=10_000, stream=True)
     assert isinstance(decision, Dispatch)
     return request, decision.placement.replica

@@ -51,7 +51,6 @@ class Fleet(Playbook):
         return command.placement.replica
 
     def serves(self, name: str) -> None:
-        """All that a replica can be heard of."""
         signals = EngineSignals(kv_tokens=100_000, kv_used=0.5)
         _ = self >> up(name) >> ev.EngineReported(ReplicaId(name), signals)
         self.answers("newcomer", explicit=stated("newcomer"))  # both are looked at

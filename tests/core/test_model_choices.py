@@ -57,7 +57,6 @@ def sent(play: Playbook) -> tuple[str, str, str | None, Fallback | None]:
 
 
 def asked(play: Playbook, request: str, model: str, session: str | None = None, **fields: Any) -> Any:
-    """The same of a request that arrives now."""
     if session is not None:
         fields["explicit"] = stated(session)
     _ = play >> arrived(request, model=model, **fields)

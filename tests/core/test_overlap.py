@@ -288,7 +288,6 @@ def test_every_prefill_is_told_once_whatever_happens():
 
 
 def _lives(fleet: Fleet, dice: random.Random) -> int:
-    """How many prefills were begun."""
     live: dict[str, str] = {}
     open_prefills: list[RequestId] = []
     seen = 0
@@ -327,7 +326,6 @@ def _lives(fleet: Fleet, dice: random.Random) -> int:
 
 
 def _step(live: dict[str, str], turn: str, dice: random.Random) -> ev.Event:
-    """What happens next to this turn."""
     was = live.pop(turn)
     if was == "asked":
         return left(turn)

@@ -78,7 +78,6 @@ class Fleet(Playbook):
         return self
 
     def sent_on(self) -> Dispatch:
-        """The next decision, which is to send one."""
         sent = self.take()
         assert isinstance(sent, Dispatch)
         return sent
@@ -88,7 +87,6 @@ class Fleet(Playbook):
         return self
 
     def runs(self, turn: str, **usage: Any) -> "Fleet":
-        """To its end."""
         self.sent = self.sent_on()
         told = Usage(**{"prompt_tokens": 5_000, "cached_tokens": 0, "output_tokens": 20, **usage})
         _ = self >> started(turn) >> first_token(turn) >> finished(turn, usage=told)
@@ -103,7 +101,6 @@ class Fleet(Playbook):
         return [record.outcome for record in self.seen(rec.PrefillLegEnded)]
 
     def seconds_of(self, tokens: float) -> float:
-        """Of a transfer, as expected."""
         return self.brain.legs._rates[PoolId("pool")].transfer_s(tokens, now=self.now)
 
 

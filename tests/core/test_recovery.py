@@ -39,7 +39,6 @@ class Faulty(Playbook):
         monkeypatch.setattr(*where, fail)
 
     def survives(self, event: ev.Event) -> list[Dispatch | Refuse]:
-        """What is decided nevertheless."""
         with pytest.raises(ZeroDivisionError):
             self.brain.handle(event, now=self.now)
         commands = self.brain.recover(now=self.now)

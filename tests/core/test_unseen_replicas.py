@@ -34,7 +34,6 @@ def fleet(*pools: str) -> Playbook:
 
 
 def begins(play: Playbook, name: str, **fields: Any) -> ReplicaId:
-    """Where a new session begins."""
     sent: Any = play.arrives(name, explicit=stated(name), stream=True, body_bytes=20_000, **fields)
     return sent.placement.replica
 

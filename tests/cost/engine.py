@@ -76,7 +76,6 @@ class Engine:
         heapq.heapify(self.due)
 
     def run(self) -> Iterator[tuple[str, float, Served]]:
-        """Without end."""
         while True:
             if not self.waiting and not self.decoding:
                 self.now = max(self.now, self.due[0][0])

@@ -23,14 +23,12 @@ class Record:
     """Whether prefills of others were ahead."""
 
     def error(self, start: int, end: int | None = None) -> float:
-        """Median of the absolute relative error."""
         return statistics.median(
             abs(p / h - 1)
             for p, h in zip(self.predicted_s[start:end], self.happened_s[start:end], strict=True)
         )
 
     def coverage(self, start: int) -> float:
-        """Share of what happened that lay within the bars."""
         within = [
             low <= happened <= high
             for low, happened, high in zip(self.low_s, self.happened_s, self.high_s, strict=True)

@@ -104,7 +104,6 @@ class Page:
     async def until(
         self, script: str, *, within_s: float = 100.0, holds: Callable[[Any], bool] = bool
     ) -> Any:
-        """The first value of the expression that holds."""
         deadline = time.monotonic() + within_s
         while not holds(value := await self.run(script)):
             assert time.monotonic() < deadline, f"not within {within_s} s: {script} (it is {value!r})"

@@ -61,13 +61,11 @@ class FakeControl:
         return f"1-{number}.2-7" if self.is_of_several else number
 
     def publish_gap(self) -> None:
-        """The next number is one that was not kept."""
         number = len(self.lines) + 1
         data = json.dumps({"from": number, "to": number})
         self.lines.append(f"id: {self.id(number)}\nevent: gap\ndata: {data}\n\n".encode())
 
     def cut(self) -> None:
-        """Every stream that is open breaks."""
         for task in self._streams:
             task.cancel()
 

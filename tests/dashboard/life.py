@@ -55,7 +55,6 @@ def ended(session: str, turn: str, *, at_s: float, outcome: str = "finished") ->
 
 
 def whole_turn(session: str, turn: str, *, at_s: float) -> list[rec.Record]:
-    """Three seconds, from its arrival to its end."""
     return [
         arrived(session, turn, at_s=at_s),
         *sent(session, turn, at_s=at_s + 1),

@@ -44,7 +44,6 @@ posted: list[tuple[str, dict[str, object]]] = []
 
 @pytest.fixture
 def control():
-    """A control listener that tells of one brain."""
     told = play()
     pages = {"/turnpike/snapshot": msgspec.json.encode(take_snapshot(told.brain, now=told.now + 2.0))}
     explainer = Explainer(RequestId("r4"), {ReplicaId("a"): 1, ReplicaId("b"): 1})

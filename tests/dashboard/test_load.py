@@ -33,7 +33,6 @@ async def publish_live(control: FakeControl, *, seconds: float) -> None:
 
 
 async def look_around(page: Page, *, seconds: float) -> None:
-    """As somebody does who searches for something."""
     await page.until(SKIP_TO_ROWS)
     began = time.monotonic()
     while time.monotonic() - began < seconds:

@@ -24,7 +24,6 @@ def outcome(session, at_s, *, waited_s=0.0, first_s, end_s):
 
 
 def side(turns, *, turned=(), is_done=True, strangers=0.0, agent_s=10.0, **counts):
-    """Each turn is a conversation of its own."""
     seen = Completions()
     for turn in turns:
         seen.turn_done(turn)

@@ -22,7 +22,6 @@ def silent(line):
 
 
 def stand_in(script):
-    """An agent that is a shell script."""
 
     def argv(launch: Launch) -> list[str | Path]:
         return ["sh", "-c", script]

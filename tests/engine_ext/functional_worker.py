@@ -23,7 +23,6 @@ def digests(tokens: list[int], salt: int, known: list[int]) -> list[int]:
 
 
 def greedy(prompt: list[int], count: int, salt: int = 0) -> list[int]:
-    """What the model says."""
     last, said = digests(prompt, salt, [])[-1], list[int]()
     for _ in range(count):
         said.append(last % VOCABULARY)
@@ -57,7 +56,6 @@ class Worker:
     _kv: dict[int, list[int]] = field(default_factory=dict)
 
     def execute(self, output: Any) -> dict[str, list[int]]:
-        """What each request says in this step."""
         computed = self._take_up(output)
         for request, inputs in output.scheduled_encoder_inputs.items():
             self.images |= {self.known[request].images[each].identifier for each in inputs}
@@ -127,13 +125,11 @@ class Worker:
         return said
 
     def _propose(self, known: Known) -> list[int]:
-        """Drafts, some of which are right."""
         right = greedy(known.tokens, self.drafts, known.salt)
         wrong_from = known.tokens[-1] % (self.drafts + 1)
         return [token + (place >= wrong_from) for place, token in enumerate(right)]
 
     def _check(self, known: Known, found: list[int], computed: int) -> None:
-        """All that is attended to is there."""
         size = self.block_size
         for window, table in zip(self.windows, known.blocks, strict=True):
             first = 0 if window is None else max(0, computed - window + 1)

@@ -271,7 +271,6 @@ def drive(engine: Checked, case: Case) -> dict[str, Asked]:
 
 
 def acted(engine: SimulatedEngine) -> set[str]:
-    """The biases that changed anything."""
     told = engine.biases.counters()
     counts = {
         "coordinator": engine.biases.conductor.queue is not None,

@@ -14,7 +14,6 @@ from turnpike_vllm.detection import SEAMS
 
 @pytest.fixture(autouse=True)
 def seams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not vLLM's, which takes seconds to import."""
     scheduler = SimpleNamespace(TurnpikeScheduler=SimpleNamespace(**dict.fromkeys(SEAMS)))
     monkeypatch.setitem(sys.modules, "turnpike_vllm.scheduler", scheduler)
 

@@ -31,7 +31,6 @@ def pause(engine: SimulatedEngine, **more: Any) -> list[int]:
 
 
 def strangers(engine: SimulatedEngine, number: int, seed: int = 100) -> None:
-    """Each needs nearly half of all blocks."""
     for each in range(number):
         engine.submit(prompt(seed + each, TURN), hint=Hint(session=f"s{seed + each}", seq=1, is_final=True))
 

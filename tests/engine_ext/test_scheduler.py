@@ -17,7 +17,6 @@ Make = Callable[..., SimulatedEngine]
 
 @pytest.fixture(scope="module")
 def make() -> Make:
-    """The imports take seconds; an engine takes milliseconds."""
 
     def build(**options: Any) -> SimulatedEngine:
         defaults: dict[str, Any] = {"blocks": 101, "block_size": SIZE, "max_batched_tokens": 512}

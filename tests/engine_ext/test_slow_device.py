@@ -36,7 +36,6 @@ def background(made: SimulatedEngine, seed: int) -> str:
 
 
 def taught(made: SimulatedEngine) -> SimulatedEngine:
-    """It has seen what steps take."""
     for seed in (900, 901):
         background(made, seed)
         reactive(made, seed, answer=60)

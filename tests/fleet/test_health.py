@@ -34,7 +34,6 @@ class Fleet:
         return request
 
     def answer(self, replica, *, tokens, seconds=1.2, first_s=0.05, p90_s=0.1):
-        """Expected are 100 tokens, at most 0.5 s."""
         request = self.send(replica, p90_s, 0.5, output_tokens=100.0)
         self.later(first_s)
         self.health.first_token(request, replica, now=self.now)

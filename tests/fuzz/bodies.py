@@ -214,7 +214,6 @@ _HOLDERS = ("vllm_xargs", "extra_body", "sampling_params")
 
 
 def _names_kv(read: dict[str, Any]) -> bool:
-    """As an engine's parser sees it."""
     inner = [each for name in _HOLDERS if isinstance(each := read.get(name), dict)]
     inner += [each["extra_args"] for each in inner if isinstance(each.get("extra_args"), dict)]
     return any(each.get(name) is not None for each in (read, *inner) for name in KV_FIELDS)

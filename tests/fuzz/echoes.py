@@ -26,7 +26,6 @@ def _said(rng: random.Random) -> Said:
 
 
 def _body(rng: random.Random, said: Said) -> bytes:
-    """One that may go on with the answer."""
     if rng.randrange(3) == 0:
         return bodies.make(rng)[2]
     turns: list[Any] = [bodies.turn(rng) for _ in range(rng.randrange(3))]

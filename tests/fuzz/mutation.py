@@ -86,7 +86,6 @@ def mutate(rng: random.Random, data: bytes, splinters: Sequence[bytes] = SPLINTE
 
 
 def pieces(rng: random.Random, data: bytes) -> list[bytes]:
-    """The same bytes as a network might cut them."""
     if rng.randrange(8) == 0 and len(data) < 200:
         return [data[at : at + 1] for at in range(len(data))]
     places = sorted({0, len(data), *(rng.randrange(len(data) + 1) for _ in range(rng.randrange(6)))})
@@ -94,7 +93,6 @@ def pieces(rng: random.Random, data: bytes) -> list[bytes]:
 
 
 def value(rng: random.Random, depth: int = 3) -> Any:
-    """Any JSON."""
     match rng.randrange(8 if depth else 5):
         case 0:
             return rng.choice(WORDS)
@@ -118,7 +116,6 @@ def spelt(rng: random.Random, members: Sequence[tuple[str, Any]]) -> bytes:
 
 
 def name(rng: random.Random, text: str) -> str:
-    """A name with some of its letters escaped."""
     if rng.randrange(4):
         return json.dumps(text)
     letters = (

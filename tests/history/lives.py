@@ -64,7 +64,6 @@ def ended(
 
 
 def whole(turn: str, session: str, at_s: float, *, replica: ReplicaId = A, **more) -> list[rec.Record]:
-    """A turn that took a second."""
     return [
         arrival(turn, session, at_s, **more),
         *sent(turn, session, at_s + 0.02, replica=replica),

@@ -102,7 +102,6 @@ class Place:
         return process
 
     async def turns(self, gateway: Process, session: str, count: int) -> list[str]:
-        """The requests' ids."""
         client = Client(*await asyncio.open_connection("127.0.0.1", self.ports[gateway]))
         ids = []
         for _ in range(count):
@@ -141,7 +140,6 @@ async def look(history: Process, query: str = "") -> dict[str, Any]:
 
 
 async def has_turns(history: Process, count: int, log: Path | None = None) -> None:
-    """Exactly so many, and no more a moment later."""
 
     async def are_there() -> bool:
         return (await look(history))["turns"] >= count

@@ -27,7 +27,6 @@ async def place(tmp_path):
 
 
 def counts(place: Place, name: str = "history") -> list[tuple[int, int, int]]:
-    """Records, unreadable lines and gaps, of each source."""
     with sqlite3.connect(place.directory / f"{name}.sqlite") as db:
         found = db.execute("SELECT records, unreadable, gaps FROM gateways ORDER BY gateway").fetchall()
     db.close()

@@ -37,7 +37,6 @@ def compose() -> dict[str, Any]:
 
 
 def pod() -> dict[str, Any]:
-    """The pod's specification in the sidecar's Deployment."""
     spec = kubernetes("Deployment")["spec"]["template"]["spec"]
     assert isinstance(spec, dict)
     return spec
@@ -52,7 +51,6 @@ def kubernetes(kind: str) -> dict[str, Any]:
 
 
 def container(name: str) -> dict[str, Any]:
-    """Of the sidecar's pod."""
     spec = pod()
     (found,) = (each for each in (*spec["initContainers"], *spec["containers"]) if each["name"] == name)
     assert isinstance(found, dict)
@@ -60,7 +58,6 @@ def container(name: str) -> dict[str, Any]:
 
 
 def unit(name: str) -> Unit:
-    """All its sections together."""
     values: Unit = {}
     for line in _unit_lines(SIDECAR / name):
         if not line.startswith("["):
@@ -75,7 +72,6 @@ def _unit_lines(path: Path) -> Iterator[str]:
 
 
 def instructions(dockerfile: Path) -> list[tuple[str, str]]:
-    """(instruction, arguments) in order, line continuations joined, comments gone."""
     lines = [line for line in dockerfile.read_text().splitlines() if line and not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     return [(line.split(None, 1)[0], line.split(None, 1)[1].strip()) for line in joined.splitlines()]
@@ -152,7 +148,6 @@ for _tag in ("!override", "!reset"):
 
 
 def several() -> dict[str, Any]:
-    """The services of the file for two gateways."""
     document = yaml.load(SEVERAL.read_text(), _Loader)
     services = document["services"]
     assert isinstance(services, dict)

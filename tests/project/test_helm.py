@@ -58,7 +58,6 @@ def names(objects: list[Object]) -> set[tuple[str, str]]:
 
 
 def refused(*sets: str, settings: str = "") -> str:
-    """What Helm says of them."""
     done = helm_template(*sets, settings=settings)
     assert done.returncode != 0, sets
     return str(done.stderr)

@@ -29,7 +29,6 @@ def anchors(page: Path) -> set[str]:
 
 
 def anchor_of(heading: str) -> str:
-    """As GitHub makes it."""
     plain = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
     return plain.strip().replace(" ", "-")
 

@@ -17,7 +17,6 @@ BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in it."""
     source = tmp_path_factory.mktemp("wheel") / "source"
     shutil.copytree(ROOT / "engine_ext", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     done = run(sys.executable, "-c", BUILD, source.parent, cwd=source)

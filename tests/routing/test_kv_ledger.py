@@ -34,7 +34,6 @@ class Books:
         self.ledger.turn_over(conversation, replica, usage)
 
     def others(self, tokens, replica=A):
-        """So much is computed there meanwhile."""
         self.turn(("other", "1"), replica, prompt=tokens, output=0)
 
 

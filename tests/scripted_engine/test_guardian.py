@@ -43,7 +43,6 @@ def start(then: str) -> tuple["subprocess.Popen[str]", str, list[int]]:
 
 @pytest.fixture
 def started() -> Iterator[list[int]]:
-    """What a failing test must not leave behind."""
     pids: list[int] = []
     yield pids
     for pid in filter(lives, pids):

@@ -66,7 +66,6 @@ def listing(*models: str) -> bytes:
 
 
 def completion(message: dict[str, Any] | None = None) -> bytes:
-    """The answer that says this, or calls tools."""
     message = message or {"role": "assistant", "content": "Yes."}
     finish = "tool_calls" if message.get("tool_calls") else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish}
@@ -108,7 +107,6 @@ class Message:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Closes with RST instead of FIN."""
     if (sock := writer.transport.get_extra_info("socket")) is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -148,7 +146,6 @@ class Exchange:
         reset(self.writer)
 
     async def until_left(self) -> None:
-        """Waits until the gateway has closed the connection."""
         self.is_closed = True
         with contextlib.suppress(OSError):
             while await self.reader.read(65536):
@@ -462,7 +459,6 @@ class Bench:
         return client
 
     async def ask(self, data: bytes) -> Message:
-        """One request on a connection of its own."""
         client = await self.connect()
         try:
             return await client.ask(data)
@@ -498,7 +494,6 @@ class Bench:
         }
 
     def is_quiet(self) -> bool:
-        """No request anywhere; clients may still be connected."""
         return not any(count for what, count in self.books().items() if what != "client connections")
 
     async def _close(self) -> None:

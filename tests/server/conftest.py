@@ -22,7 +22,6 @@ StartBench = Callable[..., Awaitable[Bench]]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """What the gateway itself runs on."""
     return {"uvloop": uvloop.new_event_loop}
 
 
@@ -58,7 +57,6 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest_asyncio.fixture
 async def store_url(redis: RedisServer) -> str:
-    """An empty store for several gateways of one test."""
     with redis.admin() as admin:
         admin.flushall()
     return redis.url
@@ -88,7 +86,6 @@ async def begin() -> AsyncIterator[Callable[..., Awaitable[PickerBench]]]:
 
 @pytest.fixture
 def tls(certificates: tuple[trustme.CA, dict[str, str]]) -> tuple[dict[str, str], ssl.SSLContext]:
-    """The gateway's settings, and what its clients trust."""
     authority, files = certificates
     trust = ssl.create_default_context()
     authority.configure_trust(trust)

@@ -15,7 +15,6 @@ class PickerBench(Bench):
     is_picker = True
 
     def channel(self) -> Any:
-        """With a connection of its own."""
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
         return grpc.aio.insecure_channel(f"127.0.0.1:{self.gateway.picker_port}", options=options)
 

@@ -29,7 +29,6 @@ def result(request_id: Any = 1, text: str = "done", **more: Any) -> bytes:
 
 
 def answers(body: bytes) -> bytes:
-    """The whole HTTP response that carries this message."""
     return answer(body, headers=b"Mcp-Session-Id: s1\r\n")
 
 
@@ -39,7 +38,6 @@ def event(data: bytes, event_id: str = "") -> bytes:
 
 
 def tell(body: bytes, headers: bytes = b"", path: bytes = PATH) -> bytes:
-    """The HTTP request that carries this message."""
     head = b"POST %s HTTP/1.1\r\nHost: gw\r\nContent-Type: application/json\r\n" % path
     accepts = b"Accept: application/json, text/event-stream\r\nMcp-Session-Id: s1\r\n"
     return b"%s%s%sContent-Length: %d\r\n\r\n%s" % (head, accepts, headers, len(body), body)
@@ -113,7 +111,6 @@ class Agent:
             self.messages.append({"role": "tool", "tool_call_id": call_id, "content": "x" * size})
 
     def tell(self, body: bytes, path: bytes = PATH) -> bytes:
-        """The HTTP request that carries this message."""
         said = tell(body, self._key_line, path)
         return said.replace(b"Mcp-Session-Id: s1", b"Mcp-Session-Id: %s" % self.mcp_session.encode())
 
@@ -122,7 +119,6 @@ _CALL = ("name", "arguments")
 
 
 async def counted(bench: Bench, metric: str) -> dict[str, float]:
-    """A metric by its labels."""
     text = (await bench.control(get(b"/metrics"))).body.decode()
     found = {}
     for line in text.splitlines():

@@ -162,7 +162,6 @@ class ScriptedModel:
 
 
 def _trailing(items: list[dict[str, Any]], field: str, value: str) -> list[dict[str, Any]]:
-    """The results, which stand at the end."""
     behind = next((n for n, item in enumerate(reversed(items)) if item.get(field) != value), len(items))
     return items[len(items) - behind :]
 
@@ -198,6 +197,5 @@ def _delta(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
 
 
 def _event(data: dict[str, Any]) -> bytes:
-    """Empty: that a stream of chat completions is over."""
     name = b"event: %s\n" % data["type"].encode() if "type" in data else b""
     return chunk(b"%sdata: %s\n\n" % (name, json.dumps(data).encode() if data else b"[DONE]"))

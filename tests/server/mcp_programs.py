@@ -32,11 +32,9 @@ class SdkServer:
         self._log = log
 
     def notes(self) -> list[dict[str, Any]]:
-        """What it wrote down of its calls."""
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
     def calls(self, tool: str, what: str = "begun") -> Counter[str]:
-        """How often it was called with which arguments."""
         noted = [note for note in self.notes() if (note["tool"], note["what"]) == (tool, what)]
         return Counter(json.dumps(note["arguments"]) for note in noted)
 
@@ -66,7 +64,6 @@ async def sdk_server(
 
 
 async def ran(argv: Sequence[str | Path], env: dict[str, str], home: Path) -> str:
-    """What an agent said that did its work."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         cwd=home,
@@ -87,7 +84,6 @@ async def ran(argv: Sequence[str | Path], env: dict[str, str], home: Path) -> st
 
 
 async def python_client(url: str, mode: str, key: str = "k", *options: str) -> dict[str, Any]:
-    """What the client saw."""
     return await _said(MCP_KIT.venv / "bin/python", APPS / "mcp_client.py", url, mode, key, *options)
 
 

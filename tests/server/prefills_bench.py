@@ -91,7 +91,6 @@ class Ahead:
             await exchange.send(piece)
 
     async def pauses(self, request: bytes) -> Kept:
-        """A turn, to its end."""
         assert (await self.bench.ask(request)).status == 200
         return [*self.prefills.kept._kept.values()][-1]
 

@@ -77,7 +77,6 @@ class StoreEngines:
             shutil.rmtree(each)
 
     def tell(self, number: int, what: signal.Signals) -> None:
-        """An engine's whole process group."""
         process = self._engines[number]._process
         assert process is not None
         os.killpg(process.pid, what)

@@ -70,7 +70,6 @@ class Wire:
         self.write(b"".join(parts))
 
     def take(self, size: int) -> bytes:
-        """The other side reads."""
         data, self.unread = self.unread[:size], self.unread[size:]
         if self._is_paused and len(self.unread) <= LOW:
             self._is_paused = False
@@ -114,11 +113,9 @@ class Wire:
             self._lose(None)
 
     def leaves(self) -> None:
-        """The other side resets the connection."""
         self._lose(ConnectionResetError())
 
     def ends(self) -> None:
-        """The other side sends nothing more."""
         if not self.ended and not self.closing and not self.protocol.eof_received():
             self.close()
 

@@ -23,7 +23,6 @@ PRICES = [{"model": "m", "input": 1000.0, "output": 10_000.0}]
 
 @pytest.fixture(autouse=True)
 def silent():
-    """Other tests count no repeats."""
     yield
     TRANSCRIPTS.tells_steps = False
 

@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.nightly, pytest.mark.agents, pytest.mark.timeout(700)]
 
 
 async def run_codex(bench: Bench, home: Path, prompt: str) -> str:
-    """What it prints."""
     await install_agents(Children(f"test-{home}"), home, print, KIT)
     base_url = f"http://127.0.0.1:{bench.gateway.listener.port}/v1"
     provider = (

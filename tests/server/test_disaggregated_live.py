@@ -120,7 +120,6 @@ class Gateway:
         eventually(lambda: self.running()[replica] > 0, f"nothing came to {replica}")
 
     def until_quiet(self) -> None:
-        """Figures are made a few times a second."""
         eventually(lambda: not any(self.running().values()), "something is left in the books")
 
     def drain(self, replica: str, *, is_draining: bool) -> None:
@@ -135,7 +134,6 @@ class Gateway:
 
 
 def while_asked(url: str, said: str, happens: Callable[[], None]) -> Told:
-    """The answer to a question during which that happens."""
     found: list[Told] = []
     asking = threading.Thread(target=lambda: found.append(Told(url, "/v1/chat/completions", said)))
     asking.start()

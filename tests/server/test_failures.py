@@ -74,7 +74,6 @@ UNREAD = b'{"model":"m","messages":[{"role":"user","content":"poison"}],"x":[%s0
 
 
 def form(number: int) -> bytes:
-    """Clients make another boundary each time."""
     body = b'--@\r\nContent-Disposition: form-data; name="file"\r\n\r\npoison\r\n--@--'
     sent = post(body, b"/v1/audio/transcriptions").replace(
         b"application/json", b"multipart/form-data; boundary=@"

@@ -60,7 +60,6 @@ async def asked(bench, path: str):
 
 
 async def served(bench) -> str:
-    """The request's id."""
     answer = await bench.ask(post(CHAT))
     assert answer.status == 200
     return answer.get(b"x-turnpike-request").decode()

@@ -183,7 +183,6 @@ async def test_who_leaves_during_a_late_failure_takes_its_request_along(start):
 
 @pytest.fixture(scope="module")
 def libraries() -> Any:
-    """Imported here, for they take seconds."""
     import anthropic
     import openai
 

@@ -15,7 +15,6 @@ NONE_KEPT = {"max_idle_connections": 0, "health_period_s": 3600}
 
 @contextlib.contextmanager
 def no_descriptors():
-    """Whatever this process would open fails with EMFILE."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)
@@ -27,7 +26,6 @@ def no_descriptors():
 
 
 async def served(bench):
-    """A client whose connection is there already."""
     client = await bench.send(post())
     assert (await client.receive()).status == 200
     return client

@@ -27,7 +27,6 @@ def command(agent: Agent, launch: Launch, mcp_url: str) -> list[str | Path]:
 
 
 async def run(agent: Agent, gateway_url: str, directory: Path) -> str:
-    """What it said."""
     home = directory / f"home-{agent.name}"
     home.mkdir()
     launch = Launch(base_url=gateway_url, model="m", prompt="Read the files.", home=home)

@@ -57,7 +57,6 @@ class Bench:
         return post(self._url + protocol, body, **({"x-turnpike-session": session} if session else {}))
 
     def listed(self) -> list[str]:
-        """By the gateway."""
         with urllib.request.urlopen(self._url + "models", timeout=120) as answer:
             return [card["id"] for card in json.load(answer)["data"]]
 
@@ -73,7 +72,6 @@ def post(url: str, body: Any, **headers: str) -> Said:
 
 
 def tell(engine: ScriptedEngine, what: str, **adapter: str) -> None:
-    """Engines answer in words."""
     url = f"{engine.url}/v1/{what}_lora_adapter"
     told = {"content-type": "application/json"}
     urllib.request.urlopen(
@@ -89,7 +87,6 @@ def eventually(is_true: Callable[[], bool]) -> None:
 
 
 def adapter(directory: Path, rank: int = 8) -> Path:
-    """One that changes nothing."""
     import torch  # here, for it takes seconds
     from safetensors.torch import save_file
 

@@ -21,7 +21,6 @@ DAY_S = 86_400.0
 
 
 def renew(authority: trustme.CA, files: dict[str, str], *, days: int) -> float:
-    """Returns when the new certificate ends."""
     end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
     own = authority.issue_cert("127.0.0.1", not_before=end - timedelta(days=400), not_after=end)
     own.private_key_pem.write_to_path(files["tls_key"])

@@ -32,7 +32,6 @@ GOES_ON = post(b'{"model":"m","input":"go on","previous_response_id":"resp_1"}',
 
 
 def seen(bench: Bench) -> list[int]:
-    """Requests at each backend."""
     return [len(backend.seen) for backend in bench.backends]
 
 

@@ -52,7 +52,6 @@ def peers_of(bench: Bench) -> Peers:
 
 
 def sides(gateways: list[Bench]) -> tuple[Bench, Bench]:
-    """The one that has sessions, and the other."""
     first, second = gateways
     return (first, second) if len(first.brain.sessions.sessions) else (second, first)
 

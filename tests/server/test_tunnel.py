@@ -26,7 +26,6 @@ TAKER = [{"backends": 1, "replica": {"responses_websocket": True}}]
 
 
 def records_of(bench) -> list[rec.Record]:
-    """Filled while the test runs."""
     found: list[rec.Record] = []
     inner = bench.gateway.driver._on_records
 

@@ -26,7 +26,6 @@ async def busy(start, tmp_path):
 
 
 async def ask(bench: Bench, among: list[Bench], messages: list[Any], reply: dict[str, Any]) -> str:
-    """Returns its session."""
     for each in among:
         each.backend.script = sends(completion(reply))
     response = await bench.ask(chat(*messages))

@@ -105,7 +105,6 @@ class Engines:
             served.ended_s = now()
 
     async def _say(self, exchange: Exchange, made: dict[str, Any], pace: Pace, *, streams: bool) -> bool:
-        """Whether the gateway stayed to the end."""
         if await leaves_within(exchange, pace.head_s):
             return False
         if streams:
@@ -114,7 +113,6 @@ class Engines:
         return True
 
     async def _stream(self, exchange: Exchange, made: dict[str, Any], stream_s: float) -> bool:
-        """Whether the gateway stayed to the end."""
         await exchange.send(STREAM_HEAD)
         words = made["content"].split(" ")
         for number, word in enumerate(words):
@@ -197,7 +195,6 @@ class ControlPlane:
         assert answered.status == 200, answered.body
 
     async def post(self, path: str, body: dict[str, Any]) -> int:
-        """To its control listener; the status."""
         return (await self._ask(post(json.dumps(body).encode(), path.encode()))).status
 
     async def snapshot(self) -> Any:
@@ -274,7 +271,6 @@ class GatewayProcess(ControlPlane):
             self._process = None
 
     async def end(self) -> None:
-        """By SIGTERM; it must end well."""
         if self._process is None:
             return
         self._process.terminate()
@@ -300,7 +296,6 @@ class Fleet:
             await each.ready()
 
     async def another(self) -> GatewayProcess:
-        """One more, started now."""
         gateway = GatewayProcess(self.directory, f"gateway-{len(self.gateways)}", self.settings)
         self.gateways.append(gateway)
         await self.start(gateway)
@@ -382,7 +377,6 @@ async def running_fleet(
 
 
 def secret_of(directory: Path) -> str:
-    """The line of the settings."""
     return f'secret_file = "{directory}/secret"\n'
 
 
@@ -443,7 +437,6 @@ class Agent:
 
     @property
     def sessions(self) -> list[str]:
-        """That its turns were booked under, in order."""
         return list(dict.fromkeys(turn.session for turn in self.turns))
 
     async def run(self, *, turns: int = 1_000_000, until: asyncio.Event | None = None) -> None:
@@ -485,7 +478,6 @@ class Agent:
         return turn
 
     async def _attempt(self, number: int, request: bytes) -> Message | str:
-        """The answer, or how it failed."""
         client = self._clients.pop(number, None)
         response: Message | None = None
         try:

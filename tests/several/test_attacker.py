@@ -147,7 +147,6 @@ async def test_who_reads_and_writes_the_store_gets_no_key_no_prompt_and_no_reque
 
 
 async def replays(attacker: Attacker, origin: bytes) -> None:
-    """From its first announcement to its last."""
     while True:
         for name, value in attacker.announced:
             if name == origin:

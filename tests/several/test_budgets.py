@@ -35,7 +35,6 @@ async def ask(fleet: Fleet, at: int, task: str, tenant: str = "red", messages: A
 
 
 def in_redis(fleet: Fleet) -> list[float]:
-    """Turns, tokens and cost of one tenant."""
     with fleet.redis.admin() as admin:
         (key,) = admin.keys(PREFIX + b"n:*")
         row = admin.hgetall(key)
@@ -43,7 +42,6 @@ def in_redis(fleet: Fleet) -> list[float]:
 
 
 async def settled(fleet: Fleet, turns: int) -> None:
-    """Everything is over, and told."""
 
     async def is_told() -> bool:
         with fleet.redis.admin() as admin:

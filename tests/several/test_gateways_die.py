@@ -114,7 +114,6 @@ async def knows_all(fleet: Fleet, agent: Agent) -> bool:
 
 
 async def leave_unanswered(gateway: GatewayProcess, agent: Agent, *, after_s: float) -> None:
-    """Asks for the agent's next turn, and leaves."""
     client = Client(*await asyncio.open_connection("127.0.0.1", gateway.port))
     client.send(post(json.dumps({"model": "m", "messages": agent.messages}).encode()))
     await asyncio.sleep(after_s)

@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 @contextlib.asynccontextmanager
 async def running_pickers(directory: Path) -> AsyncIterator[Fleet]:
-    """Two; agents come through the Envoys."""
     async with (
         running_fleet(directory, command="picker") as fleet,
         contextlib.AsyncExitStack() as envoys,

@@ -79,7 +79,6 @@ class Workers(GatewayProcess):
 
     @property
     def pids(self) -> list[int]:
-        """The one that was started last at the end."""
         assert self._process is not None
         pid = self._process.pid
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -94,7 +93,6 @@ class Workers(GatewayProcess):
 
 
 def free_pair() -> int:
-    """The first of two ports beside one another."""
     while True:
         port = free_port()
         with contextlib.suppress(OSError), socket.socket() as second:
@@ -297,7 +295,6 @@ async def test_one_dashboard_shows_both_also_when_one_began_anew(tmp_path):
 
 
 def of_first(event: Event) -> int:
-    """The reader's position at the first worker."""
     return int(event.id.partition(".")[0].removeprefix("1-"))
 
 

@@ -19,7 +19,6 @@ OpenStore = Callable[[], Awaitable[Store]]
 
 @pytest.fixture(scope="session")
 def redis_servers(tmp_path_factory) -> Iterator[Callable[[str], RedisServer]]:
-    """Started when asked for, once per kind."""
     servers: dict[str, RedisServer] = {}
 
     def server(kind: str) -> RedisServer:
@@ -55,7 +54,6 @@ def redis_cluster(tmp_path_factory) -> Iterator[Callable[[], RedisCluster]]:
     ]
 )
 async def open_another(request, redis_servers, redis_cluster) -> AsyncIterator[OpenStore]:
-    """Opens stores that share what they know."""
     opened: list[Store] = []
     memory = MemoryStore(time.monotonic)
     password = None

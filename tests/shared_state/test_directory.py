@@ -73,7 +73,6 @@ class Gateways:
                 brain.handle(ev.TwinsFound(tuple(names)), now=self.now_s)
 
     def all_are_busy(self) -> None:
-        """So sessions begin where they come in."""
         for peers in self.peers.values():
             peers.update({name: Peer(is_busy=True) for name in peers})
 
@@ -104,7 +103,6 @@ class Gateways:
         status: int = 200,
         tenant: TenantId = TENANT,
     ) -> str:
-        """Is decided and answered there. Returns its session."""
         self.count += 1
         request, brain = RequestId(f"r-{self.count}"), self.brains[at]
         commands = brain.handle(ev.RequestArrived(request, tenant, facts), now=self.now_s)

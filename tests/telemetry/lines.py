@@ -8,5 +8,4 @@ from gateway.domain.records import Record
 
 
 def as_lines(records: Sequence[Record]) -> tuple[bytes, int]:
-    """The lines, and how many they are."""
     return msgspec.json.Encoder().encode_lines(records), len(records)

@@ -27,7 +27,6 @@ def attributes(span: SpanMessage) -> dict[str, Any]:
 
 
 def children(spans: Iterable[SpanMessage]) -> dict[bytes, list[SpanMessage]]:
-    """Parent's id → spans, in order of their beginning."""
     out: dict[bytes, list[SpanMessage]] = {}
     for span in sorted(spans, key=lambda each: (each.start_time_unix_nano, each.end_time_unix_nano)):
         out.setdefault(span.parent_span_id, []).append(span)

@@ -40,7 +40,6 @@ class Exported:
         self.tasks = [asyncio.ensure_future(self.export.run())]
 
     def sessions(self, count: int, start: int = 0) -> None:
-        """Five spans each."""
         play = self.play
         for number in range(start, start + count):
             name = f"r{number}"

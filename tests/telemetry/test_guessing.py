@@ -79,7 +79,6 @@ def events(secret: str) -> Iterator[ev.Event]:
 
 
 def hashes_of(guess: str) -> set[int]:
-    """As a gateway makes them."""
     prompt, answer = PROMPT.format(guess), ANSWER.format(guess)
     system = agent_skeleton([Raw(SYSTEM_ITEM.replace(b"{}", guess.encode()))], [])
     marks = (*leave_marks(answer), *probe([prompt]))

@@ -37,7 +37,6 @@ def described(
 
 
 def check(told: dict[str, Any]) -> None:
-    """The shape that the conventions' schemas ask for."""
     for message in (*told.get("input.messages", ()), *told.get("output.messages", ())):
         assert isinstance(message["role"], str)
         for part in message["parts"]:

@@ -60,7 +60,6 @@ def over(session: str, at_s: float, *, reason: str = "finished") -> rec.SessionE
 
 
 def tools(name: str, session: str, at_s: float, *, took_s: float, late_s: float = 0.0) -> rec.ToolEnd:
-    """The turn brought the results."""
     return rec.ToolEnd(
         at_s=at_s, turn=RequestId(name), session=SessionId(session), names=("bash",),
         duration_ms=took_s * 1e3, late_s=late_s,

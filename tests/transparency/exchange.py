@@ -49,7 +49,6 @@ def request(
 
 
 def send(port: int, raw: bytes, timeout_s: float = 120.0) -> bytes:
-    """Everything that comes back until the connection ends."""
     received = bytearray()
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
         connection.sendall(raw)

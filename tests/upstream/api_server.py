@@ -86,7 +86,6 @@ class ApiServer:
         self._tell("BOOKMARK", told)
 
     def forget(self) -> None:
-        """All that was before now."""
         self.oldest = self.version = self.version + 1
         self.events.clear()
 
@@ -95,7 +94,6 @@ class ApiServer:
         self._notify()
 
     def cut(self) -> None:
-        """All watches, in the midst of them."""
         self._cut += 1
         self._notify()
 

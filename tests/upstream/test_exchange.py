@@ -66,7 +66,6 @@ class Server:
 
 
 async def run(coroutine):
-    """As handlers are run."""
     result = asyncio.get_running_loop().create_future()
 
     async def work():
@@ -92,7 +91,6 @@ async def fail(replica):
 
 
 async def keep(server, connections):
-    """Has the replica keep so many connections."""
     server.together = connections
     await asyncio.gather(*[run(ask(server.replica)) for _ in range(connections)])
     assert len(server.replica._idle) == connections

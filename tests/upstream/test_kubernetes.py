@@ -71,7 +71,6 @@ async def following(server, tmp_path, **settings):
 
 @contextlib.asynccontextmanager
 async def following_one(server, tmp_path, **settings):
-    """There is one endpoint, and it is known."""
     server.put("vllm-a", endpoint("10.0.0.1"))
     async with following(server, tmp_path, **settings) as it:
         await it.until(A)

@@ -34,7 +34,6 @@ class Publisher:
         self._task = asyncio.create_task(self._replay())
 
     async def publish(self, session: str, *, is_lost: bool = False) -> None:
-        """A new block of the session's."""
         number = len(self._sent)
         stored = {
             "type": "BlockStored", "block_hashes": [number], "block_size": BLOCK, "session_id": session,
@@ -69,7 +68,6 @@ def config(tmp_path) -> KvEventsConfig:
 
 @contextlib.asynccontextmanager
 async def reports(config: KvEventsConfig, monkeypatch) -> AsyncIterator[list[dict[str, float]]]:
-    """What the feed says, oldest first."""
     monkeypatch.setattr(kv_feed, "_REPORT_EVERY_S", 0.02)
     seen: list[dict[str, float]] = []
     feed = KvFeed(

@@ -139,7 +139,6 @@ def _text(value: str | bytes) -> str:
 
 
 def _literals(parsed: Any) -> Iterator[str]:
-    """Runs of literal characters."""
     run = ""
     for operator, value in parsed:
         if operator is constants.LITERAL:

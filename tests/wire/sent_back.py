@@ -30,7 +30,6 @@ def _echo(text: str | None, arguments: str = ARGUMENTS, **more: Any) -> dict[str
 
 
 def _as_text(text: str) -> dict[str, Any]:
-    """As smolagents writes calls."""
     values = [
         {**call, "function": {"name": "look_up", "arguments": json.loads(ARGUMENTS)}} for call in _calls("")
     ]
@@ -44,7 +43,6 @@ Run = list[tuple[dict[str, Any], dict[str, Any]]]
 
 
 def _run(*echoes: dict[str, Any], thought: str | None = None) -> Run:
-    """Answers with a text and without one, in turns."""
     texts = ("Step 0. ", None, "Step 2.", "Step 3.", None, "Step 5.")
     return [(_answer(text, thought=thought), each) for text, each in zip(texts, echoes, strict=True)]
 

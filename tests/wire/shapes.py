@@ -29,7 +29,6 @@ def headers(**fields: str) -> RawHeaders:
 
 
 def call(call_id: str, name: str = "ls") -> dict[str, Any]:
-    """A tool call in a chat message."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": '{"path": "."}'}}
 
 

@@ -54,7 +54,6 @@ PAGES = [
 
 
 def failure(protocol: Protocol, body: bytes, kind: str = SSE, work: Work = Work.GENERATE) -> str:
-    """However it is cut, and compressed or not."""
     found = set()
     for size in (len(body) or 1, 7 if len(body) < 5000 else 5000):
         for coding, data in ((None, body), ("gzip", gzip.compress(body))):

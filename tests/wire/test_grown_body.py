@@ -69,7 +69,6 @@ def read(path: str, data: bytes, before: GrownBodies | None = None) -> RequestFa
 
 
 def told(facts: RequestFacts) -> tuple[Any, ...]:
-    """All that is known of it, words included."""
     script = facts.transcript
     words = script.words
     marks = (words.asked, words.new_probes, words.old_probes, words.ids)

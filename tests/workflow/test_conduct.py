@@ -46,7 +46,6 @@ def marked(n: int) -> dict[str, Any]:
 
 
 def dialogue(n: int, task: str = TASK) -> list[dict[str, Any]]:
-    """What the n-th turn sends."""
     items = [user(task)]
     for at in range(n):
         items += [said(f"Step {at}.", call(f"call_of_step_{at}")), result(f"call_of_step_{at}", f"done {at}")]

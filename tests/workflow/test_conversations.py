@@ -83,7 +83,6 @@ def thread(world: World, session: str) -> Any:
 
 
 def goes_on(world: World, session: str) -> float:
-    """The probability that it does, behind its last step."""
     known = thread(world, session)
     return behind(world, known, known.step)
 
@@ -101,7 +100,6 @@ def tasks(world: World, session: str) -> int:
 
 
 def ends(world: World, session: str) -> list[int]:
-    """What ended, in its graph."""
     graph = world.known.graphs.of(thread(world, session).agent)
     return [start for start, to, _, _ in graph.edges() if to == END]
 

@@ -247,7 +247,6 @@ def test_a_session_takes_less_than_ten_kilobytes():
 
 
 def read(at: int, steps: int) -> RequestFacts:
-    """The request for one more step of a session."""
     messages = [user(f"Please fix bug number {at} in the parser, and then report what you did")]
     for step in range(steps):
         made = call(f"call_{at}_{step}_aaaaaa", x=f"do it {at} {step}")

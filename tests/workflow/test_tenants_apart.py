@@ -84,7 +84,6 @@ TURNS = st.tuples(
 
 
 def learner(**workflow: Any) -> World:
-    """It predicts from the first step on."""
     world = World()
     world.play = Playbook(workflow={"progress": {"types": {"min_tasks": 0, "min_steps": 0}}, **workflow})
     return world

@@ -137,18 +137,15 @@ class World:
             _ = self.play >> ev.ResponseFinished(turn.turn, seen if is_whole else _without_end(seen))
 
     def answered(self, messages: Any, text: str | None, *calls: dict[str, Any], **how: Any) -> TurnArrived:
-        """A request arrives, and is answered."""
         turn = self.ask(messages, **how)
         self.answer(turn, text, *calls)
         return turn
 
     def refuse(self, turn: TurnArrived, status: int = 503, retry_after_s: float | None = None) -> None:
-        """The backend answers with an error."""
         _ = self.play >> ev.ResponseStarted(turn.turn, status)
         _ = self.play >> ev.ResponseFinished(turn.turn, Answer(status=status, retry_after_s=retry_after_s))
 
     def leave(self, turn: TurnArrived) -> None:
-        """The client goes away before anything came."""
         _ = self.play >> ev.ClientLeft(turn.turn, None)
 
     def talk(

@@ -26,7 +26,6 @@ def exchanges() -> list[Exchange]:
 
 
 def hash_of(session: str, at_s: float) -> tuple[float, str]:
-    """Runs take turns."""
     return at_s % 4, session
 
 

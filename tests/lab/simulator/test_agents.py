@@ -12,7 +12,6 @@ from lab.workload.trace.format import ServiceClass, Session, Thread, Turn, TurnR
 
 
 def agent(*, says_when_over: bool = True, **fields: Any) -> Agent:
-    """One that was started 100 s ago."""
     nobody: Any = None
     kernel = Kernel()
     stage = Stage(

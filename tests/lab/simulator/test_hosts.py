@@ -12,7 +12,6 @@ from lab.simulator.kernel import Kernel
 
 
 def play(cores: float, tools: list[tuple[float, float, float]]) -> list[float]:
-    """When each tool ends: (start, work, cores)."""
     kernel = Kernel()
     host = ToolHost(kernel, cores)
     ends = [-1.0] * len(tools)

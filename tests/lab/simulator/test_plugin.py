@@ -23,7 +23,6 @@ PLUGGED = replace(OPTIONS, plugin={})
 
 @pytest.fixture
 def engines(monkeypatch):
-    """Those of the simulation that is played next."""
     built: list[Any] = []
 
     def listening(*args: Any, **settings: Any) -> Any:

@@ -15,7 +15,6 @@ from gateway.telemetry.recorder import Recorder
 
 @pytest.fixture
 def log(tmp_path):
-    """A request came, and its client left."""
     path = tmp_path / "events"
     tree = {"pools": [{"replicas": [{"url": "http://a"}]}], "recording": {"path": str(path)}}
     config = load_config(None, {}, tree)

@@ -12,7 +12,6 @@ NPU, IGPU = ReplicaId("r0"), ReplicaId("r1")
 
 
 def told(command: object) -> dict[str, object]:
-    """The engine that decodes."""
     assert isinstance(command, Dispatch) and command.placement.replica == IGPU
     assert command.hint is not None
     hint: dict[str, object] = json.loads(command.hint)

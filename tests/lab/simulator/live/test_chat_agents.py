@@ -29,7 +29,6 @@ def session_of(number: int) -> Session:
 
 
 def words_of(talk: Talk) -> list[int]:
-    """In each turn's prompt."""
     told = sum(len(message["content"].split()) for message in talk.opening)
     counts = [told]
     for turn, result in zip(talk.turns, talk.results, strict=False):

@@ -29,7 +29,6 @@ def chain(*prompts: int, output: int = 10, tool_s: float = 1.0) -> tuple[Turn, .
 
 
 def session(id_: str = "s", *prompts: int, output: int = 10, tool_s: float = 1.0, **more: Any) -> Session:
-    """One conversation."""
     turns = chain(*(prompts or (100, 120)), output=output, tool_s=tool_s)
     return Session(id=id_, threads=(Thread(turns=turns),), **more)
 

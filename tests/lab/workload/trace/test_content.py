@@ -12,7 +12,6 @@ PAIRS = st.tuples(sessions("s"), sessions("t"))
 
 
 def _whole(session, ref):
-    """The turn's prompt and output."""
     return tokens_of(session, ref, output=session.threads[ref.thread].turns[ref.turn].output_tokens)
 
 
