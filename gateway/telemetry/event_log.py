@@ -106,12 +106,16 @@ def encode_answer(commands: list[Command]) -> tuple[bytes, bytes]:
     return _encoder.encode(done), _encoder.encode(told)
 
 
+def _renamed_record(command: Command) -> Command:
+    if isinstance(command, TurnArrived):  # what its prompt begins with is not in the log
+        return replace(command, agent=_agent_name(command.agent), changed=None)
+    return (
+        replace(command, agent=_agent_name(command.agent)) if isinstance(command, BoundReached) else command
+    )
+
+
 def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:
-    renamed: list[Command] = [
-        replace(each, agent=_agent_name(each.agent)) if isinstance(each, TurnArrived | BoundReached) else each
-        for each in commands
-    ]
-    done, told = map(msgspec.Raw, encode_answer(renamed))
+    done, told = map(msgspec.Raw, encode_answer(list(map(_renamed_record, commands))))
     return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": done, "records": told})
 
 
