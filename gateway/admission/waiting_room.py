@@ -36,7 +36,7 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 class Waiting(msgspec.Struct, kw_only=True, eq=False):
     request: RequestId
     lane: Lane
-    body: Body = (NOBODYS, 0)
+    body: Body = (NOBODYS, 0, "")
     body_bytes: int
     arrived_s: float
     deadline_s: float

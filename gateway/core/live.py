@@ -114,7 +114,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
 
     @property
     def body(self) -> Body:
-        return self.tenant, self.facts.body or self.facts.transcript.body
+        return self.tenant, self.facts.body or self.facts.transcript.body, self.facts.model or ""
 
     @property
     def lane(self) -> Lane:

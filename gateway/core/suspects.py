@@ -15,7 +15,7 @@ it is dying takes a second to go: until then a body that two replicas answered s
 """
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.core.fleet import Fleet
 from gateway.core.live import LiveRequest
@@ -40,6 +40,9 @@ class Failure(Word):
     """By its client, before it was answered."""
 
 
+_DOUBTFUL: Final = (Failure.ANSWERED, Failure.LEFT)
+
+
 class _Failed(NamedTuple):
     replica: ReplicaId
     failed_s: float
@@ -51,6 +54,8 @@ class Suspects:
         self._fleet = fleet
         self.remembered: OrderedDict[Body, list[_Failed]] = OrderedDict()
         """Failures by body. While it is empty, nobody need ask."""
+        self._doubtful: OrderedDict[Body, None] = OrderedDict()
+        """Of these, those at which nothing broke: of too many they are forgotten first."""
 
     def failed(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
         body = live.body
@@ -60,11 +65,20 @@ class Suspects:
         if not any(each.replica == replica and each.failed_s >= live.submitted_s for each in known):
             known.append(_Failed(replica, now, failure))
         self.remembered[body] = known[-2 * MOST_DEATHS :]
-        while len(self.remembered) > _MOST_REMEMBERED or self._is_first_old(now):
-            self.remembered.popitem(last=False)
+        self._doubtful.pop(body, None)
+        if all(each.failure in _DOUBTFUL for each in known):
+            self._doubtful[body] = None
+        while self._is_first_old(now):
+            self._forget(next(iter(self.remembered)))
+        if len(self.remembered) > _MOST_REMEMBERED:
+            self._forget(next(iter(self._doubtful or self.remembered)))
 
     def answered_well(self, live: LiveRequest) -> None:
-        self.remembered.pop(live.body, None)
+        self._forget(live.body)
+
+    def _forget(self, body: Body) -> None:
+        self.remembered.pop(body, None)
+        self._doubtful.pop(body, None)
 
     def deaths(self, body: Body, *, now: float) -> int:
         known = self.remembered.get(body, ())
@@ -88,7 +102,7 @@ class Suspects:
     def _may_have_died(self, failed: _Failed) -> bool:
         state = self._fleet.get(failed.replica)
         was_up = state is not None and state.is_up and state.up_s <= failed.failed_s
-        if failed.failure in (Failure.ANSWERED, Failure.LEFT):
+        if failed.failure in _DOUBTFUL:
             # One that was removed need not have died.
             return state is not None and failed.failed_s <= state.down_s <= failed.failed_s + _DIED_WITHIN_S
         is_well = was_up and state is not None and state.checked_s > failed.failed_s

@@ -25,8 +25,8 @@ PoolId = NewType("PoolId", str)
 ReplicaId = NewType("ReplicaId", str)
 """One serving engine process. Its URL is known to the I/O shell only."""
 
-Body = tuple[TenantId, int]
-"""A request's bytes, by whose they are and their hash (0: unknown)."""
+Body = tuple[TenantId, int, str]
+"""What a request says: whose it is, a hash (0: unknown), and the model."""
 
 MAX_ID_CHARS = 256
 

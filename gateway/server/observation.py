@@ -202,6 +202,8 @@ class Observation:
         self._handover.flush()  # what was used costs what it cost then
         self.metrics.flush()
         self.metrics.usages.follow(config.prices)
+        if self.first_words is not None:
+            self.first_words.clear()  # a tenant may have taken its leave back
 
     async def close(self) -> None:
         self._handover.flush()

@@ -5,6 +5,7 @@ explicit nulls come and go, arguments are serialised anew, texts become lists of
 all that is an item's role, its text and its calls.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -56,6 +57,8 @@ _FAILED: Final = (
 _MAX_BYTES: Final = 2**20
 """A larger item is known by its bytes alone: it takes milliseconds to read, and is an image more often than
 not."""
+_MAX_PICTURES: Final = 2**23
+"""Of a larger one pictures count by their bytes, too: to read them takes some 4 ms a megabyte."""
 MAX_STRUCTURE: Final = 2**14
 """So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most."""
 MAX_TEXTS: Final = 64
@@ -136,7 +139,11 @@ def _outline(raw: Raw) -> Item:
     kind, _, _, ids = understand(fields)
     if kind in (ASIDE, NOTHING):
         return _ASIDE if kind == ASIDE else _NO_ITEM
-    return Item(kind, hash((kind, digest(raw))), 0, False, _known_ids(ids))
+    media = 0
+    if len(memoryview(raw)) <= _MAX_PICTURES and structure_of(bytes(raw)) <= MAX_STRUCTURE:
+        with contextlib.suppress(*UNREADABLE):
+            media = media_bytes(_DECODER.decode(raw))
+    return Item(kind, hash((kind, digest(raw))), 0, False, _known_ids(ids), media_bytes=media)
 
 
 def _known_ids(ids: list[Any]) -> tuple[str, ...]:

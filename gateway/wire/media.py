@@ -17,8 +17,14 @@ _PREFIX: Final = re.compile(r"data:(?:image|video|audio)/[\w.+-]{1,64};base64,")
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 
+_RESULTS: Final = ("function_call_output", "custom_tool_call_output", "computer_call_output")
+
+
 def media_bytes(item: dict[str, Any]) -> int:
-    """Bytes of its media, beyond what these count as."""
+    """Bytes of its media, beyond what these count as. Of what is not the user's or a tool's there are none:
+    engines write results in an answer into the prompt as they stand there."""
+    if item.get("role") not in ("user", "tool") and item.get("type") not in _RESULTS:
+        return 0
     found = 0
     for part in _parts(item, "content", "output"):
         result = _parts(part, "content") if part.get("type") == "tool_result" else ()

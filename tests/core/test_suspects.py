@@ -192,6 +192,25 @@ def test_copies_that_wait_are_refused_whenever_their_body_is_deadly_again():
             _ = play.later(31.0) >> up(replica)
 
 
+def test_those_who_leave_do_not_make_it_forget_a_death(monkeypatch):
+    monkeypatch.setattr(suspects, "_MOST_REMEMBERED", 3)
+    play = Playbook(replicas="a b c d")
+    assert breaks_off(play, "r1") and breaks_off(play, "r2")
+    for number in range(5):
+        assert sent(play, f"left {number}", {"body": 100 + number})
+        play >> left(f"left {number}") << nothing
+    play >> arrived("r3", **PROMPT) << refuse("r3", POISON)
+    assert len(play.brain._attempts._suspects.remembered) == 3
+
+
+def test_the_same_words_to_another_model_are_another_body():
+    play = Playbook(replicas="a b c d")
+    for request in ("r1", "r2"):
+        assert breaks_off(play, request, PROMPT | {"model": "one"})
+    assert not sent(play, "r3", PROMPT | {"model": "one"})
+    assert sent(play, "r4", PROMPT | {"model": "two"})
+
+
 def test_a_restart_later_on_is_no_death():
     ends: tuple[Any, ...] = (partial(at_once, status=500), left)
     for end in ends:

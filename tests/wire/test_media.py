@@ -87,14 +87,25 @@ def test_a_medium_counts_as_one_of_usual_size(path, part):
     assert 2 * COUNTS_AS < twice.text_bytes < 2 * COUNTS_AS + 600
 
 
-def test_a_large_one_counts_by_its_size_and_one_in_a_large_item_by_its_bytes():
+def test_a_large_one_counts_by_its_size_and_one_in_a_huge_item_by_its_bytes():
     letters = LETTERS * 2
     large = facts_of(MESSAGES, base64_source(letters))
     assert max(COUNTS_AS, len(letters) // PER_TEXT_BYTE) < large.text_bytes < 2 * COUNTS_AS
-    huge = facts_of(MESSAGES, base64_source(LETTERS * 4))
+    photo = facts_of(MESSAGES, base64_source(LETTERS * 4))
+    assert photo.text_bytes < len(LETTERS * 4) / PER_TEXT_BYTE + 400
+    screens = facts_of(MESSAGES, *[base64_source(LETTERS)] * 10)
+    assert 10 * COUNTS_AS < screens.text_bytes < 10 * COUNTS_AS + 2000
+    huge = facts_of(MESSAGES, base64_source(LETTERS * 21))
     assert huge.text_bytes == huge.body_bytes
     small = facts_of(MESSAGES, base64_source(LETTERS[: COUNTS_AS - 4]))
     assert small.text_bytes == small.body_bytes
+
+
+@pytest.mark.parametrize(("path", "part"), PARTS.values(), ids=PARTS)
+def test_what_the_model_is_said_to_have_said_is_text(path, part):
+    """vLLM writes a result in an answer into the prompt by `str`."""
+    facts = facts_of(path, part, role="assistant")
+    assert facts.text_bytes == facts.body_bytes
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
