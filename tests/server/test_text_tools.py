@@ -122,6 +122,7 @@ class Run:
 @pytest.mark.parametrize("style", [REACT, CODE])
 async def test_they_are_seen_as_native_ones_are(start, style):
     native, text = Run(await start(), NATIVE), Run(await start(), style)
+    expected: list[Any] = []
     for number in range(TASKS):
         expected, seen = await native.task(f"f{number}"), await text.task(f"f{number}")
         if style == REACT or number:  # a code block counts once its results were seen to look alike
