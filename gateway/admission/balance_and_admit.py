@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.admission.applicant import Applicant
-from gateway.admission.classes import Ageing
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import FairShare
 from gateway.admission.giving_back import GivingBack
@@ -48,7 +47,6 @@ class BalanceAndAdmit:
         giving_back: GivingBack,
         quotas: Quotas,
         cpu: CpuPressure,
-        ageing: Ageing,
     ) -> None:
         self._config = config
         self._queue = queue
@@ -59,7 +57,6 @@ class BalanceAndAdmit:
         self._giving_back = giving_back
         self._quotas = quotas
         self._cpu = cpu
-        self._ageing = ageing
         self.bound: Bound | None = None
         """What keeps out who is next."""
 
@@ -97,7 +94,7 @@ class BalanceAndAdmit:
         quiet_s = self._places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self.rest_s():
             return first or self._queue.next(lambda _: True, is_cpu_bound=False, now=now)
-        if first is not None and first.is_aged and self._ageing.may_exceed_window(self._places.above):
+        if first is not None and first.is_aged and not self._places.above:
             return first
         return None
 

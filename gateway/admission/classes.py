@@ -3,7 +3,7 @@
 Source: Agent.xpu (arXiv 2506.24045), §4.4 (dual queues) and §4.5 (starvation prevention).
 
 Symbols: *real-time queue* → `ServiceClass.REACTIVE`; *best-effort queue* → `ServiceClass.PROACTIVE`;
-*threshold age* → `age_s`; *bypasses the batch size cap* → `may_exceed_window`.
+*threshold age* → `age_s`; *bypasses the batch size cap* → `Entry.is_aged`.
 
 Deviations: the paper's classes are given by the application; ours by what a trusted client states, else by
 its key, a trusted `service_tier`, a background request, and else reactive: to treat a person's turn as
@@ -68,14 +68,3 @@ def classify(claim: ClassClaim) -> tuple[ServiceClass, str]:
     if claim.is_background:
         return ServiceClass.PROACTIVE, "background"
     return ServiceClass.REACTIVE, "default"
-
-
-class Ageing:
-    def __init__(self, config: ClassesConfig) -> None:
-        self._config = config
-
-    def due_s(self, waiting_since_s: float) -> float:
-        return waiting_since_s + self._config.age_s
-
-    def may_exceed_window(self, aged_above_window: int) -> bool:
-        return aged_above_window == 0

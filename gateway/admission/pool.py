@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.admission.applicant import Applicant, TurnOutcome
 from gateway.admission.balance_and_admit import BalanceAndAdmit
-from gateway.admission.classes import Ageing, ServiceClass
+from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.giving_back import GivingBack
@@ -66,8 +66,7 @@ class PoolAdmission:
         self.window = self.limits.window
         self.promises = self.limits.promises
         self.giving_back = GivingBack(self.places, self.fair, self.limits, cpu, self.release)
-        ageing = Ageing(config.classes)
-        self.queue = SessionQueue(config.packing, self.fair, ageing)
+        self.queue = SessionQueue(config.packing, self.fair, config.classes.age_s)
         self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
         """The turns of those that are in the queue."""
         self.balance = BalanceAndAdmit(
@@ -80,7 +79,6 @@ class PoolAdmission:
             giving_back=self.giving_back,
             quotas=quotas,
             cpu=cpu,
-            ageing=ageing,
         )
         self._freed: list[Applicant] = []
         """Turns that wait no longer, and were not told yet."""
@@ -104,9 +102,7 @@ class PoolAdmission:
         return member
 
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
-        if member.must_yield:
-            return WaitReason.BEHIND_OTHERS
-        if len(self.queue):
+        if member.must_yield or len(self.queue):
             return WaitReason.BEHIND_OTHERS
         bound = self.balance.why_not(member, now=now)
         if bound is not None and self._settle(now=now):
@@ -154,7 +150,7 @@ class PoolAdmission:
             is_light=self._cpu.is_light(member.agent),
             since_s=member.asked_s,
         )
-        self.queue.put(entry, ServiceClass.PROACTIVE if member.is_behind else member.service_class)
+        self.queue.put(entry, self.class_on_engines(member))
         self.is_stirred = True
 
     def class_on_engines(self, member: Member) -> ServiceClass:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-from gateway.admission.classes import Ageing, ServiceClass
+from gateway.admission.classes import ServiceClass
 from gateway.admission.fair_share import FairShare
 from gateway.admission.footprint import demand_of
 from gateway.admission.packing import Entry, PackingConfig, TenantQueue
@@ -25,10 +25,11 @@ _LOOKED_AT: Final = 32
 
 
 class SessionQueue:
-    def __init__(self, config: PackingConfig, fair: FairShare, ageing: Ageing) -> None:
+    def __init__(self, config: PackingConfig, fair: FairShare, age_s: float) -> None:
+        """`age_s`: after so long a proactive session waits among the reactive ones."""
         self._config = config
         self._fair = fair
-        self._ageing = ageing
+        self._age_s = age_s
         self._tenants: dict[ServiceClass, OrderedDict[TenantId, TenantQueue]] = {
             each: OrderedDict() for each in ServiceClass
         }
@@ -59,8 +60,7 @@ class SessionQueue:
         self._fair.wait(entry.tenant, 1)
         if service_class is ServiceClass.PROACTIVE:
             self._number += 1
-            due_s = self._ageing.due_s(entry.since_s)
-            heapq.heappush(self._ageing_heap, (due_s, self._number, entry))
+            heapq.heappush(self._ageing_heap, (entry.since_s + self._age_s, self._number, entry))
             if len(self._ageing_heap) > 2 * len(self._entries) + 64:
                 self._ageing_heap = [item for item in self._ageing_heap if self._ages(item[2])]
                 heapq.heapify(self._ageing_heap)

@@ -285,6 +285,8 @@ class SessionBook:
 
     def _paused(self, live: LiveRequest, pause: StepPrediction, *, now: float) -> list[rec.Record]:
         assert live.session is not None
+        if pause.tier is Tier.UNKNOWN and not live.is_hinted:
+            return []  # nobody is told
         replica = live.tried[-1] if live.tried else None
         decision = self.predictor.retention(live.session.thread, pause, replica, self._believed(live))
         if decision is None:

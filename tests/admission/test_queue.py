@@ -2,7 +2,7 @@
 
 import itertools
 
-from gateway.admission.classes import Ageing, ClassesConfig, ServiceClass
+from gateway.admission.classes import ServiceClass
 from gateway.admission.fair_share import FairShare, FairShareConfig
 from gateway.admission.packing import Entry, PackingConfig
 from gateway.admission.queue import SessionQueue
@@ -15,9 +15,7 @@ numbers = itertools.count()
 
 def make(**packing) -> tuple[SessionQueue, FairShare]:
     fair = FairShare(FairShareConfig())
-    return SessionQueue(
-        PackingConfig(order="arrival", **packing), fair, Ageing(ClassesConfig(age_s=10))
-    ), fair
+    return SessionQueue(PackingConfig(order="arrival", **packing), fair, 10.0), fair
 
 
 def entry(name: str, tenant="t", **fields) -> Entry:
