@@ -16,7 +16,7 @@ from msgspec import Raw
 from gateway.domain.ids import is_well_formed_id
 from gateway.wire.body import ABSENT, UNREADABLE, read_as, read_text, structure_of
 from gateway.wire.hashing import digest, hash_text, text_hash
-from gateway.wire.media import COUNTS_AS, media_bytes
+from gateway.wire.media import COUNTS_AS, MARKS, media_bytes
 
 SYSTEM: Final = 0
 USER: Final = 1
@@ -57,7 +57,7 @@ _FAILED: Final = (
 _MAX_BYTES: Final = 2**20
 """A larger item is known by its bytes alone: it takes milliseconds to read, and is an image more often than
 not."""
-_MAX_PICTURES: Final = 2**23
+_MAX_PICTURES: Final = 2**22
 """Of a larger one pictures count by their bytes, too: to read them takes some 4 ms a megabyte."""
 MAX_STRUCTURE: Final = 2**14
 """So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most."""
@@ -139,8 +139,8 @@ def _outline(raw: Raw) -> Item:
     kind, _, _, ids = understand(fields)
     if kind in (ASIDE, NOTHING):
         return _ASIDE if kind == ASIDE else _NO_ITEM
-    media = 0
-    if len(memoryview(raw)) <= _MAX_PICTURES and structure_of(bytes(raw)) <= MAX_STRUCTURE:
+    media, whole = 0, bytes(raw) if len(memoryview(raw)) <= _MAX_PICTURES else b""
+    if any(mark in whole for mark in MARKS) and structure_of(whole) <= MAX_STRUCTURE:
         with contextlib.suppress(*UNREADABLE):
             media = media_bytes(_DECODER.decode(raw))
     return Item(kind, hash((kind, digest(raw))), 0, False, _known_ids(ids), media_bytes=media)

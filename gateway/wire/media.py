@@ -14,6 +14,8 @@ COUNTS_AS: Final = 5_200
 PER_TEXT_BYTE: Final = 125
 """Of a larger one, as many bytes count as a byte of text: 500 a token."""
 _PREFIX: Final = re.compile(r"data:(?:image|video|audio)/[\w.+-]{1,64};base64,")
+MARKS: Final = (b"base64", b'"input_audio"')
+"""One stands in each item that has media."""
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 

@@ -351,7 +351,7 @@ function fillLabel(parts, row) {
 }
 
 const aboutOf = ({ kind, session, hasTenant, prices }) =>
-  [kind, quoted(session.view?.first_words), plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
+  [kind, plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), quoted(session.view?.first_words), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
 
 const quoted = (words) => (words ? `“${words.length > 40 ? `${words.slice(0, 39)}…` : words}”` : "");
 
