@@ -33,7 +33,7 @@ from gateway.server.settings import Read, set_log_format, set_log_level
 from gateway.server.tenants import hash_key
 from gateway.server.workers import Workers, join_parent, of_worker
 from gateway.shared_state.fleet_secret import WORKERS_SECRET, derived, fleet_secret
-from gateway.telemetry.log_lines import is_of_ours
+from gateway.telemetry.log_lines import is_no_bad_request
 from gateway.tryout.command import add_try
 from gateway.upstream.doctor import add_doctor
 from gateway.upstream.host_probe import add_probe
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     log = logging.StreamHandler(sys.stderr)
     worker = getattr(arguments, "worker", None)
     log.setFormatter(LineFormatter(f"turnpike{'' if worker is None else f' {worker}'}: %(message)s"))
-    log.addFilter(is_of_ours)
+    log.addFilter(is_no_bad_request)
     logging.basicConfig(level=logging.INFO, handlers=[log])
     try:
         with redirect_stdout(cast(TextIO, Printable(sys.stdout))):

@@ -71,11 +71,9 @@ class BalanceAndAdmit:
         return (entry, True) if entry is not None else None
 
     def next(self, *, now: float) -> Entry | None:
-        return self._queue.next(self.may_hold, is_cpu_bound=self._is_cpu_bound(now=now), now=now)
-
-    def _is_cpu_bound(self, *, now: float) -> bool:
         config = self._config
-        return config.follows_tools and self._cpu.read(now=now).pressure >= config.packing.cpu_pressure
+        is_bound = config.follows_tools and self._cpu.read(now=now).pressure >= config.packing.cpu_pressure
+        return self._queue.next(self.may_hold, is_cpu_bound=is_bound, now=now)
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
         bound = self.why_not(self._places.members[entry.session], now=now)

@@ -105,6 +105,7 @@ class FairShare:
             self._all_held = self._all_recent = self._weight_there = 0.0  # what rounding left of them
 
     def pass_time(self, *, now: float) -> None:
+        """To be called about once a second."""
         self._most_asked = max(map(self._asks, self._held), default=0.0)
         some = self._held.keys() | islice(self._waiting, 2)
         if self._recent.pass_time(self._held if len(some) > 1 else {}, now=now):

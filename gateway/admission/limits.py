@@ -197,6 +197,7 @@ class Limits:
         )
 
     def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
+        """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""
         self.update_due_s = now + _UPDATE_S
         self._places.count_anew()
         self.window.set_feedback(self.cycle_s.mean(10.0))

@@ -112,6 +112,7 @@ class TenantQueue:
             heapq.heappush(self._warm, ((arrived,), self._count, entry))
 
     def take(self, session: SessionId) -> Entry:
+        """Takes a session out. Raises KeyError if it does not wait."""
         entry = self._entries.pop(session)
         for heap in (self._warm, self._oldest, self._smallest, self._lightest, self._newest):
             if len(heap) > 2 * len(self._entries) + 16:

@@ -67,6 +67,7 @@ class SessionQueue:
         self._put(entry, service_class)
 
     def take(self, session: SessionId) -> Entry:
+        """Takes a session out. Raises KeyError if it is not in."""
         entry = self._take(session)
         self._crowds[entry.tenant] -= 1
         self._fair.wait(entry.tenant, -1)

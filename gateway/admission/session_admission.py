@@ -176,6 +176,7 @@ class SessionAdmission:
         return self._overload.displaced()
 
     def next_deadline_s(self) -> float | None:
+        """When `let_in` is to be asked even if nothing happens; None for never."""
         due = [at_s for pool in self.pools.values() if (at_s := pool.next_deadline_s()) is not None]
         return min(due) if due else None
 

@@ -106,6 +106,7 @@ class WaitingRoom:
         lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
 
     def leave(self, request: RequestId) -> Waiting:
+        """Takes a turn out. Raises KeyError if it is not in."""
         waiting = self.turns.pop(request)
         if not waiting.is_held:
             self._leave_lane(waiting)

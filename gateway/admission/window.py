@@ -119,6 +119,7 @@ class Window:
         return max(1.0, min(self.with_tools, self.cpu_limit))
 
     def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
+        """To be asked about once a second."""
         change = self._follow_capacity(seen)
         pressure = max(seen.gpu.pressure, seen.cpu.pressure)
         self.overloaded_since_s = _since(self.overloaded_since_s, pressure >= OVERLOADED, now=now)

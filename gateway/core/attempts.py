@@ -72,7 +72,7 @@ class Attempts:
         self._suspects.failed(live, replica, failure, now=now)
         self._refuse_copies(live.body, now=now)
 
-    def replica_left(self, *, now: float) -> None:
+    def replica_gone(self, *, now: float) -> None:
         """Bodies that it may have died of have become deadly: their copies wait no longer."""
         for body in self._suspects.remembered.keys() & self._gate.waiting_room.by_body.keys():
             self._refuse_copies(body, now=now)
@@ -186,9 +186,8 @@ class Attempts:
         self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
         live.unanswered += times
-        deaths = (
-            self._suspects.deaths(live.body, now=now) if times else 0
-        )  # others may have sent the same body
+        # Others may have sent the same body.
+        deaths = self._suspects.deaths(live.body, now=now) if times else 0
         if live.route is not None:
             live.route.choice.begun -= 1
         if event.is_local:

@@ -242,7 +242,7 @@ class Coordinator:
                 for live in self._replicas.take_in(event, now=now):
                     self._admit(live, now=now)
                 if isinstance(event, ev.ReplicaWentDown | ev.ReplicaLeft):
-                    self._attempts.replica_left(now=now)
+                    self._attempts.replica_gone(now=now)
             case ev.LoopStalled():
                 self.fleet.health.stalled(event.lost_s)
             case ev.HostReported():

@@ -168,16 +168,11 @@ def take_gauges(
         replicas=tuple(_view_replica(brain, state, signals or {}, holdings or {}) for state in brain.fleet),
         pools=view_pools(brain.admission),
         tenants=view_tenants(brain.admission),
-        bounds=_view_bounds(brain, now=now),
+        bounds=tuple(
+            BoundView(bound=bound.name, tenant=tenant, used=used)
+            for bound, tenant, used in brain.bounding.bounds.shares(now=now)
+        ),
         conduct=brain.sessions.conduct.views(),
-    )
-
-
-def _view_bounds(brain: Coordinator, *, now: float) -> tuple[BoundView, ...]:
-    bounds = brain.bounding.bounds
-    return tuple(
-        BoundView(bound=bound.name, tenant=tenant, used=used)
-        for bound, tenant, used in bounds.shares(now=now)
     )
 
 

@@ -68,7 +68,7 @@ class Suspects:
         self._doubtful.pop(body, None)
         if all(each.failure in _DOUBTFUL for each in known):
             self._doubtful[body] = None
-        while self._is_first_old(now):
+        while now - next(iter(self.remembered.values()))[-1].failed_s > _REMEMBERED_S:
             self._forget(next(iter(self.remembered)))
         if len(self.remembered) > _MOST_REMEMBERED:
             self._forget(next(iter(self._doubtful or self.remembered)))
@@ -95,9 +95,6 @@ class Suspects:
         if len(dying) < MOST_DEATHS or not any(each.facts.id in dying for each in self._fleet if each.is_up):
             return ()
         return tuple(each.facts.id for each in self._fleet if each.facts.id not in dying)
-
-    def _is_first_old(self, now: float) -> bool:
-        return now - next(iter(self.remembered.values()))[-1].failed_s > _REMEMBERED_S
 
     def _may_have_died(self, failed: _Failed) -> bool:
         state = self._fleet.get(failed.replica)

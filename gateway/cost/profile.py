@@ -169,6 +169,7 @@ def decode_hardware(content: bytes) -> Hardware:
 
 
 def decode_model(content: bytes) -> Model:
+    """Raises ProfileError."""
     return _convert(_decode_toml(content), Model)
 
 

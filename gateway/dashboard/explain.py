@@ -13,15 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gateway.dashboard.sentences import (
-    BEHIND,
-    why_bound,
-    why_held,
-    why_refused,
-    why_there,
-    why_uncached,
-    why_waited,
-)
+from gateway.dashboard import sentences
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId
@@ -185,23 +177,23 @@ def _why(
     records, held_by = evidence.records, evidence.held_by
     waits = [record for record in records if isinstance(record, rec.TurnWaited)]
     waited_ms = waited.waited_ms if (waited := refused or left or routed) else None
-    said = [why_waited(waits, waited_ms, evidence.window)] if waits or refused is None else []
+    said = [sentences.why_waited(waits, waited_ms, evidence.window)] if waits or refused is None else []
     if held_by is not None:
-        said.append(why_held(held_by))
+        said.append(sentences.why_held(held_by))
     said += [
         f"{record.replica} was tried, and failed after {record.duration_ms:.0f} ms."
         for record in records
         if isinstance(record, rec.GpuEnd) and record.outcome == "failed"
     ]
     if routed is not None:
-        said.append(why_there(routed, evidence.loads))
+        said.append(sentences.why_there(routed, evidence.loads))
     if (arrived := _last(records, rec.TurnArrived)) and arrived.changed is not None:
-        said.append(why_uncached(arrived.changed))
+        said.append(sentences.why_uncached(arrived.changed))
     if (submitted := _last(records, rec.GpuSubmit)) and submitted.engine_class == "proactive":
-        said.append(BEHIND)
-    said += [why_bound(record) for record in records if isinstance(record, rec.BoundReached)]
+        said.append(sentences.BEHIND)
+    said += [sentences.why_bound(record) for record in records if isinstance(record, rec.BoundReached)]
     if refused is not None:
-        said.append(why_refused(refused))
+        said.append(sentences.why_refused(refused))
     if left is not None:
         said.append("Its client went away while it waited.")
     return said

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionHeld, WindowUpdated
-from gateway.domain.decision import CHANGES
+from gateway.domain.decision import PROMPT_CHANGES
 from gateway.domain.ids import ReplicaId
 
 WAITS: Final = {
@@ -154,10 +154,8 @@ def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:
 
 
 def why_uncached(changed: tuple[str, int]) -> str:
-    what = CHANGES[changed[0]].format(at=changed[1])
-    return (
-        f"Its prompt is not its turn's before with more behind it: {what}. No cache holds what follows there."
-    )
+    what = PROMPT_CHANGES[changed[0]].format(at=changed[1])
+    return f"Its prompt differs from the previous turn's: {what}. What follows there was in no cache."
 
 
 _ACTIONS: Final = {

@@ -143,7 +143,7 @@ class SessionSource(Word):
     """Not a turn: the request belongs to no session."""
 
 
-CHANGES: Final = {
+PROMPT_CHANGES: Final = {
     "system": "the system prompt changes at about character {at}",
     "tools": "tool {at}, from 0, changes",
     "tool_order": "the tools come in another order",

@@ -71,7 +71,7 @@ class TurnArrived(_OfTurn, frozen=True, kw_only=True, tag="turn_arrive"):
     client: str = ""
     """The product that its user agent names."""
     changed: tuple[str, int] | None = None
-    """Where its prompt begins to differ from its turn's before: the part (`system`, `tools`, `tool_order`,
+    """Where its prompt begins to differ from the previous turn's: the part (`system`, `tools`, `tool_order`,
     `message`), and where in it."""
 
 

@@ -55,9 +55,8 @@ class Asking:
         spending: Spending | None,
     ) -> None:
         """`traces`: None if nobody traces; `contents`: None if no trace tells what is said;
-        `first_words`: None if the dashboard has none;
-        `prefills`: None if no prompt is computed ahead; `peers`: None if this is the only gateway;
-        `spending`: None if the brain alone knows what tenants use."""
+        `first_words`: None if the dashboard has none; `prefills`: None if no prompt is computed ahead;
+        `peers`: None if this is the only gateway; `spending`: None if the brain knows what tenants use."""
         self.driver = driver
         self.outbound = outbound
         self.are_keys_required = are_keys_required

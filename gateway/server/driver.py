@@ -113,6 +113,7 @@ class Driver:
         return ticket
 
     def tick(self, period_s: float) -> None:
+        """To be called every so many seconds, as far as the event loop gets to it."""
         now = self.clock()
         if now > self._late_s:
             self._stalled(now)

@@ -72,6 +72,7 @@ class KeyFile:
 
 
 def read_keys(file: str | Path) -> tuple[StoredKey, ...]:
+    """Raises ConfigError unless all of it can be read."""
     path, keys, number = Path(file), dict[str, StoredKey](), 0
     try:
         found = path.stat()

@@ -29,6 +29,7 @@ class McpServer:
         tls: ssl.SSLContext | None,
         local_faults: LocalFaults,
     ) -> None:
+        """Raises ValueError if its URL is none."""
         address = Address.parse(config.url)
         # As it is written: servers tell `/mcp` and `/mcp/` apart.
         self.path = (urlsplit(config.url).path or "/").encode("ascii")

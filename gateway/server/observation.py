@@ -202,8 +202,8 @@ class Observation:
         self._handover.flush()  # what was used costs what it cost then
         self.metrics.flush()
         self.metrics.usages.follow(config.prices)
-        if self.first_words is not None:
-            self.first_words.clear()  # a tenant may have taken its leave back
+        if self.first_words is not None and not all(each.content for each in config.tenants):
+            self.first_words.clear()  # some may be of a tenant whose `content` is false now
 
     async def close(self) -> None:
         self._handover.flush()
@@ -234,7 +234,7 @@ class Observation:
             *(["the shared store"] if self._is_store_up() is False else []),
             *(f"connections to replicas ({kind})" for kind in lacking),
             *(told for _, _, told in ending(self.metrics.certificate_ends, now=wall_clock())),
-            *(["keys of clients: none counts, so all are refused"] if tenants.has_no_key else []),
+            *(["no client key is valid, so every request is refused"] if tenants.has_no_key else []),
         ]
 
     def _gauges(self) -> Gauges:

@@ -57,6 +57,7 @@ class Contents:
         return content.said
 
     def ended(self, turn: RequestId, finish_reason: str) -> Content | None:
+        """Its span is made. `let_go` is to be called in the end."""
         content = self._held.pop(turn, None)
         if content is not None:
             content.finish_reason = finish_reason

@@ -107,11 +107,11 @@ def encode_answer(commands: list[Command]) -> tuple[bytes, bytes]:
 
 
 def _renamed_record(command: Command) -> Command:
-    if isinstance(command, TurnArrived):  # what its prompt begins with is not in the log
-        return replace(command, agent=_agent_name(command.agent), changed=None)
-    return (
-        replace(command, agent=_agent_name(command.agent)) if isinstance(command, BoundReached) else command
-    )
+    if not isinstance(command, TurnArrived | BoundReached):
+        return command
+    renamed = replace(command, agent=_agent_name(command.agent))
+    # What prompts begin with is not in the log, so nor is where they changed.
+    return replace(renamed, changed=None) if isinstance(renamed, TurnArrived) else renamed
 
 
 def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:

@@ -40,6 +40,7 @@ class StreamFile:
     _name = "stream"
 
     def __init__(self, config: StreamFileConfig, *, is_new: bool = False) -> None:
+        """`is_new`: whatever the file held is overwritten. Raises OSError if it cannot be opened."""
         assert config.path is not None
         self._path = Path(config.path)
         self._max_bytes = config.max_bytes

@@ -37,8 +37,8 @@ def _quoted(value: object) -> str:
     return text if text and not set(text) & set(' "=') else json.dumps(text, ensure_ascii=False)
 
 
-def is_of_ours(record: logging.LogRecord) -> bool:
-    """Not of a request that could not be parsed: it has its answer, and whoever sends many fills no log."""
+def is_no_bad_request(record: logging.LogRecord) -> bool:
+    """A filter: aiohttp logs a traceback for each request that it cannot parse."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -102,6 +102,7 @@ class RefusalLog:
         self._told_s: dict[str, float] = {}
 
     def tell(self, *, now: float) -> None:
+        """To be called about once a second."""
         for reason, count in tuple(self._counts.items()):
             if count > self._told[reason] and now - self._told_s.get(reason, -1e9) >= REFUSALS_EVERY_S:
                 log_event(logging.WARNING, "refused", reason=reason, count=count - self._told[reason])

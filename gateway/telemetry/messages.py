@@ -165,7 +165,7 @@ def describing(
 
 
 def input_messages(protocol: Protocol, body: bytes, *, max_bytes: int) -> Iterator[bytes]:
-    """Each as above, of at most so many bytes, from the oldest; none if the body cannot be read."""
+    """In the conventions' JSON, the oldest first, each of at most `max_bytes`; none of an unreadable body."""
     with contextlib.suppress(*UNREADABLE):
         fields = finish(decoding_body(body, is_responses=protocol is Protocol.RESPONSES))
         for item in _items(protocol, fields, body):

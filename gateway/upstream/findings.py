@@ -64,6 +64,8 @@ def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
         yield Finding(level="ok", what=f"role {role}, in a pool that hands prompts over by {transfer}")
     if is_vllm:
         yield from _vllm(seen)
+    elif seen.asked is not None and not 0 < seen.asked.status < 500:
+        yield _told_cached(seen)
 
 
 def _models(seen: Seen) -> Finding:

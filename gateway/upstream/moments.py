@@ -80,6 +80,7 @@ class Run:
         self._awaited: Any = None
 
     def go_on(self) -> None:
+        """Starts it, and later takes it from one wait to the next. Raises what it raises."""
         try:
             awaited = self._awaited = self._coroutine.send(None)
         except BaseException as end:

@@ -54,6 +54,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, url: str) -> "Address":
+        """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{_shown(url)!r} is not a URL such as http://host:8000{meant_url(url)}")

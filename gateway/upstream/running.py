@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any, Final
 
-from gateway.domain.decision import CHANGES
+from gateway.domain.decision import PROMPT_CHANGES
 from gateway.upstream.findings import NO_CACHED, Finding
 
 _MIN_SHARE: Final = 0.2
@@ -22,8 +22,17 @@ def client_findings(snapshot: Mapping[str, Any], *, max_wait_s: float) -> list[F
     cached = [turn["cached_tokens"] for turn in turns if turn["prompt_tokens"] is not None]
     if len(cached) >= _MIN_TURNS and not any(each is not None for each in cached):
         found.insert(0, NO_CACHED)
-    found = [Finding(level="bad", what=f"failing: {each}") for each in snapshot.get("failing", ())] + found
+    faults = [*(f"failing: {each}" for each in snapshot.get("failing", ())), *_out(snapshot)]
+    found = [Finding(level="bad", what=each) for each in faults] + found
     return found or [Finding(level="ok", what="nothing to be mended was seen")]
+
+
+def _out(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    for replica in snapshot.get("replicas", ()):
+        if not replica["is_up"]:
+            yield f"{replica['id']} is down: {replica['cause']}"
+        elif replica.get("ejected"):
+            yield f"{replica['id']} is up and gets no turns: {replica['ejected']}"
 
 
 def _of_client(of: Mapping[str, Any], max_wait_s: float) -> Iterator[Finding]:
@@ -31,9 +40,10 @@ def _of_client(of: Mapping[str, Any], max_wait_s: float) -> Iterator[Finding]:
     if _is_habit(of["changed"], turns):
         tokens = of["again_tokens"] // max(1, of["measured"])
         again = f"about {tokens} tokens a turn are" if of["measured"] else "it is"
+        where = PROMPT_CHANGES[of["part"]].format(at=of["at"])
         yield Finding(
             level="off",
-            what=f"{name}: {CHANGES[of['part']].format(at=of['at'])} in {of['changed']} of {turns} turns",
+            what=f"{name}: {where} in {of['changed']} of {turns} turns",
             gain=f"a cache could hold what stands behind it: {again} computed again",
             do="put what changes (a clock, a counter) into the newest message; keep tools in one order",
         )

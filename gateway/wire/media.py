@@ -23,8 +23,8 @@ _RESULTS: Final = ("function_call_output", "custom_tool_call_output", "computer_
 
 
 def media_bytes(item: dict[str, Any]) -> int:
-    """Bytes of its media, beyond what these count as. Of what is not the user's or a tool's there are none:
-    engines write results in an answer into the prompt as they stand there."""
+    """Bytes of its media, beyond what these count as; 0 unless it is a user's or a tool's: engines write a
+    result inside an assistant's message into the prompt as text."""
     if item.get("role") not in ("user", "tool") and item.get("type") not in _RESULTS:
         return 0
     found = 0

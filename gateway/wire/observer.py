@@ -97,6 +97,7 @@ class ResponseObserver:
         return self._sighting.state_ids
 
     def tell(self, said: Said) -> None:
+        """What the answer says goes there, too; to be called before the first chunk."""
         self._sighting.said = said
 
     def feed(self, chunk: bytes) -> bool:

@@ -11,6 +11,7 @@ from gateway.server.tenants import hash_key
 from gateway.telemetry import first_words
 from gateway.telemetry.first_words import FirstWords
 from tests.server.bench import bearer, get, post
+from tests.server.test_reload import reload
 
 REMINDER = {"type": "text", "text": "<system-reminder>Today is a day.</system-reminder>"}
 ASKED = {"type": "text", "text": "Mend\n  the   test"}
@@ -63,5 +64,8 @@ async def test_they_are_in_the_dashboard_where_its_operator_and_tenant_allow_it(
     assert (await bench.ask(post(body, headers=bearer("k")))).status == 200
     (session,) = (await bench.control(get(b"/turnpike/snapshot"))).json()["sessions"]
     assert session["first_words"] == seen
+    await reload(bench)
+    (session,) = (await bench.control(get(b"/turnpike/snapshot"))).json()["sessions"]
+    assert session["first_words"] == seen, "a reload takes them from nobody"
     page = (await bench.control(get(b"/turnpike/sessions/" + session["id"].encode()))).json()
     assert page["session"]["first_words"] == seen

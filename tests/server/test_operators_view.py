@@ -104,7 +104,7 @@ async def test_where_no_key_counts_the_operator_sees_it(start, tmp_path):
     bench = await start(server={"keys_path": str(file)}, tenants=[{"name": "default"}])
     assert (await bench.ask(post(headers=bearer("any")))).status == 401
     (failing,) = (await bench.control(get(b"/turnpike/snapshot"))).json()["failing"]
-    assert "none counts" in failing
+    assert "no client key is valid" in failing
     key = StoredKey(name="a", tenant="default", hash=hash_key("any"), created=datetime.now(UTC))
     file.write_bytes(msgspec.json.encode(key) + b"\n")
     await eventually(lambda: not bench.gateway._tenants.has_no_key)

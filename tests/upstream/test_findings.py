@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.domain.engine import EngineSignals
@@ -81,6 +82,14 @@ def test_what_is_missing_has_a_gain_and_a_flag(fields, what, do):
 def test_what_cannot_be_used_is_bad(fields, what):
     ((said, _),) = told(but(**fields), "bad")
     assert what in said
+
+
+@pytest.mark.parametrize(("status", "is_bad"), [(500, True), (0, True), (404, False), (200, False)])
+def test_a_server_that_is_no_vllm_and_cannot_answer_is_bad_too(status, is_bad):
+    other = msgspec.structs.replace(FACTS, abilities=Abilities())
+    asked = Asked(status=status, tells_cached=False, was_cached=None)
+    found = told(but(facts=other, plugin=None, signals=None, asked=asked), "bad")
+    assert bool(found) is is_bad and all("a request for one token" in what for what, _ in found)
 
 
 @pytest.mark.parametrize("signals", [{"kv_used": 0.97}, {"kv_used": 0.4, "preemptions": 12}])

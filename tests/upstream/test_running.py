@@ -8,7 +8,7 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.upstream.running import client_findings
-from tests.server.bench import Bench, answer, get, post, sends
+from tests.server.bench import Bench, answer, eventually, get, post, sends
 
 CLIENT = {
     "client": "claude-cli", "agent": "9f86d081", "turns": 40, "unlinked": 0, "changed": 0, "part": "",
@@ -73,8 +73,18 @@ def test_a_snapshot_of_an_older_gateway_says_nothing():
 
 
 def test_what_the_gateway_itself_lacks_comes_first():
-    found = client_findings({"failing": ["the shared store"], "conduct": [CLIENT]}, max_wait_s=50.0)
-    assert [(each.level, each.what) for each in found] == [("bad", "failing: the shared store")]
+    replicas = [
+        {"id": "a", "is_up": False, "cause": "Connection refused", "ejected": None},
+        {"id": "b", "is_up": True, "cause": "", "ejected": "fails"},
+        {"id": "c", "is_up": True, "cause": "", "ejected": None},
+    ]
+    snapshot = {"failing": ["the shared store"], "replicas": replicas, "conduct": [CLIENT]}
+    found = client_findings(snapshot, max_wait_s=50.0)
+    assert [(each.level, each.what) for each in found] == [
+        ("bad", "failing: the shared store"),
+        ("bad", "a is down: Connection refused"),
+        ("bad", "b is up and gets no turns: fails"),
+    ]
 
 
 def usage(cached: int, text: str) -> bytes:
@@ -123,12 +133,20 @@ async def test_the_doctor_asks_the_gateway_that_runs(bench, capsys, monkeypatch,
     control = ["--control", f"http://127.0.0.1:{bench.gateway.control_port}"]
     turn = (await bench.control(get(b"/turnpike/snapshot"))).json()["sessions"][0]["last_turns"][-1]["turn"]
     assert await asyncio.to_thread(main, ["explain", turn, *control]) == 0
-    assert "its turn's before" in capsys.readouterr().out
+    assert "Its prompt differs from the previous turn's: the system prompt changes" in capsys.readouterr().out
     path.write_text(path.read_text().replace(str(bench.gateway.control_port), "9"))
     assert await asyncio.to_thread(main, ["doctor"]) == 0  # without a gateway, of the engine alone
     assert "clients" not in capsys.readouterr().out
     path.unlink()  # the gateway that runs is looked at all the same
     assert await asyncio.to_thread(main, ["doctor", *control]) == 0
     assert "shop-agent: the system prompt changes" in capsys.readouterr().out
+    await bench.backend.close()
+    bench.gateway.replica_watch.health.check_now("default-0")
+    await eventually(lambda: not next(iter(bench.brain.fleet)).is_up)
+    async with asyncio.timeout(10):  # a snapshot serves for half a second
+        while await asyncio.to_thread(main, ["doctor", *control]) == 0:
+            capsys.readouterr()
+            await asyncio.sleep(0.1)
+    assert "bad  default-0 is down: Connection refused" in capsys.readouterr().out
     assert await asyncio.to_thread(main, ["doctor", "--control", "http://127.0.0.1:9"]) == 1
     assert "no backend is given" in capsys.readouterr().err

@@ -35,6 +35,7 @@ class Positions:
 
     @classmethod
     def parse(cls, text: str) -> "Positions":
+        """Raises ValueError."""
         if not text.isascii() or _AFTER.fullmatch(text) is None:
             raise ValueError("after: 0, or an id of this stream is expected")
         return cls({int(gateway): int(n) for gateway, n in (part.split("-") for part in text.split("."))})

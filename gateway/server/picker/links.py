@@ -50,6 +50,7 @@ class Passed(NamedTuple):
     """Its first answer that Envoy does not have."""
 
     async def relay(self, context: Any) -> None:
+        """Until either side ends it. Raises StreamError if the other picker fails."""
 
         async def pass_messages() -> None:
             while (message := await context.read()) is not grpc.aio.EOF:
