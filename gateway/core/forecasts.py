@@ -126,7 +126,7 @@ class Forecasts:
             return None
         left, cached = self._before(live), usage.cached_tokens or 0
         found = max(cached, min(prompt, left.cached_tokens)) if left is not None else cached
-        alone = known.estimator.alone(prompt - found, found, output, decode_s=live.decode_s)
+        alone = known.estimator.alone(prompt - found, found, output)
         # Of sizes that are reported wrong, or are all the same, the fit learns that they cost nothing.
         return alone if alone.seconds >= _LEAST_ALONE_S else None
 
@@ -239,8 +239,6 @@ class Forecasts:
             return answer
         known, request = self._replicas[replica], live.request
         beside_s = known.in_flight.ended(request)
-        if live.saw_first_token:
-            live.decode_s = max(0.0, now - live.first_token_s - beside_s)
         prediction = self._lessons.pop(request, None)
         if answer is None or answer.status >= 400 or (answer.failure and not live.saw_first_token):
             return answer
@@ -270,7 +268,7 @@ class Forecasts:
             self._of_model(live).observe(left, before)
         self._remember(live, left)
         if prediction is not None:
-            _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
+            _learn(known.estimator, prediction, live, usage, beside_s, is_whole=is_whole, now=now)
         return counted
 
     def replica_joined(self, replica: ReplicaId, pool: PoolId) -> None:
@@ -337,6 +335,7 @@ def _learn(
     prediction: Prediction,
     live: LiveRequest,
     usage: Usage,
+    beside_s: float,
     *,
     is_whole: bool,
     now: float,
@@ -348,7 +347,8 @@ def _learn(
         if actual is None or actual.output_tokens is None or not is_whole:
             return
         again = estimator.predict(actual, prediction.load)
-        first_s = again.first_token.seconds * duration_s / again.completion.seconds
+        share = again.first_token.seconds / again.completion.seconds
+        first_s, beside_s = share * duration_s, (1.0 - share) * beside_s
     if first_s is not None:
         estimator.observe_first_token(prediction, first_s, actual)
     if is_whole:
@@ -357,6 +357,7 @@ def _learn(
             duration_s=duration_s,
             output_tokens=usage.output_tokens or 0,
             first_token_s=first_s,
+            beside_s=beside_s,
             actual=actual,
         )
 

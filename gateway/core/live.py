@@ -73,9 +73,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """In the waiting room, all visits together."""
     saw_first_token: bool = False
     first_token_s: float = 0.0
-    decode_s: float | None = None
-    """From its first token to its end, without the prompts that its replica computed meanwhile; None while
-    that is not known."""
     left: float | None = None
     """Tokens of its prompt that the turn before it left on its replica, as far as that was not lost since."""
     alone: Alone | None = None

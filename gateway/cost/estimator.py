@@ -56,6 +56,7 @@ UNKNOWN: Final = Profile(
 
 _FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+_UNDISTURBED_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 1.0)
 _TRIED: Final = 4.0
 _GUESSED: Final = 30.0
 """Error bars to either side before there is experience: with a profile, and without."""
@@ -136,6 +137,8 @@ class Estimator:
         trust, untried = (0.5, _TRIED) if profile is not None else (0.0, _GUESSED)
         self._first_token = DecayingFit(_FIRST_TOKEN_BELIEF, trust=trust)
         self._per_token = DecayingFit(_DECODE_BELIEF, trust=trust)
+        self._undisturbed = DecayingFit(_UNDISTURBED_BELIEF, trust=trust)
+        """Of a token, too, but for the prompts that were computed meanwhile: known at the end alone."""
         self._first_token_spread = Spread(untried)
         self._completion_spreads = {True: Spread(untried), False: Spread(untried)}
         """By whether the length of the output was known."""
@@ -218,31 +221,21 @@ class Estimator:
             seconds += (output_tokens - 1) * formula.token_s(new_tokens + cached_tokens, _NOTHING_ELSE)
         return seconds
 
-    def alone(
-        self,
-        new_tokens: float,
-        cached_tokens: float,
-        output_tokens: float,
-        *,
-        decode_s: float | None = None,
-    ) -> Alone:
-        """A turn that has this replica to itself; of a prompt so much is new. `decode_s`: what decoding took
-        at most, if that was seen: while prompts of others are computed all the time, what a token takes alone
-        cannot be told from what they take."""
+    def alone(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> Alone:
+        """A turn that has this replica to itself; of a prompt so much is new."""
         formula = self.formula()
         fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
-        token_s, decoded = formula.token_s(prompt, _NOTHING_ELSE), max(0.0, output_tokens - 1)
-        beside = formula.token_s(prompt, Load(decoding=_AMONG, decoding_context_tokens=_AMONG * prompt))
-        row_s = decoded * max(0.0, min(token_s, (beside - token_s) / _AMONG))
-        decoding_s = decoded * token_s
-        if decode_s is not None:
-            decoding_s = min(decoding_s, max(row_s, decode_s))
+        token_s, beside_s = (
+            max(LEAST_S, self._undisturbed.predict((*self._decode_steps(prompt, load), 0.0)))
+            for load in (_NOTHING_ELSE, Load(decoding=_AMONG, decoding_context_tokens=_AMONG * prompt))
+        )
+        decoded = max(0.0, output_tokens - 1)
         return Alone(
-            seconds=self._pace * fresh_s + decoding_s,
+            seconds=self._pace * fresh_s + decoded * token_s,
             fresh_s=fresh_s,
             anew_s=formula.alone_s(prompt, 0.0),
-            decode_s=decoding_s,
-            row_s=row_s,
+            decode_s=decoded * token_s,
+            row_s=decoded * max(0.0, min(token_s, (beside_s - token_s) / _AMONG)),
         )
 
     def observe_first_token(
@@ -265,9 +258,11 @@ class Estimator:
         duration_s: float,
         output_tokens: int,
         first_token_s: float | None = None,
+        beside_s: float = 0.0,
         actual: TurnWork | None = None,
     ) -> None:
-        """The turn ended so long after it was sent; `first_token_s` is None if nobody saw the first token."""
+        """The turn ended so long after it was sent; `first_token_s` is None if nobody saw the first token.
+        `beside_s`: what prompts of others take that were computed after it, each alone."""
         self._formula = None
         knew = prediction.work.output_tokens is not None
         self._completion_spreads[knew].observe(max(LEAST_S, duration_s) / prediction.completion.seconds)
@@ -279,8 +274,10 @@ class Estimator:
             return
         token_s = (duration_s - first_token_s) / (output_tokens - 1)
         if token_s >= _LEAST_TOKEN_S:
-            features = self._decode_features(actual or prediction.work, prediction.load)
-            self._per_token.observe(features, token_s)
+            work, load = actual or prediction.work, prediction.load
+            steps = self._decode_steps(work.new_tokens + work.cached_tokens, load)
+            self._per_token.observe((*steps, *self._decode_beside(load)), token_s)
+            self._undisturbed.observe((*steps, beside_s / (output_tokens - 1)), token_s)
 
     def _first_token_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
         profile, model = self._profile, self._profile.model
@@ -306,16 +303,21 @@ class Estimator:
             READING_S * load.queued_prompt_tokens,
         )
 
-    def _decode_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
-        profile, model = self._profile, self._profile.model
-        read_s = model.kv_bytes_per_token / profile.bytes_per_s
+    def _decode_steps(self, context: float, load: Load) -> tuple[float, float, float, float]:
+        profile = self._profile
+        read_s = profile.model.kv_bytes_per_token / profile.bytes_per_s
         return (
             profile.step_overhead_s,
             weight_bytes_read(profile, load.decoding + 1) / profile.bytes_per_s,
-            read_s * (work.new_tokens + work.cached_tokens),
+            read_s * context,
             read_s * load.decoding_context_tokens,
+        )
+
+    def _decode_beside(self, load: Load) -> tuple[float, float]:
+        profile = self._profile
+        return (
             profile.step_overhead_s * load.decoding,  # rows are believed to cost what they read, and no more
-            2 * model.active_parameters * load.queued_tokens / profile.flops_per_s / OUTPUT_TOKENS,
+            2 * profile.model.active_parameters * load.queued_tokens / profile.flops_per_s / OUTPUT_TOKENS,
         )
 
 

@@ -1,8 +1,8 @@
 """What a prompt begins with, as short hashes: its tools and its system prompt, in their order.
 
-Invariants: what a cache does not see (marks of where it is to be cut) is left out; at most `_MAX_TOOLS` tools
-and `_MAX_SEGMENTS` segments are told apart, what is behind them counts as one. Called once for each distinct
-beginning, whose hashes are remembered (`transcript.py`).
+Invariants: marks of where a cache is to be cut are left out, up to `_MAX_MARKS` of a text: a cache does not see
+them; at most `_MAX_TOOLS` tools and `_MAX_SEGMENTS` segments are told apart, what is behind counts as one.
+Called once for each distinct beginning, whose hashes are remembered (`transcript.py`).
 """
 
 import re
@@ -17,18 +17,37 @@ SEGMENT_BYTES: Final = 256
 HASH_BYTES: Final = 4
 _MAX_SEGMENTS: Final = 64
 _MAX_TOOLS: Final = 64
+_MAX_MARKS: Final = 16
+"""Anthropic's API takes four."""
+_MARK_NAME: Final = b'"cache_control"'
+_MARK_BYTES: Final = 256
+_BEFORE_MARK_BYTES: Final = 16
+"""A comma, and blanks."""
 _MARK: Final = re.compile(rb'(?:,\s*)?"cache_control"\s*:\s*(?:\{[^{}]{0,200}\}|null)')
 
 
 def head_of(systems: Iterable[Raw], tools: Sequence[Raw]) -> tuple[bytes, bytes]:
     """Of the tools, and of the segments of the system prompt's parts."""
-    each = [_MARK.sub(b"", bytes(raw)) for raw in tools[:_MAX_TOOLS]]
+    each = [_without_marks(bytes(raw)) for raw in tools[:_MAX_TOOLS]]
     each += [b",".join(map(bytes, tools[_MAX_TOOLS:]))] if len(tools) > _MAX_TOOLS else []
-    text = _MARK.sub(b"", b",".join(map(bytes, systems)))
+    text = _without_marks(b",".join(map(bytes, systems)))
     cut = SEGMENT_BYTES * _MAX_SEGMENTS
     segments = [text[at : at + SEGMENT_BYTES] for at in range(0, min(len(text), cut), SEGMENT_BYTES)]
     segments += [text[cut:]] if len(text) > cut else []
     return short_hashes(digest_all(each)), short_hashes(digest_all(segments))
+
+
+def _without_marks(text: bytes) -> bytes:
+    pieces, done = [], 0
+    for _ in range(_MAX_MARKS):
+        at = text.find(_MARK_NAME, done)  # the expression alone would take a tenth of a second for 8 MiB
+        if at < 0:
+            break
+        mark = _MARK.search(text, max(done, at - _BEFORE_MARK_BYTES), at + _MARK_BYTES)
+        end = at + len(_MARK_NAME)
+        pieces.append(text[done : mark.start() if mark else end])
+        done = mark.end() if mark else end
+    return b"".join((*pieces, text[done:]))
 
 
 def short_hashes(hashes: Iterable[int]) -> bytes:

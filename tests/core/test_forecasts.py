@@ -279,31 +279,31 @@ def test_an_engine_whose_sizes_explain_nothing_is_not_believed_to_need_no_time()
     assert play.brain.forecasts.alone(play.brain.live[RequestId("r-x")], A, usage) is None
 
 
-def test_what_a_turn_decodes_alone_leaves_out_what_others_prompts_took():
-    def decode_s(others: int) -> float:
-        """Of a turn of 500 s, while so many prompts of 20,000 tokens were computed."""
+def test_what_a_turn_takes_alone_leaves_out_the_prompts_of_others():
+    def decode_s(*, is_disturbed: bool) -> float:
+        """Alone, after turns that decode for longer while another prompt is computed."""
         play = Playbook()
-        _ = conversation(play, forecasts.EXPERIENCE + 2)
-        name = f"with-{others}"
-        told = stated("s", thread="t")
-        play >> arrived(name, body_bytes=105_000, stream=True, explicit=told) << dispatch(name, to="a")
-        live = play.brain.live[RequestId(name)]
-        _ = play >> started(name)
-        _ = play >> first_token(name)
-        for number in range(others):
-            other = f"{name}-beside-{number}"
-            told = stated(other, thread=other)
-            play >> arrived(other, body_bytes=100_000, stream=True, explicit=told) << dispatch(other, to="a")
-            _ = play >> started(other)
-            _ = play >> first_token(other)
-        play.now += 500.0
-        usage = Usage(prompt_tokens=21_000, cached_tokens=20_500, output_tokens=50)
-        _ = play >> finished(name, usage=usage)
-        assert live.decode_s is not None
-        return live.decode_s
+        for number in range(forecasts.EXPERIENCE + 20):
+            name, others = f"turn-{number}", range(number % 4)
+            told = stated(name, thread=name)
+            play >> arrived(name, body_bytes=10_000, stream=True, explicit=told) << dispatch(name, to="a")
+            _ = play >> started(name)
+            play.now += 0.1
+            _ = play >> first_token(name)
+            for other in [f"{name}-beside-{each}" for each in others if is_disturbed]:
+                told = stated(other, thread=other)
+                play >> arrived(other, body_bytes=80_000, stream=True, explicit=told)
+                play << dispatch(other, to="a")
+                _ = play >> started(other)
+                play.now += 1.0
+                _ = play >> first_token(other)
+                _ = play >> finished(other, usage=Usage(prompt_tokens=20_000, output_tokens=1))
+            play.now += 1.0 + (0.0 if is_disturbed else len(others))
+            _ = play >> finished(name, usage=Usage(prompt_tokens=2_000, cached_tokens=0, output_tokens=50))
+        return play.brain.forecasts._of(A).estimator.alone(2_000, 0, 50).decode_s
 
-    alone_s, beside_one_s, beside_three_s = decode_s(0), decode_s(1), decode_s(3)
-    assert alone_s == pytest.approx(500.0) and beside_three_s < beside_one_s < 499.9
+    assert decode_s(is_disturbed=True) == pytest.approx(1.0, rel=0.3)
+    assert decode_s(is_disturbed=False) > 1.5
 
 
 def test_admission_hears_what_computing_takes():

@@ -1,3 +1,4 @@
+import random
 import statistics
 from functools import cache
 
@@ -211,12 +212,33 @@ def test_there_is_queueing_in_the_tests_above() -> None:
     assert statistics.mean(first.queued) > 0.2
 
 
-def test_decoding_alone_takes_no_longer_than_it_was_seen_to_take() -> None:
-    """Where prompts are computed all the time, each token is slow, and looks as if it were so alone."""
-    estimator = Estimator()
-    believed = estimator.alone(100, 1_000, 200)
-    seen = estimator.alone(100, 1_000, 200, decode_s=believed.decode_s / 4)
-    assert seen.decode_s == pytest.approx(believed.decode_s / 4)
-    assert seen.seconds == pytest.approx(believed.seconds - 0.75 * believed.decode_s, rel=0.05)
-    assert estimator.alone(100, 1_000, 200, decode_s=9 * believed.decode_s) == believed
-    assert estimator.alone(100, 1_000, 200, decode_s=0.0).decode_s == believed.row_s, "its own part of a step"
+@pytest.mark.parametrize("truth", [MIXTURE, DENSE], ids=lambda each: each.name)
+@pytest.mark.parametrize("believed", ["true", "mistaken"])
+def test_what_a_turn_takes_alone_is_learned_among_others(truth: Profile, believed: str) -> None:
+    """Prompts of others are computed most of the time; each token is slow by that, and would not be alone."""
+    belief = truth if believed == "true" else mistaken(truth)
+    turn = Turn(new_tokens=1_000, cached_tokens=20_000, output_tokens=150)
+    true_s = isolated_turn_s(truth, turn)
+    ratios = []
+    for seed in (1, 2, 3):
+        _, _, estimator = watch(truth, belief, sessions=12, turns=400, seed=seed, guess_error=0.1)
+        ratios.append(estimator.alone(1_000, 20_000, 150).seconds / true_s)
+    assert 0.75 < statistics.median(ratios) < 1.5
+
+
+def test_a_server_that_decodes_beside_prompts_is_not_taken_for_a_quicker_one() -> None:
+    estimator, rng, prompt = Estimator(), random.Random(1), 5_000.0
+    for _ in range(200):
+        rows, output = rng.randint(2, 8), rng.randint(8, 40)
+        work = TurnWork(new_tokens=300, cached_tokens=prompt, output_tokens=output)
+        prediction = estimator.predict(work, Load(decoding=rows, decoding_context_tokens=rows * prompt))
+        decode_s = 0.025 * (output - 1)
+        estimator.observe_first_token(prediction, 0.05)
+        estimator.observe_end(
+            prediction,
+            duration_s=0.05 + decode_s,
+            output_tokens=output,
+            first_token_s=0.05,
+            beside_s=rng.uniform(0.5, 1.2) * decode_s,
+        )
+    assert 0.7 < estimator.alone(300, prompt, 38).decode_s / (37 * 0.025) < 1.05

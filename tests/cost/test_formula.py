@@ -41,4 +41,5 @@ def test_it_is_the_sum_multiplied_out(
     assert alone_s == of(first, estimator._first_token_features(work, Load()))
     both_s = alone_s + formula.more_s(prompt[0], load)
     assert both_s == of(first, estimator._first_token_features(work, load))
-    assert formula.token_s(sum(prompt), load) == of(token, estimator._decode_features(work, load))
+    decoding = (*estimator._decode_steps(sum(prompt), load), *estimator._decode_beside(load))
+    assert formula.token_s(sum(prompt), load) == of(token, decoding)

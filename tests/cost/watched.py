@@ -100,7 +100,7 @@ def watch(
             _note(first, prediction.first_token, since_s)
             estimator.observe_first_token(prediction, since_s, actual)
         else:
-            in_flight.ended(key)
+            beside_s = in_flight.ended(key)
             assert turn.first_token_s is not None
             _note(completion, prediction.completion, since_s)
             estimator.observe_end(
@@ -108,6 +108,7 @@ def watch(
                 duration_s=since_s,
                 output_tokens=turn.output_tokens,
                 first_token_s=turn.first_token_s - turn.arrived_s,
+                beside_s=beside_s,
                 actual=actual,
             )
             del sent[key]
