@@ -1,6 +1,6 @@
 """What a prompt begins with, as short hashes: its tools and its system prompt, in their order.
 
-Invariants: marks of where a cache is to be cut are left out, as it does not see them: `_MAX_MARKS` of each text;
+Invariants: marks of where a cache is to be cut are left out, as it does not see them: `_MAX_MARKS` of a text;
 at most `_MAX_TOOLS` tools and `_MAX_SEGMENTS` segments are told apart, what is behind counts as one.
 Called once for each distinct beginning, whose hashes are remembered (`transcript.py`).
 """
