@@ -173,7 +173,11 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
 
 def _looks(said: str) -> tuple[int, ...]:
     head, tail = " ".join(said[: 4 * _LOOK].split()), " ".join(said[-4 * _LOOK :].split())
-    return (hash_text(head[:_LOOK]), hash_text(tail[-_LOOK:])) if head and tail else ()
+    if not head or not tail:
+        return ()
+    begins, ends = head[:_LOOK], tail[-_LOOK:]
+    first = hash_text(begins)
+    return first, first if ends == begins else hash_text(ends)
 
 
 def _has_failed(raw: Raw) -> bool:

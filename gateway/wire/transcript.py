@@ -37,7 +37,8 @@ _MAX_NEW: Final = 32
 _MAX_RUN: Final = 8
 _ENDS: Final = (USER, TOOL)
 """What stands between two answers of the model."""
-_MAX_KNOWN: Final = 50_000
+_MAX_KNOWN: Final = 40_000
+"""Requests, some 600 bytes each; a conversation that pauses for half as many of others is read anew."""
 _MAX_TRIED: Final = 256
 """Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new."""
 _SLICE_BYTES: Final = 2**18
