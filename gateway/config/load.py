@@ -20,6 +20,7 @@ from gateway.config.addresses import meant_listen, meant_url
 from gateway.config.profiles import load_profile
 from gateway.cost.profile import ProfileError
 
+DEFAULT_FILE: Final = "turnpike.toml"
 _ELSEWHERE: Final = "http://127.0.0.1:9"
 _ENV_PREFIX: Final = "TURNPIKE_"
 _SECTIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config))

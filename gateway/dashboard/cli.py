@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config.addresses import check_url
-from gateway.config.load import ConfigError
+from gateway.config.load import DEFAULT_FILE, ConfigError, load_config
 from gateway.config.straight import open_straight
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.dashboard.sentences import outcome_lines
@@ -29,7 +29,6 @@ from gateway.domain.ids import RequestId, shown_tenant
 from gateway.domain.printable import printable
 from gateway.domain.records import Record
 
-_CONTROL: Final = "http://127.0.0.1:8081"
 _CONTROL_VARIABLE: Final = "TURNPIKE_CONTROL"
 _TIMEOUT_S: Final = 10.0
 _COLUMNS: Final = tuple("session client state for class tenant replica turns lasted cached source".split())
@@ -81,14 +80,12 @@ def add_look(commands: Any) -> None:
         add_control_options(parser, has_json=parser is not trace)
 
 
-def add_control_options(
-    parser: argparse.ArgumentParser, *, has_json: bool = True, control: str | None = _CONTROL
-) -> None:
+def add_control_options(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
     parser.add_argument(
         "--control",
         metavar="URL",
-        default=os.environ.get(_CONTROL_VARIABLE, control),
-        help=f"default {control or 'as the settings say'}, or what {_CONTROL_VARIABLE} says",
+        default=os.environ.get(_CONTROL_VARIABLE),
+        help=f"default {_CONTROL_VARIABLE}, or as {DEFAULT_FILE} says, or http://127.0.0.1:8081",
     )
     parser.add_argument(
         "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
@@ -269,7 +266,8 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         if prompt is not None:
             told_cached = "cached ones not reported" if cached is None else f"{cached} of them cached"
             tokens = f"; {prompt} prompt tokens, {told_cached}"
-        yield f"became   {became['outcome']} after {became['duration_ms']:.0f} ms{tokens}"
+        where, failure = became["replica"], f": {became['failure']}" if became.get("failure") else ""
+        yield f"became   {became['outcome']} on {where} after {became['duration_ms']:.0f} ms{tokens}{failure}"
 
 
 def ask(
@@ -281,6 +279,9 @@ def ask(
 ) -> Any:
     """What a running gateway answers; `body`, as it is or as JSON: it is a POST. Raises ConfigError, OSError
     or ValueError, with what the gateway says against it."""
+    if arguments.control is None:
+        file = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
+        arguments.control = f"http://{load_config(file, os.environ, {}, serves=False).server.control}"
     check_url("--control", arguments.control)
     headers = {}
     if arguments.key_env is not None:
@@ -301,4 +302,4 @@ def ask(
             why = error.reason
         raise ValueError(f"{arguments.control}: {error.code}: {why}") from None
     except urllib.error.URLError as error:
-        raise OSError(f"{arguments.control}: {error.reason}") from None
+        raise OSError(f"{arguments.control}: {error.reason}; --control URL names another gateway") from None

@@ -19,6 +19,8 @@ from gateway.domain.admission_records import SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId
 
 _MAX_RECORDS: Final = 200
+_FAILED: Final = {"failed": "was tried, and failed", "cut": "broke its answer off"}
+_DOWN: Final = ("down", "ejected", "draining", "drained")
 _R = TypeVar("_R")
 
 
@@ -66,6 +68,8 @@ class Evidence(NamedTuple):
     """What moved it last before the turn was decided."""
     held_by: SessionHeld | None
     """What kept the turn's session out when the turn began to wait."""
+    down: Mapping[ReplicaId, str]
+    """Why replicas could not be used when it was decided, as far as that is known."""
 
 
 class Pace(NamedTuple):
@@ -100,6 +104,8 @@ class Explainer:
         self._waited: rec.TurnWaited | None = None
         self._held_by: SessionHeld | None = None
         """What kept the turn's session out when the turn began to wait."""
+        self._changes: dict[ReplicaId, rec.ReplicaChanged] = {}
+        """Each replica's last before the turn was decided."""
 
     def read(self, newest_first: Iterable[rec.Record]) -> None:
         for record in newest_first:
@@ -125,10 +131,14 @@ class Explainer:
                 self._running[record.replica] = self._running.get(record.replica, 0) + 1
             elif isinstance(record, WindowUpdated) and self._is_decided and self._window is None:
                 self._window = record
+            elif isinstance(record, rec.ReplicaChanged) and self._is_decided:
+                self._changes.setdefault(record.replica, record)
 
     def explanation(self) -> Explanation | None:
+        down = {name: each.why or each.state for name, each in self._changes.items() if each.state in _DOWN}
+        own = self._records[::-1]
         return explanation_of(
-            Evidence(self._turn, self._records[::-1], self._loads, self._paces, self._window, self._held_by)
+            Evidence(self._turn, own, self._loads, self._paces, self._window, self._held_by, down)
         )
 
 
@@ -180,10 +190,13 @@ def _why(
     said = [sentences.why_waited(waits, waited_ms, evidence.window)] if waits or refused is None else []
     if held_by is not None:
         said.append(sentences.why_held(held_by))
+    ended = [refused] if refused is not None else []
+    if evidence.down and any(each.reason.value == "no_replica" for each in (*waits, *ended)):
+        said.append(sentences.why_none(evidence.down))
     said += [
-        f"{record.replica} was tried, and failed after {record.duration_ms:.0f} ms."
+        f"{record.replica} {_FAILED[record.outcome]} after {record.duration_ms:.0f} ms."
         for record in records
-        if isinstance(record, rec.GpuEnd) and record.outcome == "failed"
+        if isinstance(record, rec.GpuEnd) and record.outcome in _FAILED
     ]
     if routed is not None:
         said.append(sentences.why_there(routed, evidence.loads))

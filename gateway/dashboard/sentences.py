@@ -74,6 +74,7 @@ SOURCES: Final = {
     "new": "first turn of a new session",
 }
 """How it is known to which session a turn belongs."""
+_WITHOUT_LIMIT: Final = ("concurrency_full", "no_replica", "home_lost")
 _COUNTS: Final = {
     "window_full": "active sessions",
     "tools_full": "active sessions that bring work for tools",
@@ -128,7 +129,8 @@ def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window:
         return "It did not wait: its session was active or within the limit, and a replica had room."
     reasons = " Then ".join(f"{_reason(each)} ({_behind(each)})." for each in waits)
     begin = "It waits: " if waited_ms is None else f"It waited {waited_ms:.0f} ms: "
-    return f"{begin}{reasons}{_window(window) if window is not None else ''}"
+    is_limited = any(each.reason.value not in _WITHOUT_LIMIT for each in waits)
+    return f"{begin}{reasons}{_window(window) if window is not None and is_limited else ''}"
 
 
 def _reason(wait: rec.TurnWaited) -> str:
@@ -146,6 +148,11 @@ def why_held(held: SessionHeld) -> str:
         f"Its session was over a limit: {held.with_it:,.0f} {counts} with {who}, and the limit is "
         f"{held.limit:,.0f}. It is let in as soon as there is room.{before}{back}"
     )
+
+
+def why_none(down: Mapping[ReplicaId, str]) -> str:
+    each = "; ".join(f"{replica}: {why}" for replica, why in down.items())
+    return f"Not usable then: {each}."
 
 
 def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:

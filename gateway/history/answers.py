@@ -119,7 +119,7 @@ class Answers:
         window = next((each for each in moved if isinstance(each, WindowUpdated)), None)
         own = [each for each in records if hasattr(each, "turn")]
         held = held_when_it_waited(records)
-        return explanation_of(Evidence(RequestId(turn), own, loads, paces, window, held))
+        return explanation_of(Evidence(RequestId(turn), own, loads, paces, window, held, {}))
 
     def session(self, session: str, query: Mapping[str, str]) -> dict[str, Any] | None:
         """Its newest turns, or those that arrived before `before_s`; and its kin."""

@@ -23,14 +23,13 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.config.load import ConfigError, load_config
+from gateway.config.load import DEFAULT_FILE, ConfigError, load_config
 from gateway.config.tenants import StoredKey
 from gateway.dashboard.cli import print_table
 from gateway.server.clock import wall_clock
 from gateway.server.state_file import write_anew
 from gateway.server.tenants import Tenants, hash_key
 from gateway.telemetry.log_lines import log_event
-from gateway.upstream.doctor import DEFAULT_FILE
 
 _PERIOD_S: Final = 1.0
 _MAX_BYTES: Final = 1 << 25
@@ -86,7 +85,8 @@ def read_keys(file: str | Path) -> tuple[StoredKey, ...]:
             if keys.setdefault(key.hash, key) is not key:
                 raise ValueError("this key is there twice")
     except OSError as error:
-        raise ConfigError(f"server.keys_path: {error.strerror}: {path}") from None
+        remedy = "; `turnpike keys add NAME` makes it" if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(f"server.keys_path: {error.strerror}: {path}{remedy}") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"server.keys_path: {path}, line {number}: {error}; take it out") from None
     return tuple(keys.values())
@@ -111,7 +111,7 @@ def add_keys(commands: Any) -> None:
     add = below.add_parser("add", help="make a key, print it once, and store its hash")
     add.add_argument("name", metavar="NAME", help="the key's own, such as ci-2")
     add.add_argument("--tenant", metavar="NAME", help="whose it is, where there are several")
-    add.add_argument("--expires", metavar="WHEN", help="such as 30d or 2030-01-31 (UTC)")
+    add.add_argument("--expires", metavar="WHEN", help="such as 12h, 30d or 2030-01-31 (UTC)")
     revoke = below.add_parser("revoke", help="have a key refused from now on")
     revoke.add_argument("name", metavar="NAME")
     actions = {add: _add, revoke: _revoke, below.add_parser("list", help="list names, tenants, ends"): _list}
@@ -169,10 +169,12 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 def _end(text: str, now: datetime) -> datetime:
     try:
-        end = now + timedelta(int(text[:-1])) if text[-1:] == "d" else datetime.fromisoformat(text)
+        units = {"d": timedelta(days=1), "h": timedelta(hours=1)}
+        unit = units.get(text[-1:])
+        end = datetime.fromisoformat(text) if unit is None else now + int(text[:-1]) * unit
         end = end.replace(tzinfo=end.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ConfigError(f"--expires: {text!r} is no time; write 30d or 2030-01-31") from None
+        raise ConfigError(f"--expires: {text!r} is no time; write 12h, 30d or 2030-01-31") from None
     if end <= now:
         raise ConfigError(f"--expires: {_shown(end)} is past; write a later time, or such as 30d")
     return end

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config import Config
-from gateway.config.load import ConfigError, load_config, read_api_key
+from gateway.config.load import DEFAULT_FILE, ConfigError, load_config, read_api_key
 from gateway.config.upstream import PoolConfig, ReplicaConfig, UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.printable import printable
@@ -23,7 +23,6 @@ from gateway.upstream.running import client_findings
 from gateway.upstream.tls import upstream_tls
 
 _AT_ONCE: Final = 32
-DEFAULT_FILE: Final = "turnpike.toml"
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +40,7 @@ def add_doctor(commands: Any, *, add_options: Callable[..., None], ask: Callable
     doctor.add_argument(
         "--ask", action="store_true", help="have each generate two tokens, to see what its answers tell"
     )
-    add_options(doctor, control=None)
+    add_options(doctor)
     doctor.set_defaults(command=partial(_doctor, ask=ask))
 
 

@@ -36,6 +36,12 @@ NO_CACHED: Final = Finding(
     do="vllm serve … --enable-prompt-tokens-details",
 )
 
+NOT_ASKED: Final = msgspec.structs.replace(
+    NO_CACHED,
+    what="whether answers say how many prompt tokens were cached was not looked at",
+    do=f"turnpike doctor --ask has it generate two tokens to see; if not: {NO_CACHED.do}",
+)
+
 
 def findings(seen: Seen, *, role: str = "both", transfer: str | None = None) -> list[Finding]:
     """`role`, `transfer`: what the settings say of it and its pool."""
@@ -87,8 +93,7 @@ def _vllm(seen: Seen) -> Iterator[Finding]:
     full = _full(seen.signals)
     if full and _has_no_offload(seen):
         yield _offload(seen, full)
-    if seen.asked is not None:
-        yield _told_cached(seen)
+    yield _told_cached(seen) if seen.asked is not None else NOT_ASKED
     if seen.signals is None:
         do = "let the gateway read /metrics"
         gain = "admission follows the engine's KV cache; without it, it goes by what answers say"

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.config.load import load_config
+from gateway.config.load import DEFAULT_FILE, load_config
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.printable import printable
-from gateway.upstream.doctor import DEFAULT_FILE, examine_url
+from gateway.upstream.doctor import examine_url
 from gateway.upstream.examine import Seen
 from gateway.upstream.findings import findings
 from gateway.upstream.replica import Address
@@ -90,6 +90,9 @@ def settings_for(found: Sequence[Found]) -> str:
     pools: dict[tuple[str, ...], list[Found]] = {}
     for each in found:
         pools.setdefault(tuple(sorted(each.models)), []).append(each)
+    if len(pools) == 2 and () in pools:  # taken for more of the same
+        silent = pools.pop(())
+        pools[next(iter(pools))] += silent
     names: set[str] = set()
     parts = [_HEAD]
     for models, members in pools.items():

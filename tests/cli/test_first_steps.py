@@ -70,6 +70,8 @@ async def test_a_server_that_is_not_there_is_warned_of(backends, capsys, tmp_pat
     status, out, err = await turnpike(capsys, "init", "--output", str(path), *given)
     assert status == 1 and path.exists() and "next:" not in out
     assert "warning: http://127.0.0.1:9: not usable yet" in err and backends[0].url not in err
+    [pool] = load_config(str(path), {}, {}).pools
+    assert [each.url for each in pool.replicas] == [*urls], "taken for more of the same"
 
 
 async def test_without_addresses_the_usual_ones_are_looked_at(backends, capsys, tmp_path, monkeypatch):

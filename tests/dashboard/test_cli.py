@@ -117,6 +117,16 @@ def test_sessions_are_listed(control, capsys):
     assert [each["open_tools"] for each in json.loads(capsys.readouterr().out)] == [["bash"]]
 
 
+def test_a_gateway_is_found_by_the_settings_in_the_folder(control, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TURNPIKE_CONTROL", raising=False)
+    (tmp_path / "turnpike.toml").write_text(f'[server]\ncontrol = "{control.removeprefix("http://")}"\n')
+    assert main(["sessions", "stop", "s-1"]) == 0
+    (tmp_path / "turnpike.toml").write_text('[server]\ncontrol = "127.0.0.1:1"\n')
+    assert main(["sessions"]) == 1
+    assert capsys.readouterr().err.endswith("Connection refused; --control URL names another gateway\n")
+
+
 OUTCOME = {
     "sessions": 30, "in_time": 20, "judged": 25, "turns_in_time": 90, "turns_judged": 100,
     "cached_tokens": 12345,

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from gateway.core.events import ReplicaCameUp
+from gateway.core.events import ReplicaCameUp, TimerFired
 from gateway.dashboard.explain import Explainer
 from gateway.dashboard.sentences import BEHIND
 from gateway.domain import records as rec
@@ -15,6 +15,8 @@ from tests.core.playbook import (
     Playbook,
     arrived,
     at_once,
+    cut,
+    down,
     failed,
     finished,
     first_token,
@@ -166,6 +168,25 @@ def test_a_refusal_and_an_attempt_that_failed():
     assert told.decided.attempts == 2 and told.decided.reason == "retried_elsewhere"
     assert told.why[1].startswith("a was tried, and failed") and told.why[2].startswith("It went to b")
     assert told.became.usage.prompt_tokens == 9
+
+
+def test_who_could_not_be_used_is_named_and_no_limit_is_shown():
+    play = Playbook(replicas="a b")
+    play >> down("a") >> down("b")
+    play >> arrived("r1", explicit=stated("one"))
+    play.now += 3600.0
+    play >> TimerFired()
+    (limited, unusable, *_) = explain(play, "r1").why
+    assert unusable == "Not usable then: b: does not answer; a: does not answer."
+    assert "Limit" not in limited and "no_replica" in limited
+
+
+def test_an_answer_that_broke_off_names_its_replica():
+    play = Playbook()
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play >> started("r1") >> first_token("r1") >> cut("r1")
+    assert explain(play, "r1").why[1].startswith("a broke its answer off after")
 
 
 def test_what_is_put_behind_others_is_told():

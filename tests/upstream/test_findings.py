@@ -53,6 +53,7 @@ def test_nothing_is_missing():
         ({"cache": {}}, "no KV offload", "--kv-offloading-size"),
         ({"signals": None, "cache": {}}, "/metrics is not there", "/metrics"),
         ({"hears_events": None}, "KV events are not listened to", "kv_events = {"),
+        ({"asked": None}, "was not looked at", "doctor --ask"),
         (
             {"asked": Asked(status=200, tells_cached=False, was_cached=True)},
             "do not say",
