@@ -190,8 +190,8 @@ def _why(
     said = [sentences.why_waited(waits, waited_ms, evidence.window)] if waits or refused is None else []
     if held_by is not None:
         said.append(sentences.why_held(held_by))
-    ended = [refused] if refused is not None else []
-    if evidence.down and any(each.reason.value == "no_replica" for each in (*waits, *ended)):
+    reasons = [each.reason.value for each in waits] + ([refused.reason.value] if refused else [])
+    if evidence.down and "no_replica" in reasons:
         said.append(sentences.why_none(evidence.down))
     said += [
         f"{record.replica} {_FAILED[record.outcome]} after {record.duration_ms:.0f} ms."

@@ -126,10 +126,9 @@ export class SessionPage {
   #decisions(session) {
     const turns = [...(session?.threads.values() ?? [])].flatMap((thread) => thread.turns).sort((a, b) => a.arriveS - b.arriveS);
     if (turns.length === 0) return h("p", { className: "dim" }, "None of its turns is kept any more.");
-    const names = ["turn", "came", "how it follows", "waited", "where, and why there", "first token: expected, came", "prompt, of it cached", "tools", "end"];
     return h("div", { className: "scrolls-x", tabIndex: 0, role: "region", "aria-label": "Decisions" },
       h("table", { className: "decisions" },
-        h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name)))),
+        h("thead", {}, h("tr", {}, ...["turn", ...DECIDED].map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", {}, ...turns.map((turn) => this.#decision(turn)))));
   }
 
@@ -148,10 +147,11 @@ export class SessionPage {
       tools.join(", ") || "–", turn.refused ? "refused" : turn.outcome === null ? words(turn.phase) : words(turn.outcome),
     ];
     const isBad = turn.refused || (turn.outcome !== null && turn.outcome !== "finished");
-    return h("tr", { className: isBad ? "has-errors" : "" }, h("th", { scope: "row" }, open), ...cells.map((cell) => h("td", {}, cell)));
+    return h("tr", { className: isBad ? "has-errors" : "" }, h("th", { scope: "row" }, open), ...cells.map((cell, at) => h("td", { "data-name": DECIDED[at] }, cell)));
   }
 }
 
+const DECIDED = ["came", "how it follows", "waited", "where, and why there", "first token: expected, came", "prompt, of it cached", "tools", "end"];
 const section = (title, content) => h("section", { className: "part" }, h("h3", {}, title), content);
 const small = (text, note) => h("span", {}, text, note ? h("small", {}, note) : null);
 
