@@ -144,7 +144,7 @@ class Estimator:
         """By whether the length of the output was known."""
         self._log_output = math.log(OUTPUT_TOKENS)
         self._outputs = 0
-        self._pace, self._usual_output = 1.0, OUTPUT_TOKENS
+        self._usual_output = OUTPUT_TOKENS
         self._first_token_bars = (1.0, 1.0)
         self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
         self._formula: Formula | None = None
@@ -170,10 +170,6 @@ class Estimator:
     def usual_output_tokens(self) -> float:
         return math.exp(self._log_output)
 
-    @property
-    def pace(self) -> float:
-        return self._pace
-
     def formula(self) -> Formula:
         return self._formula or self._multiplied_out()
 
@@ -181,7 +177,7 @@ class Estimator:
         formula = self._formula or self._multiplied_out()
         new, cached = work.new_tokens, work.cached_tokens
         alone_s = formula.alone_s(new, cached)
-        first_s = self._pace * (alone_s + formula.more_s(new, load))
+        first_s = alone_s + formula.more_s(new, load)
         output = work.output_tokens
         known = output is not None
         decoded = (output if output is not None else self._usual_output) - 1
@@ -204,9 +200,8 @@ class Estimator:
         if self._peers is not None and self.is_unseen:
             peer = self._peers.median
             formula = peer.formula()
-            self._pace, self._usual_output = peer.pace, peer.expected_output_tokens
+            self._usual_output = peer.expected_output_tokens
             return formula  # not kept here: the peer learns
-        self._pace = self._first_token.pace
         self._usual_output = self.usual_output_tokens
         self._formula = Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
         return self._formula
@@ -216,7 +211,7 @@ class Estimator:
 
     def turn_s(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         formula = self._formula or self._multiplied_out()
-        seconds = self._pace * formula.alone_s(new_tokens, cached_tokens)
+        seconds = formula.alone_s(new_tokens, cached_tokens)
         if output_tokens > 1:
             seconds += (output_tokens - 1) * formula.token_s(new_tokens + cached_tokens, _NOTHING_ELSE)
         return seconds
@@ -231,7 +226,7 @@ class Estimator:
         )
         decoded = max(0.0, output_tokens - 1)
         return Alone(
-            seconds=self._pace * fresh_s + decoded * token_s,
+            seconds=fresh_s + decoded * token_s,
             fresh_s=fresh_s,
             anew_s=formula.alone_s(prompt, 0.0),
             decode_s=decoded * token_s,

@@ -25,13 +25,6 @@ KEPT: Final = 0.02
 """Of what was remembered, when it has."""
 SETTLING: Final = 10
 """Observations before anything is called unusual."""
-HASTE: Final = 0.2
-"""What the last observation counts in the pace."""
-WORTH: Final = 0.05
-"""By this share of the usual error it has to have helped."""
-PACE_MEMORY: Final = 40
-"""Observations over which that is averaged."""
-_LARGEST_SURPRISE: Final = 0.5
 _SWEEPS: Final = 3
 _TINY: Final = 1e-12
 
@@ -52,27 +45,16 @@ class DecayingFit:
         self._late = self._early = 0.0
         """Sums of errors to either side (CUSUM)."""
         self._last_scale = 1.0
-        self._log_pace = 0.0
-        self._pace_gain = 0.0
-        """By how much errors have lately been smaller with the pace than without."""
         self.coefficients = list(self._belief)
         self.observations = 0
 
-    @property
-    def pace(self) -> float:
-        """How the last few compare with the fit, while that helps: on a shared machine errors come in
-        stretches. Where they do not, this is 1."""
-        return math.exp(self._log_pace) if self._pace_gain > WORTH * self._usual_error else 1.0
-
     def predict(self, features: Sequence[float]) -> float:
-        """As usual; times `pace`, as just now."""
         total: float = sum(map(mul, self.coefficients, features))
         return total
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
         predicted = max(self.predict(features), _TINY)
         error = math.log(seconds / predicted)
-        self._follow(error)
         weight = self._weight(error)
         keep = KEPT if self._has_changed() else 1 - 1 / MEMORY
         # By the mean of both: by the prediction alone, one that is far too long would hardly be corrected.
@@ -85,12 +67,6 @@ class DecayingFit:
                 row[j] = keep * row[j] + scaled * other
         self.observations += 1
         self._solve()
-
-    def _follow(self, error: float) -> None:
-        surprise = error - self._log_pace
-        gain = max(-_LARGEST_SURPRISE, min(_LARGEST_SURPRISE, abs(error) - abs(surprise)))
-        self._pace_gain += (gain - self._pace_gain) / PACE_MEMORY
-        self._log_pace += HASTE * max(-_LARGEST_SURPRISE, min(_LARGEST_SURPRISE, surprise))
 
     def _weight(self, error: float) -> float:
         limit = UNUSUAL * self._usual_error

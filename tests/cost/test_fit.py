@@ -1,6 +1,5 @@
 import math
 import random
-import statistics
 
 import pytest
 
@@ -81,24 +80,3 @@ def test_far_too_long_is_corrected_as_fast_as_far_too_short() -> None:
         fit = DecayingFit((1.0,), trust=1)
         teach(fit, [factor], SETTLING * 3, random.Random(5), noise=0.1)
         assert abs(math.log(fit.coefficients[0] / factor)) < math.log(UNUSUAL)
-
-
-def test_stretches_of_errors_are_followed() -> None:
-    """Twenty are twice as long, twenty are not, and no feature tells."""
-    fit, rng = DecayingFit((1.0,), trust=1), random.Random(6)
-    plain, paced = [], []
-    for number in range(600):
-        seconds = (2.0 if number // 20 % 2 else 1.0) * rng.lognormvariate(0, 0.1)
-        usual = fit.predict((1.0,))
-        plain.append(abs(math.log(usual / seconds)))
-        paced.append(abs(math.log(usual * fit.pace / seconds)))
-        fit.observe((1.0,), seconds)
-    assert statistics.median(paced[100:]) < 0.7 * statistics.median(plain[100:])
-
-
-def test_noise_is_not_followed() -> None:
-    fit, rng, paces = DecayingFit((1.0,), trust=1), random.Random(7), []
-    for _ in range(500):
-        teach(fit, [2.0], 1, rng, noise=0.2)
-        paces.append(fit.pace)
-    assert statistics.mean(pace == 1.0 for pace in paces) > 0.9
