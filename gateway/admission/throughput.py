@@ -180,7 +180,7 @@ class Throughput:
         tokens = max(held, demand) / sessions
         turns, kv_tokens = self._turns(tokens, grown=max(1.0, demand / max(held, 1.0))), budget / replicas
         there, fit = (sessions + waiting) / replicas, max(1.0, kv_tokens / tokens)
-        if self._is_roomy(there, fit):
+        if there <= _SURE * fit:
             return
         least_tokens = _SURE * budget if there <= fit else 0.0
         there = max(there, fit)
@@ -196,9 +196,6 @@ class Throughput:
         most = next(n for n, each in zip(tried, flows, strict=True) if each.turns_per_s >= _AS_GOOD * best)
         self.most = most * replicas if most < there else math.inf
         self.lost = flow(min(most, sessions / replicas), turns, kv_tokens=_SURE * kv_tokens).lost
-
-    def _is_roomy(self, there: float, fit: float) -> bool:
-        return there <= _SURE * fit
 
     def within(self, fit: float, turns: Turns, kv_tokens: float) -> tuple[float, float]:
         tried = [fit * number / _COMPARED for number in range(1, _COMPARED + 1)]

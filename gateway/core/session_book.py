@@ -198,7 +198,8 @@ class SessionBook:
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
             self.call_minted(live, call)
         turn = self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
-        self.conduct.ended(turn, live.facts, answer, left_after_s=_left_after_s(live, now))
+        has_left = live.state is State.LEFT and not live.saw_first_token
+        self.conduct.ended(turn, live.facts, answer, left_after_s=now - live.arrived_s if has_left else None)
         assert live.session is not None
         if self.publishing is not None and turn is not None:
             self.publishing.ended(live, turn, answer)
@@ -351,10 +352,6 @@ def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:
     # It ended cleanly, but in the middle: some clients take what they have, others ask again.
     has_content = bool(answer.tool_calls) or answer.utterance.text != 0
     return Outcome.CUT if has_content else Outcome.ANSWERED if answer.is_good else Outcome.FAILED
-
-
-def _left_after_s(live: LiveRequest, now: float) -> float | None:
-    return now - live.arrived_s if live.state is State.LEFT and not live.saw_first_token else None
 
 
 def _session_start(session: Session, *, now: float) -> rec.SessionStarted:

@@ -25,7 +25,6 @@ import msgspec
 from gateway.cost.fit import DecayingFit
 from gateway.cost.formula import (
     LEAST_S,
-    OUTPUT_TOKENS,
     READING_S,
     Formula,
     context_product,
@@ -55,7 +54,7 @@ UNKNOWN: Final = Profile(
 """Of a server about which nothing is known, nor about any other of its pool."""
 
 _FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-_DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+_DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0)
 _UNDISTURBED_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 1.0)
 _TRIED: Final = 4.0
 _GUESSED: Final = 30.0
@@ -65,6 +64,8 @@ _LEAST_TOKEN_S: Final = 2e-4
 processor left to write to its clients delivers whole answers like that."""
 _AMONG: Final = 16
 """Rows that decode at once where it is asked what one of them costs; from 4 to 64 it is nearly the same."""
+OUTPUT_TOKENS: Final = 200.0
+"""That turns are taken to have, before one has ended."""
 _USUAL_TURN: Final = (2_000.0, 20_000.0, OUTPUT_TOKENS)
 """To compare replicas by: new tokens, cached ones, and those of the answer."""
 _OUTPUTS: Final = 50
@@ -271,7 +272,8 @@ class Estimator:
         if token_s >= _LEAST_TOKEN_S:
             work, load = actual or prediction.work, prediction.load
             steps = self._decode_steps(work.new_tokens + work.cached_tokens, load)
-            self._per_token.observe((*steps, *self._decode_beside(load)), token_s)
+            # Rows are believed to cost what they read, and no more.
+            self._per_token.observe((*steps, self._profile.step_overhead_s * load.decoding), token_s)
             self._undisturbed.observe((*steps, beside_s / (output_tokens - 1)), token_s)
 
     def _first_token_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
@@ -306,13 +308,6 @@ class Estimator:
             weight_bytes_read(profile, load.decoding + 1) / profile.bytes_per_s,
             read_s * context,
             read_s * load.decoding_context_tokens,
-        )
-
-    def _decode_beside(self, load: Load) -> tuple[float, float]:
-        profile = self._profile
-        return (
-            profile.step_overhead_s * load.decoding,  # rows are believed to cost what they read, and no more
-            2 * profile.model.active_parameters * load.queued_tokens / profile.flops_per_s / OUTPUT_TOKENS,
         )
 
 

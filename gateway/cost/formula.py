@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 LEAST_S: Final = 1e-6
 READING_S: Final = 1e-6
 """For each token of a prompt, cached or not: parsing, template, tokenizer, hashes of blocks."""
-OUTPUT_TOKENS: Final = 200.0
-"""That turns are taken to have, before one has ended."""
 _ROWS: Final = 256
 
 
@@ -58,13 +56,12 @@ class Formula:
         self._shared = shared * read_s
         self._chunk = chunk
         self._read_s = read_s
-        overhead, weights, own, others, rows, prefills = token
+        overhead, weights, own, others, rows = token
         self._token = overhead * overhead_s
         self._token_weights = weights / profile.bytes_per_s
         self._token_own = own * read_s
         self._token_others = others * read_s
         self._token_row = rows * overhead_s
-        self._token_queued = prefills * token_s / OUTPUT_TOKENS
         self._bytes_per_s = profile.bytes_per_s
         self._overhead_s = overhead_s
         self._dense = model.dense_weight_bytes
@@ -78,7 +75,9 @@ class Formula:
     def alone_s(self, new: float, cached: float) -> float:
         if new < 1.0:
             new = 1.0
-        weights = self._weight_bytes(new) if self._experts else self._dense
+        weights = self._dense
+        if self._experts:
+            weights += self._experts * (1 - math.exp(self._log_untouched * new))
         matrix_s, weights_s = self._matrix * new, self._weights * weights
         seconds = (
             self._constant
@@ -114,12 +113,8 @@ class Formula:
             + self._token_own * context
             + self._token_others * load.decoding_context_tokens
             + self._token_row * rows
-            + self._token_queued * load.queued_tokens
         )
         return seconds if seconds > LEAST_S else LEAST_S
-
-    def _weight_bytes(self, tokens: float) -> float:
-        return self._dense + self._experts * (1 - math.exp(self._log_untouched * tokens))
 
     def _of_rows(self, rows: int) -> float:
         known = self._row_weights

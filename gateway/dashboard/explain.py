@@ -192,7 +192,7 @@ def _why(
         said.append(sentences.why_held(held_by))
     reasons = [each.reason.value for each in waits] + ([refused.reason.value] if refused else [])
     if evidence.down and "no_replica" in reasons:
-        said.append(sentences.why_none(evidence.down))
+        said.append(f"Not usable then: {'; '.join(map(': '.join, evidence.down.items()))}.")
     said += [
         f"{record.replica} {_FAILED[record.outcome]} after {record.duration_ms:.0f} ms."
         for record in records

@@ -150,11 +150,6 @@ def why_held(held: SessionHeld) -> str:
     )
 
 
-def why_none(down: Mapping[ReplicaId, str]) -> str:
-    each = "; ".join(f"{replica}: {why}" for replica, why in down.items())
-    return f"Not usable then: {each}."
-
-
 def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:
     load = f" {loads[routed.replica]} turns ran there then." if routed.replica in loads else ""
     return f"It went to {routed.replica}: {_told(PLACEMENTS, routed.reason.value)}.{load}"

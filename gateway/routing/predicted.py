@@ -185,7 +185,8 @@ class PredictedPlacement(PlacementPolicy):
         if counted_at is None:
             wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
         wants = max(wants, tokens)
-        alone_s = {load.replica: self._usual_turn_s(load.replica) for load in candidates}
+        usual = self._new_tokens, self._context_tokens, _OUTPUT_TOKENS
+        alone_s = {load.replica: self._alone_s(load.replica, *usual) for load in candidates}
         fastest = min(alone_s, key=alone_s.__getitem__)
         found = []
         for load in candidates:
@@ -237,9 +238,6 @@ class PredictedPlacement(PlacementPolicy):
             and tokens >= _FORKS * self.ledger.context(first)
         )
         return first if is_fork else own
-
-    def _usual_turn_s(self, replica: ReplicaId) -> float:
-        return self._alone_s(replica, self._new_tokens, self._context_tokens, _OUTPUT_TOKENS)
 
     def _alone_s(
         self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: int

@@ -218,7 +218,7 @@ class Gateway:
         )
         app = control.app()
         app.add_routes(self.replica_watch.members.routes())
-        app.add_routes(self._settings_routes())
+        app.add_routes(self.settings.routes() if self.settings is not None else [])
         app.add_routes(Hosts(self.driver.send).routes())
         # Bodies that swell are read by who bounds them.
         self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
@@ -286,9 +286,6 @@ class Gateway:
             await asyncio.to_thread(self._recorder.close)
 
     # --- settings that change ----------------------------------------------------------------------
-
-    def _settings_routes(self) -> list[web.RouteDef]:
-        return self.settings.routes() if self.settings is not None else []
 
     def _follow_settings(self, config: Config, references: References) -> None:
         """All at once, and the same for settings that were there before: so a failure is undone."""

@@ -49,7 +49,8 @@ class ControlAccess:
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         host = request.headers.get("Host", "")
-        is_checked = request.path not in OPEN_PATHS and (not self._read or _is_of_a_browser(request))
+        of_browser = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+        is_checked = request.path not in OPEN_PATHS and (not self._read or of_browser)
         if is_checked and not is_own_host(host, self._hosts):
             why = f"the host {host[:_SHORT]!r} is not known here; server.control_hosts lists those that are"
             return web.json_response({"error": why}, status=421)
@@ -87,10 +88,6 @@ def is_own_host(header: str, names: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_of_a_browser(request: web.Request) -> bool:
-    return "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
 
 
 def has_key(request: web.Request) -> bool:
