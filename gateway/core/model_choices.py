@@ -54,7 +54,7 @@ class ModelChoices:
     def route(self, live: LiveRequest, named: NamedModel) -> None:
         session = self._session(live)
         known = session.runs_on.get(named.name) if session is not None else None
-        if known is not None and not named.leads_to(known.target):
+        if known is not None and known.target not in named.all_targets():
             known = None
         choice = known or Choice(named.draw(live.lot))
         if not self._is_for_home(choice.target, live):

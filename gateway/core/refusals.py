@@ -49,7 +49,8 @@ def unknown_state(state_id: str) -> Refusal:
 
 
 def unknown_path(path: str, meant: str) -> Refusal:
-    base = "has a /v1 too many" if path.startswith("/v1/v1/") else "lacks /v1"
+    behind = "has a /v1 too many" if path.startswith("/v1/v1/") else "goes on behind /v1"
+    base = behind if path.startswith("/v1/") else "lacks /v1"
     message = f"There is no path {path[:128]}. Did you mean {meant[:128]}? The base URL {base}."
     return Refusal(reason=RefusalReason.UNKNOWN_PATH, message=message)
 

@@ -298,6 +298,7 @@ def ask(
     except urllib.error.HTTPError as error:
         try:
             why = json.load(error)["error"]
+            why = f"{why['message']} Is this the control port?" if isinstance(why, dict) else why
         except (ValueError, KeyError, TypeError):
             why = error.reason
         raise ValueError(f"{arguments.control}: {error.code}: {why}") from None

@@ -93,9 +93,6 @@ class NamedModel:
     def all_targets(self) -> list[Target]:
         return [target for each in (self, *self.fallbacks) for target in each.targets]
 
-    def leads_to(self, target: Target) -> bool:
-        return target in self.all_targets()
-
 
 def named_models(configs: Sequence[ModelConfig]) -> Mapping[str, NamedModel]:
     table = {config.name: NamedModel(config) for config in configs}

@@ -64,7 +64,8 @@ class _Used:
         requests, lately = sum(self.ended.values()), self.lately.items()
         failed = requests - self.ended.get("finished", 0) - self.ended.get("client_left", 0)
         rates = [sum(each[at] for second, each in lately if second > now - _WINDOW_S) for at in (0, 1)]
-        row = zip(COLUMNS, (*user, requests, failed, *self.tokens, self.cost, *rates), strict=True)
+        cost = None if self.cost is None else round(self.cost, 9)
+        row = zip(COLUMNS, (*user, requests, failed, *self.tokens, cost, *rates), strict=True)
         return {name: value for name, value in row if value is not None}
 
 

@@ -188,12 +188,15 @@ def classify(method: str, path: str) -> Endpoint:
 
 
 def meant(method: str, path: str) -> str | None:
-    """The path that an API's client, whose base URL lacks `/v1` or has it twice, meant by this one; None if
-    it may be a path of its own."""
+    """The path that an API's client, whose base URL lacks `/v1`, has it twice or goes on behind it, meant by
+    this one; None if it may be a path of its own."""
     path = _normalise(path)
-    other = re.sub(r"^(/v1)+(?=/v1/)", "", path) if path.startswith("/v1/v1/") else f"/v1{path}"
-    is_known = classify(method, path).name not in ("other", "control")
-    return other if not is_known and classify(method, other).name not in ("other", "control") else None
+    other = re.sub(r"^(/v1)+(?=/v1/)", "", path) if path.startswith("/v1/") else f"/v1{path}"
+    behind = re.sub(r"^/v1/(chat/completions|completions|responses|messages)(?=/)", "/v1", path)
+    is_known, *known = [
+        classify(method, each).name not in ("other", "control") for each in (path, other, behind)
+    ]
+    return None if is_known else other if known[0] else behind if known[1] else None
 
 
 def _normalise(path: str) -> str:

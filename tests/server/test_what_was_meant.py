@@ -39,6 +39,8 @@ NO_PATHS = [
         ("GET", "/v1/v1", None),
         ("POST", "/v1/v1/sleep", None),
         ("POST", "/v12/messages", None),
+        ("POST", "/v1/chat/completions/chat/completions", "/v1/chat/completions"),
+        ("POST", "/v1/responses/resp_1/x", None),
     ],
 )
 def test_which_path_was_meant(method, path, instead):
@@ -57,6 +59,8 @@ async def test_a_base_url_with_too_much_or_too_little_is_told_so(start, body):
     said = response.json()
     assert response.status == 404 and said["type"] == "error", "in Anthropic's form"
     assert said["error"]["type"] == "not_found_error" and "a /v1 too many" in said["error"]["message"]
+    response = await bench.ask(post(path=b"/v1/chat/completions/chat/completions"))
+    assert "The base URL goes on behind /v1." in response.json()["error"]["message"]
     assert response.get(b"x-turnpike-replica") is not None
     response = await bench.ask(post())
     assert response.body == body, "what is asked for in the right place is the backend's to answer"

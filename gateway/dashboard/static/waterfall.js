@@ -347,7 +347,7 @@ function fillLabel(parts, row) {
   if (row.hidden > 0) parts.row.setAttribute("aria-expanded", String(!row.isFolded));
   else parts.row.removeAttribute("aria-expanded");
   const turns = row.thread?.turns ?? [];
-  setText(parts.said, `${session.turnCount} turns${turns.length > 0 ? `; the last one: ${describe(turns.at(-1))}` : ""}`);
+  setText(parts.said, `${session.turnCount} ${session.turnCount === 1 ? "turn" : "turns"}${turns.length > 0 ? `; the last one: ${describe(turns.at(-1))}` : ""}`);
 }
 
 const aboutOf = ({ kind, session, hasTenant, prices }) =>
