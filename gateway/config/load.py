@@ -82,7 +82,9 @@ def load_config(
     if "pools" not in tree and not serves:
         tree["pools"] = [{"replicas": [{"url": _ELSEWHERE}]}]
     if "pools" not in tree:
-        raise ConfigError(f"{source}: pools: no backend is given; use --backend URL, or [[pools]] in a file")
+        here = f"; or name {DEFAULT_FILE}, which is here" if not path and Path(DEFAULT_FILE).exists() else ""
+        missing = f"pools: no backend is given; use --backend URL, or [[pools]] in a file{here}"
+        raise ConfigError(f"{source}: {missing}")
     try:
         config = msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:

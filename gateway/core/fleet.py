@@ -93,7 +93,9 @@ class Fleet:
         return len(self._replicas)
 
     def down(self) -> dict[ReplicaId, str]:
-        return {each.facts.id: each.cause or "was not checked yet" for each in self if not each.is_up}
+        """Why, of each replica that no new session goes to."""
+        down = {each.facts.id: each.cause or "was not checked yet" for each in self if not each.is_up}
+        return down | {each.facts.id: "drained by an operator" for each in self if each.is_draining}
 
     def ejected(self, *, now: float) -> dict[ReplicaId, str]:
         """Why, of each replica that is up and has no turns, and when it is tried again."""

@@ -143,7 +143,7 @@ def _row(session: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
     share = "-" if not prompt else "not reported" if cached is None else f"{100 * cached / prompt:.0f} %"
     return (
         session["id"],
-        session["schema"] or session.get("client") or "-",
+        session.get("client") or session["schema"] or "-",
         session["state"] + (f" ({session['open_tools'][0]})" if session["open_tools"] else ""),
         f"{max(0.0, now_s - session['since_s']):.1f} s",
         session["class"] or "-",
@@ -243,8 +243,8 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
             )
     else:
         yield f"{told['turn']}  (when it came is not known any more)"
-    where = decided["replica"] or decided["refusal"] or "-"
-    yield f"decided  {decided['outcome']}: {where} ({decided['reason'] or decided['refusal'] or '-'})"
+    where = decided["refusal"] or f"{decided['replica'] or '-'} ({decided['reason'] or '-'})"
+    yield f"decided  {decided['outcome']}: {where}"
     yield from (f"why      {sentence}" for sentence in told["why"])
     for other in told["alternatives"]:
         cost = (
@@ -266,8 +266,10 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         if prompt is not None:
             told_cached = "cached ones not reported" if cached is None else f"{cached} of them cached"
             tokens = f"; {prompt} prompt tokens, {told_cached}"
-        where, failure = became["replica"], f": {became['failure']}" if became.get("failure") else ""
-        yield f"became   {became['outcome']} on {where} after {became['duration_ms']:.0f} ms{tokens}{failure}"
+        failure = f": {became['failure']}" if became.get("failure") else ""
+        status = became["status"] or 0
+        end = became["outcome"] if status < 400 else f"answered with status {status}"
+        yield f"became   {end} on {became['replica']} after {became['duration_ms']:.0f} ms{tokens}{failure}"
 
 
 def ask(

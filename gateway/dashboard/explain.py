@@ -20,7 +20,7 @@ from gateway.domain.ids import ReplicaId, RequestId
 
 _MAX_RECORDS: Final = 200
 _FAILED: Final = {"failed": "was tried, and failed", "cut": "broke its answer off"}
-_DOWN: Final = ("down", "ejected", "draining", "drained")
+_DOWN: Final = ("down", "ejected", "draining")
 _R = TypeVar("_R")
 
 
@@ -135,7 +135,9 @@ class Explainer:
                 self._changes.setdefault(record.replica, record)
 
     def explanation(self) -> Explanation | None:
-        down = {name: each.why or each.state for name, each in self._changes.items() if each.state in _DOWN}
+        down = {
+            name: f"{each.state}, {each.why}" for name, each in self._changes.items() if each.state in _DOWN
+        }
         own = self._records[::-1]
         return explanation_of(
             Evidence(self._turn, own, self._loads, self._paces, self._window, self._held_by, down)

@@ -127,7 +127,10 @@ def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window:
         if waited_ms is None:
             return "Nothing has been decided yet."
         return "It did not wait: its session was active or within the limit, and a replica had room."
-    reasons = " Then ".join(f"{_reason(each)} ({_behind(each)})." for each in waits)
+    behind = [f"{each.waiting - 1} more" if each.waiting > 1 else "nobody else" for each in waits]
+    reasons = " Then ".join(
+        f"{_reason(each)} ({ahead} queued)." for each, ahead in zip(waits, behind, strict=True)
+    )
     begin = "It waits: " if waited_ms is None else f"It waited {waited_ms:.0f} ms: "
     is_limited = any(each.reason.value not in _WITHOUT_LIMIT for each in waits)
     return f"{begin}{reasons}{_window(window) if window is not None and is_limited else ''}"
@@ -190,10 +193,6 @@ def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"turns in time: not enough data ({judged} judged, {MIN_JUDGED} needed)"
     if outcome["cached_tokens"]:
         yield f"{outcome['cached_tokens']} prompt tokens were cached, and not computed again"
-
-
-def _behind(wait: rec.TurnWaited) -> str:
-    return f"{wait.waiting - 1} more queued" if wait.waiting > 1 else "nobody else queued"
 
 
 def _window(window: WindowUpdated) -> str:

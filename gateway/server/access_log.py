@@ -21,6 +21,7 @@ import msgspec
 from gateway.config.stream import StreamFileConfig
 from gateway.core import events as ev
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import shown_tenant
 from gateway.domain.request import Usage
 from gateway.errors import http_status
 from gateway.server.connection import ClientConnection
@@ -121,7 +122,7 @@ class LoggedConnection(ClientConnection):
         line = {
             "time": datetime.fromtimestamp(self._log.clock(), UTC),
             "turn": ticket and ticket.request,
-            "tenant": tenant,
+            "tenant": tenant and shown_tenant(tenant),
             "client": client,
             "method": method,
             "endpoint": endpoint,

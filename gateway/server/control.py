@@ -136,7 +136,7 @@ class ControlPlane:
         """Requests can be served: at least one replica is up, and we do not end. A background loop that
         fails and a replica that is down or ejected are named, and no more: the others still serve."""
         fleet = self._driver.coordinator.fleet
-        is_ready = not self._is_retiring() and any(state.is_up for state in fleet)
+        is_ready = not self._is_retiring() and any(state.is_up and not state.is_draining for state in fleet)
         told = {"ready": is_ready, "failing": self._failing(), "down": fleet.down()}
         told["ejected"] = fleet.ejected(now=self._driver.clock())
         return web.json_response(told, status=200 if is_ready else 503)

@@ -125,7 +125,8 @@ class Handlers:
         began_s = 0.0 if self._served & _OVERHEAD_OF_ONE_IN else self._driver.clock()
         visitor = request.head.visitor
         endpoint, path = visitor.endpoint, visitor.path
-        if self._health.lists_models and self._is_listing(request.head):
+        is_listing = path.rstrip("/") == "/v1/models" and request.head.method in ("GET", "HEAD")
+        if self._health.lists_models and is_listing:
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
         plain = await self._asking.reading.plain(request, client.budget)
@@ -191,7 +192,12 @@ class Handlers:
                 decision = ticket.decided()
                 if decision is None:
                     if held is None and facts.takes_keep_alives:  # else its client can be told nothing
-                        held, request = Held(client, request, facts, self._holding), _uncompressed(request)
+                        held, request = (
+                            Held(
+                                client, request, self._with_receipts and ticket.request, facts, self._holding
+                            ),
+                            _plain(request),
+                        )
                     decision = await ticket.decision()
                 if type(decision) is PrefillLeg:
                     assert self._legs is not None
@@ -293,9 +299,6 @@ class Handlers:
         replica.release(upstream, reuse=True)
         return True
 
-    def _is_listing(self, head: RequestHead) -> bool:
-        return head.visitor.path.rstrip("/") == "/v1/models" and head.method in ("GET", "HEAD")
-
     async def _attempt(
         self,
         ticket: Ticket,
@@ -360,7 +363,7 @@ def _is_missing(upstream: UpstreamConnection) -> bool:
     return upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
 
 
-def _uncompressed(request: HttpRequest) -> HttpRequest:
+def _plain(request: HttpRequest) -> HttpRequest:
     fields = [field for field in request.head.headers if field[0].lower() != b"accept-encoding"]
     fields.append((b"Accept-Encoding", b"identity"))
     head = msgspec.structs.replace(request.head, headers=fields, passed_on={})

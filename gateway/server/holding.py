@@ -7,12 +7,13 @@ How long 22 clients wait in silence, and what keeps them from giving up, was obs
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from gateway.config.holding import HoldingConfig
 from gateway.domain.decision import Refusal
+from gateway.domain.ids import RequestId
 from gateway.domain.request import RequestFacts
 from gateway.errors import error_body, http_status
 from gateway.server.connection import ClientConnection
@@ -37,10 +38,12 @@ class Held:
         self,
         client: ClientConnection,
         request: HttpRequest,
+        name: RequestId | Literal[False],
         facts: RequestFacts,
         config: HoldingConfig,
     ) -> None:
         self._client = client
+        self._receipt = b"x-turnpike-request: %s\r\n" % name.encode() if name else b""
         self._protocol = facts.protocol
         self._is_http_1_0 = request.head.is_http_1_0
         self._told = keep_alive(facts.protocol, is_codex=is_codex(request.head.headers))
@@ -99,7 +102,7 @@ class Held:
     def _speak(self) -> None:
         if not self.has_begun:
             self.has_begun = True
-            head = _HEAD + self._client.own_lines()
+            head = _HEAD + self._receipt + self._client.own_lines()
             self._client.start_response(head, Framing.CLOSE if self._is_http_1_0 else Framing.CHUNKED)
         if not self._client.is_paused:
             self._client.write([self._told])

@@ -191,7 +191,7 @@ class Directory:
 
     async def _heir(self, tenant: TenantId, session: SessionId, heir: str) -> str:
         """Who has a session whose gateway is gone: `heir`, but if one that lives was named before."""
-        key, value = _heir_key(tenant, session), heir.encode("ascii")
+        key, value = b"h:%s %s" % (session.encode("ascii"), tenant.encode()), heir.encode("ascii")
         named = (await self._store.claim(key, value, self._idle_s)).decode("ascii")
         if named == self.origin or named in self._peers:
             return named
@@ -276,10 +276,6 @@ def name_key(name: int) -> bytes:
 
 def _stop_key(session: SessionId) -> bytes:
     return b"s:" + session.encode("ascii")
-
-
-def _heir_key(tenant: TenantId, session: SessionId) -> bytes:
-    return b"h:%s %s" % (session.encode("ascii"), tenant.encode())
 
 
 def _turn_key(tenant: TenantId, turn: bytes) -> bytes:

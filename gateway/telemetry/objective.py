@@ -34,6 +34,7 @@ MAX_OPEN: Final = 20_000
 EARNED: Final = 3
 _REMEMBERED: Final = 4096
 OTHER: Final = "other"
+_MET: Final = ("yes", "no", "unknown")
 PARTS: Final = ("queue", "prefill", "decode", "tools")
 _SESSION_S: Final = growing(0.1, 20_000)
 _FIRST_S: Final = growing(0.005, 300)
@@ -179,12 +180,13 @@ class Objective:
 
     def view(self) -> OutcomeView:
         sessions, turns = self.sessions + self._forgotten, self.turns
+        (in_time, judged), (turns_in_time, turns_judged) = _judged(sessions), _judged(turns)
         return OutcomeView(
             sessions=sessions.total(),
-            in_time=_count(sessions, lambda met: met == "yes"),
-            judged=_count(sessions, lambda met: met != "unknown"),
-            turns_in_time=_count(turns, lambda met: met == "yes"),
-            turns_judged=_count(turns, lambda met: met != "unknown"),
+            in_time=in_time,
+            judged=judged,
+            turns_in_time=turns_in_time,
+            turns_judged=turns_judged,
             cached_tokens=self.cached_tokens,
         )
 
@@ -323,7 +325,7 @@ class Objective:
             self._part_s.add((part, *labels), getattr(session, f"{part}_s"))
 
     def _forget(self, labels: Labels) -> None:
-        for met in ("yes", "no", "unknown"):
+        for met in _MET:
             self._forgotten[met,] += self.sessions.pop((*labels, met), 0)
         for spreads in (self._session_s, self._session_turns):
             spreads.remove(labels)
@@ -341,5 +343,7 @@ class Objective:
         return Labels(OTHER, OTHER, OTHER, OTHER)
 
 
-def _count(ended: Counter[_Of], is_counted: Callable[[str], bool]) -> int:
-    return sum(count for labels, count in ended.items() if is_counted(labels[-1]))
+def _judged(ended: Counter[_Of]) -> tuple[int, int]:
+    """How many were in time, of how many; none while most are unknown, since failures always are known."""
+    yes, no, unknown = (sum(n for labels, n in ended.items() if labels[-1] == met) for met in _MET)
+    return (0, 0) if unknown > yes + no else (yes, yes + no)

@@ -55,7 +55,8 @@ def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
             what, _, do = seen.why_down.partition(": ")
             yield Finding(level="bad", what=what, do=do)
         else:
-            yield Finding(level="bad", what=f"does not answer: {seen.why_down}", do=do)
+            is_told = "upstream.ca_file" in seen.why_down
+            yield Finding(level="bad", what=f"does not answer: {seen.why_down}", do=None if is_told else do)
         return
     abilities = seen.facts.abilities
     is_vllm = abilities.engine == "vllm"

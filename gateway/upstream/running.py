@@ -31,6 +31,8 @@ def _out(snapshot: Mapping[str, Any]) -> Iterator[str]:
     for replica in snapshot.get("replicas", ()):
         if not replica["is_up"]:
             yield f"{replica['id']} is down: {replica['cause']}"
+        elif replica.get("is_draining"):
+            yield f"{replica['id']} is drained by an operator, and gets no new sessions"
         elif replica.get("ejected"):
             yield f"{replica['id']} is up and gets no turns: {replica['ejected']}"
 

@@ -54,13 +54,6 @@ class Hits:
         found = self.new - self.common
         return sum(mark in found for mark in marks) / len(marks) if is_most(found, marks) else 0.0
 
-    def is_asked(self) -> bool:
-        return has_all(self.new, self.turn.asked)
-
-    def is_history(self) -> bool:
-        """A prompt alone would not do: others have it, too."""
-        return is_most(self.old, self.turn.said)
-
 
 def search(traces: Traces, facts: RequestFacts, within: Within) -> list[Hits]:
     script = facts.transcript

@@ -53,10 +53,11 @@ def find_quote(traces: Traces, facts: RequestFacts, within: Within, *, now: floa
     saying = [h.turn for h in answers if most and h.said == most]
     if (turn := _latest(saying, now=now)) is not None:
         return Quote(turn, _edge_of_answer(turn, facts), are_several(saying))
-    telling = _likeliest([h for h in found if h.is_history()])
+    # A prompt alone would not do: others have it, too.
+    telling = _likeliest([h for h in found if is_most(h.old, h.turn.said)])
     if (turn := _latest(telling, now=now)) is not None:
         return Quote(turn, Edge.CONTINUES, are_several(telling))
-    by_prompt = _by_prompt([h.turn for h in found if h.is_asked()], facts, now=now)
+    by_prompt = _by_prompt([h.turn for h in found if has_all(h.new, h.turn.asked)], facts, now=now)
     return (
         by_prompt or _by_title(traces, facts, within, now=now) or _by_opening(traces, facts, within, now=now)
     )

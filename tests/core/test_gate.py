@@ -217,7 +217,7 @@ def test_a_drained_replica_gets_nothing_new_but_what_needs_it():
     play >> left("r2") >> arrived("r3") << nothing
     play >> ev.ReplicaDrained(ReplicaId("a"), is_draining=False)
     play << dispatch("r3", to="a")
-    assert [each.state for each in play.seen(rec.ReplicaChanged)][-2:] == ["draining", "drained"]
+    assert [each.state for each in play.seen(rec.ReplicaChanged)][-2:] == ["draining", "up"]
 
 
 def test_a_replica_that_left_is_forgotten_with_what_ran_there():

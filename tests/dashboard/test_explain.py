@@ -177,7 +177,7 @@ def test_who_could_not_be_used_is_named_and_no_limit_is_shown():
     play.now += 3600.0
     play >> TimerFired()
     (limited, unusable, *_) = explain(play, "r1").why
-    assert unusable == "Not usable then: b: does not answer; a: does not answer."
+    assert unusable == "Not usable then: b: down, does not answer; a: down, does not answer."
     assert "Limit" not in limited and "no_replica" in limited
 
 

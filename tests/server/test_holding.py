@@ -68,6 +68,7 @@ async def test_who_waits_for_long_hears_of_it_and_gets_all_of_the_answer(start):
     said, _, rest = response.body.rpartition(b": keep-alive\n")
     assert said.count(b": keep-alive\n") >= 1 and b"\n\n" not in said and rest == DELTA + DONE
     assert response.get(b"x-accel-buffering") == b"no" and response.get(b"date")
+    assert response.get(b"x-turnpike-request"), "`turnpike explain` takes it"
     # The connection serves on.
     bench.backend.script = sends(answer())
     assert (await second.ask(post())).status == 200

@@ -210,7 +210,7 @@ function known(turn, { known: of }) {
   const session = turn.thread?.session;
   const source = of?.source ?? turn.source;
   const fields = [["tenant", shownTenant(turn.tenant)], ["model", of?.model ?? turn.model], ["how it follows", EDGES[of?.edge ?? turn.edge] ?? turn.edge],
-    ["session known by", source ? evidence(source, of?.confidence ?? turn.confidence) : undefined], ["client", session?.schema ?? session?.client ?? undefined],
+    ["session known by", source ? evidence(source, of?.confidence ?? turn.confidence) : undefined], ["client", session?.client ?? session?.schema ?? undefined],
     ["arrived", clock(turn.arriveS)]];
   const told = new Set(["model", "edge", "source", "confidence", "client"]);
   const rest = of ? Object.entries(of) : [["protocol", turn.protocol], ["body_bytes", turn.bytes], ["messages", turn.messages], ["tools", turn.tools]];

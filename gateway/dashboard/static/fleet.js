@@ -54,7 +54,7 @@ function contextsByReplica(model) {
 
 function card(replica, contexts, most, scale) {
   const view = replica.view ?? {};
-  const isUp = !["down", "drained"].includes(replica.state);
+  const isUp = replica.state !== "down";
   const running = replica.running;
   const waiting = view.engine_waiting ?? 0;
   return h("li", { className: "replica", dataset: { state: replica.state } },

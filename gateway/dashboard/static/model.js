@@ -124,7 +124,7 @@ export class Model {
     const { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output } = turn.usage;
     const tenant = this.tenant(session.tenant);
     tenant.servedTokens += (prompt ?? 0) - (cached ?? 0) + (output ?? 0);
-    if (r.outcome !== "finished") session.troubles += 1;
+    if (turn.isBad) session.troubles += 1;
   }
 
   on_tool_num(r) {
@@ -174,11 +174,17 @@ export class Model {
 
   on_refusal(r) {
     const turn = this.turn(r.turn, r.at_s);
+    const isNew = !turn.refused;
     Object.assign(turn, { refused: r.reason, refusedS: r.at_s, waitedMs: r.waited_ms });
-    this.refusals.push({ atS: r.at_s, reason: r.reason, turn: r.turn });
+    if (isNew) this.countRefusal(turn, r.tenant);
+    if (isNew && turn.thread !== null) turn.thread.session.troubles += 1;
+  }
+
+  countRefusal(turn, tenant) {
+    this.refusals.push({ atS: turn.refusedS, reason: turn.refused, turn: turn.id });
+    this.refusals.sort((a, b) => a.atS - b.atS);
     if (this.refusals.length > 2000) this.refusals.shift();
-    this.tenant(r.tenant).refused += 1;
-    if (turn.thread !== null) turn.thread.session.troubles += 1;
+    this.tenant(tenant).refused += 1;
   }
 
   on_replica(r) {

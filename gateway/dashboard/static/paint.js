@@ -208,7 +208,7 @@ function paintTurn(ctx, palette, timeline, y, turn, nowS) {
   if (turn.submitS !== null) bar(ctx, timeline, y, "prefill", palette.patterns.prefill, turn.submitS, turn.decodeS ?? overS);
   const decode = turn.decodeS === null ? null : bar(ctx, timeline, y, "decode", palette.decode, turn.decodeS, overS);
   if (turn.submitS !== null) paintHit(ctx, palette, timeline, y, turn, overS, decode);
-  if (turn.refusedS !== null || (turn.outcome !== null && turn.outcome !== "finished")) mark(ctx, palette, timeline.x(overS), y, turn);
+  if (turn.isBad) mark(ctx, palette, timeline.x(overS), y, turn);
   else if (turn.overS !== null) {
     ctx.fillStyle = palette.page; // so that two turns in a row stay two
     ctx.fillRect(timeline.x(overS) - 0.5, y + 4, 1, 16);

@@ -53,7 +53,7 @@ export function listRows(model, { order, show, filter, folded }) {
   return { rows, sessions };
 }
 
-const kindOf = (session) => session.schema ?? session.client ?? session.model ?? session.view?.agent ?? "";
+const kindOf = (session) => session.client ?? session.schema ?? session.model ?? session.view?.agent ?? "";
 
 export function phaseOfRow(row) {
   if (row.session.endedS !== null) return "ended";

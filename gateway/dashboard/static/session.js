@@ -144,10 +144,9 @@ export class SessionPage {
     const cells = [
       clock(turn.arriveS), EDGES[turn.edge] ?? words(turn.edge ?? ""), small(waited, why.join("; then ")), small(turn.replica ?? "–", there), `${hoped}, ${came}`,
       Number.isFinite(turn.usage.prompt_tokens) ? `${count(turn.usage.prompt_tokens)}, ${Number.isFinite(turn.usage.cached_tokens) ? percent(turn.hit.share) : "not reported"}` : "–",
-      tools.join(", ") || "–", turn.refused ? "refused" : turn.outcome === null ? words(turn.phase) : words(turn.outcome),
+      tools.join(", ") || "–", turn.refused ? "refused" : turn.outcome === null ? words(turn.phase) : turn.status >= 400 ? `answered ${turn.status}` : words(turn.outcome),
     ];
-    const isBad = turn.refused || (turn.outcome !== null && turn.outcome !== "finished");
-    return h("tr", { className: isBad ? "has-errors" : "" }, h("th", { scope: "row" }, open), ...cells.map((cell, at) => h("td", { "data-name": DECIDED[at] }, cell)));
+    return h("tr", { className: turn.isBad ? "has-errors" : "" }, h("th", { scope: "row" }, open), ...cells.map((cell, at) => h("td", { "data-name": DECIDED[at] }, cell)));
   }
 }
 

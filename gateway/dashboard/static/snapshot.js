@@ -78,6 +78,8 @@ function takeTurn(model, session, of, number) {
   });
   if (of.wait_reason !== null && turn.waits.length === 0) turn.waits.push({ atS: of.arrived_s, reason: of.wait_reason });
   if (!isNew) return;
+  if (turn.refused) model.countRefusal(turn, session.tenant);
+  if (turn.isBad) session.troubles += 1;
   session.model = of.model ?? session.model;
   const thread = model.thread(session, of.thread ?? session.id);
   if (thread.turns.length === 0) Object.assign(thread, { edge: of.edge, parentTurn: of.parent, firstS: of.arrived_s });

@@ -26,6 +26,11 @@ export class Turn {
     return this.endS !== null || this.refusedS !== null || this.lostS !== null;
   }
 
+  /** It was refused, left or cut, or its answer is an error. */
+  get isBad() {
+    return Boolean(this.refused) || (this.outcome !== null && (this.outcome !== "finished" || this.status >= 400));
+  }
+
   get overS() {
     return this.endS ?? this.refusedS ?? this.lostS;
   }
