@@ -31,7 +31,7 @@ from tests.core.playbook import (
     stated,
     up,
 )
-from tests.workflow.test_hints import read
+from tests.workflow.test_retention import read
 
 HOME = PlacementReason.STATE_LIVES_THERE
 
