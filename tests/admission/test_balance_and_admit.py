@@ -1,12 +1,21 @@
-"""Who enters next: whoever fits, and somebody who does not where nobody else would move."""
+"""Who enters next, in which order a tenant's sessions wait, and what of a pool is whose gateway's."""
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.admission.packing import Entry, TenantQueue
+from gateway.admission.partition import LEAST, MOST_TOLD, max_min, part_of
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Wait, WaitReason
 from gateway.domain.host import HostSignals
-from gateway.domain.ids import SessionId
-from tests.admission.applicants import FULL, Play, T, U, answered, capped, config, in_by_tenant
+from gateway.domain.ids import SessionId, TenantId
+from gateway.domain.shares import PoolShare
+from tests.admission.applicants import FULL, POOL, Play, T, U, answered, capped, config, entry, in_by_tenant
+from tests.examples import examples
 
 
 def test_if_nobody_who_is_in_has_a_turn_the_next_one_enters_within_100_ms():
@@ -130,3 +139,184 @@ def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
     entered = play.later(1.0)
     assert not entered and play.pool.next_deadline_s()
     assert play.later(play.pool.window.feedback_s) == ["s2"]
+
+
+def queue(*entries: Entry, order="smallest") -> TenantQueue:
+    waiting = TenantQueue(order)
+    for each in entries:
+        waiting.put(each)
+    return waiting
+
+
+def order(waiting: TenantQueue, *, is_cpu_bound=False) -> str:
+    out = ""
+    while (first := waiting.next(is_cpu_bound=is_cpu_bound)) is not None:
+        out += waiting.take(first.session).session
+    return out
+
+
+def test_smaller_ones_first_and_those_with_the_least_for_tools_under_cpu_pressure():
+    sessions = [entry("a", size=5000, tool_s=5), entry("b", size=500, tool_s=50), entry("c", size=50_000)]
+    assert order(queue(*sessions)) == "bac"
+    assert order(queue(*sessions), is_cpu_bound=True) == "cab"
+    sessions[2].tool_s = 99
+    assert order(queue(*sessions), is_cpu_bound=True) == "abc"
+    by_arrival = queue(entry("a", size=9, since=2), entry("b", size=900, since=1), order="arrival")
+    assert order(by_arrival, is_cpu_bound=True) == "ba"
+
+
+def test_about_equal_ones_in_the_order_of_their_tasks():
+    assert order(queue(entry("a", size=1010, arrived=2), entry("b", size=1020, arrived=1))) == "ba"
+
+
+def test_who_was_in_before_is_first():
+    assert order(queue(entry("a", size=1), entry("b", size=900, arrived=5, is_warm=True))) == "ba"
+
+
+def test_an_empty_queue_has_nobody():
+    waiting = TenantQueue("smallest")
+    assert waiting.next(is_cpu_bound=False) is None
+    assert waiting.oldest() is waiting.newest() is None
+    with pytest.raises(KeyError):
+        waiting.take(SessionId("nobody"))
+
+
+class Queues(RuleBasedStateMachine):
+    """Beside the queue a list, which is searched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = TenantQueue("smallest")
+        self.oracle: dict[str, Entry] = {}
+        self.count = 0
+
+    @rule(
+        size=st.sampled_from([1.0, 10.0, 100.0, 1e4]), tool_s=st.sampled_from([1.0, 2.0]), warm=st.booleans()
+    )
+    def comes(self, size, tool_s, warm):
+        self.count += 1
+        name = f"s{self.count}"
+        self.oracle[name] = entry(
+            name, size=size, tool_s=tool_s, arrived=-self.count, since=self.count, is_warm=warm
+        )
+        self.queue.put(self.oracle[name])
+
+    @rule(data=st.data())
+    def goes(self, data):
+        if self.oracle:
+            name = data.draw(st.sampled_from(sorted(self.oracle)))
+            assert self.queue.take(SessionId(name)) is self.oracle.pop(name)
+
+    @rule()
+    def comes_back(self):
+        if self.oracle:
+            name = next(iter(self.oracle))
+            self.queue.take(SessionId(name))
+            self.queue.put(self.oracle[name])
+
+    @invariant()
+    def agrees_with_the_oracle(self):
+        waiting = list(self.oracle.values())
+        assert len(self.queue) == len(waiting)
+        warm = [each for each in waiting if each.is_warm]
+        for is_cpu_bound, key in ((False, lambda e: e.size), (True, lambda e: e.tool_s)):
+            found = self.queue.next(is_cpu_bound=is_cpu_bound)
+            if warm:
+                assert found is min(warm, key=lambda e: e.task_arrived_s)
+            else:
+                assert found is min(waiting, key=lambda e: (key(e), e.task_arrived_s), default=None)
+        assert self.queue.newest() is max(waiting, key=lambda e: e.task_arrived_s, default=None)
+        assert self.queue.oldest() is min(waiting, key=lambda e: e.since_s, default=None)
+        assert all(SessionId(name) in self.queue for name in self.oracle)
+        assert len(self.queue.some(2)) == min(2, len(waiting))
+        for heap in (self.queue._oldest, self.queue._smallest, self.queue._lightest, self.queue._newest):
+            assert len(heap) <= 2 * len(waiting) + 17
+
+
+Queues.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=60, deadline=None)
+TestQueues = Queues.TestCase
+
+
+A, B, C = TenantId("a"), TenantId("b"), TenantId("c")
+
+
+def said(tokens: float = 0.0, waiting: int = 0, **asked: float) -> PoolShare:
+    """What is held is half of what is asked for, where somebody waits."""
+    share = 0.5 if waiting else 1.0
+    mapped = {TenantId(tenant): sessions for tenant, sessions in asked.items()}
+    held = {tenant: share * sessions for tenant, sessions in mapped.items()}
+    return PoolShare(demand_tokens=tokens, waiting=waiting, held=held, asked=mapped)
+
+
+def parts(*shares: PoolShare, capacity: float | None = 1000.0, **weights: float) -> list[float]:
+    mapped = {TenantId(tenant): weight for tenant, weight in weights.items()}
+    return [
+        part_of(own, [*shares[:at], *shares[at + 1 :]], capacity=capacity, weights=mapped)
+        for at, own in enumerate(shares)
+    ]
+
+
+def test_with_nobody_else_all_of_the_pool_is_ours():
+    assert parts(said(500, a=3)) == [1.0]
+
+
+def test_what_is_free_is_shared_alike_while_nobody_waits():
+    assert parts(said(500, a=3), said(100, a=1)) == pytest.approx([0.7, 0.3])
+    assert parts(said(), said()) == [0.5, 0.5]
+    assert parts(said(), said(), capacity=None) == [0.5, 0.5], "of what nobody knows, too"
+    assert parts(said(1500, a=3), said(500, a=1)) == pytest.approx([0.75, 0.25]), "nothing is free"
+
+
+def test_where_somebody_waits_the_pool_goes_to_tenants_alike():
+    first, second = said(500, 90, a=100), said(500, 2, b=20)
+    # 60 places are held: b asks for 20, and gets them; a gets the rest.
+    assert parts(first, second) == pytest.approx([40 / 60, 20 / 60])
+    assert parts(first, second, a=1.0, b=0.2) == pytest.approx([50 / 60, 10 / 60])
+
+
+def test_a_tenant_at_two_gateways_is_one_tenant():
+    both = parts(said(0, 10, a=40), said(0, 10, a=40), said(0, 10, b=40))
+    assert both == pytest.approx([0.25, 0.25, 0.5])
+
+
+def test_nobody_is_left_with_nothing():
+    assert parts(said(0, 9, a=100), said())[1] == LEAST
+
+
+asked = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.5, 100), max_size=4)
+
+
+@given(st.lists(st.tuples(asked, st.integers(0, 5), st.floats(0, 900)), min_size=2, max_size=5))
+def test_all_parts_make_one_pool(gateways):
+    shares = [said(tokens, waiting, **each) for each, waiting, tokens in gateways]
+    found = parts(*shares)
+    assert sum(found) == pytest.approx(1.0, abs=2 * LEAST * len(found))
+
+
+@given(asked, st.floats(0, 300))
+def test_nobody_gets_more_than_it_asks_for_nor_less_than_another_who_asks_for_more(wants, there):
+    mapped = {TenantId(tenant): sessions for tenant, sessions in wants.items()}
+    given_ = max_min(mapped, there, {})
+    assert sum(given_.values()) == pytest.approx(min(there, sum(wants.values())))
+    for tenant, sessions in given_.items():
+        assert sessions <= mapped[tenant] + 1e-9
+        if sessions < mapped[tenant] - 1e-9:
+            assert all(sessions >= other - 1e-6 for other in given_.values())
+
+
+def test_gateways_are_told_of_a_bounded_number_of_tenants_and_of_all_their_sessions():
+    play = Play().has(kv_tokens=10_000)
+    for number in range(MOST_TOLD + 50):
+        play.ask(f"s{number}", tenant=TenantId(f"t{number:03}"))
+    for number in range(3):
+        play.ask(f"more-{number}", tenant=TenantId("t299"))
+    fair = play.policy.pools[POOL].fair
+    for number in range(MOST_TOLD + 50):
+        fair.hold(TenantId(f"t{number:03}"), 1.0)
+    held = sum(fair.held(tenant) for tenant in fair.holders)
+    share = play.policy.pools[POOL].share()
+    assert len(share.asked) == MOST_TOLD + 1 and len(share.held) <= MOST_TOLD + 1
+    assert share.asked[TenantId("t299")] == 1 + 4, "who has a place asks for it, too"
+    assert sum(share.asked.values()) == pytest.approx(2 * (MOST_TOLD + 50) + 3)
+    assert share.waiting > 0
+    assert held > MOST_TOLD and sum(share.held.values()) == pytest.approx(held)

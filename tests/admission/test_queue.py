@@ -1,13 +1,22 @@
-"""The queue of a pool: classes and tenants."""
+"""The queue of a pool and its waiting room: classes, tenants, deadlines; who is refused where it is full."""
 
 import itertools
 
-from gateway.admission.classes import ServiceClass
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission.classes import ClassClaim, ServiceClass, classify
 from gateway.admission.fair_share import FairShare, FairShareConfig
 from gateway.admission.packing import Entry, PackingConfig
 from gateway.admission.queue import SessionQueue
-from gateway.domain.ids import SessionId, TenantId
+from gateway.admission.quotas import Quota, Quotas, retry_after_s
+from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
+from gateway.domain.decision import RefusalReason, Wait, WaitReason
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.request import Claims
 from tests.admission import applicants
+from tests.admission.applicants import capped, room
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
 numbers = itertools.count()
@@ -155,3 +164,209 @@ def test_the_newest_of_the_least_entitled_is_found():
     assert queue.newest_of(TenantId("x")) is None
     fair.weights = {TenantId("a"): 4.0}
     assert queue.least_entitled() == "b"
+
+
+REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        (ClassClaim(), (REACTIVE, "default")),
+        (ClassClaim(is_background=True), (PROACTIVE, "background")),
+        (ClassClaim(stated=Claims()), (REACTIVE, "default")),
+        (ClassClaim(stated=Claims(service_tier="flex")), (PROACTIVE, "service_tier")),
+        (ClassClaim(stated=Claims(service_tier="default")), (REACTIVE, "service_tier")),
+        (ClassClaim(stated=Claims(service_tier="priority"), is_background=True), (REACTIVE, "service_tier")),
+        (ClassClaim(stated=Claims(service_tier="priority"), key_class=PROACTIVE), (PROACTIVE, "key")),
+        (ClassClaim(stated=Claims(service_class="reactive"), key_class=PROACTIVE), (REACTIVE, "header")),
+        (
+            ClassClaim(stated=Claims(service_class="proactive", service_tier="priority"), key_class=REACTIVE),
+            (PROACTIVE, "header"),
+        ),
+    ],
+)
+def test_the_first_evidence_counts(claim, expected):
+    assert classify(claim) == expected
+
+
+POOL = PoolId("pool")
+ANY, HOME = Lane(pool=POOL), Lane(pool=POOL, home=ReplicaId("a"))
+
+
+def turn(name: str, lane: Lane = ANY, *, arrived_s: float = 0.0, deadline_s: float = 50.0) -> Waiting:
+    return Waiting(
+        request=RequestId(name), lane=lane, body_bytes=10, arrived_s=arrived_s, deadline_s=deadline_s
+    )
+
+
+def room_with(*turns: Waiting) -> WaitingRoom:
+    room = WaitingRoom()
+    for each in turns:
+        room.enter(each)
+    return room
+
+
+def first(room: WaitingRoom, pool: PoolId = POOL) -> list[str]:
+    return [waiting.request for waiting in room.first_of_each_lane(pool)]
+
+
+def test_turns_enter_and_leave():
+    room = room_with(turn("r1"), turn("r2", HOME))
+    assert len(room) == 2 and room.body_bytes == 20 and RequestId("r1") in room
+    assert {waiting.request for waiting in room} == {"r1", "r2"}
+    assert room.leave(RequestId("r1")).request == "r1"
+    assert len(room) == 1 and room.body_bytes == 10 and RequestId("r1") not in room
+    room.leave(RequestId("r2"))
+    assert not room._lanes and not room._by_deadline
+    with pytest.raises(KeyError):
+        room.leave(RequestId("r2"))
+
+
+def test_of_each_lane_the_first_in_order_of_arrival():
+    room = room_with(turn("r3", arrived_s=3), turn("r1", HOME, arrived_s=1), turn("r4", arrived_s=4))
+    assert first(room) == ["r1", "r3"]
+    assert first(room, PoolId("other")) == []
+    room.leave(RequestId("r3"))
+    assert first(room) == ["r1", "r4"]
+
+
+def test_lanes_know_their_turns():
+    room = room_with(turn("r1"), turn("r2", HOME), turn("r3"))
+    assert room.in_lane(ANY) == 2 and room.in_lane(HOME) == 1
+    assert room.in_lane(Lane(pool=PoolId("other"))) == 0
+    assert [waiting.request for waiting in room.behind(room.first_of_each_lane(POOL)[0])] == ["r1", "r3"]
+
+
+def test_the_earliest_deadline_is_first_whoever_entered_when():
+    room = room_with(turn("r1", deadline_s=50), turn("r2", deadline_s=20), turn("r3", deadline_s=20))
+    assert room.next_deadline_s() == 20
+    assert room.first_expired(now=19.9) is None
+    assert room.first_expired(now=20) == "r2"
+    room.leave(RequestId("r2"))
+    assert room.first_expired(now=20) == "r3"
+    room.leave(RequestId("r3"))
+    assert room.first_expired(now=20) is None and room.next_deadline_s() == 50
+    room.leave(RequestId("r1"))
+    assert room.next_deadline_s() is None and room.first_expired(now=99) is None
+
+
+def test_a_turn_that_comes_back_has_its_new_deadline():
+    room = room_with(turn("r0", deadline_s=5), turn("r1", deadline_s=10))
+    room.leave(RequestId("r1"))
+    room.enter(turn("r1", deadline_s=30))
+    room.leave(RequestId("r0"))
+    assert room.next_deadline_s() == 30
+
+
+def test_deadlines_of_those_who_left_do_not_pile_up():
+    room = room_with(turn("stays", deadline_s=0))
+    for number in range(1000):
+        room.enter(turn(f"r{number}"))
+        room.leave(RequestId(f"r{number}"))
+    assert len(room._by_deadline) < 100
+    assert room.next_deadline_s() == 0
+
+
+def test_a_turn_that_is_held_leaves_its_lane_and_comes_back_to_its_end():
+    room = room_with(turn("r1"), turn("r2"))
+    room.hold(RequestId("r1"))
+    assert [each.request for each in room.first_of_each_lane(POOL)] == ["r2"]
+    assert [each.request for each in room.held(POOL)] == ["r1"] and len(room) == 2
+    room.release(RequestId("r1"))
+    assert [each.request for each in room.behind(room.first_of_each_lane(POOL)[0])] == ["r2", "r1"]
+    room.hold(RequestId("r1"))
+    room.leave(RequestId("r1"))
+    assert len(room) == 1 and not room.held(POOL)
+
+
+def test_overload_refuses_the_newest_of_the_least_entitled():
+    play = capped(1, max_waiting=4)
+    play.is_let_in("s0")
+    for number in range(1, 5):
+        play.is_let_in(f"t{number}", tenant="t", task_arrived_s=float(number))
+    assert play.ask("u1", tenant="u") == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.refused == ["t4"]
+    refused = play.ask("t5", tenant="t")
+    assert refused.reason is RefusalReason.TENANT_SHARE
+    assert play.ask("v1", tenant="v") == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.refused == ["t4", "t3"]
+    assert len(play.waiting) == 4
+
+
+def test_who_needs_a_place_in_the_waiting_room_need_not_be_smaller_than_who_has_it():
+    play = capped(1, max_waiting=4, max_waiting_bytes=100_000)
+    play.is_let_in("s0")
+    for number in range(4):
+        play.is_let_in(f"t{number}", tenant="t", body_bytes=2_000, task_arrived_s=float(number))
+    there = room(waiting=4, waiting_bytes=8_000)
+    assert play.ask("u1", tenant="u", body_bytes=30_000, room=there) == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.refused == ["t3"]
+
+
+def test_a_tenant_alone_is_refused_for_the_fleet():
+    play = capped(1, max_waiting=1)
+    play.is_let_in("s0")
+    play.is_let_in("s1")
+    reasons = [play.ask(f"s{number}") for number in (2, 3)]
+    assert all(each.reason is RefusalReason.QUEUE_FULL for each in reasons)
+    assert reasons[0].retry_after_s != reasons[1].retry_after_s
+    assert play.ask("s9", room=room(waiting_bytes=1 << 40)).reason is RefusalReason.QUEUE_FULL
+
+
+def test_nobody_is_displaced_for_one_who_would_still_not_fit():
+    play = capped(1, max_waiting_bytes=100)
+    play.is_let_in("s0")
+    for number in range(3):
+        play.is_let_in(f"t{number}", tenant="t", body_bytes=10)
+    big = play.ask("u1", tenant="u", body_bytes=90, room=room(waiting_bytes=30))
+    assert big.reason is RefusalReason.QUEUE_FULL and play.refused == []
+
+
+T, U = TenantId("t"), TenantId("u")
+
+
+def test_tokens_come_back_over_the_minute():
+    quotas = Quotas({T: Quota(tokens_per_minute=600)})
+    assert quotas
+    assert quotas.charge(T, 400, now=0.0) == 0.0
+    assert quotas.charge(T, 300, now=0.0) == 10.0  # 100 are missing, 10 come a second
+    assert quotas.charge(T, 300, now=10.0) == 0.0
+    assert quotas.charge(U, 1e9, now=0.0) == 0.0
+
+
+def test_what_was_not_used_is_given_back_and_more_is_taken():
+    quotas = Quotas({T: Quota(tokens_per_minute=600)})
+    quotas.charge(T, 600, now=0.0)
+    quotas.correct(T, 600, 100, now=0.0)
+    assert quotas.charge(T, 500, now=0.0) == 0.0
+    quotas.correct(T, 500, 800, now=0.0)
+    assert quotas.charge(T, 0, now=0.0) == 30.0  # 300 in debt
+    quotas.correct(T, 0, -9999, now=0.0)
+    assert quotas.charge(T, 601, now=0.0) == 0.0  # never more than a minute's
+    quotas.correct(U, 1, 2, now=0.0)
+
+
+def test_one_that_costs_more_than_a_minute_waits_for_a_full_bucket():
+    quotas = Quotas({T: Quota(tokens_per_minute=600)})
+    assert quotas.charge(T, 6000, now=0.0) == 0.0
+    assert quotas.charge(T, 6000, now=0.0) == 600.0
+    assert quotas.charge(T, 6000, now=600.0) == 0.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.floats(0, 2000)), max_size=50))
+def test_nobody_gets_more_than_the_quota(steps):
+    quotas = Quotas({T: Quota(tokens_per_minute=600)})
+    now = used = 0.0
+    for pause_s, tokens in steps:
+        now += pause_s
+        if quotas.charge(T, min(tokens, 600), now=now) == 0.0:
+            used += min(tokens, 600)
+        assert used <= 600 + now * 10 + 1e-6
+
+
+@given(st.floats(-5, 100), st.integers(0, 1000))
+def test_times_to_come_back_are_distinct_and_bounded(wait_s, number):
+    first = retry_after_s(wait_s, number)
+    assert 1 <= first <= 30 and (first >= wait_s or first == 30)
+    assert wait_s > 28 or retry_after_s(wait_s, number + 1) != first

@@ -1,5 +1,6 @@
-"""Bounds, as the brain acts on them."""
+"""Bounds, as the brain acts on them; WebSockets in it; and that what is known of a replica goes with it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -7,13 +8,17 @@ import pytest
 
 from gateway.admission.bounds import Bounds
 from gateway.admission.classes import ServiceClass
+from gateway.assembly import assemble
+from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.bounding import MAX_STOPPED
 from gateway.core.commands import Dispatch, Refuse, Spend
 from gateway.domain import records as rec
-from gateway.domain.decision import RefusalReason
-from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
+from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import NewItems, Transcript, Usage, Work
+from gateway.domain.session_ids import numbered_ids
 from gateway.domain.spending import ALL_AGENTS, Account, Amounts, Reserved, Spent
 from tests.core.playbook import (
     Playbook,
@@ -30,7 +35,9 @@ from tests.core.playbook import (
     session_finished,
     started,
     stated,
+    up,
 )
+from tests.reachable import reachable
 
 USAGE = Usage(prompt_tokens=90, output_tokens=10)
 TENANTS = [{"name": "t", "key_hashes": ["sha256:" + "0" * 64]}]
@@ -225,3 +232,120 @@ def test_those_that_are_stopped_are_bounded_in_number():
 def test_events_are_recorded_whole():
     event = ev.SessionStopped(SessionId("s"), 60.0, cancels=False, by="0123abcd")
     assert msgspec.json.decode(msgspec.json.encode(event), type=ev.Event) == event
+
+
+HASH = "sha256:" + "0" * 64
+
+
+def tunnel(request: str, *without: str, **fields: Any) -> ev.RequestArrived:
+    event = arrived(request, work=Work.TUNNEL, is_replayable=True, **fields)
+    return msgspec.structs.replace(event, without=tuple(map(ReplicaId, without)))
+
+
+def test_it_takes_a_place_and_teaches_nothing():
+    play = Playbook(max_running_per_replica=1)
+    play >> tunnel("r1", explicit=stated("s")) << dispatch("r1", to="a")
+    play >> started("r1", 101) >> arrived("r2") << nothing
+    play.later(3600.0) << refuse("r2", RefusalReason.QUEUE_TIMEOUT)
+    play >> finished("r1", status=101)
+    [submitted] = play.seen(rec.GpuSubmit)
+    [end] = play.seen(rec.GpuEnd)
+    assert submitted.expected is None and end.status == 101 and end.usage.prompt_tokens is None
+    assert not play.brain.forecasts.is_experienced(ReplicaId("a"))
+    assert play.session.turns == 1 and not play.session.live_turns
+
+
+def test_placement_hears_nothing_of_it(monkeypatch):
+    """It would hold that this session has nothing in the cache."""
+    play, heard = Playbook(), []
+    monkeypatch.setattr(play.brain.placement, "turn_over", lambda *_, **__: heard.append(1))
+    play >> tunnel("r1") << dispatch("r1", to="a")
+    play >> started("r1", 101) >> finished("r1", status=101)
+    assert not heard
+    play >> arrived("r2") << dispatch("r2", to="a")
+    play >> started("r2") >> finished("r2")
+    assert heard
+
+
+def test_it_never_runs_where_it_may_not():
+    play = Playbook(replicas="a b c", core={"max_outage_s": 0.0})
+    play >> tunnel("r1", "a") << dispatch("r1", to="b")
+    play >> failed("r1") << dispatch("r1", to="c", because=PlacementReason.RETRIED_ELSEWHERE)
+    play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)
+    play >> tunnel("r2", "a", "b", "c") << refuse("r2", RefusalReason.NO_REPLICA)
+
+
+def test_it_waits_for_one_where_it_may():
+    play = Playbook(replicas="a", core={"max_outage_s": 10.0})
+    play >> tunnel("r1", "a") << nothing
+    play >> up("b") << dispatch("r1", to="b")
+    play >> left("r1") << nothing
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_refused"),
+    [
+        ({}, False),
+        ({"tenants": [{"name": "t", "key_hashes": [HASH], "quota": {"max_sessions": 1}}]}, False),
+        ({"tenants": [{"name": "t", "key_hashes": [HASH], "quota": {"tokens_per_minute": 1}}]}, True),
+        ({"bounds": [{"name": "b", "turns": 1}]}, False),
+        ({"bounds": [{"name": "b", "tokens": 1}]}, True),
+        ({"bounds": [{"name": "b", "cost": 1.0}], "prices": [{"model": "*"}]}, True),
+        ({"bounds": [{"name": "b", "tokens": 1, "tenants": ["u"]}]}, False),
+        ({"bounds": [{"name": "b", "tokens": 1, "shadow": True}]}, False),
+    ],
+)
+def test_who_has_limits_of_tokens_gets_none(settings, is_refused):
+    play = Playbook(**settings)
+    expected = refuse("r1", RefusalReason.UNSUPPORTED_UPGRADE) if is_refused else dispatch("r1", to="a")
+    play >> tunnel("r1") << expected
+
+
+SAID = Transcript(agent=7)
+COUNTED = Usage(prompt_tokens=1_000, cached_tokens=0, output_tokens=10)
+
+
+def keyed_by(name: str, root: object) -> Iterator[dict[Any, Any] | set[Any]]:
+    """Every table that `root` leads to and that has an entry of that name."""
+    return (each for each in reachable(root) if isinstance(each, dict | set) and name in each)
+
+
+class Fleet(Playbook):
+    def __init__(self, **sections: Any) -> None:
+        super().__init__(replicas="stays", **sections)
+        settings = {"pools": [{"name": "pool", "replicas": [{"url": "http://0"}]}], **sections}
+        self.brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
+        _ = self >> up("stays")
+
+    def answers(self, request: str, **fields: Any) -> ReplicaId:
+        command = self.arrives(request, transcript=SAID, body_bytes=4_000, stream=True, **fields)
+        assert isinstance(command, Dispatch)
+        _ = self >> started(request) >> first_token(request)
+        self.now += 1.0
+        _ = self >> finished(request, f"call-{request}", usage=COUNTED)
+        return command.placement.replica
+
+    def serves(self, name: str) -> None:
+        signals = EngineSignals(kv_tokens=100_000, kv_used=0.5)
+        _ = self >> up(name) >> ev.EngineReported(ReplicaId(name), signals)
+        self.answers("newcomer", explicit=stated("newcomer"))  # both are looked at
+        _ = self >> ev.ReplicaDrained(ReplicaId("stays"), is_draining=True)
+        for number in range(3):
+            for turn in ("first", "second"):
+                assert self.answers(f"{turn}-{number}", explicit=stated(f"s-{number}")) == name
+        assert self.answers("light", work=Work.LIGHT) == name
+        _ = self >> ev.ResidencyTold(ReplicaId(name), {SessionId("s"): 5.0})
+        _ = self >> ev.ReplicaDrained(ReplicaId("stays"), is_draining=False)
+
+
+def test_nothing_is_kept_of_a_replica_that_left():
+    fleet = Fleet()
+    fleet.serves("goes")
+    assert len(list(keyed_by("goes", fleet.brain))) > 5
+    fleet >> ev.ReplicaLeft(ReplicaId("goes"), "was told to")
+    fleet >> ev.ResidencyTold(ReplicaId("goes"), {SessionId("s"): 5.0})
+    for session in list(fleet.brain.sessions.sessions.newest_first()):
+        fleet >> session_finished(session.id)
+    fleet.later(400.0)
+    fleet >> arrived("last") << dispatch("last", to="stays")
+    assert list(keyed_by("goes", fleet.brain)) == []

@@ -1,15 +1,18 @@
-"""The coordinator: each event's effect, told in decisions and records."""
+"""Each event's effect, in decisions and records; replicas that have not answered; sessions that move."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from gateway.core import events as ev
+from gateway.core.commands import Dispatch
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionAdmitted
 from gateway.domain.decision import PlacementReason, RefusalReason
-from gateway.domain.request import Work
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
     Playbook,
     arrived,
@@ -28,6 +31,7 @@ from tests.core.playbook import (
     stated,
     up,
 )
+from tests.workflow.test_retention import read
 
 HOME = PlacementReason.STATE_LIVES_THERE
 
@@ -197,3 +201,135 @@ def test_a_refused_final_turn_does_not_end_its_session():
     play >> started("r3") >> finished("r3")
     (ended,) = play.seen(rec.SessionEnded)
     assert (ended.reason, ended.turns) == ("finished", 3)
+
+
+NEW = ReplicaId("new")
+
+
+def fleet(*pools: str) -> Playbook:
+    return Playbook(
+        replicas="a b",
+        pools=tuple({"name": name} for name in pools),
+        have_homes=True,
+        admission={"policy": "sessions"},
+    )
+
+
+def begins(play: Playbook, name: str, **fields: Any) -> ReplicaId:
+    sent: Any = play.arrives(name, explicit=stated(name), stream=True, body_bytes=20_000, **fields)
+    return sent.placement.replica
+
+
+def answered(play: Playbook, name: str, *, after_s: float = 40.0) -> None:
+    play.now += after_s / 2
+    _ = play >> started(name) >> first_token(name)
+    play.now += after_s / 2
+    usage = Usage(prompt_tokens=5_000, cached_tokens=0, output_tokens=100)
+    _ = play >> finished(name, usage=usage)
+
+
+def known(play: Playbook, turns: int = 6) -> None:
+    """Both replicas answer, and take far longer than a server of which nothing is known is believed to."""
+    for number in range(turns):
+        begins(play, f"known{number}")
+        answered(play, f"known{number}")
+
+
+def turn_s(play: Playbook, replica: str) -> float:
+    return play.brain.forecasts.turn_s(ReplicaId(replica), 2_000, 0, 100)
+
+
+def test_who_joins_does_not_draw_what_comes_until_its_first_answer():
+    play = fleet("pool")
+    known(play)
+    play >> up(NEW)
+    began = Counter(begins(play, f"t{number}") for number in range(12))
+    assert 1 <= began[NEW] <= 6, began
+    assert min(began[ReplicaId(name)] for name in "ab") >= 3, began
+
+
+def test_replicas_of_another_pool_say_nothing():
+    play = fleet("pool", "other")
+    known(play)
+    guess_s = turn_s(fleet("pool"), "a")
+    play >> up(NEW, pool="other")
+    assert turn_s(play, NEW) == guess_s < turn_s(play, "a")
+
+
+def test_a_member_that_is_not_up_is_of_its_pool_too():
+    play = fleet("pool")
+    known(play)
+    _ = play >> ev.ReplicaJoined(NEW, PoolId("pool"))
+    assert turn_s(play, NEW) > 5 * turn_s(fleet("pool"), "a")
+
+
+def test_who_has_left_says_nothing():
+    play = fleet("pool")
+    known(play)
+    for gone in ("a", "b"):
+        _ = play >> down(gone) >> ev.ReplicaLeft(ReplicaId(gone), "is not listed")
+    play >> up(NEW)
+    assert turn_s(play, NEW) == turn_s(fleet("pool"), "a")
+
+
+def test_who_never_came_up_is_absent_like_one_that_went_down():
+    """One of two was never there, and the other one goes: turns wait for one of them, then are refused."""
+    play = Playbook(replicas="a")
+    _ = play >> ev.ReplicaJoined(NEW, PoolId("pool")) >> down("a")
+    _ = play >> arrived("t") << nothing
+    _ = play.later(60.0) << refuse("t", RefusalReason.NO_REPLICA)
+    _ = play >> arrived("u") << nothing >> up(NEW) << dispatch("u", to="new")
+
+
+USAGE = Usage(prompt_tokens=5000, cached_tokens=100, output_tokens=20)
+
+
+class Fleet(Playbook):
+    """Engines that follow hints; a session lives on `a`, whose tools run."""
+
+    def __init__(self) -> None:
+        super().__init__(replicas="", have_homes=True)
+        self.joins("a")
+        self.asks("s-1").answers("s-1", "call-1")
+        self.joins("b")
+        self.hints.clear()
+
+    def joins(self, name: str) -> None:
+        _ = self >> up(name, follows_hints=True)
+
+    def asks(self, turn: str, *results: str) -> "Fleet":
+        sent = self.arrives(turn, explicit=stated("s"), echoed_ids=results, tool_result_ids=results)
+        assert isinstance(sent, Dispatch)
+        self.sent = sent
+        _ = self >> started(turn) >> first_token(turn)
+        return self
+
+    def answers(self, turn: str, *calls: str) -> "Fleet":
+        _ = self >> finished(turn, *calls, usage=USAGE)
+        return self
+
+    def drains(self, name: str, *, is_draining: bool = True) -> "Fleet":
+        _ = self >> ev.ReplicaDrained(ReplicaId(name), is_draining=is_draining)
+        return self
+
+
+def test_engines_are_told_where_it_goes_and_that_it_left():
+    fleet = Fleet().drains("a").asks("s-2", "call-1")
+    assert (fleet.sent.placement.replica, fleet.sent.placement.reason) == ("b", PlacementReason.HOME_IS_GONE)
+    [gone] = [told for told in fleet.hints if told.replica == "a"]
+    released, with_request = read(gone.hint), read(fleet.sent.hint)
+    assert (released.retain_s, released.reuse, released.thread) == (0.0, 0.0, with_request.thread)
+    assert released.seq < with_request.seq
+    fleet.drains("a", is_draining=False)
+    fleet.answers("s-2", "call-2").asks("s-3", "call-2")
+    others = [told for told in fleet.hints if told is not gone]
+    assert others and all(told.replica == "b" and read(told.hint).retain_s for told in others)
+
+
+def test_an_engine_is_not_told_that_a_conversation_left_which_was_never_there():
+    fleet = Fleet().drains("a").asks("s-2", "call-1").answers("s-2", "call-2").drains("a", is_draining=False)
+    fleet.hints.clear()
+    sub_agent = arrived("sub", explicit=stated("s", thread="sub"))
+    _ = fleet >> down("b") >> sub_agent
+    assert not fleet.hints
+    fleet.take()

@@ -1,10 +1,29 @@
-"""The fleet: who is up, what each runs, which pool serves a model."""
+"""The fleet, the stream, the table of a request's life; what admission and the brain tell of themselves."""
 
+from collections import deque
+from typing import Any
+
+import msgspec
 import pytest
 
+from gateway.core import events as ev
+from gateway.core import forecasts
 from gateway.core.fleet import Fleet, PoolFacts
+from gateway.core.lifecycle import FINAL_STATES, TRANSITIONS, LifecycleError, State, Step, advance
+from gateway.core.pool_views import view_members, view_pools, view_tenants
+from gateway.core.snapshot import SessionViews, TurnView
+from gateway.domain import records as rec
+from gateway.domain.decision import Edge, SessionSource
+from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId
+from gateway.domain.request import Usage, Work
+from tests.core.playbook import Playbook, arrived, call_seen, down, finished, first_token, left, stated
+from tests.core.snapshots import take_snapshot
+from tests.examples import examples
+from tests.project.layout import ROOT
+from tests.reachable import reachable
+from tests.workflow.world import World, call, user
 
 ONE, TWO = PoolId("one"), PoolId("two")
 A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
@@ -148,3 +167,181 @@ def test_a_replica_that_is_drained_before_it_comes_up_gets_no_turns():
     assert [load.replica for load in fleet.candidates(ONE, only=None, without=())] == [B]
     assert fleet.drained(A, is_draining=False)
     assert len(fleet.candidates(ONE, only=None, without=())) == 2
+
+
+def test_only_work_for_the_engine_is_told_as_such():
+    for work, is_told in ((Work.GENERATE, 1), (Work.POOL, 1), (Work.LIGHT, 0), (Work.STATE, 0)):
+        play = Playbook()
+        play.begins("r1", work=work) >> first_token("r1") >> finished("r1")
+        assert len(play.seen(rec.Routed)) == 1
+        assert [len(play.seen(kind)) for kind in (rec.GpuSubmit, rec.GpuFirstToken, rec.GpuEnd)] == [
+            is_told
+        ] * 3
+
+
+def test_the_end_without_an_answer():
+    play = Playbook()
+    play.arrives("r1")
+    play >> left("r1")
+    (end,) = play.seen(rec.GpuEnd)
+    assert (end.outcome, end.status, end.usage) == ("client_left", None, Usage())
+    assert not play.brain.live
+
+
+def test_who_leaves_while_it_waits_is_told():
+    play = Playbook(max_running_per_replica=1)
+    play.arrives("r1")
+    play >> arrived("r2")
+    play.now += 2.0
+    play >> left("r2") >> left("r1")
+    [gone] = play.seen(rec.TurnLeft)
+    assert (gone.turn, gone.waited_ms) == ("r2", 2000.0)
+
+
+def full_pool():
+    """Two sessions are in, of one tenant; one of another waits."""
+    play = Playbook(admission={"policy": "session-cap", "session_cap": 2})
+    for name in ("a", "b"):
+        play.arrives(name, "alice", explicit=stated(name))
+    play >> arrived("c", "bob", explicit=stated("c"))
+    return play
+
+
+def test_a_pool_tells_who_is_in_and_who_waits():
+    play = full_pool()
+    [pool] = view_pools(play.brain.admission)
+    assert (pool.id, pool.window, pool.admitted, pool.waiting) == ("pool", 2.0, 2, 1)
+    assert pool.kv_budget is None
+    alice, bob = view_tenants(play.brain.admission)
+    assert (alice.id, alice.admitted, alice.waiting) == ("alice", 2, 0)
+    assert (bob.id, bob.admitted, bob.waiting, bob.weight) == ("bob", 0, 1, 1.0)
+
+
+def test_pressures_are_those_that_the_window_saw():
+    play = Playbook()
+    signals = EngineSignals(kv_tokens=1000, kv_used=0.95, running=1, waiting=9)
+    play >> ev.EngineReported(ReplicaId("a"), signals)
+    [pool] = view_pools(play.brain.admission)
+    assert pool.gpu_pressure == 1.8 and pool.kv_budget == 900.0
+
+
+def test_a_session_is_found_with_its_class_and_replica():
+    play = Playbook()
+    play.begins("r1", explicit=stated("a")) >> finished("r1")
+    member = view_members(play.brain.admission).get(play.session.id)
+    assert member is not None and member.service_class == "reactive"
+    assert view_members(play.brain.admission).get(SessionId("s-none")) is None
+
+
+def test_the_best_evidence_counts_and_what_nobody_reports_is_not_0():
+    play = Playbook()
+    play.begins("r1", explicit=stated("one")) >> finished("r1")
+    views, session = SessionViews(play.brain), next(play.brain.sessions.sessions.newest_first())
+    turn = TurnView(turn=RequestId("r1"), thread=None, edge=Edge.OPENS, parent=None, model="m", arrived_s=1.0)
+    replace = msgspec.structs.replace
+    echo, ids = SessionSource.ECHO, SessionSource.CALL_ID
+    turns = [
+        replace(turn, confidence=1.0),  # new
+        replace(turn, source=echo, confidence=0.9, client="claude-cli", prompt_tokens=9),
+        replace(turn, source=ids, confidence=0.99, prompt_tokens=9),
+        replace(turn, source=echo, confidence=0.99),
+    ]
+    seen = views.view(session, turns, now=play.now)
+    assert seen.source in (echo, ids) and seen.confidence == 0.99 and seen.client == "claude-cli"
+    assert (seen.prompt_tokens, seen.cached_tokens) == (18, None)
+    told = views.view(session, [*turns, replace(turn, cached_tokens=0)], now=play.now)
+    assert told.cached_tokens == 0, "an engine said so"
+    alone = views.view(session, turns[:1], now=play.now)
+    assert (alone.source, alone.confidence) == (session.source, session.confidence)
+
+
+def test_it_counts_and_shows_each_phase():
+    play = Playbook(replicas="a b", max_running_per_replica=1)
+    play >> down("b")
+    play.begins("r1", explicit=stated("tool")) >> call_seen("r1", "c1") >> finished("r1", "c1")
+    play.begins("r2", explicit=stated("idle")) >> finished("r2")
+    play.arrives("r3", explicit=stated("busy"))
+    play >> arrived("r4", explicit=stated("waits"))
+    seen = take_snapshot(play.brain, now=play.now)
+    assert (seen.running, seen.waiting, seen.active_tools, seen.session_count) == (1, 1, 1, 4)
+    assert {view.id: (view.is_up, view.running) for view in seen.replicas} == {
+        "a": (True, 1),
+        "b": (False, 0),
+    }
+    assert [view.state for view in seen.sessions] == ["waiting", "generating", "idle", "tool"]
+    assert seen.sessions[-1].open_tools == ("bash",) and seen.sessions[0].service_class == "reactive"
+    assert [view.is_active for view in seen.sessions] == [True, True, False, True]
+    later = take_snapshot(play.brain, now=play.now + 601.0)
+    assert [view.is_active for view in later.sessions] == [True, True, False, False], "its agent may be gone"
+    assert seen.waiting_by == {"reactive": 1}
+    assert all(view.since_s == play.now and view.threads == 1 for view in seen.sessions)
+
+
+CHILDREN = examples(2000)
+MOST = 300
+"""Of anything that is kept of one session. (Tables of what was learned are keyed by numbers.)"""
+
+
+def containers(root: object) -> list[tuple[int, str]]:
+    """The sizes of everything that `root` leads to, with an entry of each."""
+    large = (
+        each for each in reachable(root) if isinstance(each, dict | set | list | deque) and len(each) > MOST
+    )
+    entries = ((len(each), next(iter(each))) for each in large)
+    return [(size, repr(entry)[:60]) for size, entry in entries if not isinstance(entry, int)]
+
+
+def by_header(world: World, at: int) -> dict[str, Any]:
+    return {"x_turnpike_session": f"child-{at}", "x_turnpike_parent": "root"}
+
+
+def by_thread(world: World, at: int) -> dict[str, Any]:
+    return {"session_id": "root", "thread_id": f"thread-{at}"}
+
+
+def by_guess(world: World, at: int) -> dict[str, Any]:
+    return {"system": f"You are number {at}.", "tools": None}
+
+
+@pytest.mark.parametrize("child", [by_header, by_thread, by_guess])
+def test_what_is_kept_of_one_parents_children_is_bounded(child, monkeypatch):
+    monkeypatch.setattr(forecasts, "REMEMBERED", MOST // 3)  # turns, whosever they are
+    world = World(max_sessions=10)
+    first = world.ask([user("Start them all")], x_turnpike_session="root", session_id="root")
+    world.answer(first, "ok", call("call_aaaaaaaaaaaa", task="look into the weather of Paris now"))
+    for at in range(CHILDREN):
+        turn = world.ask([user("look into the weather of Paris now")], after=0.01, **child(world, at))
+        world.answer(turn, f"done {at}", call(f"call_{at:012}"))
+        world.play.records.clear()
+    assert len(world.sessions) <= 11
+    assert containers(world.play.brain) == []
+
+
+def reached(start: State) -> set[State]:
+    found, border = {start}, [start]
+    while border:
+        after = set(TRANSITIONS[border.pop()].values()) - found
+        found |= after
+        border += after
+    return found
+
+
+def test_every_state_can_be_reached_and_can_end():
+    assert set(TRANSITIONS) == set(State) == reached(State.UNDECIDED)
+    assert {state.value for state in FINAL_STATES} == {"finished", "cut", "left", "refused"}
+    assert all(reached(state) & FINAL_STATES for state in State)
+
+
+def test_a_step_that_the_table_lacks_raises():
+    assert advance(State.UNDECIDED, Step.WAIT) is State.WAITING
+    with pytest.raises(LifecycleError, match="a request that is cut cannot fail"):
+        advance(State.CUT, Step.FAIL)
+
+
+def test_the_diagram_in_the_documentation_is_this_table():
+    lines = ["stateDiagram-v2", "    [*] --> undecided"]
+    for state, steps in TRANSITIONS.items():
+        lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
+        lines += [] if steps else [f"    {state.value} --> [*]"]
+    page = (ROOT / "docs/reference/lifecycle.md").read_text(encoding="utf-8")
+    assert "\n".join(["```mermaid", *lines, "```"]) in page

@@ -1,4 +1,4 @@
-"""Should a bias fail, wherever that is, vLLM goes on as if the plugin were not there."""
+"""Should a bias fail, vLLM goes on as if the plugin were not there; what is remembered is bounded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
+from lab.engine.simulated_config import Parts
 from tests.engine_ext.test_scheduler import balanced, prompt
+from turnpike_vllm.biases import CLAIMS_PER_BLOCK
 from turnpike_vllm.hints import Hint, ServiceClass
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -150,3 +152,98 @@ def displaced_badly(engine: SimulatedEngine, number: int) -> Callable[..., bool]
         return bool(engine.scheduler._displace(request, now))
 
     return displace
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_it_overlaps_steps_where_vllm_does(is_async: bool) -> None:
+    def configure(parts: Parts) -> None:
+        parts.is_async = is_async
+
+    def build(**options: Any) -> Any:
+        return SimulatedEngine(SimulatedOptions(configure=configure, **options)).scheduler
+
+    stock, biased = build(is_biased=False), build()
+    assert type(stock).__name__ == ("AsyncScheduler" if is_async else "Scheduler")
+    # What is between them is the plugin alone.
+    added = [each.__name__ for each in type(biased).__mro__ if each not in type(stock).__mro__]
+    assert set(added) == {"TurnpikeScheduler", "TurnpikeMixin"}
+    assert biased.turnpike is not None
+
+
+def test_as_vllm_finds_it_by_name() -> None:
+    """Some versions look whether the class is an `AsyncScheduler` before they overlap steps."""
+    from vllm.config import SchedulerConfig
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    config = SchedulerConfig(
+        max_model_len=128,
+        is_encoder_decoder=False,
+        scheduler_cls="turnpike_vllm.scheduler.TurnpikeScheduler",
+    )
+    assert issubclass(config.get_scheduler_cls(), AsyncScheduler)
+
+
+def test_a_queue_that_lacks_what_vllm_s_queues_have_is_not_used() -> None:
+    """Registered as a subclass, it passes `isinstance` whatever it lacks."""
+    from abc import abstractmethod
+
+    from vllm.v1.core.sched.request_queue import RequestQueue
+
+    from turnpike_vllm.detection import queue_lacks
+
+    class Newer(RequestQueue):  # type: ignore[misc]
+        @abstractmethod
+        def rotate_requests(self) -> None: ...
+
+    assert queue_lacks(RequestQueue) is None
+    assert queue_lacks(Newer) == "our queue has no rotate_requests"
+
+
+def test_then_the_coordinator_is_off_and_the_rest_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from turnpike_vllm.hints import Hint
+    from turnpike_vllm.waiting import RankedQueue
+
+    monkeypatch.delattr(RankedQueue, "prepend_request")
+    engine = SimulatedEngine(SimulatedOptions())
+    features = engine.biases.features
+    assert features["coordinator"] == features["victims"] == "our queue has no prepend_request"
+    assert features["retention"] == features["opportunist"] == "on"
+    engine.submit([1, 2, 3], hint=Hint(session="s", seq=1))
+    engine.run()
+    assert type(engine.scheduler.waiting).__name__ == "FCFSRequestQueue"
+    assert engine.done["r0"].finished is not None
+
+
+def test_what_nobody_hinted_is_remembered_once_however_often_it_is_asked() -> None:
+    engine = build()
+    engine.hint(Hint(session="wakes", seq=1))
+    for _ in range(300):
+        engine.submit(prompt(1, 100), max_tokens=1)
+    engine.run()
+    assert len(engine.biases.keeper.evictor) == 1
+
+
+def test_strangers_are_bounded_and_overwritten_before_a_session_that_returns() -> None:
+    engine = build(turnpike={"retention": False})
+    session = engine.submit(prompt(1, 500), max_tokens=1, hint=Hint(session="s", seq=1, reuse=0.9))
+    engine.run()
+    for number in range(60):
+        engine.submit(prompt(2 + number, 400 + 16 * (number % 9)), max_tokens=1)
+        engine.run()
+    evictor = engine.biases.keeper.evictor
+    assert evictor._entries <= CLAIMS_PER_BLOCK * engine.total_blocks
+    assert len(evictor) < 6
+    back = engine.submit(prompt(1, 500), max_tokens=1, hint=Hint(session="s", seq=2))
+    engine.run()
+    assert engine.done[back].cached_tokens == 496
+    assert engine.done[session].cached_tokens == 0
+
+
+def test_many_sessions_on_one_prompt_leave_so_much_and_no_more() -> None:
+    engine = build()
+    for number in range(600):
+        engine.submit(prompt(1, 500), max_tokens=1, hint=Hint(session=f"s{number}", seq=1, is_final=True))
+        engine.run()
+    evictor = engine.biases.keeper.evictor
+    assert 20 < len(evictor) <= CLAIMS_PER_BLOCK * engine.total_blocks / 31
+    assert len(evictor._heap) <= 2 * len(evictor) + 65

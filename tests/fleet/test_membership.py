@@ -1,9 +1,120 @@
-"""Membership: who is in by a list, by registration, or by setting; who leaves, and under what name."""
+"""Membership: who is in, who leaves; the trickle of moved sessions, adapters, and whose turns are late."""
 
 import pytest
 
-from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.membership import SET, Member, Membership, MembershipError
+from gateway.fleet.outliers import OutlierDetection, Phase
+from gateway.fleet.trickle import Trickle, TrickleConfig
+
+LARGE = 100_000
+
+
+def trickle():
+    return Trickle(TrickleConfig(moving_at_once=1))
+
+
+def test_so_many_for_each_replica_move_at_a_time_in_order():
+    some = trickle()
+    went = [some.may_move(f"r{n}", "pool", LARGE, replicas=2) for n in range(5)]
+    assert went == [True, True, False, False, False]
+    assert some.next_to_move("pool", 2) is None and some.pools() == ["pool"]
+    some.over("r0")
+    assert not some.may_move("r5", "pool", LARGE, replicas=2), "others wait already"
+    assert some.next_to_move("pool", 2) == "r2"
+    assert some.may_move("r2", "pool", LARGE, replicas=2), "asked again, it moves still"
+    some.over("r3")
+    some.over("r1")
+    assert some.next_to_move("pool", 2) == "r4"
+
+
+def test_small_ones_just_go():
+    some = trickle()
+    assert all(some.may_move(f"r{n}", "pool", 1000, replicas=1) for n in range(9)) and not some
+
+
+def test_pools_do_not_wait_for_each_other():
+    some = trickle()
+    assert some.may_move("r0", "one", LARGE, replicas=1) and some.may_move("r1", "two", LARGE, replicas=1)
+
+
+def test_nothing_is_left_of_those_that_are_over():
+    some = trickle()
+    for number in range(9):
+        some.may_move(f"r{number}", "pool", LARGE, replicas=2)
+    assert some
+    for number in range(9):
+        some.over(f"r{number}")
+        some.over("unknown")
+    assert not some and not some.pools() and not any(some._moving.values())
+    assert some.next_to_move("pool", 2) is None
+
+
+A, B = ReplicaId("a"), ReplicaId("b")
+R1, R2, R3 = map(RequestId, ("r1", "r2", "r3"))
+
+
+def slots(most: int = 1) -> AdapterSlots:
+    known = AdapterSlots()
+    for replica in (A, B):
+        known.listed(replica, ("sql", "law"))
+        known.told(replica, most, ())
+    return known
+
+
+def full(known: AdapterSlots, model: str | None, *, have_others: bool = False) -> list[ReplicaId]:
+    return [each for each in (A, B) if known.is_full(each, model, have_others=have_others)]
+
+
+def test_another_adapter_waits_where_all_places_are_taken():
+    known = slots()
+    known.began(R1, A, "sql")
+    assert full(known, "law") == [A] and full(known, "sql") == []
+    known.began(R2, A, "sql")
+    known.ended(R1)
+    assert full(known, "law") == [A]
+    known.ended(R2)
+    known.ended(R3)
+    assert full(known, "law") == []
+
+
+def test_the_base_model_and_unknown_names_take_no_place():
+    known = slots()
+    for request, model in ((R1, "base"), (R2, None)):
+        known.began(request, A, model)
+    known.began(R3, A, "sql")
+    assert full(known, "law") == [A] and full(known, "base") == full(known, None) == []
+
+
+def test_several_may_run_at_a_time():
+    known = slots(most=2)
+    known.began(R1, A, "sql")
+    assert full(known, "law") == []
+
+
+def test_what_others_run_counts_where_they_do():
+    known = slots()
+    known.told(A, 1, ("sql",))
+    assert full(known, "law") == [] and full(known, "law", have_others=True) == [A]
+
+
+def test_nobody_waits_where_nothing_is_said_of_places():
+    known = AdapterSlots()
+    known.listed(A, ("sql", "law"))
+    known.told(A, None, ())
+    known.began(R1, A, "sql")
+    assert not known.are_told
+    assert full(known, "law") == []
+
+
+def test_nothing_is_kept_of_who_left():
+    known = slots()
+    known.began(R1, A, "sql")
+    known.ended(R1)
+    for replica in (A, B):
+        known.left(replica)
+    assert not any(vars(known).values())
 
 
 def fleet(**settings):
@@ -90,3 +201,96 @@ def test_the_settings_say_who_is_set():
     again = members.settings_say([member("b", "http://b:1")])
     assert names(again.left) == ["default-0", "late"] and not again.joined
     assert not members.list_says("default", "dns", ["http://b:1", "http://c:1"]).joined, "b is set"
+
+
+SLOW, SOUND, THIRD = map(ReplicaId, "abc")
+
+
+def came(found, replica, lateness, others=(SLOW, SOUND, THIRD), phase=Phase.END, *, is_over=True, now=0.0):
+    others = [each for each in others if each != replica]
+    return found.saw(replica, phase, lateness, others, is_over=is_over, now=now)
+
+
+def late(**turns: list[float]) -> OutlierDetection:
+    """Turns of each replica, as late as that, in turns."""
+    found = OutlierDetection(lasts_s=5.0)
+    for number in range(max(map(len, turns.values()))):
+        for name, each in turns.items():
+            if number < len(each):
+                came(found, ReplicaId(name), each[number])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("turns", "is_late"),
+    [
+        ([4.0], False),
+        ([4.0, 4.0], True),
+        ([4.0, 0.3, 4.0], False),
+        ([4.0, 4.0, 0.3, 4.0], True),
+        ([2.0] * 9, False),  # far later, but not so far that a busy replica never is
+        ([0.9] * 9, False),  # in time, whatever the others do
+        ([4.0, 4.0, 4.0, 0.3], False),  # it was
+    ],
+)
+def test_two_in_a_row_are_late(turns, is_late):
+    found = late(b=[0.45] * 9, c=[0.5] * 9)
+    for each in turns:
+        came(found, SLOW, each)
+    assert found.slower(SLOW) == (pytest.approx(4.0 / 0.5, rel=0.15) if is_late else 1.0)
+    assert found.slower(SOUND) == found.slower(THIRD) == 1.0
+
+
+def test_one_that_was_late_seems_slower_until_the_next_is_in_time():
+    found = late(b=[0.45] * 9, c=[0.5] * 9)
+    came(found, SLOW, 4.0)
+    assert found.slower(SLOW) == 1.0 and found.seems_slower(SLOW) == pytest.approx(4.0 / 0.5, rel=0.15)
+    assert found.seems_slower(SOUND) == 1.0
+    came(found, SLOW, 0.3, phase=Phase.START)
+    assert found.seems_slower(SLOW) > 1.0, "another phase"
+    came(found, SLOW, 0.3, is_over=False)
+    assert found.seems_slower(SLOW) > 1.0, "it is not over"
+    came(found, SLOW, 0.3)
+    assert found.seems_slower(SLOW) == 1.0 and found.is_empty
+
+
+@pytest.mark.parametrize(("times", "in_time"), [(1, 1), (2, 2), (4, 3)])
+def test_the_more_often_it_was_late_the_longer_it_seems_slower(times, in_time):
+    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * times)
+    for number in range(in_time):
+        assert found.seems_slower(SLOW) > 1.0, f"{number} in time"
+        came(found, SLOW, 0.3)
+    assert found.seems_slower(SLOW) == 1.0 and found.is_empty
+
+
+def test_who_is_slower_seems_so():
+    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 8)
+    came(found, SLOW, 0.3)
+    assert found.slower(SLOW) == found.seems_slower(SLOW) > 4.0, "one in time is no proof that it is over"
+
+
+def test_alone_nobody_is_late():
+    found = OutlierDetection(lasts_s=5.0)
+    for _ in range(9):
+        came(found, SLOW, 50.0, [])
+    assert found.is_empty and found.usual(Phase.END, []) == 0.0
+
+
+def test_first_tokens_in_time_do_not_excuse_late_ends():
+    found = late(b=[0.3] * 9, c=[0.3] * 9)
+    for _ in range(3):
+        came(found, SLOW, 0.3, phase=Phase.START)
+        came(found, SLOW, 4.0, phase=Phase.END)
+    assert found.slower(SLOW) > 4.0
+    came(found, SLOW, 0.3, phase=Phase.START)
+    assert found.slower(SLOW) > 4.0
+    came(found, SLOW, 0.3, phase=Phase.END)
+    assert found.slower(SLOW) == 1.0
+
+
+def test_what_is_awaited_still_says_nothing_of_being_in_time():
+    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0])
+    assert not came(found, SLOW, 1.4, is_over=False)
+    assert came(found, SLOW, 4.0, is_over=False)
+    assert found.slower(SLOW) > 1.0, "the second in a row"
+    assert not came(found, SLOW, 1.4) and found.slower(SLOW) == 1.0, "its end was in time"

@@ -1,11 +1,16 @@
-"""Clients behind load balancers are told apart, without keys by their addresses."""
+"""Clients behind load balancers, those that speak TLS, and those that do not read."""
 
 import asyncio
+import resource
+import socket
+import tracemalloc
+from typing import Any
 
 import pytest
 
 from gateway.config.load import ConfigError, load_config
-from tests.server.bench import eventually, post
+from gateway.server.connection_states import State
+from tests.server.bench import Exchange, answer, eventually, get, hangs, pauses, post
 
 LOCAL = ["127.0.0.0/8"]
 
@@ -91,3 +96,157 @@ async def test_a_header_that_does_not_come_is_not_waited_for(start):
 def test_settings_that_make_no_sense(server, why):
     with pytest.raises(ConfigError, match=why):
         load_config(None, {}, {"pools": [{"replicas": [{"url": "http://a"}]}], "server": server})
+
+
+def acceptor(bench: Any) -> Any:
+    return bench.gateway.listener._tls
+
+
+async def test_handshakes_that_never_end_count_as_connections(start, tls):
+    server, trust = tls
+    bench = await start(server=server, limits={"max_connections": 3})
+    silent = [await bench.connect() for _ in range(3)]
+    await eventually(lambda: len(acceptor(bench)) == 3)
+    one_more = await bench.connect()
+    assert (await one_more.rest())[0] == b""
+    silent[0].close()
+    await eventually(lambda: len(acceptor(bench)) == 2)
+    client = await bench.connect(ssl=trust)
+    assert (await client.ask(post())).status == 200
+    await eventually(lambda: len(acceptor(bench)) == 2)
+    metrics = (await bench.control(get(b"/metrics"))).body
+    assert b"\nturnpike_client_connections 3.0\n" in metrics
+
+
+async def test_as_many_as_may_be_are_served(start, tls):
+    server, trust = tls
+    bench = await start(server=server, limits={"max_connections": 3})
+    clients = await asyncio.gather(*(bench.connect(ssl=trust) for _ in range(3)))
+    answers = await asyncio.gather(*(client.ask(post()) for client in clients))
+    assert [answer.status for answer in answers] == [200] * 3
+    await eventually(lambda: not len(acceptor(bench)))
+    assert bench.gateway.listener.connection_count == 3
+
+
+async def test_a_handshake_that_takes_too_long_is_given_up(start, tls):
+    bench = await start(server=tls[0], limits={"head_timeout_s": 0.05})
+    client = await bench.connect()
+    client.send(b"\x16\x03\x01")  # the beginning of one
+    await client.rest()
+    await eventually(lambda: not len(acceptor(bench)))
+
+
+async def test_what_is_no_tls_is_closed(start, tls):
+    bench = await start(server=tls[0])
+    client = await bench.send(post())
+    data, _ = await client.rest()
+    assert not data.startswith(b"HTTP/1.1") and not bench.backend.seen
+    await eventually(lambda: not len(acceptor(bench)))
+
+
+async def test_a_drain_gives_up_on_handshakes_and_accepts_nothing(start, tls):
+    bench = await start(server=tls[0])
+    client, port = await bench.connect(), bench.gateway.listener.port
+    await eventually(lambda: len(acceptor(bench)) == 1)
+    await bench.gateway.listener.drain(1.0)
+    await client.rest()
+
+    def is_refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    await eventually(is_refused)
+
+
+async def test_a_system_without_descriptors_is_asked_again(start, tls, monkeypatch):
+    server, trust = tls
+    bench = await start(server=server)
+    monkeypatch.setattr("gateway.server.tls_acceptor._AGAIN_S", 0.01)
+    with socket.socket() as raw:
+        raw.setblocking(False)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", bench.gateway.listener.port))
+            await asyncio.sleep(0.1)
+            assert not len(acceptor(bench))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await eventually(lambda: len(acceptor(bench)) == 1)
+    client = await bench.connect(ssl=trust)
+    assert (await client.ask(post())).status == 200
+
+
+@pytest.mark.parametrize("connections", [1, 20])
+@pytest.mark.parametrize(
+    "request_", [get(b"/v1/files/x"), post(b"w" * 2000, b"/v1/files/x")], ids=["GET", "POST"]
+)
+async def test_pipelined_requests_are_not_held(start, request_, connections):
+    bench = await start()
+    hold = asyncio.Event()
+    bench.backend.script = pauses(b"", hold, answer(b"{}"))
+    clients = [await bench.connect() for _ in range(connections)]
+    flood = request_ * (20_000 // connections)
+    tracemalloc.start()
+    for client in clients:
+        client.send(flood)
+    before, _ = tracemalloc.get_traced_memory()
+    opened = bench.gateway.listener._connections
+    await eventually(
+        lambda: (
+            len(opened) == connections
+            and all(c.state is State.SERVING and c._parser.unread_bytes for c in opened)
+        )
+    )
+    await eventually(lambda: len(bench.backend.seen) == connections)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    print(f"{(held - before) / 2**20:.1f} MiB for {len(flood) * connections / 2**20:.1f} MiB")
+    assert held - before < 16 << 20
+    assert all(c._parser.unread_bytes <= 512 << 10 for c in opened)
+    hold.set()
+    for client in clients:
+        for _ in range(5):
+            assert (await client.receive()).status == 200
+        client.reset()
+
+
+async def test_what_a_client_sends_while_it_is_answered_is_bounded_and_served(start):
+    bench = await start()
+    hold = asyncio.Event()
+
+    async def waits(exchange: Exchange) -> None:
+        await hold.wait()
+        await exchange.send(answer(b"%d" % len(exchange.request.body)))
+
+    bench.backend.script = waits
+    sizes = [1, 300_000, 7, 200_000, 0]
+    client = await bench.arrive(b"".join(post(b"x" * size, b"/v1/files/x") for size in sizes))
+    (connection,) = bench.gateway.listener._connections
+    await eventually(lambda: connection._parser.unread_bytes > 64 << 10)
+    assert connection._parser.unread_bytes <= 512 << 10 and bench.gateway.listener.budget.used == 1
+    hold.set()
+    for size in sizes:
+        assert (await client.receive()).body == b"%d" % size
+
+
+async def test_who_pipelines_a_little_and_leaves_is_noticed(start):
+    bench = await start()
+    left = asyncio.Event()
+    bench.backend.script = hangs(left)
+    client = await bench.arrive(post() + post() + post())
+    client.close()
+    await asyncio.wait_for(left.wait(), 10)
+    assert len(bench.backend.seen) == 1
+
+
+async def test_an_empty_line_behind_a_body_is_no_request(start):
+    bench = await start()
+    client = await bench.connect()
+    for _ in range(3):
+        client.send(post())
+        client.send(b"\r\n")
+        assert (await client.receive()).status == 200

@@ -1,4 +1,4 @@
-"""What tenants used, by key and model: as JSON, as CSV, in the metrics, of one gateway and of several."""
+"""What tenants used, by key and model; and the first words of sessions."""
 
 import csv
 import io
@@ -7,16 +7,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import pytest
 
 from gateway.config.tenants import StoredKey
 from gateway.domain import records as rec
-from gateway.domain.ids import ReplicaId, RequestId, TenantId
-from gateway.domain.request import Usage
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.request import Protocol, Usage
 from gateway.server.aggregator.merged_views import merge_usage
 from gateway.server.tenants import hash_key
+from gateway.telemetry import first_words
+from gateway.telemetry.first_words import FirstWords
 from gateway.telemetry.usage import MAX_USERS, Usages
 from tests.server.bench import CHAT, DELTA, DONE, STREAM_HEAD, answer, bearer, chunk, get, post, sends
 from tests.server.test_failures import metrics_of
+from tests.server.test_reload import reload
 
 PATH = b"/turnpike/usage"
 SETTINGS = {
@@ -158,3 +162,61 @@ def test_several_gateways_are_added_up():
     one["usage"] = [b, {**a, "cost": 0.5}]
     both = {"at_s": 5.0, "began_s": 2.0, "usage": [{**a, "cost": 0.5}, {**b, "requests": 4}]}
     assert merge_usage([one, other]) == both
+
+
+REMINDER = {"type": "text", "text": "<system-reminder>Today is a day.</system-reminder>"}
+ASKED = {"type": "text", "text": "Mend\n  the   test"}
+
+
+def words_of(protocol: Protocol, body: Any) -> str:
+    found = FirstWords()
+    found.began(SessionId("s"), protocol, body if isinstance(body, bytes) else json.dumps(body).encode())
+    return found[SessionId("s")]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "words"),
+    [
+        (Protocol.CHAT, {"messages": [{"role": "system"}, {"role": "user", "content": "Hi"}]}, "Hi"),
+        (Protocol.MESSAGES, {"messages": [{"role": "user", "content": [REMINDER, ASKED]}]}, "Mend the test"),
+        (Protocol.MESSAGES, {"messages": [{"role": "user", "content": [REMINDER]}]}, REMINDER["text"]),
+        (Protocol.RESPONSES, {"input": "Look"}, "Look"),
+        (Protocol.RESPONSES, {"input": [{"role": "user", "content": "Look"}]}, "Look"),
+        (Protocol.COMPLETIONS, {"prompt": "Once"}, "Once"),
+        (Protocol.COMPLETIONS, {"prompt": [1, 2]}, ""),
+        (Protocol.CHAT, {"messages": [{"role": "user", "content": "x" * 5000}]}, "x" * 119 + "…"),
+        (Protocol.CHAT, {"messages": [{"role": "user", "content": " \ud800 "}, {"role": "user"}, 3]}, ""),
+        (Protocol.CHAT, {"messages": {"a": 1}}, ""),
+        (Protocol.CHAT, b"\xff{", ""),
+        (Protocol.CHAT, b'{"messages": [{"role": "user", "content": "%s"}]}' % (b"x" * (1 << 20)), ""),
+    ],
+)  # fmt: skip
+def test_they_are_the_users_own(protocol, body, words):
+    assert words_of(protocol, body) == words
+
+
+def test_the_first_turn_counts_and_so_many_sessions(monkeypatch):
+    monkeypatch.setattr(first_words, "_MAX_SESSIONS", 2)
+    found = FirstWords()
+    for name in ("a", "b", "a", "c"):
+        text = f"{name} {len(found)}"
+        body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+        found.began(SessionId(name), Protocol.CHAT, body)
+    assert dict(found) == {"b": "b 1", "c": "c 2"}
+
+
+@pytest.mark.parametrize(
+    ("is_set", "content", "seen"), [(True, True, "hi"), (False, True, ""), (True, False, "")]
+)
+async def test_they_are_in_the_dashboard_where_its_operator_and_tenant_allow_it(start, is_set, content, seen):
+    tenant = {"name": "team", "key_hashes": [hash_key("k")], "content": content}
+    bench = await start(server={"first_words": is_set}, tenants=[tenant])
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    assert (await bench.ask(post(body, headers=bearer("k")))).status == 200
+    (session,) = (await bench.control(get(b"/turnpike/snapshot"))).json()["sessions"]
+    assert session["first_words"] == seen
+    await reload(bench)
+    (session,) = (await bench.control(get(b"/turnpike/snapshot"))).json()["sessions"]
+    assert session["first_words"] == seen, "a reload takes them from nobody"
+    page = (await bench.control(get(b"/turnpike/sessions/" + session["id"].encode()))).json()
+    assert page["session"]["first_words"] == seen

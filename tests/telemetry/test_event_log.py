@@ -1,6 +1,10 @@
-"""The event log's lines: nothing secret, and no hole."""
+"""The event log, the log and frames: nothing secret, no hole that is not told, few lines for refusals."""
 
+import asyncio
+import json
 import logging
+import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +15,18 @@ from msgspec import inspect
 from gateway.config import Config
 from gateway.config.load import load_config
 from gateway.core import events as ev
-from gateway.domain.ids import SessionId
-from gateway.telemetry import event_log
+from gateway.domain import records as rec
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.telemetry import event_log, log_lines
+from gateway.telemetry import frames as module
 from gateway.telemetry.event_log import encode_beginning
+from gateway.telemetry.frames import Filter, Frames, Reader
+from gateway.telemetry.log_lines import REFUSALS_EVERY_S, ChangeLog, JsonFormatter, RefusalLog, log_event
 from gateway.telemetry.recorder import Recorder
+from gateway.telemetry.ring import Ring
 from lab.simulator.replay import decode_beginning, decode_entry
+from tests.telemetry.lines import as_lines
+from tests.telemetry.sse import read_events
 
 KEY = "sha256:" + "5e" * 32
 
@@ -151,3 +162,174 @@ def test_what_cannot_be_written_ends_the_recording_and_nothing_else(tmp_path, ca
     recorder.close()
     assert len(path.read_bytes().splitlines()) == 1
     assert caplog.messages[0].startswith('warning recording_ended cause="an event cannot be written')
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, "gateway")
+    return caplog
+
+
+def changed(state: str, why: str) -> rec.ReplicaChanged:
+    return rec.ReplicaChanged(at_s=1.0, replica=ReplicaId("r0"), state=state, why=why)
+
+
+async def test_each_change_of_a_replica_is_a_line(lines):
+    ChangeLog().log_replicas([changed("up", "is healthy"), changed("ejected", 'says "no"')])
+    assert lines.messages == [
+        'info replica_up replica=r0 cause="is healthy"',
+        'warning replica_ejected replica=r0 cause="says \\"no\\""',
+    ]
+    up, ejected = [json.loads(JsonFormatter(3).format(record)) for record in lines.records]
+    assert {key: up[key] for key in ("level", "event", "replica", "cause", "worker")} == {
+        "level": "info", "event": "replica_up", "replica": "r0", "cause": "is healthy", "worker": 3,
+    }  # fmt: skip
+    assert ejected["level"] == "warning" and "message" not in ejected
+
+
+async def test_what_changes_to_and_fro_is_told_now_and_then_and_its_newest_state_in_the_end(
+    lines, monkeypatch
+):
+    monkeypatch.setattr(log_lines, "CHANGES_EVERY_S", 0.1)
+    log = ChangeLog()
+    for number in range(1001):
+        log.log("store", logging.WARNING, f"store_{'up' if number % 2 else 'down'}", store="r")
+    log.log("another", logging.INFO, "replica_up")
+    assert [line.split()[1] for line in lines.messages] == [*["store_down", "store_up"] * 2, "replica_up"]
+    await asyncio.sleep(0.35)
+    assert lines.messages[5:] == ["warning store_down store=r count=997"] and not log._lately
+    log.log("store", logging.INFO, "store_up", store="r")
+    assert lines.messages[6:] == ["info store_up store=r"]
+
+
+def test_refusals_are_counted_and_told_now_and_then(lines):
+    counts = Counter({"queue_full": 1})
+    log = RefusalLog(counts)
+    log.tell(now=0.0)
+    for second in range(1, 10):
+        counts["queue_full"] += 1000
+        log.tell(now=float(second))
+    log.tell(now=REFUSALS_EVERY_S)
+    log.tell(now=100.0)
+    assert lines.messages == [
+        "warning refused reason=queue_full count=1",
+        "warning refused reason=queue_full count=9000",
+    ]
+
+
+def test_what_is_no_change_of_state_is_a_line_too(lines):
+    log_event(logging.INFO, "drain", "draining; signal again", drain_s=3.0)
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logging.getLogger("gateway.x").exception("it failed:\n%s", "twice")
+    drain, failed = [json.loads(JsonFormatter(None).format(record)) for record in lines.records]
+    assert (drain["message"], drain["drain_s"]) == ("draining; signal again", 3.0)
+    assert (failed["event"], failed["message"]) == ("log", "it failed:\ntwice")
+    assert "ValueError: no" in failed["trace"]
+
+
+ALL = Filter()
+
+
+def told(ring: Ring, count: int) -> None:
+    ring.extend(*as_lines([rec.ToolNum(at_s=1.0, active=ring.last + each) for each in range(1, count + 1)]))
+
+
+def numbers(data: bytes) -> list[tuple[str, int]]:
+    return [(event.type, int(event.id)) for event in read_events(data)]
+
+
+def test_an_event_is_a_numbered_line_of_the_file():
+    ring = Ring(10, 1 << 30)
+    frames = Frames(ring)
+    reader = frames.open(None, ALL)
+    told(ring, 1)
+    frames.begin_tick(1)
+    [event] = read_events(frames.read(reader))
+    assert (event.id, event.type) == ("1", "tool_num")
+    assert json.loads(event.data) == {"type": "tool_num", "at_s": 1.0, "active": 1}
+    assert frames.read(reader) == b""
+
+
+def test_who_comes_back_goes_on_where_it_was_and_learns_what_is_lost():
+    ring = Ring(5, 1 << 30)
+    frames = Frames(ring)
+    told(ring, 8)  # 4 to 8 are kept
+    frames.begin_tick(1)
+    assert numbers(frames.read(frames.open(6, ALL))) == [("tool_num", 7), ("tool_num", 8)]
+    assert [n for _, n in numbers(frames.read(frames.open(0, ALL)))] == [4, 5, 6, 7, 8], (
+        "no gap for everything"
+    )
+    [gap, *rest] = read_events(frames.read(frames.open(1, ALL)))
+    assert (gap.type, gap.id, json.loads(gap.data)) == ("gap", "3", {"from": 2, "to": 3})
+    assert [event.id for event in rest] == ["4", "5", "6", "7", "8"]
+    [gap] = read_events(frames.read(frames.open(99, ALL)))
+    assert (gap.type, gap.id, json.loads(gap.data)) == ("gap", "8", {"from": 1, "to": 8}), "of another life"
+
+
+def test_who_is_too_slow_goes_on_at_the_end():
+    ring = Ring(5, 1 << 30)
+    frames = Frames(ring)
+    reader = frames.open(None, ALL)
+    told(ring, 50)
+    frames.begin_tick(1)
+    [gap] = read_events(frames.read(reader))
+    assert (gap.type, json.loads(gap.data)) == ("gap", {"from": 1, "to": 50}) and frames.gaps == 1
+    told(ring, 1)
+    assert numbers(frames.read(reader)) == [("tool_num", 51)]
+
+
+def test_filters_leave_out_and_still_say_where_to_go_on():
+    ring = Ring(10, 1 << 30)
+    frames = Frames(ring)
+    ring.extend(*as_lines([
+        rec.ToolStart(at_s=1.0, session=SessionId("s-1"), turn=RequestId("r-1"), names=("bash",)),
+        rec.ToolStart(at_s=1.0, session=SessionId("s-2"), turn=RequestId("r-2"), names=("bash",)),
+        rec.ReplicaChanged(at_s=1.0, replica=ReplicaId("a"), state="up", why="x"),
+    ]))  # fmt: skip
+    frames.begin_tick(1)
+    assert numbers(frames.read(frames.open(0, Filter(session=SessionId("s-2"))))) == [("tool_start", 2)]
+    assert numbers(frames.read(frames.open(0, Filter(types=frozenset(("replica",)))))) == [("replica", 3)]
+    nothing = frames.read(frames.open(0, Filter(types=frozenset(("gpu_end",)))))
+    assert nothing == b"id: 3\n\n", "no event, but where to go on"
+
+
+def test_a_tick_encodes_so_many_and_readers_share_them(monkeypatch):
+    monkeypatch.setattr(module, "ENCODED_A_TICK", 10)
+    monkeypatch.setattr(module, "SENT_A_TICK", 100)
+    monkeypatch.setattr(module, "LEAST_A_TICK", 2)
+    ring = Ring(1000, 1 << 30)
+    frames = Frames(ring)
+    readers = [frames.open(None, ALL) for _ in range(3)]
+    told(ring, 25)
+    frames.begin_tick(3)
+    first = [frames.read(reader) for reader in readers]
+    assert len(set(map(id, first))) == 1 and len(numbers(first[0])) == 10
+    assert frames.read(readers[0]) == b"", "nothing is left of this tick"
+    frames.begin_tick(3)
+    frames.read(readers[0])
+    frames.begin_tick(50)
+    assert numbers(frames.read(readers[0])) == [("tool_num", 21), ("tool_num", 22)], "a fiftieth of 100"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_misses_anything_unnoticed(seed, monkeypatch):
+    rng = random.Random(seed)
+    monkeypatch.setattr(module, "ENCODED_A_TICK", rng.choice((5, 50)))
+    monkeypatch.setattr(module, "SENT_A_TICK", 60)
+    monkeypatch.setattr(module, "LEAST_A_TICK", 3)
+    ring = Ring(rng.choice((8, 200)), 1 << 30)
+    frames = Frames(ring)
+    readers: list[tuple[Reader, list[int]]] = [(frames.open(None, ALL), []) for _ in range(4)]
+    for _ in range(60):
+        told(ring, rng.randrange(12))
+        frames.begin_tick(len(readers))
+        for reader, seen in readers:
+            if rng.random() < 0.7:
+                for event in read_events(frames.read(reader)):
+                    span = json.loads(event.data) if event.type == "gap" else None
+                    seen.extend(range(span["from"], span["to"] + 1) if span else [int(event.id)])
+    for reader, seen in readers:
+        assert seen == list(range(1, reader.position + 1))
+    assert len(frames._made) <= 64

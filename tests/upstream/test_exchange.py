@@ -1,19 +1,30 @@
-"""How often one exchange sends its request, and which connections it takes for that."""
+"""Exchanges with a replica: connections, requests that are sent again, redirects that nobody follows."""
 
+import argparse
 import asyncio
 import contextlib
 import gc
+import threading
 import weakref
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from gateway.config.otel import OtelConfig
 from gateway.config.upstream import UpstreamConfig
+from gateway.dashboard import cli
+from gateway.domain.fleet import Abilities
+from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.telemetry.collector import Collector, Verdict
 from gateway.upstream import replica
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerMissing, UpstreamError
+from gateway.upstream.errors import AnswerMissing, ConnectFailed, UpstreamError
+from gateway.upstream.health import vllm_abilities
+from gateway.upstream.host_probe import tell
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Address, Replica
+from gateway.wire.splice import Chunk
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -154,3 +165,187 @@ async def test_a_closed_connection_is_freed_without_the_collector(monkeypatch, i
             assert made and all(ref() is None for ref in made)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "authority", "prefix", "is_tls"),
+    [
+        ("http://gpu:8000", "gpu", 8000, b"gpu:8000", b"", False),
+        ("http://gpu/", "gpu", 80, b"gpu", b"", False),
+        ("https://gpu/a/b/", "gpu", 443, b"gpu", b"/a/b", True),
+        ("http://[::1]:9", "::1", 9, b"[::1]:9", b"", False),
+        ("http://[fe80::1%25eth0]:9", "fe80::1%eth0", 9, b"[fe80::1]:9", b"", False),
+    ],
+)
+def test_a_url_is_an_address(url, host, port, authority, prefix, is_tls):
+    address = Address.parse(url)
+    assert (address.host, address.port, address.authority) == (host, port, authority)
+    assert (address.prefix, address.is_tls) == (prefix, is_tls)
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://gpu", "http://", "http://u:p@gpu", "http://gpu?x=1", "http://gpu#x", "http://gpu:99999"]
+)
+def test_what_is_no_address(url):
+    with pytest.raises(ValueError, match=r"gpu|http://|[Pp]ort"):
+        Address.parse(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://gpu:1/v1", "http://gpu:1/v1/", "http://gpu:1/openai/v1", "http://[::1]:1/v1"]
+)
+def test_the_v1_of_a_url_for_clients_is_left_out_with_one_line(url, caplog):
+    address, _ = Address.of_backend(url), Address.of_backend(url)
+    assert address.url + "/v1" == url.rstrip("/") and address.prefix in (b"", b"/openai")
+    assert len([line for line in caplog.messages if "/v1 at its end is left out" in line]) == 1
+    assert Address.of_backend("http://gpu/x/v1/chat/completions").prefix == b"/x"
+    assert Address.of_backend("http://gpu/v12").prefix == b"/v12"
+
+
+def test_an_old_vllm_is_told_nothing_that_it_does_not_read():
+    assert vllm_abilities("0.28.1rc2") == Abilities(engine="vllm", version="0.28.1rc2", session_header=True)
+    assert vllm_abilities("0.9.0") == Abilities(engine="vllm", version="0.9.0", session_header=False)
+    assert vllm_abilities("dev").session_header is False
+    assert len(vllm_abilities("1" * 1000).version or "") == 64
+
+
+class _Opened(UpstreamConnection):
+    def __init__(self):
+        super().__init__()
+        self.is_aborted = False
+
+    def abort(self):
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize("is_ready", [False, True], ids=["not yet there", "just there"])
+async def test_whoever_leaves_while_a_connection_is_made_leaves_none_behind(monkeypatch, is_ready):
+    address = Address.parse("http://localhost:9")
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
+    opened, outcome = _Opened(), []
+
+    async def opens():
+        try:
+            await asyncio.sleep(0 if is_ready else 60)
+            return opened
+        except asyncio.CancelledError:
+            outcome.append("called off")
+            raise
+
+    monkeypatch.setattr(replica, "_open", opens)
+
+    async def work():
+        await replica.exchange([b"GET / HTTP/1.1\r\n\r\n"], is_head_request=False, may_repeat=True)
+
+    run = Run(work(), lambda: outcome.append("end"))
+    run.go_on()
+    await asyncio.sleep(0)
+    if is_ready:
+        # The task is done, and who asked has not heard of it yet.
+        asyncio.get_running_loop().call_soon(run.cancel)
+        await asyncio.sleep(0)
+    else:
+        run.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert "end" in outcome and replica.busy_count == 0
+    assert opened.is_aborted if is_ready else "called off" in outcome
+
+
+async def test_a_connection_that_was_closed_before_anything_was_sent_counts_as_none():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    _, connection = await asyncio.get_running_loop().create_connection(UpstreamConnection, "127.0.0.1", port)
+    connection.transport.abort()
+    with pytest.raises(ConnectFailed, match="before anything was sent"):
+        connection.send([b"GET / HTTP/1.1\r\n\r\n"], is_head_request=False)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_what_is_asked_of_a_replica_that_is_closed_meanwhile_is_not_sent_again():
+    connections, asked = 0, asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()  # and gets no answer
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = Address.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
+
+    async def ask() -> UpstreamConnection:
+        request: list[Chunk] = [b"GET / HTTP/1.1\r\nHost: r\r\n\r\n"]
+        return await replica.exchange(request, is_head_request=False, may_repeat=True)
+
+    outcome: list[str] = []
+
+    async def twice() -> None:
+        replica.release(await ask(), reuse=True)
+        try:
+            replica.release(await ask(), reuse=False)
+            outcome.append("answered")
+        except ConnectFailed as error:
+            outcome.append(str(error))
+
+    run = Run(twice(), lambda: None)
+    run.go_on()
+    async with asyncio.timeout(5):
+        await asked.wait()
+        replica.close()
+        while not outcome:
+            await asyncio.sleep(0.005)
+    server.close()
+    assert (outcome, connections) == (["it is no member any more"], 1)
+
+
+@pytest.fixture(params=[301, 302, 303, 307, 308])
+def redirecting(request):
+    """Its URL, and what was asked beyond what it answers itself."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_elsewhere = self.path == "/elsewhere"
+            asked.extend([self.headers["Authorization"]] * is_elsewhere)
+            self.send_response(200 if is_elsewhere else request.param)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        do_POST = do_GET  # noqa: N815 - http.server's name
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+def test_commands_do_not(redirecting, monkeypatch):
+    url, asked = redirecting
+    monkeypatch.setenv("KEY", "secret")
+    arguments = argparse.Namespace(control=url, key_env="KEY")
+    for body in (None, b"{}"):
+        with pytest.raises(ValueError, match=": 30"):
+            cli.ask(arguments, "/turnpike/snapshot", body)
+    with pytest.raises(OSError, match="30"):
+        tell(url, "host", HostSignals(cores=1, runnable=0.5), key="secret")
+    assert asked == []
+
+
+async def test_the_sender_of_traces_does_not(redirecting):
+    url, asked = redirecting
+    collector = Collector(OtelConfig(endpoint=url, headers={"Authorization": "secret"}), {})
+    collector.open()
+    assert await collector.post(b"spans") is Verdict.REFUSED and asked == []
+    await collector.close()

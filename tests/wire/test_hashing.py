@@ -1,16 +1,26 @@
-"""The seed reaches every hash by which texts are recognised, and none that must outlive a process."""
+"""Hashes: what the seed reaches, that they answer as the words would, and agent types by them."""
 
 import json
+from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
 
+from gateway.domain.request import Answer, Transcript, Utterance, Words
 from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
+from gateway.wire.hashed_words import hash_all_words, words_of_hashes
 from gateway.wire.hashing import digest, digest_all, hash_seed, hash_text, seed_hashes, text_hash
 from gateway.wire.marks import leave_marks
+from gateway.wire.slices import finish
+from gateway.wire.spoken import SpokenWords
 from gateway.wire.transcript import TranscriptReader
-from tests.wire.shapes import assistant, raws, user
+from tests.wire.shapes import assistant, decode_body, encode, raws, user
+from tests.wire.test_transcript import chat
 
 
 @pytest.fixture
@@ -53,3 +63,110 @@ def test_an_agent_type_has_one_name_in_all_processes(seeded):
     one = agent_skeleton(prompt, [])
     seeded(2)
     assert agent_skeleton(prompt, []) == one != 0
+
+
+LONG = "The quick brown fox jumps over the lazy dog, and then it rests under the old oak tree."
+
+
+def recorded(value: Any) -> Any:
+    line = msgspec.json.encode(value, enc_hook=hash_all_words)
+    return msgspec.json.decode(line, type=type(value), dec_hook=words_of_hashes)
+
+
+def conversation(*texts: str) -> Transcript:
+    return chat(*[user(text) for text in texts])
+
+
+@pytest.mark.parametrize(
+    "transcript",
+    [
+        Transcript(),
+        conversation(LONG),
+        conversation("Name: call_0123456789abcdef01\nnpm test\n" + LONG, "fix the bug"),
+        chat(
+            user(LONG),
+            assistant(text="Done with it, all of it."),
+            user("Now the other one, please, at once."),
+        ),
+        conversation("a task:\n" + LONG),
+    ],
+)
+def test_a_recorded_request_answers_as_the_request(transcript):
+    words, hashed = transcript.words, recorded(transcript).words
+    assert hashed == words and (hashed.ids, hashed.prompt().asked) == (words.ids, words.prompt().asked)
+    for quote in (LONG, "npm test", "fix the bug", "the lazy dog", ""):
+        assert hashed.share(leave_marks(quote), len(quote)) == words.share(leave_marks(quote), len(quote))
+    assert not hashed.texts
+
+
+@given(
+    st.lists(st.text(alphabet="ab \n:<>1.", max_size=60), max_size=4), st.text(alphabet="ab \n:", max_size=20)
+)
+def test_whatever_is_said(texts, quote):
+    words, marks = conversation(*texts, LONG).words, leave_marks(quote)
+    hashed = recorded(Transcript(words=words)).words
+    assert hashed.share(marks, len(quote)) == words.share(marks, len(quote))
+    assert hashed.new_probes == words.new_probes
+
+
+def test_a_recorded_answer_says_what_the_answer_said():
+    said = SpokenWords(text=7, spoken=LONG, arguments=(b'{"prompt": "look into the tests of the parser"}',))
+    answer = recorded(Answer(status=200, utterance=said))
+    assert answer.utterance == said and answer.utterance.handed_sizes == said.handed_sizes
+    assert answer.utterance.handed and recorded(Answer(status=200)).utterance == Utterance()
+
+
+def test_no_text_is_recorded():
+    line = msgspec.json.encode(conversation(LONG), enc_hook=hash_all_words)
+    assert not any(word.encode() in line for word in LONG.split() if len(word) > 3)
+
+
+def test_nothing_else_is_recorded_by_accident():
+    with pytest.raises(NotImplementedError):
+        msgspec.json.encode(object(), enc_hook=hash_all_words)
+    with pytest.raises(NotImplementedError):
+        words_of_hashes(object, {})
+    assert words_of_hashes(Words, {}).asked == ()
+
+
+PROMPT = "You are a careful agent. Today is {day}. You work in {path} on item {n}. Use the tools."
+READ = Raw(b'{"type":"function","function":{"name":"read"}}')
+WRITE = Raw(b'{"name":"write","input_schema":{}}')
+
+
+def kind(text: str, *tools: Raw) -> int:
+    return agent_skeleton([Raw(encode(text))], tools)
+
+
+def test_dates_paths_and_counters_do_not_count():
+    one = PROMPT.format(day="Monday, 3 March 2025", path="/home/a/x", n=1)
+    other = PROMPT.format(day="Friday, 28 November 2031", path="/srv/deep/er/y", n=99)
+    assert kind(one, READ) == kind(other, READ) != 0
+    assert kind(one, READ) != kind("You are a careless agent. Use the tools.", READ)
+
+
+def test_tools_count_in_whatever_order():
+    assert kind("Be good.", READ, WRITE) == kind("Be good.", WRITE, READ)
+    assert kind("Be good.", READ) != kind("Be good.", WRITE)
+    assert kind("Be good.", Raw(b"17")) != 0
+
+
+def test_blocks_and_messages_are_read_alike_each_time():
+    blocks = [{"type": "text", "text": "Be good, 1."}, {"type": "text", "text": "Env: /a"}]
+    others = [{"type": "text", "text": "Be good, 2."}, {"type": "text", "text": "Env: /b/c"}]
+    assert agent_skeleton([Raw(encode(blocks))], ()) == agent_skeleton([Raw(encode(others))], ())
+
+
+def test_nothing_is_no_type():
+    assert agent_skeleton([], ()) == 0
+
+
+def test_a_conversation_carries_its_type():
+    def types(day: str) -> tuple[int, int]:
+        system = {"role": "system", "content": PROMPT.format(day=day, path="/x", n=3)}
+        body = decode_body(encode({"messages": [system, user()]}), is_responses=False)
+        found = finish(TranscriptReader().reading(body, body.messages or ()))[0]
+        return found.agent, found.agent_type
+
+    (exact, kind_of_it), (other, same) = types("1 May 2030"), types("2 May 2030")
+    assert exact != other and kind_of_it == same != 0

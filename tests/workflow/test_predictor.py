@@ -1,11 +1,20 @@
-"""What is known of sessions' future, in one place."""
+"""What is known of sessions' future, in one place; whose sessions are most, and what is kept of one."""
 
+import sys
 from typing import Any
 
-from gateway.domain.decision import Edge
-from gateway.domain.ids import ReplicaId, SessionId
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.decision import Edge, SessionSource
+from gateway.domain.ids import ReplicaId, SessionId, TenantId
+from gateway.workflow.by_tenant import ByTenant
 from gateway.workflow.predictor import Predictor, WorkflowConfig
+from gateway.workflow.turns import Session
+from tests.reachable import reachable
 from tests.workflow.test_conversations import answer, facts, ref
+from tests.workflow.world import World, call, result, user
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 A = ReplicaId("a")
@@ -45,3 +54,70 @@ def test_what_a_session_is_goes_with_it_to_every_engine():
         told = {"age_s": age_s, "service_class": "proactive"}
         sent: Any = parse(known.hint_with_request(ref("s"), facts(), ReplicaId(replica), **told))
         assert (sent.service, sent.age_s) == (ServiceClass.PROACTIVE, age_s)
+
+
+def made(name: int, tenant: int) -> Session:
+    return Session(
+        id=SessionId(f"s-{name}"),
+        tenant=TenantId(f"t-{tenant}"),
+        source=SessionSource.NEW,
+        confidence=0.5,
+        started_s=0.0,
+        last_seen_s=0.0,
+    )
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "touch", "remove", "evict"]), st.integers(0, 3), st.integers(0, 9))
+)
+
+
+@given(STEPS)
+def test_what_goes_first_is_of_the_tenant_that_has_most(steps):
+    kept, model = ByTenant(), []  # the longest unseen first
+    for number, (step, tenant, at) in enumerate(steps):
+        if step == "add":
+            model.append(made(number, tenant))
+            kept.add(model[-1])
+        elif model and step == "touch":
+            session = model.pop(at % len(model))
+            model.append(session)
+            kept.touch(session)
+        elif model and step == "remove":
+            kept.remove(model.pop(at % len(model)))
+        elif model:
+            counts = {each.tenant: sum(other.tenant == each.tenant for other in model) for each in model}
+            victim = kept.longest_unseen()
+            assert counts[victim.tenant] == max(counts.values())
+            assert victim is next(each for each in model if each.tenant == victim.tenant)
+            model.remove(victim)
+            kept.remove(victim)
+        for name in {each.tenant for each in model}:
+            assert list(kept.newest_first(name)) == [each for each in reversed(model) if each.tenant == name]
+    for session in model:
+        kept.remove(session)
+    assert not kept._sessions and not kept._with and kept._most == 0
+    assert list(kept.newest_first(TenantId("t-0"))) == []
+
+
+MOST_BYTES = 2**20
+"""Of a session of the default settings that does its worst; an ordinary one takes ten thousand."""
+
+
+@pytest.mark.slow
+def test_the_worst_session_takes_no_more_than_a_mebibyte():
+    world = World(max_sessions=10)
+    sizes = []
+    for at in range(120):
+        texts = {f"field{n}": " ".join(f"word{at}.{n}.{k}" for k in range(40)) for n in range(20)}
+        calls = [call(f"call_{at:04}_{n:09}", "bash" * 20, **texts) for n in range(80 if at % 4 == 0 else 1)]
+        said = " ".join(f"said{at}.{n}" for n in range(200))
+        results = [result(f"call_{at:04}_{n:09}", said) for n in range(3)]
+        body = [user(f"{said} {at}"), *results]
+        world.answered(body, said, *calls, session_id="s", thread_id=f"thread-{at}", after=0.1)
+        world.play.records.clear()
+        world.sessions.traces_of("t").read_words()  # the words that wait have a bound of their own
+        sizes.append(sum(map(sys.getsizeof, reachable(world.sessions))))
+    assert len(world.sessions) == 1
+    assert sizes[-1] < MOST_BYTES
+    assert sizes[-1] < 1.2 * sizes[len(sizes) * 2 // 3], "it does not grow any more"

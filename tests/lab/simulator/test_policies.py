@@ -1,20 +1,36 @@
-"""The engine's hooks: what they are asked, what follows, and that without them nothing changes."""
+"""The engine's hooks, and the plugin behind them: what they are asked, what follows, what is told of it."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from gateway.admission.session_admission import SessionAdmission
+from gateway.assembly import assemble
+from gateway.config import Config
+from gateway.core import events as ev
+from gateway.core.coordinator import Coordinator
+from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
+from gateway.domain.session_ids import numbered_ids
+from lab.simulator import run
+from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from lab.simulator.engine.policy import EnginePolicy, Retained
 from lab.simulator.engine.roofline import prefill_s
 from lab.simulator.engine.turn import EngineTurn
+from lab.simulator.errors import ConservationError, SimulatorError
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.kernel import Kernel
+from lab.simulator.run import POOL
+from lab.simulator.signals import PERIOD_S, Reports
 from tests.lab.simulator.engine_log import Log, make_turn
 from tests.lab.simulator.test_run import OPTIONS, fleet, play
+from tests.lab.simulator.test_stretches import fixed
 from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE, sessions
 
 pytestmark = IMPORTS_VLLM
@@ -168,3 +184,141 @@ def test_a_policy_orders_all_that_wait() -> None:
         bench.ask(number, 0, 10)
     with pytest.raises(ValueError, match="must order all that wait"):
         bench.kernel.run()
+
+
+PLUGGED = replace(OPTIONS, plugin={})
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    built: list[Any] = []
+
+    def listening(*args: Any, **settings: Any) -> Any:
+        built.extend(found := build_engines(*args, **settings))
+        return found
+
+    monkeypatch.setattr(run, "build_engines", listening)
+    return built
+
+
+def counted(engines: list[Any], group: str, name: str) -> int:
+    found = [each.plugin.counters()[group] for each in engines if each.plugin is not None]
+    return sum(counters.get(name, 0) for counters in found)
+
+
+def test_hints_reach_engines_and_are_followed(engines):
+    world = sessions(30, every_s=0.5, seed=5)
+    totals, seen = play(world, fleet(1, blocks=300), options=PLUGGED)
+    assert totals.sessions == 30 and not totals.failed_sessions
+    assert counted(engines, "hints", "followed") > len(seen.turns)
+    assert not {name for name in ("malformed", "unknown") if counted(engines, "hints", name)}
+    assert counted(engines, "holds", "held") > 0
+    assert engines[0].plugin is not None and engines[0].plugin.retained_blocks() == 0
+
+
+def test_state_that_is_held_is_found_again(monkeypatch):
+    """Over several draws: one of them may be an exception. Engines are told no class, because a class changes
+    the order of turns, and with it how much of their state is found."""
+    monkeypatch.setattr(SessionAdmission, "class_of", lambda *_: None)
+    without = replace(PLUGGED, plugin={"retention": False, "eviction": False})
+
+    def cached(options: EngineOptions) -> int:
+        tokens = 0
+        for seed in range(1, 5):
+            # Who enters when weighs more than what engines hold, so nobody waits here.
+            world, settings = sessions(30, every_s=0.5, seed=seed), {"make_brain": fixed, "options": options}
+            _, seen = play(world, fleet(1, blocks=300), **settings)
+            tokens += sum(turn.cached_tokens for turn in seen.turns)
+        return tokens
+
+    assert cached(PLUGGED) > 1.05 * cached(without)
+
+
+def test_with_host_memory_who_pauses_leaves_for_it(engines):
+    totals, _ = play(sessions(30, every_s=0.3, seed=1), fleet(1, blocks=300, offload_gb=1.0), options=PLUGGED)
+    assert totals.sessions == 30 and not totals.failed_sessions
+    assert counted(engines, "host_tier", "demoted") + counted(engines, "host_tier", "gave_way") > 0
+    assert engines[0].plugin is not None and engines[0].plugin.retained_blocks() == 0
+
+
+def test_stock_engines_carry_nothing(engines):
+    play(sessions(3, every_s=0.5, seed=5), fleet(1), options=OPTIONS)
+    assert engines[0].plugin is None and type(engines[0].scheduler).__name__ == "Scheduler"
+
+
+def test_a_bias_can_be_left_out_by_name():
+    (spec,) = parse_policies("turnpike+plugin:retention=0:classes=0")
+    plan = spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))
+    assert plan.options.plugin == {"retention": False, "classes": False}
+    assert EngineOptions().plugin is None
+
+
+@pytest.mark.parametrize("text", ["plugin+continuum", "continuum+plugin"])
+def test_engines_follow_one_policy(text: str):
+    (spec,) = parse_policies(text)
+    with pytest.raises(SimulatorError, match="both decide about the engine"):
+        spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))
+
+
+def a_brain(kind: type[Coordinator], **admission: object) -> Coordinator:
+    replicas = [{"url": "http://sim", "name": "little-0"}]
+    settings = {"pools": [{"name": POOL, "replicas": replicas}], "admission": admission}
+    brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
+    brain.__class__ = kind
+    return brain
+
+
+class Listening(Coordinator):
+    """A gateway that keeps what it was told of engines."""
+
+    heard: list[tuple[float, EngineSignals]]
+
+    def handle(self, event: ev.Event, *, now: float):
+        if isinstance(event, ev.EngineReported):
+            self.heard.append((now, event.signals))
+        return super().handle(event, now=now)
+
+
+def test_under_pressure_engines_tell_of_it():
+    heard: list[tuple[float, EngineSignals]] = []
+
+    def make_brain(_: FleetSpec) -> Coordinator:
+        brain = a_brain(Listening, shadow=True, max_running_per_replica=64)
+        assert isinstance(brain, Listening)
+        brain.heard = heard
+        return brain
+
+    world = sessions(12, every_s=0.3, seed=2)
+    totals, _ = play(world, fleet(1, blocks=330), make_brain=make_brain, sample_every_s=None)
+    times = [at for at, _ in heard]
+    assert times[:3] == [0.0, PERIOD_S, 2 * PERIOD_S]
+    assert totals.end_s - PERIOD_S <= times[-1] <= totals.end_s
+    signals = [each for _, each in heard]
+    assert signals[0].kv_tokens == 329 * 16 and signals[0].kv_used == 0.0
+    assert signals[0].host_kv_tokens is None
+    assert max(each.kv_used or 0.0 for each in signals) > 0.9
+    assert max(each.waiting or 0 for each in signals) > 0 and max(each.running or 0 for each in signals) > 1
+    # Counters: they never fall, and end near what the turns themselves reported.
+    for before, after in itertools.pairwise(signals):
+        assert (after.prefix_hit or 0) >= (before.prefix_hit or 0)
+    assert 0 < (signals[-1].prefix_hit or 0) <= totals.cached_tokens
+    assert totals.preemptions > 0 and 0 < (signals[-1].preemptions or 0) <= totals.preemptions
+
+
+def test_reports_alone_keep_no_simulation_going():
+    kernel = Kernel()
+    sent: list[ev.Event] = []
+    kernel.at(2.5, lambda: None)
+    Reports((), block_size=16, kernel=kernel, send=sent.append).begin()
+    kernel.run()
+    assert kernel.now == 3 * PERIOD_S
+
+
+def test_a_simulation_in_which_nothing_more_happens_says_so():
+    class Deaf(Coordinator):
+        def handle(self, event: ev.Event, *, now: float):
+            return [] if isinstance(event, ev.RequestArrived) else super().handle(event, now=now)
+
+    world = sessions(2, every_s=1, seed=1)
+    with pytest.raises(ConservationError, match="nothing more happens"):
+        play(world, fleet(1), make_brain=lambda _: a_brain(Deaf), sample_every_s=None)

@@ -1,18 +1,31 @@
-"""Several steps in one go leave behind what single steps would."""
+"""Steps in one go, blocks in the host's memory, several gateways: each against what is simpler."""
 
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from gateway.domain.ids import ReplicaId
+from gateway.assembly import assemble
+from gateway.core import events as ev
+from gateway.core.commands import Command
+from gateway.core.coordinator import Coordinator
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.records import SessionStarted
+from gateway.domain.session_ids import numbered_ids
 from lab.simulator.engine import build_engines
 from lab.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
+from lab.simulator.engine.roofline import prefill_s
+from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.kernel import Kernel
+from lab.simulator.run import POOL, stock_config
+from lab.simulator.several import SeveralGateways
+from lab.simulator.signals import signals_of
 from tests.examples import examples
 from tests.lab.simulator.engine_log import Log, make_turn
-from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE
+from tests.lab.simulator.test_run import OPTIONS, fleet, play
+from tests.lab.simulator.worlds import IMPORTS_VLLM, LITTLE, sessions
 
 pytestmark = IMPORTS_VLLM
 
@@ -102,3 +115,107 @@ def test_a_prompt_may_end_with_a_chunk_of_one_token(prompt: int):
     stretched = run(turns, 400, [])
     stepped = run(turns, 400, [], takes_stretches=False)
     assert stretched[0] == stepped[0] and stretched[-1] == pytest.approx(stepped[-1])
+
+
+@pytest.mark.parametrize(("seed", "gigabytes"), [(0, 0.01), (1, 0.01), (2, 1.0)])
+def test_nothing_is_lost(seed: int, gigabytes: float):
+    totals, heard = play(sessions(30, every_s=0.5, seed=seed), fleet(1, blocks=300, offload_gb=gigabytes))
+    assert totals.sessions == 30 and totals.failed_sessions == 0
+    assert len(heard.turns) == totals.turns
+
+
+def test_more_is_found_in_the_cache_than_without():
+    world = sessions(60, every_s=0.3, seed=1)
+    without, _ = play(world, fleet(1, blocks=300))
+    with_host, _ = play(world, fleet(1, blocks=300, offload_gb=1.0))
+    assert with_host.cached_tokens > 1.2 * without.cached_tokens
+    assert with_host.end_s < without.end_s
+
+
+def fixed(spec: FleetSpec) -> Coordinator:
+    """A gateway whose decisions do not follow what engines lose."""
+    config = stock_config(spec)
+    admission = replace(config.admission, shadow=True)
+    return assemble(replace(config, admission=admission), session_ids=numbered_ids())
+
+
+@pytest.mark.parametrize(("seed", "gigabytes"), [(5, 0.005), (6, 0.005), (7, 0.02)])
+def test_stretches_change_nothing(seed: int, gigabytes: float):
+    world = sessions(40, every_s=0.5, seed=seed)
+    spec = fleet(1, blocks=300, offload_gb=gigabytes)
+    plain: dict[str, Any] = {"sample_every_s": None, "make_brain": fixed}
+    stretched, one = play(world, spec, **plain)
+    stepped, two = play(world, spec, options=replace(OPTIONS, takes_stretches=False), **plain)
+    assert one.turns == two.turns
+    assert one.sessions == two.sessions
+    assert stretched.scheduled_steps < stepped.scheduled_steps == stretched.steps
+
+
+def test_what_was_overwritten_comes_back_over_the_link():
+    """A prompt of 100 blocks: another of 100 leaves 19 of them in the cache of 119, and 81 must be loaded."""
+    kernel = Kernel()
+    log = Log(kernel)
+    spec = EngineSpec(name=ReplicaId("a"), profile=LITTLE, kv_blocks=120, offload_bytes=1e9)
+    (engine,) = build_engines([spec], EngineOptions(block_size=BLOCK), kernel=kernel, listener=log, seed=0)
+    fits = int(1e9 / LITTLE.model.kv_bytes_per_token)
+    assert signals_of(engine, block_size=BLOCK).host_kv_tokens == fits
+    first, again, other = 1, 2, 3
+    tokens = 100 * BLOCK
+    for number, now, shared in ((first, 0.0, tokens), (other, 100.0, 0), (again, 200.0, tokens)):
+        kernel.at(now, engine.submit, make_turn(number, tokens, 1, shared, block_size=BLOCK, now=now))
+    kernel.run()
+    finished = {number: (at_s, cached) for at_s, _, number, cached, _ in log.ends}
+    cold_s = prefill_s(LITTLE, tokens)
+    assert finished[first] == (pytest.approx(cold_s), 0)
+    assert finished[other] == (pytest.approx(100 + cold_s), 0)
+    load_s = 81 * BLOCK * LITTLE.model.kv_bytes_per_token / LITTLE.hardware.host_link_bytes_per_s
+    last_s = prefill_s(LITTLE, 1, tokens - 1)  # of a prompt the last token is always computed
+    assert finished[again] == (pytest.approx(200 + load_s + last_s), tokens - 1)
+
+
+FLEET = FleetSpec(replicas=(ReplicaGroup(profile="little", count=2, kv_blocks=600),))
+
+
+def gateways(count: int, made: list[Coordinator], *, period_s: float = 0.1) -> SeveralGateways:
+    def make(number: int) -> Coordinator:
+        ids = numbered_ids(f"g{number}-")
+        made.append(assemble(stock_config(FLEET), session_ids=ids))
+        return made[-1]
+
+    return SeveralGateways(count, make, period_s=period_s)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_all_sessions_are_served_and_nothing_is_left(count: int):
+    made: list[Coordinator] = []
+    crowd = sessions(40, every_s=0.2, seed=count)
+    totals, record = play(crowd, FLEET, make_brain=lambda _: gateways(count, made), seed=1)
+    assert totals.sessions == 40 and totals.failed_sessions == 0
+    assert not any(brain.live for brain in made)
+    started = [each.session for each in record.records if isinstance(each, SessionStarted)]
+    served = [sum(session.startswith(f"s-g{at}-") for session in started) for at in range(count)]
+    assert sum(served) == 40 and min(served) > 0
+
+
+def test_the_parts_of_a_pool_add_up_to_one():
+    made: list[Coordinator] = []
+    seen: list[list[float]] = []
+
+    class Watched(SeveralGateways):
+        def handle(self, event: ev.Event, *, now: float) -> list[Command]:
+            commands = super().handle(event, now=now)
+            pools = [brain.admission.pools.get(PoolId(POOL)) for brain in made]
+            if all(pools):
+                seen.append([pool.limits.part for pool in pools if pool is not None])
+            return commands
+
+    def brain(_: FleetSpec) -> SeveralGateways:
+        several = gateways(3, made)
+        several.__class__ = Watched
+        return several
+
+    play(sessions(60, every_s=0.05, seed=3), FLEET, make_brain=brain, seed=1)
+    late = seen[len(seen) // 4 :]
+    assert max(map(sum, late)) < 1.1, "parts are told within a period"
+    assert min(map(sum, late)) > 0.9
+    assert max(map(max, late)) > 0.4, "who has more to do has the larger part"
