@@ -176,11 +176,9 @@ class CpuPressure:
                 total += seen.weight * seen.mean(0.0, 0.0)
             if weight >= _ENOUGH:
                 return total / weight
-        return 0.0 if self._is_crowded(lately) else math.inf
-
-    def _is_crowded(self, lately: int) -> bool:
         below = sum(seen.weight for seen in self._by_active[:lately])
-        return below >= 0.5 * sum(seen.weight for seen in self._by_active)
+        is_crowded = below >= 0.5 * sum(seen.weight for seen in self._by_active)
+        return 0.0 if is_crowded else math.inf
 
     def _read_hosts(self, *, now: float) -> tuple[float, float]:
         while self._hosts and next(iter(self._hosts.values()))[0] < now - _SILENT_S:

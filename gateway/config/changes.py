@@ -102,7 +102,8 @@ def changes(before: Config, after: Config) -> tuple[Change, ...]:
                 key=key,
                 before=_shown(was),
                 after=_shown(now),
-                needs_restart=_needs_restart(leaf.path, was, now),
+                needs_restart=not is_live(leaf.path)
+                or (leaf.path in _NEVER_NONE and not (was and was.value and now and now.value)),
             )
         )
     return tuple(found)
@@ -130,11 +131,6 @@ def moved_between_pools(before: Config, after: Config) -> str | None:
     pool_of = {name: pool.name for pool in before.pools for name in pool.names()}
     names = ((name, pool.name) for pool in after.pools for name in pool.names())
     return next((name for name, pool in names if pool_of.get(name, pool) != pool), None)
-
-
-def _needs_restart(path: str, was: _Leaf | None, now: _Leaf | None) -> bool:
-    is_switched = path in _NEVER_NONE and not (was and was.value and now and now.value)
-    return is_switched or not is_live(path)
 
 
 def _leaves(config: Config) -> Iterator[tuple[str, _Leaf]]:

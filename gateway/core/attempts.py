@@ -142,7 +142,7 @@ class Attempts:
         assert live.replica is not None
         if answer.is_good and step is Step.FINISH:
             if self._suspects.remembered:
-                self._suspects.answered_well(live)
+                self._suspects.forget(live.body)
         elif answer.is_fault or step is Step.CUT:
             failure = Failure.BROKEN if step is Step.CUT else Failure.ANSWERED
             self._failed_at(live, live.replica, failure, now=now)

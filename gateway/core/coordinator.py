@@ -325,7 +325,8 @@ class Coordinator:
         if live.facts.work is Work.TUNNEL and self.counts_tokens(live.tenant):
             return refusals.uncounted()
         if self._config.is_unknown_state_refused:
-            unknown = self.sessions.first_unknown_state(live.tenant, live.facts)
+            states, known = live.facts.state_ids, self.sessions.residence
+            unknown = next((each for each in states if known.find(live.tenant, each) is None), None)
             if unknown is not None:
                 return refusals.unknown_state(unknown)
         return refusals.unknown_model(live.facts.model) if live.pool is None and named is None else None

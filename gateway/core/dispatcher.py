@@ -108,8 +108,9 @@ class Dispatcher:
             if not live.facts.stream:
                 first_s = float("inf")
             output_tokens = expected.output_tokens
-        if expected is not None and not live.handed_over and (first_s is not None or live.facts.stream):
-            worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, 1)
+        if expected is not None and not live.handed_over:
+            shown = 1 if first_s is not None or live.facts.stream else expected.output_tokens
+            worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, shown)
         self._fleet.health.sent(
             live.request,
             placement.replica,

@@ -74,9 +74,6 @@ class SessionBook:
                 return home
         return None
 
-    def first_unknown_state(self, tenant: TenantId, facts: RequestFacts) -> str | None:
-        return next((each for each in facts.state_ids if self.residence.find(tenant, each) is None), None)
-
     def turn_arrived(
         self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
     ) -> tuple[SessionRef, list[rec.Record]]:

@@ -11,7 +11,8 @@ little later, from its health checks: one that failed is checked at once.
 | was answered with an error of the replica's own, or its client left | if it went down soon after |
 
 Requests of the same body that one death ended are one failure. A process that answers with an error because
-it is dying takes a second to go: until then a body that two replicas answered so goes to none but those.
+it is dying takes some seconds to go, and checks as long to see it: until then a body that two replicas
+answered so goes to none but those.
 """
 
 from collections import OrderedDict
@@ -25,7 +26,6 @@ from gateway.domain.words import Word
 MOST_DEATHS = 2
 """Replicas that may have died of a body; then nobody gets it any more."""
 _REMEMBERED_S = 60.0
-_DYING_S = 2.0
 _DIED_WITHIN_S = 8.0
 """A process takes its time to go, and checks to see it; whoever goes later is restarted."""
 _MOST_REMEMBERED = 4096
@@ -69,14 +69,11 @@ class Suspects:
         if all(each.failure in _DOUBTFUL for each in known):
             self._doubtful[body] = None
         while now - next(iter(self.remembered.values()))[-1].failed_s > _REMEMBERED_S:
-            self._forget(next(iter(self.remembered)))
+            self.forget(next(iter(self.remembered)))
         if len(self.remembered) > _MOST_REMEMBERED:
-            self._forget(next(iter(self._doubtful or self.remembered)))
+            self.forget(next(iter(self._doubtful or self.remembered)))
 
-    def answered_well(self, live: LiveRequest) -> None:
-        self._forget(live.body)
-
-    def _forget(self, body: Body) -> None:
+    def forget(self, body: Body) -> None:
         self.remembered.pop(body, None)
         self._doubtful.pop(body, None)
 
@@ -90,7 +87,7 @@ class Suspects:
         dying = {
             each.replica
             for each in known
-            if now - each.failed_s <= _DYING_S and each.failure is Failure.ANSWERED
+            if now - each.failed_s <= _DIED_WITHIN_S and each.failure is Failure.ANSWERED
         }
         if len(dying) < MOST_DEATHS or not any(each.facts.id in dying for each in self._fleet if each.is_up):
             return ()

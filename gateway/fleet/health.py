@@ -37,8 +37,8 @@ from gateway.fleet.circuit_breaker import (
     CircuitBreaker,
     HealthConfig,
 )
-from gateway.fleet.newcomers import Newcomers
 from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
+from gateway.fleet.silence import Silence
 
 
 class _Awaited(msgspec.Struct, eq=False):
@@ -78,7 +78,7 @@ class FleetHealth:
         self._not_up: set[ReplicaId] = set()
         """Those that are not up."""
         self.outliers = OutlierDetection(lasts_s=config.rest_s)
-        self.newcomers = Newcomers(config.slow_until_out)
+        self.silence = Silence(config.slow_until_out)
         self.next_due_s = float("inf")
         """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
@@ -141,7 +141,7 @@ class FleetHealth:
         self._breakers.pop(replica, None)
         self._not_up.discard(replica)
         self.outliers.forget(replica)
-        self.newcomers.forget(replica)
+        self.silence.forget(replica)
 
     def sent(
         self,
@@ -156,19 +156,21 @@ class FleetHealth:
     ) -> None:
         """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
         nothing is expected, or of a replica of which too little was seen to expect anything; infinite for a
-        first token that nobody will see. `worst_s`: to compute all of its prompt, alone; where nothing is
-        expected 0, if nobody will see the first token. `output_tokens`: of its answer, as expected."""
+        first token that nobody will see. `worst_s`: to compute all of its prompt, alone, and its answer, too,
+        where nothing is expected and nobody sees the first token. `output_tokens`: of its answer, as
+        expected."""
         breaker = self._breakers[replica]
         if breaker.state is BreakerState.TRIED:
             breaker.trial = request
+        is_seen = p90_s is not None and p90_s < float("inf")
+        if not is_seen and (work_s := worst_s if p90_s is None else max(worst_s, end_p90_s)) < float("inf"):
+            if work_s:
+                self.silence.sent(request, replica, work_s, now=now)
         if p90_s is None:
-            if worst_s:
-                self.newcomers.sent(request, replica, worst_s, now=now)
             return
         breaker.ahead_s += worst_s
         factor, least_s = self._config.slow_factor, self._config.slow_least_s
         patience_s = max(least_s, factor * max(p90_s, breaker.ahead_s))
-        is_seen = patience_s < float("inf")
         end_s = max(patience_s if is_seen else least_s, factor * max(end_p90_s, breaker.ahead_s))
         self._awaited[request] = _Awaited(
             replica, now, patience_s, end_s, now + patience_s, worst_s, output_tokens=output_tokens
@@ -191,20 +193,20 @@ class FleetHealth:
     def _compare(
         self, request: RequestId, replica: ReplicaId, awaited: _Awaited | None, *, now: float
     ) -> None:
-        pool, began = self._breakers[replica].pool, self.newcomers.ended(request, replica)
-        self.newcomers.alive(replica, now=now)
+        pool, began = self._breakers[replica].pool, self.silence.ended(request, replica)
+        self.silence.alive(replica, now=now)
         if awaited is not None:
             began = awaited.sent_s, awaited.worst_s
         if began is None:
             return
-        self.newcomers.began(replica, pool, *began, now=now)
-        peers = [name for name, each in self._breakers.items() if each.pool == pool]
-        for wedged in self.newcomers.wedged(pool, peers, now=now):
+        self.silence.began(replica, pool, *began, now=now)
+        peers = (name for name, each in self._breakers.items() if each.pool == pool)
+        for wedged in self.silence.wedged(pool, peers, now=now):
             self._eject(wedged, self._breakers[wedged], "answers nothing while others do", now=now)
 
     def first_token(self, request: RequestId, replica: ReplicaId, *, now: float) -> None:
         awaited = self._awaited.get(request)
-        if self.newcomers.awaited:
+        if self.silence.awaited:
             self._compare(request, replica, awaited, now=now)
         if awaited is None:
             return
@@ -233,8 +235,11 @@ class FleetHealth:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
                 self._end_came(request, awaited, output_tokens, now=now)
-        if self.newcomers.awaited and self.newcomers.ended(request, replica) is None and failed is not None:
-            self.newcomers.alive(replica, now=now)
+        if self.silence.awaited:
+            if failed is False and output_tokens and self.silence.awaits(request, replica):
+                self._compare(request, replica, None, now=now)
+            elif self.silence.ended(request, replica) is None and failed is not None:
+                self.silence.alive(replica, now=now)
         breaker = self._breakers.get(replica)
         if breaker is None:
             return
@@ -290,7 +295,7 @@ class FleetHealth:
             awaited.sent_s += lost_s
             awaited.overdue_s += lost_s
         self._overdue = [(overdue_s + lost_s, request) for overdue_s, request in self._overdue]
-        self.newcomers.stalled(lost_s)
+        self.silence.stalled(lost_s)
         self._set_due()
 
     def _computed(self, awaited: _Awaited) -> None:

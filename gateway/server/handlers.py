@@ -140,8 +140,8 @@ class Handlers:
         facts = await self._asking.reading.read(request)
         if path.startswith(_MODELS):
             name = unquote(path.removeprefix(_MODELS))
-            card = self._health.card_of(name) if request.head.method in ("GET", "HEAD") else None
-            if card is not None:
+            is_named = name in self._health.named and request.head.method in ("GET", "HEAD")
+            if is_named and (card := self._health.cards().get(name)) is not None:
                 client.respond(200, b"", msgspec.json.encode(card))
                 return
             facts = msgspec.structs.replace(facts, model=clean_name(name))

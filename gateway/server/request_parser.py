@@ -197,7 +197,9 @@ class RequestParser:
                 break
             except httptools.HttpParserUpgrade as upgrade:
                 if self._requests and self._requests[-1].head.is_websocket:
-                    self._hold_back(bytes(data[upgrade.args[0] :]))
+                    unread = bytes(data[upgrade.args[0] :])
+                    self._unread, self._at = unread + self._unread[self._at :], 0
+                    self._parser = httptools.HttpRequestParser(self)
                     return
                 data = self._without_upgrade() + data[upgrade.args[0] :]
                 self._parser = httptools.HttpRequestParser(self)
@@ -211,10 +213,6 @@ class RequestParser:
         # llhttp keeps an unfinished field to itself, and skips over a chunk extension, for ever if need be.
         if self._unreported_bytes > self._limits.max_header_bytes and self.refusal is None:
             self.refuse(headers_too_large(self._limits).refusal)
-
-    def _hold_back(self, data: bytes) -> None:
-        self._unread, self._at = data + self._unread[self._at :], 0
-        self._parser = httptools.HttpRequestParser(self)
 
     def take_unread(self) -> bytes:
         data, self._unread, self._at = self._unread[self._at :], b"", 0

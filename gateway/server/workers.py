@@ -125,7 +125,8 @@ class Workers:
                 return
             failures = 1 if self._clock() - began_s > CALM_S else failures + 1
             wait_s = min(_LONGEST_PAUSE_S, pause_s(failures))
-            ended, told = _name_of(status), {"worker": number, "next_in_s": wait_s}
+            ended = f"status {status}" if status >= 0 else signal.Signals(-status).name
+            told = {"worker": number, "next_in_s": wait_s}
             self._log.log(f"end {number}", logging.WARNING, "worker_ended", status=ended, **told)
             await self._pause(wait_s)
 
@@ -257,7 +258,3 @@ def _check_ports(config: Config, count: int) -> None:
             if port > 65535 or users.setdefault(port, setting) != setting:
                 other = users.get(port, "nothing beyond 65535")
                 raise ConfigError(f"{setting}: {count} workers take {ports} ports, and {port} is for {other}")
-
-
-def _name_of(status: int) -> str:
-    return f"status {status}" if status >= 0 else signal.Signals(-status).name

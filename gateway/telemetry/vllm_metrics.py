@@ -58,7 +58,9 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         waiting=_whole(sums, "num_requests_waiting"),
         preemptions=_whole(sums, "num_preemptions_total"),
         ranks=_ranks(ranks),
-        most_adapters=_most_adapters(loras[0]),
+        most_adapters=int(most)
+        if (most := loras[0].get("max_lora", "")).isdecimal() and len(most) < 7
+        else None,
         adapters=tuple(filter(None, loras[0].get("running_lora_adapters", "").split(","))),
         kv_retained=retained,
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
@@ -159,11 +161,6 @@ def _ranks(labels: set[str]) -> int | None:
     if not count:
         return None
     return count if count <= _MOST_RANKS and labels == set(map(str, range(count))) else 1
-
-
-def _most_adapters(labels: dict[str, str]) -> int | None:
-    most = labels.get("max_lora", "")
-    return int(most) if most.isdecimal() and 0 < len(most) < 7 else None
 
 
 def _whole(sums: dict[str, float], *names: str) -> int | None:

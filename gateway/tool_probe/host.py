@@ -58,7 +58,7 @@ class HostMeter:
         limit, used = cores_allowed(last.cpu_max), _used(before, last)
         if limit is not None and used is not None:
             return HostSignals(cores=limit, runnable=used * (1.0 + waiting_share(last.pressure)))
-        cores = cores_of(last.stat)
+        cores = len(re.findall(r"^cpu\d+ ", last.stat, re.MULTILINE))
         if not cores or not seen:
             return None
         return HostSignals(cores=float(cores), runnable=sum(seen) / len(seen))
@@ -67,10 +67,6 @@ class HostMeter:
 def runnable(stat: str) -> int | None:
     found = re.search(r"^procs_running (\d+)", stat, re.MULTILINE)
     return int(found[1]) if found else None
-
-
-def cores_of(stat: str) -> int:
-    return len(re.findall(r"^cpu\d+ ", stat, re.MULTILINE))
 
 
 def cores_allowed(cpu_max: str) -> float | None:

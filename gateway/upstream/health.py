@@ -103,7 +103,7 @@ class HealthChecks:
     ) -> None:
         """As it was given them at first. How long one check may take stays what it was at `open`."""
         self._config = config
-        self._named = tuple(named_models)
+        self.named = tuple(named_models)
         self.lists_models = has_several_pools or bool(named_models)
         """Else what its only pool says is passed on."""
 
@@ -129,16 +129,12 @@ class HealthChecks:
 
     def merged_models(self) -> dict[str, Any]:
         """The models of all pools as one OpenAI list; each model once."""
-        return {"object": "list", "data": list(self._cards().values())}
+        return {"object": "list", "data": list(self.cards().values())}
 
-    def card_of(self, model: str) -> dict[str, Any] | None:
-        return self._cards().get(model) if model in self._named else None
-
-    def _cards(self) -> dict[str, dict[str, Any]]:
+    def cards(self) -> dict[str, dict[str, Any]]:
         found = [self._models.get(replica, []) for replica in self._replicas]
         cards = {
-            name: {"id": name, "object": "model", "created": 0, "owned_by": "turnpike"}
-            for name in self._named
+            name: {"id": name, "object": "model", "created": 0, "owned_by": "turnpike"} for name in self.named
         }
         return cards | {model["id"]: model for listing in found for model in listing}
 

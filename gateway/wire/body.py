@@ -160,14 +160,10 @@ def _decode(body: bytes, *, is_responses: bool) -> RequestBody:
 
 
 def _few(fields: RequestBody) -> RequestBody:
-    if _most_items(fields) > MAX_ITEMS:
+    lists = (fields.messages, fields.tools, fields.input if isinstance(fields, ResponsesBody) else None)
+    if max((len(each) for each in lists if isinstance(each, list)), default=0) > MAX_ITEMS:
         raise Oversized("too many items")
     return fields
-
-
-def _most_items(fields: RequestBody) -> int:
-    lists = (fields.messages, fields.tools, fields.input if isinstance(fields, ResponsesBody) else None)
-    return max([len(each) for each in lists if isinstance(each, list)], default=0)
 
 
 def items_of(fields: RequestBody) -> Sequence[Raw]:

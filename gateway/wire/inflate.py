@@ -105,14 +105,11 @@ def _inflate(stream: "_Stream | zstd.ZstdDecompressor", chunk: bytes) -> tuple[b
     return piece, stream.unconsumed_tail, bool(stream.unconsumed_tail) or len(piece) == _PIECE_BYTES
 
 
-def inflated_limit_bytes(deflated_bytes: int) -> int:
-    return min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * deflated_bytes))
-
-
 def inflating(body: bytes, coding: str, take: Callable[[int], None]) -> Generator[None, None, bytes]:
     """The whole body, inflated, in slices. `take` is called before so many more bytes of it are kept. Raises
     InflationError if it is damaged, cut or too large, and what `take` raises."""
-    inflater = Inflater(coding, inflated_limit_bytes(len(body)))
+    limit_bytes = min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * len(body)))
+    inflater = Inflater(coding, limit_bytes)
     whole = io.BytesIO()  # which gives away what it holds, where a join would copy it all at once
     for piece in inflater.feed(body):
         take(len(piece))

@@ -71,7 +71,9 @@ def find_retried(traces: Traces, facts: RequestFacts, within: Within, *, now: fl
     ]
     if not failed:
         return None
-    best = min(failed, key=lambda turn: (_earliness(turn, now=now), -turn.ended_s))
+    # How far from the moment at which its client was told to come; a moment that was not told is late.
+    early = {id(each): abs(now - each.due_s) if each.due_s is not None else UNTOLD_S for each in failed}
+    best = min(failed, key=lambda turn: (early[id(turn)], -turn.ended_s))
     rivals = failed + [turn for turn in same if turn.retried_by is not None and turn.retried_by.is_guessed]
     is_choice = len(_sessions(rivals)) > 1
     is_proof = _is_alone(best, rivals) and _knows_secrets(best, facts)
@@ -100,11 +102,6 @@ def _may_repeat(turn: Turn, facts: RequestFacts, is_counting: bool, *, now: floa
         # A transport that counts would have counted; unless it gave up, and the application asks anew.
         return not turn.is_opening or turn.attempt > 0
     return facts.attempt in (0, turn.attempt + 1)
-
-
-def _earliness(turn: Turn, *, now: float) -> float:
-    """How far from the moment at which its client was told to come; a moment that was not told is late."""
-    return abs(now - turn.due_s) if turn.due_s is not None else UNTOLD_S
 
 
 def find_parent(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:

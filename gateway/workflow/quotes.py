@@ -74,12 +74,9 @@ def _by_ids(traces: Traces, facts: RequestFacts, within: Within) -> Turn | None:
 def _may_spawn(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
     """Its calls run, or ran a moment ago: some tools start an agent and return at once."""
     is_running = turn.has_open_calls or (turn.calls > 0 and now - turn.ended_s <= SPAWN_S)
-    return is_running and turn.spawned < turn.calls and not _is_same_kind(turn.session.run, facts)
-
-
-def _is_same_kind(session: Session, facts: RequestFacts) -> bool:
-    is_same_agent = facts.transcript.agent == session.main.agent
-    return is_same_agent and is_most(facts.transcript.new_probes, session.opened)
+    opened, script = turn.session.run, facts.transcript
+    is_same = script.agent == opened.main.agent and is_most(script.new_probes, opened.opened)
+    return is_running and turn.spawned < turn.calls and not is_same
 
 
 def _likeliest(found: list[Hits]) -> list[Turn]:

@@ -103,9 +103,10 @@ def test_a_turn_whose_end_fails_is_over(what, monkeypatch):
 
 def test_what_builds_on_state_is_not_passed_on_unseen(monkeypatch):
     play = Faulty(replicas="a b", tenants_have_keys=True, core={"is_unknown_state_refused": True})
-    for fault in ("find_home", "first_unknown_state"):
+    book = play.brain.sessions
+    for of, fault in ((book, "find_home"), (book.residence, "find")):
         with monkeypatch.context() as broken:
-            play.fails((play.brain.sessions, fault), broken)
+            play.fails((of, fault), broken)
             (refused,) = play.survives(arrived(fault, state_ids=("resp_of_another",)))
         assert isinstance(refused, Refuse) and refused.refusal.reason is RefusalReason.INTERNAL
 

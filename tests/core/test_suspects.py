@@ -167,7 +167,7 @@ def test_while_those_that_answered_with_an_error_may_die_of_it_nobody_else_gets_
         failed_on.append(sent(play, request))
         play >> at_once(request, status=500) << nothing
     assert len(set(failed_on[:2])) == 2 and set(failed_on[2:]) <= set(failed_on[:2])
-    assert sent(play.later(2.1), "r6") not in failed_on, "they live"
+    assert sent(play.later(suspects._DIED_WITHIN_S + 0.1), "r6") not in failed_on, "they live"
     play >> at_once("r6", status=500) << nothing
     assert sent(play, "r7", {"transcript": Transcript(body=8)}) not in failed_on, "another body"
 

@@ -1,6 +1,7 @@
 """Passive health: who is ejected for what, who is tried again, who warms up, and who never goes."""
 
 import itertools
+import math
 
 import msgspec
 import pytest
@@ -385,6 +386,27 @@ def test_it_is_compared_with_those_that_serve():
 
 
 # --- of which too little was seen ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p90_s", [None, math.inf], ids=["young", "experienced"])
+def test_of_answers_that_are_not_streamed_the_ends_are_compared(p90_s):
+    fleet = Fleet()
+
+    def whole(replica, *, ends):
+        request = fleet.send(replica, p90_s, end_p90_s=0.5, worst_s=0.5)
+        fleet.later(0.5)
+        if ends:
+            fleet.health.ended(request, ReplicaId(replica), failed=False, output_tokens=50, now=fleet.now)
+
+    for _ in range(3):
+        whole("b", ends=True)
+        whole("a", ends=False)
+    for _ in range(20):
+        whole("b", ends=True)
+    assert fleet.is_("a", BreakerState.EJECTED)
+    for _ in range(20):
+        whole("c", ends=True)
+    assert fleet.is_("c", BreakerState.UP) and fleet.is_("b", BreakerState.UP)
 
 
 def turns(fleet, replica, number, *, begin_after_s=None):

@@ -145,9 +145,6 @@ class Node(_Behind):
         if count >= _FADES_AT:
             self.following = {node: count / 2 for node, count in self.following.items()}
 
-    def unfollow(self, number: int) -> None:
-        self.following[number] = max(0.0, self.following.get(number, 0.0) - 1.0)
-
 
 class Family:
     """What is known of all types of one client software."""
@@ -245,7 +242,8 @@ class Graph(Family):
     def was_no_end(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
             counts.was_no_end()
-        self._teach(step.tools).unfollow(END)
+        following = self._teach(step.tools).following
+        following[END] = max(0.0, following.get(END, 0.0) - 1.0)
         for level in (self, self.family):
             level.lifetimes.saw_end(turn, -1.0)
         self._count(steps=-1)

@@ -1,0 +1,114 @@
+"""Silence: which replicas answer nothing, of turns whose first token nothing was expected of or nobody sees?
+
+Source: ours.
+
+Theory of operation. Replicas of one pool are compared with each other. What others took until their first
+tokens, or until the ends of answers that are not streamed, for each second that these take alone, is their
+pace. A replica that has shown no sign of life since several such turns were sent, for far longer than at the
+slowest of those paces, while as many turns that were sent later began or ended elsewhere, is wedged.
+
+Invariants: memory is bounded by the turns that are awaited, and `_PACES` for each pool; a look, one in
+`_LOOKS_S` at most, is at `several` turns of each replica.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
+
+_FAR: Final = 4.0
+"""Times the slowest pace of the others."""
+_LEAST_S: Final = 1.0
+"""Nobody is wedged before."""
+_SHORT_S: Final = 0.05
+"""A turn takes so long at least."""
+_PACES: Final = 16
+_LOOKS_S: Final = 0.2
+
+
+class _Awaited(msgspec.Struct, frozen=True):
+    sent_s: float
+    work_s: float
+    """Alone, as believed: to compute all of its prompt, and its answer where that is not streamed."""
+    ahead_s: float
+    """Of those that were awaited when it was sent, and its own."""
+
+
+class _Silent(msgspec.Struct):
+    turns: dict[RequestId, _Awaited] = {}
+    """In the order in which they were sent."""
+    ahead_s: float = 0.0
+    alive_s: float = float("-inf")
+    """When it showed a sign of life last."""
+
+
+class Silence:
+    def __init__(self, several: int) -> None:
+        """`several`: turns in a row."""
+        self._several = several
+        self.awaited: dict[ReplicaId, _Silent] = {}
+        """While it is empty, nobody need be told of ends and beginnings."""
+        self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float]]] = {}
+        """Of turns that began lately: where, when they were sent, and how they fared."""
+        self._looked_s = float("-inf")
+
+    def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> None:
+        if (silent := self.awaited.get(replica)) is None:
+            silent = self.awaited[replica] = _Silent()
+        silent.ahead_s += (work_s := max(work_s, _SHORT_S))
+        silent.turns[request] = _Awaited(now, work_s, silent.ahead_s)
+
+    def awaits(self, request: RequestId, replica: ReplicaId) -> bool:
+        return (silent := self.awaited.get(replica)) is not None and request in silent.turns
+
+    def ended(self, request: RequestId, replica: ReplicaId) -> tuple[float, float] | None:
+        """When the turn was sent, and what was to be done until it could be over; None if not awaited."""
+        silent = self.awaited.get(replica)
+        if silent is None or (turn := silent.turns.pop(request, None)) is None:
+            return None
+        silent.ahead_s -= turn.work_s
+        if not silent.turns:
+            del self.awaited[replica]
+        return turn.sent_s, turn.ahead_s
+
+    def alive(self, replica: ReplicaId, *, now: float) -> None:
+        if (silent := self.awaited.get(replica)) is not None:
+            silent.alive_s = now
+
+    def began(self, replica: ReplicaId, pool: PoolId, sent_s: float, work_s: float, *, now: float) -> None:
+        paces = self._paces.setdefault(pool, deque(maxlen=_PACES))
+        paces.append((replica, sent_s, (now - sent_s) / max(work_s, _SHORT_S)))
+
+    def wedged(self, pool: PoolId, peers: Iterable[ReplicaId], *, now: float) -> Iterator[ReplicaId]:
+        """Of the pool's replicas, `peers`; each once, until more is sent there."""
+        paces = self._paces.get(pool, ())
+        if now - self._looked_s < _LOOKS_S:
+            return
+        self._looked_s = now
+        for replica, silent in [(each, self.awaited[each]) for each in peers if each in self.awaited]:
+            oldest = list(islice(silent.turns.values(), self._several))
+            since_s = max(oldest[0].sent_s, silent.alive_s)
+            others = [pace for name, sent_s, pace in paces if name != replica and sent_s >= since_s]
+            if len(oldest) < self._several or len(others) < self._several:
+                continue
+            ahead_s, are_late = 0.0, True
+            for turn in oldest:
+                ahead_s += turn.work_s
+                waited_s = now - max(turn.sent_s, silent.alive_s)
+                are_late &= waited_s >= max(_LEAST_S, _FAR * max(others) * ahead_s)
+            if are_late:
+                del self.awaited[replica]
+                yield replica
+
+    def stalled(self, lost_s: float) -> None:
+        for silent in self.awaited.values():
+            silent.alive_s += lost_s
+            for request, turn in silent.turns.items():
+                silent.turns[request] = msgspec.structs.replace(turn, sent_s=turn.sent_s + lost_s)
+
+    def forget(self, replica: ReplicaId) -> None:
+        self.awaited.pop(replica, None)
