@@ -99,7 +99,7 @@ REFUSALS: Final = {
     "unknown_model": "nobody serves that model",
     "unknown_path": "no replica has that path, and one under /v1 was meant",
     "state_not_found": "it builds on state that is not known",
-    "memory_full": "the gateway holds as many bytes as it may",
+    "memory_full": "the gateway holds as many bytes, or connections, as it may",
     "queue_full": "the waiting room was full",
     "queue_timeout": "it waited as long as it may",
     "tenant_share": "the waiting room was full, and its tenant had the largest part of it",

@@ -23,6 +23,7 @@ from gateway.server.tasks import check_each
 from gateway.server.tls_acceptor import TlsAcceptor
 
 _SWEEP_PERIOD_S = 1.0
+_MOST_LATE = 3
 _MAX_REFUSED: Final = 16
 """Connections beyond the bound that are read on while their refusal is under way; others close at once."""
 
@@ -103,10 +104,8 @@ class Listener:
     def _begin(self) -> asyncio.Protocol:
         if self._proxies is None:
             return self._connect()
-        return Preface(self._proxies, self._connect, self._prefaces, self._takes_preface)
-
-    def _takes_preface(self) -> bool:
-        return self._room > 0 or len(self._prefaces) < _MAX_REFUSED
+        may_begin = lambda: self._room > 0 or len(self._prefaces) < _MAX_REFUSED  # noqa: E731
+        return Preface(self._proxies, self._connect, self._prefaces, may_begin)
 
     def follow(self, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
         self.limits = limits
@@ -165,9 +164,14 @@ class Listener:
             self._is_empty.set()
 
     async def watch(self) -> None:
+        late = 0
         while True:
+            began = self.now()
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = self.now()
+            late = late + 1 if now - began > 2 * _SWEEP_PERIOD_S else 0
+            if 0 < late <= _MOST_LATE:  # we stood still: what came meanwhile is read first
+                continue
             oldest_s = now - self.limits.head_timeout_s
             for late in [each for each in self._prefaces if each.began_s < oldest_s]:
                 late.abort()

@@ -50,9 +50,10 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     retained = blocks["retained"] / total if total and "retained" in blocks else None
     if most_used is not None and retained is not None:
         most_used = max(0.0, most_used - retained)  # vLLM counts what is held as used
+    stated = int(kv_tokens * blocks.get("host", 0.0) / max(1.0, total or 0.0))  # by `turnpike-vllm`
     return EngineSignals(
         kv_tokens=kv_tokens or None,
-        host_kv_tokens=_stated_host_tokens(kv_tokens, blocks) or _host_tokens(host_bytes, sums),
+        host_kv_tokens=min(stated, _MOST) or _host_tokens(host_bytes, sums),
         kv_used=most_used,
         running=_whole(sums, "num_requests_running"),
         waiting=_whole(sums, "num_requests_waiting"),
@@ -133,11 +134,6 @@ def _host_bytes(labels: dict[str, str]) -> float:
     except (KeyError, ValueError):
         return 0.0
     return size * _GIB if 0.0 < size < _MOST / _GIB else 0.0
-
-
-def _stated_host_tokens(kv_tokens: int, blocks: dict[str, float]) -> int:
-    """As `turnpike-vllm` tells it; 0 if it does not."""
-    return min(int(kv_tokens * blocks.get("host", 0.0) / max(1.0, blocks.get("total", 0.0))), _MOST)
 
 
 def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:

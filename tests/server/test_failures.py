@@ -323,3 +323,18 @@ async def test_a_gateway_that_stood_still_blames_no_replica(backends):
     changes = [line for line in told.splitlines() if line.startswith("turnpike_replica_changes_total{")]
     assert len(changes) == 2 and all('state="up"' in line for line in changes), changes
     assert not gateway.logged("replica_down") and not gateway.logged("replica_ejected")
+
+
+async def test_clients_pay_for_no_stall_of_ours(backends):
+    backends[0].script = sends(answer())
+    limits = {"server__limits__head_timeout_s": 1.5, "server__limits__body_stall_s": 1.5}
+    async with process(backends[0].url, **limits) as gateway:
+        for cut in (30, -10):
+            client = await gateway.connect()
+            client.send(post()[:cut])
+            await asyncio.sleep(0.2)
+            gateway.process.send_signal(signal.SIGSTOP)
+            client.send(post()[cut:])
+            await asyncio.sleep(2.5)
+            gateway.process.send_signal(signal.SIGCONT)
+            assert (await client.receive()).status == 200, cut
