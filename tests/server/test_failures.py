@@ -334,7 +334,8 @@ async def test_clients_pay_for_no_stall_of_ours(backends):
             client.send(post()[:cut])
             await asyncio.sleep(0.2)
             gateway.process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.2)
             client.send(post()[cut:])
-            await asyncio.sleep(2.5)
+            await asyncio.sleep(3.0)
             gateway.process.send_signal(signal.SIGCONT)
             assert (await client.receive()).status == 200, cut
