@@ -23,7 +23,7 @@ from gateway.server.tasks import check_each
 from gateway.server.tls_acceptor import TlsAcceptor
 
 _SWEEP_PERIOD_S = 1.0
-_MOST_LATE = 3
+_MOST_STALLS = 3
 _MAX_REFUSED: Final = 16
 """Connections beyond the bound that are read on while their refusal is under way; others close at once."""
 
@@ -164,13 +164,13 @@ class Listener:
             self._is_empty.set()
 
     async def watch(self) -> None:
-        late = 0
+        stalls = 0
         while True:
             began = self.now()
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = self.now()
-            late = late + 1 if now - began > 2 * _SWEEP_PERIOD_S else 0
-            if 0 < late <= _MOST_LATE:  # we stood still: what came meanwhile is read first
+            stalls = stalls + 1 if now - began > 2 * _SWEEP_PERIOD_S else 0
+            if 0 < stalls <= _MOST_STALLS:  # we stood still: what came meanwhile is read first
                 continue
             oldest_s = now - self.limits.head_timeout_s
             for late in [each for each in self._prefaces if each.began_s < oldest_s]:
