@@ -97,6 +97,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 _NOTHING_ELSE: Final = Load()
+_AMONG_OTHERS: Final = Load(decoding=_AMONG, decoding_context_tokens=_AMONG)
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -150,6 +151,7 @@ class Estimator:
         self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
         self._formula: Formula | None = None
         """With the four above: None if something was learned since they were worked out."""
+        self._token_alone = (0.0, 0.0, 0.0, 0.0)
         self._has_profile = profile is not None
         self._peers = peers
         if peers is not None and not self.is_unseen:
@@ -205,6 +207,11 @@ class Estimator:
             return formula  # not kept here: the peer learns
         self._usual_output = self.usual_output_tokens
         self._formula = Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
+        launch, weights, own, others, _ = self._undisturbed.coefficients
+        overhead_s, weights_s, own_s, _ = self._decode_steps(1.0, _NOTHING_ELSE)
+        _, among_s, _, others_s = self._decode_steps(1.0, _AMONG_OTHERS)
+        alone, among = (launch * overhead_s + weights * each_s for each_s in (weights_s, among_s))
+        self._token_alone = alone, own * own_s, among, others * others_s
         return self._formula
 
     def prefill_s(self, new_tokens: float, cached_tokens: float) -> float:
@@ -221,10 +228,9 @@ class Estimator:
         """A turn that has this replica to itself; of a prompt so much is new."""
         formula = self.formula()
         fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
-        token_s, beside_s = (
-            max(LEAST_S, self._undisturbed.predict((*self._decode_steps(prompt, load), 0.0)))
-            for load in (_NOTHING_ELSE, Load(decoding=_AMONG, decoding_context_tokens=_AMONG * prompt))
-        )
+        fixed_s, own_s, among_s, others_s = self._token_alone
+        token_s = max(LEAST_S, fixed_s + own_s * prompt)
+        beside_s = max(LEAST_S, among_s + (own_s + others_s) * prompt)
         decoded = max(0.0, output_tokens - 1)
         return Alone(
             seconds=fresh_s + decoded * token_s,

@@ -236,7 +236,7 @@ class FleetHealth:
             if failed is False and awaited.patience_s < float("inf"):
                 self._end_came(request, awaited, output_tokens, now=now)
         if self.silence.awaited:
-            if failed is False and output_tokens and self.silence.awaits(request, replica):
+            if failed is False and output_tokens:
                 self._compare(request, replica, None, now=now)
             elif self.silence.ended(request, replica) is None and failed is not None:
                 self.silence.alive(replica, now=now)

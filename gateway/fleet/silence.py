@@ -62,9 +62,6 @@ class Silence:
         silent.ahead_s += (work_s := max(work_s, _SHORT_S))
         silent.turns[request] = _Awaited(now, work_s, silent.ahead_s)
 
-    def awaits(self, request: RequestId, replica: ReplicaId) -> bool:
-        return (silent := self.awaited.get(replica)) is not None and request in silent.turns
-
     def ended(self, request: RequestId, replica: ReplicaId) -> tuple[float, float] | None:
         """When the turn was sent, and what was to be done until it could be over; None if not awaited."""
         silent = self.awaited.get(replica)

@@ -113,17 +113,14 @@ class Pieces:
             if piece is None:
                 return
             self._tries -= 1
+            other = piece._replace(text="" if piece.text else "?")
             for start in _STARTS:
                 gap = _around(event, start)
-                if gap is not None and self._is_right(gap, piece):
+                if gap is not None and self._piece_of(_data_of(gap.with_text(other.text))) == other:
                     self.gap, self.kind, self.place = gap, piece.kind, piece.place
                     return
         except UNREADABLE:
             return
-
-    def _is_right(self, gap: TextGap, piece: Piece) -> bool:
-        other = "" if piece.text else "?"
-        return self._piece_of(_data_of(gap.with_text(other))) == piece._replace(text=other)
 
 
 def _data_of(event: bytes) -> bytes:
