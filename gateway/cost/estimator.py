@@ -150,7 +150,7 @@ class Estimator:
         self._first_token_bars = (1.0, 1.0)
         self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
         self._formula: Formula | None = None
-        """With the four above: None if something was learned since they were worked out."""
+        """With the three above and the next: None if something was learned since they were worked out."""
         self._token_alone = (0.0, 0.0, 0.0, 0.0)
         self._has_profile = profile is not None
         self._peers = peers

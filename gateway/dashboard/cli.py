@@ -267,8 +267,7 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
             told_cached = "cached ones not reported" if cached is None else f"{cached} of them cached"
             tokens = f"; {prompt} prompt tokens, {told_cached}"
         failure = f": {became['failure']}" if became.get("failure") else ""
-        status = became["status"] or 0
-        end = became["outcome"] if status < 400 else f"answered with status {status}"
+        end = f"answered with status {s}" if (s := became["status"] or 0) >= 400 else became["outcome"]
         yield f"became   {end} on {became['replica']} after {became['duration_ms']:.0f} ms{tokens}{failure}"
 
 

@@ -127,9 +127,9 @@ def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window:
         if waited_ms is None:
             return "Nothing has been decided yet."
         return "It did not wait: its session was active or within the limit, and a replica had room."
-    behind = [f"{each.waiting - 1} more" if each.waiting > 1 else "nobody else" for each in waits]
     reasons = " Then ".join(
-        f"{_reason(each)} ({ahead} queued)." for each, ahead in zip(waits, behind, strict=True)
+        f"{_reason(each)} ({f'{each.waiting - 1} more' if each.waiting > 1 else 'nobody else'} queued)."
+        for each in waits
     )
     begin = "It waits: " if waited_ms is None else f"It waited {waited_ms:.0f} ms: "
     is_limited = any(each.reason.value not in _WITHOUT_LIMIT for each in waits)

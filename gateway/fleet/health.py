@@ -163,9 +163,9 @@ class FleetHealth:
         if breaker.state is BreakerState.TRIED:
             breaker.trial = request
         is_seen = p90_s is not None and p90_s < float("inf")
-        if not is_seen and (work_s := worst_s if p90_s is None else max(worst_s, end_p90_s)) < float("inf"):
-            if work_s:
-                self.silence.sent(request, replica, work_s, now=now)
+        work_s = worst_s if p90_s is None else max(worst_s, end_p90_s)
+        if not is_seen and 0.0 < work_s < float("inf"):
+            self.silence.sent(request, replica, work_s, now=now)
         if p90_s is None:
             return
         breaker.ahead_s += worst_s
@@ -235,14 +235,14 @@ class FleetHealth:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
                 self._end_came(request, awaited, output_tokens, now=now)
+        breaker = self._breakers.get(replica)
+        if breaker is None:  # it left the fleet
+            return
         if self.silence.awaited:
             if failed is False and output_tokens:
                 self._compare(request, replica, None, now=now)
             elif self.silence.ended(request, replica) is None and failed is not None:
                 self.silence.alive(replica, now=now)
-        breaker = self._breakers.get(replica)
-        if breaker is None:
-            return
         if failed:
             breaker.failures += 1
             breaker.failed_effort = max(breaker.failed_effort, effort)

@@ -1,4 +1,4 @@
-"""Silence: which replicas answer nothing, of turns whose first token nothing was expected of or nobody sees?
+"""Silence: which replicas answer nothing? By turns whose first token is not predicted, or not streamed.
 
 Source: ours.
 
@@ -54,7 +54,7 @@ class Silence:
         """While it is empty, nobody need be told of ends and beginnings."""
         self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float]]] = {}
         """Of turns that began lately: where, when they were sent, and how they fared."""
-        self._looked_s = float("-inf")
+        self._looked_s: dict[PoolId, float] = {}
 
     def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> None:
         if (silent := self.awaited.get(replica)) is None:
@@ -83,9 +83,9 @@ class Silence:
     def wedged(self, pool: PoolId, peers: Iterable[ReplicaId], *, now: float) -> Iterator[ReplicaId]:
         """Of the pool's replicas, `peers`; each once, until more is sent there."""
         paces = self._paces.get(pool, ())
-        if now - self._looked_s < _LOOKS_S:
+        if now - self._looked_s.get(pool, float("-inf")) < _LOOKS_S:
             return
-        self._looked_s = now
+        self._looked_s[pool] = now
         for replica, silent in [(each, self.awaited[each]) for each in peers if each in self.awaited]:
             oldest = list(islice(silent.turns.values(), self._several))
             since_s = max(oldest[0].sent_s, silent.alive_s)

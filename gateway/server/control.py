@@ -133,7 +133,7 @@ class ControlPlane:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        """Requests can be served: at least one replica is up, and we do not end. A background loop that
+        """Requests can be served: a replica is up and not drained, and we do not end. A background loop that
         fails and a replica that is down or ejected are named, and no more: the others still serve."""
         fleet = self._driver.coordinator.fleet
         is_ready = not self._is_retiring() and any(state.is_up and not state.is_draining for state in fleet)

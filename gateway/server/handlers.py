@@ -194,7 +194,11 @@ class Handlers:
                     if held is None and facts.takes_keep_alives:  # else its client can be told nothing
                         held, request = (
                             Held(
-                                client, request, self._with_receipts and ticket.request, facts, self._holding
+                                client,
+                                request,
+                                ticket.request if self._with_receipts else None,
+                                facts,
+                                self._holding,
                             ),
                             _plain(request),
                         )

@@ -7,7 +7,7 @@ How long 22 clients wait in silence, and what keeps them from giving up, was obs
 
 import asyncio
 import contextlib
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -38,7 +38,7 @@ class Held:
         self,
         client: ClientConnection,
         request: HttpRequest,
-        name: RequestId | Literal[False],
+        name: RequestId | None,
         facts: RequestFacts,
         config: HoldingConfig,
     ) -> None:

@@ -50,13 +50,12 @@ def findings(seen: Seen, *, role: str = "both", transfer: str | None = None) -> 
 
 def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
     if seen.facts is None:
+        what = f"does not answer: {seen.why_down}"
         do = "start it, or check the address and that this machine reaches it"
         if seen.why_down.startswith(NO_ENGINE):
             what, _, do = seen.why_down.partition(": ")
-            yield Finding(level="bad", what=what, do=do)
-        else:
-            is_told = "upstream.ca_file" in seen.why_down
-            yield Finding(level="bad", what=f"does not answer: {seen.why_down}", do=None if is_told else do)
+        is_told = "upstream.ca_file" in seen.why_down
+        yield Finding(level="bad", what=what, do=None if is_told else do)
         return
     abilities = seen.facts.abilities
     is_vllm = abilities.engine == "vllm"

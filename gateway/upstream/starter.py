@@ -91,8 +91,7 @@ def settings_for(found: Sequence[Found]) -> str:
     for each in found:
         pools.setdefault(tuple(sorted(each.models)), []).append(each)
     if len(pools) == 2 and () in pools:  # taken for more of the same
-        silent = pools.pop(())
-        pools[next(iter(pools))] += silent
+        pools[next(models for models in pools if models)] += pools.pop(())
     names: set[str] = set()
     parts = [_HEAD]
     for models, members in pools.items():

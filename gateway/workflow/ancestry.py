@@ -72,8 +72,7 @@ def find_retried(traces: Traces, facts: RequestFacts, within: Within, *, now: fl
     if not failed:
         return None
     # How far from the moment at which its client was told to come; a moment that was not told is late.
-    early = {id(each): abs(now - each.due_s) if each.due_s is not None else UNTOLD_S for each in failed}
-    best = min(failed, key=lambda turn: (early[id(turn)], -turn.ended_s))
+    best = min(failed, key=lambda t: (UNTOLD_S if t.due_s is None else abs(now - t.due_s), -t.ended_s))
     rivals = failed + [turn for turn in same if turn.retried_by is not None and turn.retried_by.is_guessed]
     is_choice = len(_sessions(rivals)) > 1
     is_proof = _is_alone(best, rivals) and _knows_secrets(best, facts)
