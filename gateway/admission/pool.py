@@ -260,9 +260,6 @@ class PoolAdmission:
             return tick_s
         return min(tick_s, quiet_s + rest_s)  # nobody waits for the next tick while the pool rests
 
-    def is_due(self, *, now: float) -> bool:
-        return (due_s := self.next_deadline_s()) is not None and due_s <= now
-
     def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
         self.queue.take(entry.session)
         self.queue.entered(entry, now=now)

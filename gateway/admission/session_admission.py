@@ -163,7 +163,8 @@ class SessionAdmission:
     def let_in(self, *, now: float) -> Sequence[RequestId]:
         entered: list[RequestId] = []
         for pool in self.pools.values():
-            if not pool.is_stirred and not pool.is_due(now=now):
+            due_s = pool.next_deadline_s()
+            if not pool.is_stirred and (due_s is None or due_s > now):
                 continue
             for applicant in pool.let_in(now=now):
                 turn = self._turns[applicant.request]

@@ -334,7 +334,7 @@ class Places:
 
     def _keeps_s(self, gap: Gap, pause: Pause | None) -> float:
         config, is_tool = self._config, gap is Gap.TOOL
-        likely_s = pause.likely_s() if pause is not None else None
+        likely_s = pause.likely_s if pause is not None else None
         if likely_s is None:
             likely_s = config.unknown_tool_s if is_tool else config.least_s
         return max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))

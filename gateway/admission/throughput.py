@@ -32,7 +32,6 @@ from typing import Final
 import msgspec
 
 from gateway.cost.estimator import Alone
-from gateway.domain.decay import DecayedMean
 from gateway.tool_probe.quantiles import LogQuantiles
 
 _LEVELS: Final = tuple((number + 0.5) / 10 for number in range(10))
@@ -58,6 +57,7 @@ _PAYS: Final = 1.05
 are, they stay until as many as fit would get so many times more done."""
 _HALF_LIFE: Final = 300.0
 """Of what a turn taught, in later turns."""
+_KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
 _ENOUGH_TURNS: Final = 4.0
 
 
@@ -130,12 +130,10 @@ class Throughput:
 
     def __init__(self) -> None:
         self._silences_s = LogQuantiles(low=0.01, half_life=_HALF_LIFE)
-        self._kept_s = DecayedMean(half_life=_HALF_LIFE)
-        self._fresh_s = DecayedMean(half_life=_HALF_LIFE)
-        self._anew_s = DecayedMean(half_life=_HALF_LIFE)
-        self._decode_s = DecayedMean(half_life=_HALF_LIFE)
-        self._row_s = DecayedMean(half_life=_HALF_LIFE)
-        self._prompt_tokens = DecayedMean(half_life=_HALF_LIFE)
+        self._weight = 0.0
+        self._sums = [0.0] * 6
+        """Of so many turns, those long ago counting less: kept, fresh, anew, decode and row seconds, tokens
+        of prompts."""
         self.most = 0.0
         """Sessions that may be in on all replicas though they do not fit, because so many get more done than
         as many as fit; infinite: all that are there, and 0: none."""
@@ -147,13 +145,13 @@ class Throughput:
 
     @property
     def is_known(self) -> bool:
-        return self._anew_s.weight >= _ENOUGH_TURNS
+        return self._weight >= _ENOUGH_TURNS
 
     @property
     def token_s(self) -> float | None:
         """What a token of a prompt takes that is computed anew; None if that is not known."""
-        tokens = self._prompt_tokens.mean(0.0, 1e-9)
-        return self._anew_s.mean(0.0, 1e-9) / tokens if self.is_known and tokens > 0 else None
+        _, _, anew_s, _, _, tokens = self._sums
+        return anew_s / tokens if self.is_known and tokens > 0 else None
 
     def saw_turn(self, alone: Alone, *, silent_s: float | None, kept_s: float, prompt_tokens: float) -> None:
         """A turn ended. `silent_s`: since its session's turn before, while it kept its place for `kept_s`;
@@ -161,12 +159,9 @@ class Throughput:
         if silent_s is None:
             return
         self._silences_s.add(silent_s)
-        self._kept_s.add(kept_s)
-        self._fresh_s.add(alone.fresh_s)
-        self._anew_s.add(alone.anew_s)
-        self._decode_s.add(alone.decode_s)
-        self._row_s.add(alone.row_s)
-        self._prompt_tokens.add(prompt_tokens)
+        seen = kept_s, alone.fresh_s, alone.anew_s, alone.decode_s, alone.row_s, prompt_tokens
+        self._weight = self._weight * _KEEP + 1.0
+        self._sums = [total * _KEEP + value for total, value in zip(self._sums, seen, strict=True)]
 
     def update(
         self, *, sessions: int, waiting: int, replicas: float, held: float, demand: float, budget: float
@@ -206,13 +201,13 @@ class Throughput:
 
     def _turns(self, tokens: float, *, grown: float) -> Turns:
         """Of sessions that will hold so many, `grown` times what they hold now."""
-        fresh_s = self._fresh_s.mean(0.0, 1e-9)
+        kept_s, fresh_s, anew_s, decode_s, row_s, _ = (total / self._weight for total in self._sums)
         return Turns(
             silences_s=[self._silences_s.counted(level) or 0.0 for level in _LEVELS],
-            kept_s=self._kept_s.mean(0.0, 1e-9),
+            kept_s=kept_s,
             fresh_s=fresh_s,
-            anew_s=max(fresh_s, self._anew_s.mean(0.0, 1e-9) * grown),
-            decode_s=self._decode_s.mean(0.0, 1e-9),
-            row_s=self._row_s.mean(0.0, 1e-9),
+            anew_s=max(fresh_s, anew_s * grown),
+            decode_s=decode_s,
+            row_s=row_s,
             tokens=tokens,
         )

@@ -227,12 +227,12 @@ class Fleet:
             found = [load for load in found if load.replica not in self._for_prompts] or found
         if self._prices:
             found = self._priced(found)
-        late = self.health.outliers
-        if late.is_empty:
+        outliers = self.health.outliers
+        if not outliers.late:
             return found
         return [
             msgspec.structs.replace(
-                load, slower=late.slower(load.replica), seems_slower=late.seems_slower(load.replica)
+                load, slower=outliers.slower(load.replica), seems_slower=outliers.seems_slower(load.replica)
             )
             for load in found
         ]

@@ -193,13 +193,10 @@ class FleetHealth:
     def _compare(
         self, request: RequestId, replica: ReplicaId, awaited: _Awaited | None, *, now: float
     ) -> None:
-        pool, began = self._breakers[replica].pool, self.silence.ended(request, replica)
-        self.silence.alive(replica, now=now)
-        if awaited is not None:
-            began = awaited.sent_s, awaited.worst_s
-        if began is None:
+        pool = self._breakers[replica].pool
+        sent = (awaited.sent_s, awaited.worst_s) if awaited is not None else None
+        if not self.silence.answered(request, replica, pool, sent, now=now):
             return
-        self.silence.began(replica, pool, *began, now=now)
         peers = (name for name, each in self._breakers.items() if each.pool == pool)
         for wedged in self.silence.wedged(pool, peers, now=now):
             self._eject(wedged, self._breakers[wedged], "answers nothing while others do", now=now)
@@ -319,7 +316,8 @@ class FleetHealth:
             awaited.is_late |= self.outliers.saw(
                 awaited.replica, awaited.phase, took, others, is_over=is_over, now=now
             )
-            self.next_due_s = min(self.next_due_s, self.outliers.next_due_s)
+            if self.outliers.late:
+                self.next_due_s = min(self.next_due_s, self.outliers.next_due_s)
         return took
 
     def _judge(

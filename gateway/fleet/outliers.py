@@ -58,22 +58,18 @@ class OutlierDetection:
     def __init__(self, *, lasts_s: float) -> None:
         self._lasts_s = lasts_s
         self._seen: dict[tuple[ReplicaId, Phase], _Seen] = {}
-        self._late: dict[tuple[ReplicaId, Phase], tuple[float, float]] = {}
+        self.late: dict[tuple[ReplicaId, Phase], tuple[float, float]] = {}
         """Times as late as the others, and until when that counts."""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._late
 
     @property
     def next_due_s(self) -> float:
         """`pass_time` changes nothing before."""
-        return min((until_s for _, until_s in self._late.values()), default=float("inf"))
+        return min((until_s for _, until_s in self.late.values()), default=float("inf"))
 
     def slower(self, replica: ReplicaId, *, at_least: float = _OFTEN) -> float:
         """Times as late as the others' turns its turns are; 1 unless at least that share of them is late."""
-        late = [(replica, phase) for phase in Phase if (replica, phase) in self._late]
-        often = [self._late[which][0] for which in late if self._seen[which].late_share >= at_least]
+        late = [(replica, phase) for phase in Phase if (replica, phase) in self.late]
+        often = [self.late[which][0] for which in late if self._seen[which].late_share >= at_least]
         return max(often, default=1.0)
 
     def seems_slower(self, replica: ReplicaId) -> float:
@@ -102,19 +98,19 @@ class OutlierDetection:
             return False
         seen.late_share += _SMOOTH * (is_late - seen.late_share)
         if is_late:
-            self._late[replica, phase] = (lateness / usual, now + self._lasts_s)
+            self.late[replica, phase] = (lateness / usual, now + self._lasts_s)
         elif seen.late_share < _RARELY:
-            self._late.pop((replica, phase), None)
+            self.late.pop((replica, phase), None)
         return is_late
 
     def pass_time(self, *, now: float) -> None:
-        for which in [which for which, (_, until_s) in self._late.items() if until_s <= now]:
-            del self._late[which]  # whoever goes there now will see
+        for which in [which for which, (_, until_s) in self.late.items() if until_s <= now]:
+            del self.late[which]  # whoever goes there now will see
 
     def forget(self, replica: ReplicaId) -> None:
         for phase in Phase:
             self._seen.pop((replica, phase), None)
-            self._late.pop((replica, phase), None)
+            self.late.pop((replica, phase), None)
 
     def _of(self, replica: ReplicaId, phase: Phase) -> _Seen:
         return self._seen.get((replica, phase)) or self._seen.setdefault((replica, phase), _Seen())

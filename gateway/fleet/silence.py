@@ -28,6 +28,7 @@ _SHORT_S: Final = 0.05
 """A turn takes so long at least."""
 _PACES: Final = 16
 _LOOKS_S: Final = 0.2
+_Sent = tuple[float, float]
 
 
 class _Awaited(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ class Silence:
         silent.ahead_s += (work_s := max(work_s, _SHORT_S))
         silent.turns[request] = _Awaited(now, work_s, silent.ahead_s)
 
-    def ended(self, request: RequestId, replica: ReplicaId) -> tuple[float, float] | None:
+    def ended(self, request: RequestId, replica: ReplicaId) -> _Sent | None:
         """When the turn was sent, and what was to be done until it could be over; None if not awaited."""
         silent = self.awaited.get(replica)
         if silent is None or (turn := silent.turns.pop(request, None)) is None:
@@ -76,15 +77,27 @@ class Silence:
         if (silent := self.awaited.get(replica)) is not None:
             silent.alive_s = now
 
-    def began(self, replica: ReplicaId, pool: PoolId, sent_s: float, work_s: float, *, now: float) -> None:
-        paces = self._paces.setdefault(pool, deque(maxlen=_PACES))
+    def answered(
+        self, request: RequestId, replica: ReplicaId, pool: PoolId, sent: _Sent | None, *, now: float
+    ) -> bool:
+        """A turn began or ended. `sent`: when it was sent, and what was to be done, where that is known
+        better than here. True if it is time for `wedged`."""
+        silent = self.awaited.get(replica)
+        if silent is not None:
+            silent.alive_s = now
+            found = self.ended(request, replica)
+            sent = sent or found
+        if sent is None:
+            return False
+        sent_s, work_s = sent
+        if (paces := self._paces.get(pool)) is None:
+            paces = self._paces[pool] = deque(maxlen=_PACES)
         paces.append((replica, sent_s, (now - sent_s) / max(work_s, _SHORT_S)))
+        return now - self._looked_s.get(pool, float("-inf")) >= _LOOKS_S
 
     def wedged(self, pool: PoolId, peers: Iterable[ReplicaId], *, now: float) -> Iterator[ReplicaId]:
         """Of the pool's replicas, `peers`; each once, until more is sent there."""
         paces = self._paces.get(pool, ())
-        if now - self._looked_s.get(pool, float("-inf")) < _LOOKS_S:
-            return
         self._looked_s[pool] = now
         for replica, silent in [(each, self.awaited[each]) for each in peers if each in self.awaited]:
             oldest = list(islice(silent.turns.values(), self._several))

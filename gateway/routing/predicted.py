@@ -186,7 +186,7 @@ class PredictedPlacement(PlacementPolicy):
             wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
         wants = max(wants, tokens)
         usual = self._new_tokens, self._context_tokens, _OUTPUT_TOKENS
-        alone_s = {load.replica: self._alone_s(load.replica, *usual) for load in candidates}
+        alone_s = {load.replica: self._foresight.turn_s(load.replica, *usual) for load in candidates}
         fastest = min(alone_s, key=alone_s.__getitem__)
         found = []
         for load in candidates:
@@ -194,7 +194,9 @@ class PredictedPlacement(PlacementPolicy):
             sums = self.ledger.sums(load.replica)
             there = sums.sessions + 1 - is_counted
             lacks = sums.wanted + (0.0 if is_counted else wants) - self._room(load.replica)
-            again_s = self._alone_s(fastest, min(self._context_tokens, max(0.0, lacks) / there), 0.0, 1)
+            again_s = self._foresight.turn_s(
+                fastest, min(self._context_tokens, max(0.0, lacks) / there), 0.0, 1
+            )
             pace = max(1.0, alone_s[load.replica] / alone_s[fastest] / _ALIKE)
             lasts_s, holds_up_s = self._turn_s(load, session, tokens, asked)
             turn_s = lasts_s + holds_up_s
@@ -214,7 +216,7 @@ class PredictedPlacement(PlacementPolicy):
         held = min(max(own, asked.handed_over), tokens)
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
         completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
-        prefill_s = self._alone_s(load.replica, tokens - held, held, 1)
+        prefill_s = self._foresight.turn_s(load.replica, tokens - held, held, 1)
         return completion_s * load.slower, HOLDS_UP * prefill_s * load.running
 
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
@@ -238,11 +240,6 @@ class PredictedPlacement(PlacementPolicy):
             and tokens >= _FORKS * self.ledger.context(first)
         )
         return first if is_fork else own
-
-    def _alone_s(
-        self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: int
-    ) -> float:
-        return self._foresight.turn_s(replica, int(new_tokens), int(cached_tokens), output_tokens)
 
     def _room(self, replica: ReplicaId) -> float:
         return _ROOM * self.ledger.fits(replica)

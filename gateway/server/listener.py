@@ -63,15 +63,15 @@ class Listener:
         self._is_empty.set()
         self._servers: list[asyncio.Server] = []
         self._tls: TlsAcceptor | None = None
-        self.requests: Counter[tuple[str, str, str]] = Counter()
-        """By endpoint, class of status, and status; those that were refused unread have no endpoint."""
+        self.requests: Counter[tuple[str, int, bool]] = Counter()
+        """By endpoint, status, and whether it has failed; those that were refused unread have no endpoint."""
         self.refusals: Counter[str] = Counter()
         """By reason."""
 
     def counted(self, endpoint: str, status: int, *, has_failed: bool = False) -> None:
         """A request was answered. `has_failed`: badly, by a fault of ours or the replica's, whatever its
         status says."""
-        self.requests[endpoint, "5xx" if has_failed else f"{status // 100}xx", str(status)] += 1
+        self.requests[endpoint, status, has_failed or status >= 500] += 1
 
     @property
     def connection_count(self) -> int:

@@ -85,7 +85,9 @@ class Counts:
             ),
             rec.ToolEnd: lambda each: add_ms["tool_phase_seconds"]([record.duration_ms for record in each]),
             rec.PrefilledAhead: self._take_prefills,
-            rec.ReplicaChanged: self._take_replica_changes,
+            rec.ReplicaChanged: lambda each: self._left.extend(
+                [record.replica for record in each if record.state == "left"]
+            ),
         }
         """What else is counted of them."""
         self._left: list[ReplicaId] = []
@@ -141,9 +143,6 @@ class Counts:
             usage = record.usage
             tokens["computed"] += (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
             tokens["used"] += record.used_tokens
-
-    def _take_replica_changes(self, records: list[rec.ReplicaChanged]) -> None:
-        self._left += [record.replica for record in records if record.state == "left"]
 
     def _take_turns(self, records: list[rec.TurnArrived]) -> None:
         self._spreads["session_confidence"].add_all([record.confidence for record in records])

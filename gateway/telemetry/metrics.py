@@ -71,8 +71,8 @@ class Metrics(Collector):
         """Requests whose body was not understood, by why."""
         self.tunnels: Counter[str] = Counter()
         """`opened`, and of these `closed`; `refused`: WebSockets that were asked for in vain."""
-        self.requests: Counter[tuple[str, str, str]] = Counter()
-        """Of clients; to be set to whoever counts them."""
+        self.requests: Counter[tuple[str, int, bool]] = Counter()
+        """Of clients, by endpoint, status and whether they failed; to be set to whoever counts them."""
         self.mcp: McpCounts | None = None
         """To be set if there are MCP servers."""
         self.certificate_ends: Mapping[str, float] = {}
@@ -94,7 +94,10 @@ class Metrics(Collector):
             "requests",
             "Requests of clients, as they were answered; what failed behind a good status is of class 5xx",
             ["endpoint", "status_class", "code"],
-            self.requests,
+            {
+                (endpoint, "5xx" if has_failed else f"{status // 100}xx", str(status)): count
+                for (endpoint, status, has_failed), count in self.requests.items()
+            },
         )
         yield from self._counts.families()
         if self._outcome is not None:

@@ -147,7 +147,8 @@ class ChatReader:
             if choice.finish_reason is not None:
                 sighting.finish_reason = choice.finish_reason
                 if self._open_calls and choice.finish_reason in _WHOLE:
-                    self._close_calls(choice.index or 0, sighting)
+                    for place in [each for each in self._open_calls if each[0] == (choice.index or 0)]:
+                        sighting.close_call((place, self._open_calls.pop(place)[0]))
                 if choice.finish_reason == ERROR_FINISH:
                     sighting.fail(None)
             if choice.error and is_error(choice.error):
@@ -183,10 +184,6 @@ class ChatReader:
         _read_arguments(key, function, sighting)
         if sighting.said is not None and not choice:
             _keep_call(key, call, call_id, sighting.said)
-
-    def _close_calls(self, choice: int, sighting: Sighting) -> None:
-        for place in [each for each in self._open_calls if each[0] == choice]:
-            sighting.close_call((place, self._open_calls.pop(place)[0]))
 
 
 def _piece_of(data: bytes) -> Piece | None:

@@ -33,6 +33,9 @@ MAX_EVENTS_AT_ONCE: Final = 2**12
 """In one chunk, comments and empty ones included, unless they are of `_EVENT_BYTES` on average: a read of
 256 kB has as many of those, they take 30 ms, and events with a token are larger."""
 _EVENT_BYTES: Final = 32
+_SEVERAL: Final = 4
+"""Events in one chunk, from which on most are known by those before them; and how many may teach that."""
+_END: Final = b"\n\n"
 _MAX_LOOSE_EVENTS: Final = 2**9
 """In one answer: what is no strict JSON takes five times as long."""
 
@@ -171,8 +174,15 @@ class StreamObserver(ResponseObserver):
                 del blocks[MAX_EVENTS_AT_ONCE:]
         if self._splitter.is_stopped:
             sighting.unsaid_bytes += len(chunk)
+        tries = _SEVERAL if count >= _SEVERAL else 0
         for block in blocks:
+            is_likely = tries > 0 and sighting.has_first_token
+            if is_likely and self._reader.take(block + _END, sighting) is not None:
+                continue
             self._read(block)
+            if is_likely and sighting.finish_reason is None:
+                self._reader.learn(block + _END)
+                tries -= 1
         self._is_between = self._splitter.is_between_events
         is_whole = was_between and self._is_between and count == 1
         if is_whole and sighting.has_first_token and sighting.finish_reason is None:

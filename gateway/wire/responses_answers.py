@@ -160,7 +160,8 @@ class ResponsesReader:
                 if sighting.said is not None:
                     _keep(self._told, event.item, sighting.said)
             elif event.item.type == "function_call" and event.output_index is not None:
-                self._open_call(event.output_index, event.item.call_id)
+                if event.item.call_id is not None and len(self._calls) < MAX_CALLS:
+                    self._calls[event.output_index] = event.item.call_id
         if event.response is not None:
             _read_stored(event.response, sighting, was_said=self._was_said, was_told=bool(self._told))
         if kind in _TERMINALS:
@@ -168,10 +169,6 @@ class ResponsesReader:
         error = reported(event.error, kind, event.object, event.code)
         if error is not None or (kind == "response.failed" and not sighting.error_status):
             sighting.fail(error)
-
-    def _open_call(self, place: int, call_id: str | None) -> None:
-        if call_id is not None and len(self._calls) < MAX_CALLS:
-            self._calls[place] = call_id
 
     def _read_piece(self, data: bytes, sighting: Sighting) -> None:
         piece = _PIECE.decode(data) if self._calls else _Piece()

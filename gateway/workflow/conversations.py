@@ -29,7 +29,7 @@ from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import TextCalls
-from gateway.workflow.aeg.graph import Held, Pause, Silence
+from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 
@@ -197,8 +197,9 @@ class Conversations:
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
-        self._grow(known, answer, ran_s=ran_s)
-        return self._step(ref.thread, known, facts, answer)
+        graph = self.graphs.of(known.agent)
+        self._grow(known, graph, answer, ran_s=ran_s)
+        return self._step(ref.thread, known, graph, facts, answer)
 
     def session_over(self, session: SessionId) -> None:
         for thread in self._sessions.pop(session, ()):
@@ -206,8 +207,8 @@ class Conversations:
             if known is not None:
                 self._learn_end(known)
 
-    def _grow(self, known: Conversation, answer: Answer, *, ran_s: float | None) -> None:
-        graph, usage = self.graphs.of(known.agent), answer.usage
+    def _grow(self, known: Conversation, graph: Graph, answer: Answer, *, ran_s: float | None) -> None:
+        usage = answer.usage
         known.turns += 1
         if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
             graph.saw_turn(known.turns, tokens=None, grown=None, ran_s=ran_s)
@@ -221,12 +222,12 @@ class Conversations:
         known.tokens = tokens
 
     def _step(
-        self, thread: ThreadId, known: Conversation, facts: RequestFacts, answer: Answer
+        self, thread: ThreadId, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer
     ) -> StepPrediction:
         manner = answer.utterance.manner
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
-        self.graphs.of(known.agent).saw_step(known.step.tools if known.step is not None else None, tools)
+        graph.saw_step(known.step.tools if known.step is not None else None, tools)
         known.step, known.is_code = step_of(tools, manner), manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
         found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
@@ -371,7 +372,7 @@ class Conversations:
     def _silent_s(self, behind: StepPrediction) -> float:
         """How long a conversation may be silent before it is supposed to be over: until that is likelier than
         not. If it was not, that is taken back, and how long it was silent is learned."""
-        likely_s = behind.pause.likely_s()
+        likely_s = behind.pause.likely_s
         if likely_s is None:
             likely_s = _SILENT_AT_FIRST_S[bool(behind.tools)]
         return min(self._config.gone_after_s, max(_LEAST_SILENCE_S, likely_s))

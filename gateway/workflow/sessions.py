@@ -165,7 +165,7 @@ class Sessions(Shelf):
         if stated is not None:
             ids = (stated.session,) if stated.parent is None else (stated.session, stated.parent)
             return any(self.find_explicit((tenant, stated.schema, each)) is not None for each in ids)
-        traces = self.traces_if_any(tenant)
+        traces = self._traces.get(tenant)
         if traces is None:
             return False
         if not ends_with_text(facts):

@@ -68,9 +68,6 @@ class Shelf:
         for name in names:
             self._twins.put(name, True)
 
-    def traces_if_any(self, tenant: TenantId) -> Traces | None:
-        return self._traces.get(tenant)
-
     def newest_first(self, tenant: TenantId | None = None) -> Iterator[Session]:
         return (
             self._by_tenant.newest_first(tenant) if tenant is not None else reversed(self._sessions.values())

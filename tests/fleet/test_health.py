@@ -129,7 +129,7 @@ def test_an_end_is_late_for_what_was_generated():
         fleet.answer("b", tokens=100, seconds=0.2)
     for tokens in (300, 1000, None, 2000, None):
         fleet.answer("a", tokens=tokens, seconds=3.0)
-    assert fleet.health.all_up and fleet.health.outliers.is_empty
+    assert fleet.health.all_up and not fleet.health.outliers.late
     for tokens in (10, 90, 110):
         assert fleet.health.all_up
         fleet.answer("a", tokens=tokens, seconds=3.0)
@@ -150,7 +150,7 @@ def test_an_answer_that_goes_on_says_nothing():
         fleet.health.first_token(request, A, now=fleet.now)
     for _ in range(9):
         fleet.later(10.0)
-    assert fleet.health.all_up and fleet.health.outliers.is_empty
+    assert fleet.health.all_up and not fleet.health.outliers.late
 
 
 def test_what_is_not_streamed_counts_when_it_is_there():
@@ -332,35 +332,35 @@ def test_a_replica_is_late_if_its_turns_are_and_the_others_are_not():
     for _ in range(20):
         for each in "abc":
             fleet.serve(each, 0.05)
-    assert fleet.health.outliers.is_empty and fleet.health.outliers.slower(A) == 1.0
+    assert not fleet.health.outliers.late and fleet.health.outliers.slower(A) == 1.0
     fleet.serve("a", 1.0)
     assert fleet.health.outliers.slower(A) == 1.0, "one turn may be late"
     assert fleet.health.outliers.seems_slower(A) > 3.0
     fleet.serve("a", 1.0)
-    assert not fleet.health.outliers.is_empty and fleet.health.outliers.slower(A) > 3.0
+    assert fleet.health.outliers.late and fleet.health.outliers.slower(A) > 3.0
     assert fleet.health.all_up, "it may have what it can take"
     for _ in range(2):
         fleet.serve("a", 0.05)
-    assert fleet.health.outliers.is_empty
+    assert not fleet.health.outliers.late
     for _ in range(6):
         for each in "abc":
             fleet.serve(each, 1.0)
-    assert fleet.health.outliers.is_empty, "all are"
+    assert not fleet.health.outliers.late, "all are"
 
 
 def test_lateness_counts_for_a_while_and_nobody_is_avoided_for_good():
     fleet = Fleet(slow_until_out=1000, rest_s=5.0)
     for each in "bc" * 10 + "aaa":
         fleet.serve(each, 1.0 if each == "a" else 0.05)
-    assert not fleet.health.outliers.is_empty
+    assert fleet.health.outliers.late
     fleet.later(4.0)
-    assert not fleet.health.outliers.is_empty
+    assert fleet.health.outliers.late
     fleet.later(1.1)
-    assert fleet.health.outliers.is_empty
+    assert not fleet.health.outliers.late
     fleet.serve("a", 1.0)
-    assert not fleet.health.outliers.is_empty, "it still is"
+    assert fleet.health.outliers.late, "it still is"
     fleet.health.forget(A)
-    assert fleet.health.outliers.is_empty
+    assert not fleet.health.outliers.late
 
 
 def test_one_that_was_warm_again_rests_as_the_first_time():
@@ -461,6 +461,6 @@ def test_what_the_gateway_stood_still_for_is_nobodys_lateness():
     fleet.now += 60.0
     fleet.health.stalled(60.0)
     fleet.health.pass_time(now=fleet.now - 0.2)
-    assert fleet.health.all_up and fleet.health.outliers.is_empty
+    assert fleet.health.all_up and not fleet.health.outliers.late
     fleet.later(0.3)
     assert requests and fleet.is_("a", BreakerState.EJECTED), "from then on it counts"

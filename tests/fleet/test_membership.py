@@ -251,7 +251,7 @@ def test_one_that_was_late_seems_slower_until_the_next_is_in_time():
     came(found, SLOW, 0.3, is_over=False)
     assert found.seems_slower(SLOW) > 1.0, "it is not over"
     came(found, SLOW, 0.3)
-    assert found.seems_slower(SLOW) == 1.0 and found.is_empty
+    assert found.seems_slower(SLOW) == 1.0 and not found.late
 
 
 @pytest.mark.parametrize(("times", "in_time"), [(1, 1), (2, 2), (4, 3)])
@@ -260,7 +260,7 @@ def test_the_more_often_it_was_late_the_longer_it_seems_slower(times, in_time):
     for number in range(in_time):
         assert found.seems_slower(SLOW) > 1.0, f"{number} in time"
         came(found, SLOW, 0.3)
-    assert found.seems_slower(SLOW) == 1.0 and found.is_empty
+    assert found.seems_slower(SLOW) == 1.0 and not found.late
 
 
 def test_who_is_slower_seems_so():
@@ -273,7 +273,7 @@ def test_alone_nobody_is_late():
     found = OutlierDetection(lasts_s=5.0)
     for _ in range(9):
         came(found, SLOW, 50.0, [])
-    assert found.is_empty and found.usual(Phase.END, []) == 0.0
+    assert not found.late and found.usual(Phase.END, []) == 0.0
 
 
 def test_first_tokens_in_time_do_not_excuse_late_ends():

@@ -101,7 +101,8 @@ _ODD = st.sampled_from(
 )
 @settings(deadline=None, max_examples=examples(300))
 def test_what_an_answer_says_does_not_depend_on_how_it_is_read(protocol, said, end, is_spaced, keeps):
-    """Event by event, which lets events be known again, and in pieces of bytes, which does not."""
+    """Event by event and many at once, which lets events be known again, and in pieces of bytes, which does
+    not."""
     separators = (", ", ": ") if is_spaced else (",", ":")
     events = [json.dumps(each, separators=separators).encode() for each in _OPENINGS[protocol]]
     for number, (place, text) in enumerate(said):
@@ -126,7 +127,8 @@ def test_what_an_answer_says_does_not_depend_on_how_it_is_read(protocol, said, e
         return answer.utterance.text, said_bytes, observer.closed_calls, arguments, parts
 
     stream = b"".join(blocks)
-    assert seen(blocks) == seen([stream[at : at + 7] for at in range(0, len(stream), 7)])
+    in_pieces = seen([stream[at : at + 7] for at in range(0, len(stream), 7)])
+    assert seen(blocks) == seen([stream]) == seen([stream[:99], stream[99:]]) == in_pieces
 
 
 def test_an_event_that_is_known_tells_whether_a_call_is_complete():
@@ -141,7 +143,8 @@ def test_an_event_that_is_known_tells_whether_a_call_is_complete():
 
 @pytest.mark.parametrize("protocol", list(_PLACES))
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_of_what_vllm_streams_hardly_any_token_is_decoded(protocol, end, monkeypatch):
+@pytest.mark.parametrize("at_once", [1, 6])
+def test_of_what_vllm_streams_hardly_any_token_is_decoded(protocol, end, at_once, monkeypatch):
     observer = observe(protocol, Work.GENERATE, "text/event-stream", None)
     assert isinstance(observer, StreamObserver)
     decoded: list[bytes] = []
@@ -157,10 +160,13 @@ def test_of_what_vllm_streams_hardly_any_token_is_decoded(protocol, end, monkeyp
         observer.feed(b"data: %s\n\n" % encode(opening))
     tokens = [f" token{number}" for number in range(8)] + [" naïve", " 😀", "\n", ' "quoted"']
     for place in (_PLACES[protocol][0], _OF_CALLS[protocol]):
+        events = []
         for number, token in enumerate(tokens):
             event = json.dumps(place, separators=(",", ":")).replace(str(_NUMBER), str(7 + number))
             event = event.replace('"?"', json.dumps(token, ensure_ascii=False))
-            observer.feed(f"event: x\ndata: {event}\n\n".encode().replace(b"\n", end))
+            events.append(f"event: x\ndata: {event}\n\n".encode().replace(b"\n", end))
+        for at in range(0, len(events), at_once):
+            observer.feed(b"".join(events[at : at + at_once]))
     assert len(decoded) <= 1 + 2  # what opens the call, and one of each kind to know the others by
 
 

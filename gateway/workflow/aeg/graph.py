@@ -34,7 +34,7 @@ _FADES_AT: Final = 1000.0
 _UNKNOWN_TURN_S: Final = 1.0
 _SAME: Final = 0.02
 """By less no shared prefix changes: whoever keeps sums of it counts anew."""
-_HOLDS_FOR: Final = 64
+_HOLDS_FOR: Final = 256
 """Turns of a family until what was worked out is worked out anew; one, before there were so many."""
 
 
@@ -45,6 +45,8 @@ class Pause(NamedTuple):
     """Probability that the conversation goes on."""
     lengths: LogQuantiles | None
     """Silences until then, of the narrowest class of which enough were seen; None if of none."""
+    likely_s: float | None = None
+    """For how long that is likelier than not; None while nobody knows how long such pauses are."""
 
     def quantile_s(self, share: float) -> float | None:
         return self.lengths.quantile(share) if self.lengths is not None else None
@@ -55,15 +57,6 @@ class Pause(NamedTuple):
             return self.returns
         later = self.returns * self.lengths.beyond(silent_s)
         return later / max(later + 1.0 - self.returns, 1e-9)
-
-    def likely_s(self) -> float | None:
-        """For how long that is likelier than not; None while nobody knows how long such pauses are."""
-        ends = 1.0 - self.returns
-        if ends >= self.returns:
-            return 0.0
-        if self.lengths is None:
-            return None
-        return self.lengths.counted(1.0 - ends / self.returns)
 
 
 class Silence(NamedTuple):
@@ -204,9 +197,7 @@ class Graph(Family):
 
     def saw_turn(self, turn: int, *, tokens: float | None, grown: float | None, ran_s: float | None) -> None:
         for level in (self, self.family):
-            level.lifetimes.saw_turn(turn, grown)
-            if tokens is not None:
-                level.lifetimes.saw_first_prompt(tokens)
+            level.lifetimes.saw_turn(turn, grown, tokens)
             if ran_s is not None:
                 level.turns_s.add(ran_s)
         if ran_s is not None:
@@ -287,12 +278,12 @@ class Graph(Family):
             word = node.words.get(step.word)
             share = word.share(share) if word is not None else share
             if node.pauses.weight >= ENOUGH:
-                return Pause(share, node.pauses)
+                return _expected(share, node.pauses)
         alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
         known = [each.pauses for each in alone if each is not None and each.pauses.weight >= ENOUGH]
         if known:  # calls side by side are one pause, as long as the longest of them
-            return Pause(share, max(known, key=lambda pauses: pauses.mu))
-        return Pause(share, next((each.pauses for each in broad if each.pauses.weight >= ENOUGH), None))
+            return _expected(share, max(known, key=lambda pauses: pauses.mu))
+        return _expected(share, next((each.pauses for each in broad if each.pauses.weight >= ENOUGH), None))
 
     def returns(self) -> float:
         """The chance that a conversation goes on, whatever its next step is."""
@@ -375,3 +366,10 @@ class Graph(Family):
 
     def numbered(self, number: int) -> Node | None:
         return self._numbers.get(number)
+
+
+def _expected(returns: float, lengths: LogQuantiles | None) -> Pause:
+    ends = 1.0 - returns
+    if ends >= returns:
+        return Pause(returns, lengths, 0.0)
+    return Pause(returns, lengths, lengths.counted(1.0 - ends / returns) if lengths is not None else None)

@@ -77,22 +77,22 @@ class Lifetimes:
         self._grown = DecayedMean(half_life=_HALF_LIFE)
         self._first_prompt = DecayedMean(half_life=_HALF_LIFE)
 
-    def saw_turn(self, turn: int, grown: float | None) -> None:
-        """The `turn`-th (from 1); `grown`: tokens since the one before it, if that is known."""
-        self._gain /= _KEEP
-        place = _class_of(turn)
-        self._seen[place] += self._gain
+    def saw_turn(self, turn: int, grown: float | None, opening: float | None = None) -> None:
+        """The `turn`-th (from 1); `grown`: tokens since the one before it, if that is known; `opening`: those
+        of a conversation that begins."""
+        if opening is not None:
+            self._first_prompt.add(opening)
+        gain = self._gain = self._gain / _KEEP
+        place = _CLASSES[turn] if turn < LATE_TURN else -1
+        self._seen[place] += gain
         self.turns += 1
         if grown is not None:
             self._growth[place].add(grown)
             self._grown.add(grown)
-        if self._gain > _RESCALE_AT:
-            self._seen = [weight / self._gain for weight in self._seen]
-            self._ends = [weight / self._gain for weight in self._ends]
+        if gain > _RESCALE_AT:
+            self._seen = [weight / gain for weight in self._seen]
+            self._ends = [weight / gain for weight in self._ends]
             self._gain = 1.0
-
-    def saw_first_prompt(self, tokens: float) -> None:
-        self._first_prompt.add(tokens)
 
     def saw_end(self, turn: int, by: float = 1.0) -> None:
         """The `turn`-th turn was the last one; `by` = -1 takes that back."""
@@ -118,7 +118,8 @@ class Lifetimes:
             prior = broader.growth(turn)
         else:
             prior = self._grown.mean(_PRIOR_GROWTH * self.first_tokens(), _STRENGTH)
-        return max(0.0, self._growth[_class_of(turn)].mean(prior, _STRENGTH))
+        place = _CLASSES[turn] if turn < LATE_TURN else -1
+        return max(0.0, self._growth[place].mean(prior, _STRENGTH))
 
     def remaining(self, broader: "Lifetimes") -> list[Remaining]:
         """By turns made, from 0 to `LATE_TURN`."""

@@ -55,7 +55,11 @@ def lived(graph: Graph, *steps: str) -> Graph:
 def test_nothing_is_known():
     known = model()
     for step, expected in UNKNOWN.items():
-        assert known.of(AGENT).pause(step) == known.known(STRANGER).pause(step) == Pause(expected, None)
+        assert (
+            known.of(AGENT).pause(step)
+            == known.known(STRANGER).pause(step)
+            == Pause(expected, None, None if expected > 0.5 else 0.0)
+        )
     assert known.of(AGENT).returns() == 0.5 and known.tier(known.of(AGENT)) is Tier.UNKNOWN
 
 
@@ -185,13 +189,13 @@ def test_for_how_long_a_return_is_likelier_than_not(on, over, likely_s):
         known.of(AGENT).went_on(ANSWER, 10.0)
     taught(known, AGENT, ANSWER, over=over)
     pause = known.of(AGENT).pause(ANSWER)
-    assert pause.likely_s() == pytest.approx(likely_s, rel=0.3)
+    assert pause.likely_s == pytest.approx(likely_s, rel=0.3)
     if likely_s:
         assert pause.back(0.5 * likely_s) > 0.5 > pause.back(1.6 * likely_s)
 
 
 def test_nobody_knows_how_long_before_anybody_came_back():
-    assert model().of(AGENT).pause(BASH).likely_s() is None
+    assert model().of(AGENT).pause(BASH).likely_s is None
 
 
 # --- what follows --------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_what_is_new_is_like_its_family():
         "turns that nobody made are like those made"
     )
     assert new.growth(30) == 1_000.0, "a tenth of ten thousand tokens"
-    new.saw_first_prompt(2_000)
+    new.saw_turn(1, None, 2_000)
     assert new.growth(30) == pytest.approx(200.0)
 
 
