@@ -314,16 +314,16 @@ class Gateway:
         if self._peers is not None:
             self._peers.listener.forget_visitors()
 
+    def _on_hangup(self, settings: Settings) -> None:
+        self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))
+
     async def run(self, on_serving: Callable[[Callable[[signal.Signals], None]], None] | None = None) -> None:
         """Serves until SIGTERM or SIGINT, and leaves as `Leaving` says. SIGHUP: reads the settings again.
         `on_serving`: called once it serves, with what takes a signal."""
         self.leaving.catch_signals()
         if self.settings is not None:
             loop = asyncio.get_running_loop()
-            reload, record = self.settings.reload, self.observation.audit.record
-            loop.add_signal_handler(
-                signal.SIGHUP, lambda: self._tasks.spawn(reload_on_signal(reload, record))
-            )
+            loop.add_signal_handler(signal.SIGHUP, self._on_hangup, self.settings)
         try:
             await self.start()
             port = self.listener.port if self._picker is None else self.picker_port

@@ -78,8 +78,7 @@ class Lifetimes:
         self._first_prompt = DecayedMean(half_life=_HALF_LIFE)
 
     def saw_turn(self, turn: int, grown: float | None, opening: float | None = None) -> None:
-        """The `turn`-th (from 1); `grown`: tokens since the one before it, if that is known; `opening`: those
-        of a conversation that begins."""
+        """The `turn`-th (from 1); `grown`: tokens since the one before it; `opening`: of one that begins."""
         if opening is not None:
             self._first_prompt.add(opening)
         gain = self._gain = self._gain / _KEEP
