@@ -8,7 +8,7 @@ import pytest
 
 from tests.dashboard.browser import Page
 from tests.dashboard.probes import LIVE, ROWS, SKIP_TO_ROWS
-from tests.server.bench import DONE, STREAM_HEAD, Bench, Exchange, chunk, post
+from tests.server.bench import DELTA, DONE, STREAM_HEAD, Bench, Exchange, answer, chunk, post, sends
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +24,9 @@ def request(*messages: dict[str, object]) -> bytes:
     return post(
         json.dumps({"model": "m", "stream": True, "messages": [ASK, *messages], "tools": TOOLS}).encode()
     )
+
+
+STREAM_BODY = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
 
 
 def event(delta: dict[str, object], **more: object) -> bytes:
@@ -98,6 +101,37 @@ async def test_a_turn_is_shown_while_it_runs_and_explained_afterwards(page: Page
     assert await page.until(ROWS) == name
     assert await page.until(PHASES, holds=lambda shown: shown == ["tool"])
     assert "turn 2" in await page.run("document.querySelector('.row .sr').textContent")
+
+
+ONLY_TROUBLE = """
+(() => {
+  const show = document.getElementById('show');
+  show.value = 'trouble';
+  show.dispatchEvent(new Event('change', { bubbles: true }));
+})()
+"""
+
+
+async def test_what_failed_is_in_trouble_whether_it_was_seen_or_told_later(page: Page, bench: Bench):
+    await page.open(url_of(bench))
+    await page.until(LIVE)
+    sessions = []
+    for script in (
+        sends(STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n"),
+        sends(answer(b"{}", status=b"500 Internal Server Error")),
+        sends(STREAM_HEAD + chunk(DELTA), then="reset"),
+    ):
+        for backend in bench.backends:
+            backend.script = script
+        client = await bench.connect()
+        client.send(post(STREAM_BODY))
+        sessions.append((await client.receive()).get(b"x-turnpike-session").decode())
+    for _ in range(2):
+        await page.until(ROWS, holds=lambda rows: len(rows) == 3)
+        await page.run(ONLY_TROUBLE)
+        assert set(await page.until(ROWS, holds=lambda rows: len(rows) == 2)) == set(sessions[1:])
+        await page.open(url_of(bench))  # who comes later is told by the snapshot
+        await page.until(LIVE)
 
 
 DIALOG = "document.getElementById('stop-dialog')"
