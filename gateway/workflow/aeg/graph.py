@@ -35,7 +35,7 @@ _UNKNOWN_TURN_S: Final = 1.0
 _SAME: Final = 0.02
 """By less no shared prefix changes: whoever keeps sums of it counts anew."""
 _HOLDS_FOR: Final = 256
-"""Turns of a family until what was worked out is worked out anew; one, before there were so many."""
+"""What was worked out holds for so many turns of the family at most, and for a sixteenth of those it made."""
 
 
 class Pause(NamedTuple):
@@ -162,8 +162,8 @@ class Family:
 class Graph(Family):
     __slots__ = (
         "_ahead",
-        "_at",
         "_given",
+        "_holds_until",
         "_nodes",
         "_numbers",
         "_remaining",
@@ -189,7 +189,7 @@ class Graph(Family):
         self._ahead: dict[int, Ahead] = {}
         """By turns; until the family has seen many more."""
         self._remaining: list[Remaining] | None = None
-        self._at = 0
+        self._holds_until = 0
 
     def saw_step(self, before: ToolSet | None, tools: ToolSet) -> None:
         node = self._teach(tools)
@@ -308,9 +308,8 @@ class Graph(Family):
     def ahead(self, turn: int) -> Ahead:
         """Of a conversation that made `turn` turns."""
         turns, turn = self.family.lifetimes.turns, min(turn, LATE_TURN)
-        at = min(turns, _HOLDS_FOR - 1 + turns // _HOLDS_FOR)
-        if at != self._at:
-            self._at = at
+        if turns >= self._holds_until:
+            self._holds_until = turns + min(_HOLDS_FOR, 1 + turns // 16)
             self._ahead.clear()
             self._remaining = None
         found = self._ahead.get(turn)
