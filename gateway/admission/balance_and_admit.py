@@ -65,8 +65,10 @@ class BalanceAndAdmit:
         self.bound = None
         if entry is not None and self._fits(entry, now=now):
             return entry, False
-        if self.blocked_by is WaitReason.TOOLS_FULL and (light := self._light_one(now=now)) is not None:
-            return light, False
+        if self.blocked_by is WaitReason.TOOLS_FULL:
+            for light in self._queue.lightest(self.may_hold):
+                if self._cpu.is_light(light.agent) and self._fits(light, now=now):
+                    return light, False
         entry = self._must_move(entry, now=now)
         return (entry, True) if entry is not None else None
 
@@ -79,12 +81,6 @@ class BalanceAndAdmit:
         bound = self.why_not(self._places.members[entry.session], now=now)
         self.bound = self.bound or bound  # of who is next, whoever is tried behind it
         return bound is None
-
-    def _light_one(self, *, now: float) -> Entry | None:
-        for entry in self._queue.lightest(self.may_hold):
-            if self._cpu.is_light(entry.agent) and self._fits(entry, now=now):
-                return entry
-        return None
 
     def _must_move(self, first: Entry | None, *, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and the

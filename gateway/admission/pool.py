@@ -113,11 +113,6 @@ class PoolAdmission:
         self.balance.bound = bound
         return bound.reason
 
-    def put_behind(self, member: Member, *, now: float) -> None:
-        member.is_behind = True
-        if member.is_in and not member.live and len(self.queue):
-            self.release(member, now=now)
-
     def hold(self, member: Member, applicant: Applicant, *, now: float) -> None:
         waiting = self.held.setdefault(member.session, {})
         waiting[applicant.request] = applicant
@@ -195,7 +190,8 @@ class PoolAdmission:
             if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
                 self.release(member, now=now)  # a guest: it goes on when the pool rests again, or has room
             else:
-                self.places.settle_in(member)
+                self.places.above -= 1
+                member.is_above = False
 
     def withdraw(self, session: SessionId, request: RequestId, *, now: float) -> None:
         """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank for

@@ -144,7 +144,9 @@ class SessionAdmission:
         silent_s = now - member.gap_since_s if is_pause else None
         is_aside = applicant.edge is Edge.SERVES and not member.has_results
         if applicant.is_behind and not self._config.shadow:
-            pool.put_behind(member, now=now)
+            member.is_behind = True
+            if member.is_in and not member.live and len(pool.queue):
+                pool.release(member, now=now)
         elif member.is_behind:
             member.is_behind = False
         turn = _Turn(pool, member, applicant, charged, now, silent_s=silent_s, is_aside=is_aside)

@@ -185,10 +185,6 @@ class Places:
         member.asked_s = None
         self.residents.enter(member.agent, member.demand)
 
-    def settle_in(self, member: Member) -> None:
-        self.above -= member.is_above
-        member.is_above = False
-
     def release(self, member: Member) -> None:
         assert member.is_in and not member.live
         self._stale.pop(member.session, None)

@@ -38,7 +38,7 @@ from gateway.fleet.circuit_breaker import (
     HealthConfig,
 )
 from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
-from gateway.fleet.silence import Silence
+from gateway.fleet.silence import LEAST_S, Sent, Silence
 
 
 class _Awaited(msgspec.Struct, eq=False):
@@ -79,7 +79,7 @@ class FleetHealth:
         """Those that are not up."""
         self.outliers = OutlierDetection(lasts_s=config.rest_s)
         self.silence = Silence(config.slow_until_out)
-        self.next_due_s = float("inf")
+        self.next_due_s = self._look_s = float("inf")
         """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
         """For the information stream; whoever reads it empties it."""
@@ -164,8 +164,10 @@ class FleetHealth:
             breaker.trial = request
         is_seen = p90_s is not None and p90_s < float("inf")
         work_s = worst_s if p90_s is None else max(worst_s, end_p90_s)
-        if not is_seen and 0.0 < work_s < float("inf"):
-            self.silence.sent(request, replica, work_s, now=now)
+        is_awaited = not is_seen and 0.0 < work_s < float("inf")
+        if is_awaited and self.silence.sent(request, replica, work_s, now=now):
+            self._look_s = min(self._look_s, now + LEAST_S)
+            self.next_due_s = min(self.next_due_s, self._look_s)
         if p90_s is None:
             return
         breaker.ahead_s += worst_s
@@ -194,9 +196,11 @@ class FleetHealth:
         self, request: RequestId, replica: ReplicaId, awaited: _Awaited | None, *, now: float
     ) -> None:
         pool = self._breakers[replica].pool
-        sent = (awaited.sent_s, awaited.worst_s) if awaited is not None else None
-        if not self.silence.answered(request, replica, pool, sent, now=now):
-            return
+        sent = Sent(awaited.sent_s, awaited.worst_s, awaited.worst_s) if awaited is not None else None
+        if self.silence.answered(request, replica, pool, sent, now=now):
+            self._look(pool, now=now)
+
+    def _look(self, pool: PoolId, *, now: float) -> None:
         peers = (name for name, each in self._breakers.items() if each.pool == pool)
         for wedged in self.silence.wedged(pool, peers, now=now):
             self._eject(wedged, self._breakers[wedged], "answers nothing while others do", now=now)
@@ -238,7 +242,9 @@ class FleetHealth:
         if self.silence.awaited:
             if failed is False and output_tokens:
                 self._compare(request, replica, None, now=now)
-            elif self.silence.ended(request, replica) is None and failed is not None:
+            elif failed is None:
+                self.silence.client_left(request, replica)
+            elif self.silence.ended(request, replica) is None:
                 self.silence.alive(replica, now=now)
         if failed:
             breaker.failures += 1
@@ -277,6 +283,10 @@ class FleetHealth:
                 took = self._took(awaited, is_over=False, now=now)
                 self._judge(request, awaited, took, is_slow=True, now=now)
         self.outliers.pass_time(now=now)
+        if now >= self._look_s:  # where nothing ends any more, since all wait for who is silent
+            self._look_s = now + LEAST_S if self.silence.awaited else float("inf")
+            for pool in {self._breakers[replica].pool for replica in self.silence.awaited}:
+                self._look(pool, now=now)
         for replica in tuple(self._not_up):
             breaker = self._breakers[replica]
             passed_s = now - breaker.since_s
@@ -382,7 +392,7 @@ class FleetHealth:
         self._set_due()
 
     def _set_due(self) -> None:
-        due_s = self.outliers.next_due_s
+        due_s = min(self.outliers.next_due_s, self._look_s)
         if self._overdue:
             due_s = min(due_s, self._overdue[0][0])
         for replica in self._not_up:

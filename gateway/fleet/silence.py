@@ -5,7 +5,8 @@ Source: ours.
 Theory of operation. Replicas of one pool are compared with each other. What others took until their first
 tokens, or until the ends of answers that are not streamed, for each second that these take alone, is their
 pace. A replica that has shown no sign of life since several such turns were sent, for far longer than at the
-slowest of those paces, while as many turns that were sent later began or ended elsewhere, is wedged.
+slowest of those paces, while as many turns that were sent later began or ended elsewhere, is wedged. A turn
+whose client has left goes on counting while others wait there: clients with a time-out hide no silence.
 
 Invariants: memory is bounded by the turns that are awaited, and `_PACES` for each pool; a look, one in
 `_LOOKS_S` at most, is at `several` turns of each replica.
@@ -22,16 +23,15 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 
 _FAR: Final = 4.0
 """Times the slowest pace of the others."""
-_LEAST_S: Final = 1.0
+LEAST_S: Final = 1.0
 """Nobody is wedged before."""
 _SHORT_S: Final = 0.05
 """A turn takes so long at least."""
 _PACES: Final = 16
 _LOOKS_S: Final = 0.2
-_Sent = tuple[float, float]
 
 
-class _Awaited(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct, frozen=True):
     sent_s: float
     work_s: float
     """Alone, as believed: to compute all of its prompt, and its answer where that is not streamed."""
@@ -40,11 +40,13 @@ class _Awaited(msgspec.Struct, frozen=True):
 
 
 class _Silent(msgspec.Struct):
-    turns: dict[RequestId, _Awaited] = {}
+    turns: dict[RequestId, Sent] = {}
     """In the order in which they were sent."""
     ahead_s: float = 0.0
+    left: list[RequestId] = []
+    """Of these turns, those whose clients have left since its last sign of life."""
     alive_s: float = float("-inf")
-    """When it showed a sign of life last."""
+    """When it showed that."""
 
 
 class Silence:
@@ -53,46 +55,53 @@ class Silence:
         self._several = several
         self.awaited: dict[ReplicaId, _Silent] = {}
         """While it is empty, nobody need be told of ends and beginnings."""
-        self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float]]] = {}
+        self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float, float]]] = {}
         """Of turns that began lately: where, when they were sent, and how they fared."""
         self._looked_s: dict[PoolId, float] = {}
 
-    def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> None:
+    def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> bool:
+        """Whether it may be silent from now on."""
         if (silent := self.awaited.get(replica)) is None:
             silent = self.awaited[replica] = _Silent()
         silent.ahead_s += (work_s := max(work_s, _SHORT_S))
-        silent.turns[request] = _Awaited(now, work_s, silent.ahead_s)
+        silent.turns[request] = Sent(now, work_s, silent.ahead_s)
+        return len(silent.turns) >= self._several
 
-    def ended(self, request: RequestId, replica: ReplicaId) -> _Sent | None:
-        """When the turn was sent, and what was to be done until it could be over; None if not awaited."""
+    def ended(self, request: RequestId, replica: ReplicaId) -> Sent | None:
+        """The turn; None if it was not awaited."""
         silent = self.awaited.get(replica)
         if silent is None or (turn := silent.turns.pop(request, None)) is None:
             return None
         silent.ahead_s -= turn.work_s
-        if not silent.turns:
+        if len(silent.turns) <= len(silent.left):
             del self.awaited[replica]
-        return turn.sent_s, turn.ahead_s
+        return turn
+
+    def client_left(self, request: RequestId, replica: ReplicaId) -> None:
+        silent = self.awaited.get(replica)
+        if silent is None or request not in silent.turns:
+            return
+        if len(silent.left) == self._several or len(silent.turns) == len(silent.left) + 1:
+            self.ended(request, replica)
+        else:
+            silent.left.append(request)
 
     def alive(self, replica: ReplicaId, *, now: float) -> None:
         if (silent := self.awaited.get(replica)) is not None:
-            silent.alive_s = now
+            silent.alive_s, left, silent.left = now, silent.left, []
+            for request in left:
+                self.ended(request, replica)
 
     def answered(
-        self, request: RequestId, replica: ReplicaId, pool: PoolId, sent: _Sent | None, *, now: float
+        self, request: RequestId, replica: ReplicaId, pool: PoolId, sent: Sent | None, *, now: float
     ) -> bool:
-        """A turn began or ended. `sent`: when it was sent, and what was to be done, where that is known
-        better than here. True if it is time for `wedged`."""
-        silent = self.awaited.get(replica)
-        if silent is not None:
-            silent.alive_s = now
-            found = self.ended(request, replica)
-            sent = sent or found
-        if sent is None:
+        """A turn began or ended; `sent`: if it is not awaited here. True if it is time for `wedged`."""
+        self.alive(replica, now=now)
+        if (sent := self.ended(request, replica) or sent) is None:
             return False
-        sent_s, work_s = sent
-        if (paces := self._paces.get(pool)) is None:
-            paces = self._paces[pool] = deque(maxlen=_PACES)
-        paces.append((replica, sent_s, (now - sent_s) / max(work_s, _SHORT_S)))
+        took_s, work_s = now - sent.sent_s, max(sent.work_s, _SHORT_S)
+        paces = self._paces.setdefault(pool, deque(maxlen=_PACES))
+        paces.append((replica, sent.sent_s, took_s / work_s, took_s / max(sent.ahead_s, _SHORT_S)))
         return now - self._looked_s.get(pool, float("-inf")) >= _LOOKS_S
 
     def wedged(self, pool: PoolId, peers: Iterable[ReplicaId], *, now: float) -> Iterator[ReplicaId]:
@@ -102,14 +111,16 @@ class Silence:
         for replica, silent in [(each, self.awaited[each]) for each in peers if each in self.awaited]:
             oldest = list(islice(silent.turns.values(), self._several))
             since_s = max(oldest[0].sent_s, silent.alive_s)
-            others = [pace for name, sent_s, pace in paces if name != replica and sent_s >= since_s]
+            others = [each for name, sent_s, *each in paces if name != replica and sent_s >= since_s]
             if len(oldest) < self._several or len(others) < self._several:
                 continue
+            # An engine computes one after the other, or all at once: none is late by either.
+            own, queued = map(max, zip(*others, strict=True))
             ahead_s, are_late = 0.0, True
             for turn in oldest:
                 ahead_s += turn.work_s
                 waited_s = now - max(turn.sent_s, silent.alive_s)
-                are_late &= waited_s >= max(_LEAST_S, _FAR * max(others) * ahead_s)
+                are_late &= waited_s >= max(LEAST_S, _FAR * own * turn.work_s, _FAR * queued * ahead_s)
             if are_late:
                 del self.awaited[replica]
                 yield replica

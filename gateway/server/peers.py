@@ -225,7 +225,9 @@ class Peers:
             values = await self.store.exchange(self._origin, self._says(), _GONE_AFTER_S)
         except StoreUnavailable:
             self._tried_s = self._now()  # to wait for the store is not to stand still
-            await self._tell_directly()
+            urls = {origin: each.url for origin, each in self._others.items()} | self._direct.unproven()
+            if await self._direct.tell(urls, self._says()):
+                self._take_in(self._direct.lately_heard())
             return
         was_away = now - self._told_s > _GONE_AFTER_S
         self._told_s = now
@@ -280,11 +282,6 @@ class Peers:
                 name = f"{_DRAIN}{replica}"
                 value = self._drain_seal.put(name.encode(), msgspec.msgpack.encode(drain))
                 await self.store.exchange(name, value, ttl_s)
-
-    async def _tell_directly(self) -> None:
-        urls = {origin: each.url for origin, each in self._others.items()} | self._direct.unproven()
-        if await self._direct.tell(urls, self._says()):
-            self._take_in(self._direct.lately_heard())
 
     async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
         if request.head.visitor.path == PATH:

@@ -36,7 +36,8 @@ def add_try(commands: Any, run_gateway: Callable[[Config], int]) -> None:
 
 def _try(arguments: argparse.Namespace, run_gateway: Callable[[Config], int]) -> int:
     with contextlib.ExitStack() as stack:
-        engine = f"http://127.0.0.1:{_free_port()}"
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            engine = f"http://127.0.0.1:{listening.getsockname()[1]}"
         flags = {
             f"server.{name}": value
             for name in ("listen", "control")
@@ -93,8 +94,3 @@ def _wait_for(url: str) -> bool:
         except OSError:
             time.sleep(0.1)
     return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])

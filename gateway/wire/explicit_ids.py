@@ -193,7 +193,9 @@ def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, 
             hint = values["x-agent-hint"][:_MAX_STRUCTURED_BYTES]
             _add_fields(values, "x-agent-hint", urlsafe_b64decode(hint + "=" * (-len(hint) % 4)).decode())
     if "baggage" in values:
-        _add_baggage(values, values["baggage"])
+        for member in values["baggage"].split(","):
+            key, _, value = member.partition(";")[0].partition("=")
+            values.setdefault(f"baggage#{key.strip()}", unquote(value.strip()))
     if body is not None and not _has_no_id(body):
         _collect_body(values, body)
     return values
@@ -271,9 +273,3 @@ def _add_fields(values: dict[str, str], place: str, value: Raw | str) -> None:
     fields = read_as(_ID_FIELDS, value)
     for name in _IdFields.__struct_fields__ if fields is not None else ():
         _add(values, f"{place}#{name}", read_text(getattr(fields, name)))
-
-
-def _add_baggage(values: dict[str, str], text: str) -> None:
-    for member in text.split(","):
-        key, _, value = member.partition(";")[0].partition("=")
-        values.setdefault(f"baggage#{key.strip()}", unquote(value.strip()))

@@ -372,7 +372,7 @@ def test_late_turns_speak_against_a_replica_once_enough_was_seen_of_it(turns, is
     answered(play, [(request, replica) for request, replica in late if replica == "b"])
     play.now += 20.0
     asked(play, "next")
-    assert ("ejected" in [each.state for each in play.seen(rec.ReplicaChanged)]) is is_ejected
+    assert ("is slow" in [each.why for each in play.seen(rec.ReplicaChanged)]) is is_ejected
 
 
 def asked(play: Playbook, request: str) -> tuple[str, str]:

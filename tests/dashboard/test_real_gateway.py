@@ -129,7 +129,9 @@ async def test_what_failed_is_in_trouble_whether_it_was_seen_or_told_later(page:
     for _ in range(2):
         await page.until(ROWS, holds=lambda rows: len(rows) == 3)
         await page.run(ONLY_TROUBLE)
-        assert set(await page.until(ROWS, holds=lambda rows: len(rows) == 2)) == {each.decode() for each in sessions[1:]}
+        assert set(await page.until(ROWS, holds=lambda rows: len(rows) == 2)) == {
+            each.decode() for each in sessions[1:]
+        }
         await page.open(url_of(bench))  # who comes later is told by the snapshot
         await page.until(LIVE)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import deque
 
 import msgspec
 import pytest
@@ -407,6 +408,54 @@ def test_of_answers_that_are_not_streamed_the_ends_are_compared(p90_s):
     for _ in range(20):
         whole("c", ends=True)
     assert fleet.is_("c", BreakerState.UP) and fleet.is_("b", BreakerState.UP)
+
+
+def test_clients_that_give_up_hide_no_silence():
+    """Six turns wait at any time; each client leaves after 3 s, and asks again."""
+    fleet = Fleet()
+    waiting: deque[RequestId] = deque()
+    for _ in range(3):
+        fleet.health.ended(whole_turn(fleet, "a"), A, failed=False, output_tokens=50, now=fleet.now)
+    for _ in range(40):
+        waiting.append(whole_turn(fleet, "a"))
+        answered = whole_turn(fleet, "b")
+        fleet.later(0.5)
+        fleet.health.ended(answered, B, failed=False, output_tokens=50, now=fleet.now)
+        if len(waiting) > 6:
+            fleet.health.ended(waiting.popleft(), A, failed=None, now=fleet.now)
+    assert fleet.is_("a", BreakerState.EJECTED) and fleet.is_("b", BreakerState.UP)
+
+
+def test_a_replica_that_nobody_asks_any_more_is_not_silent():
+    fleet = Fleet()
+    for left in [whole_turn(fleet, "a") for _ in range(4)]:
+        fleet.later(0.2)
+        fleet.health.ended(left, A, failed=None, now=fleet.now)
+    for _ in range(40):
+        answered = whole_turn(fleet, "b")
+        fleet.later(0.5)
+        fleet.health.ended(answered, B, failed=False, output_tokens=50, now=fleet.now)
+    whole_turn(fleet, "a")
+    fleet.later(1.0)
+    assert fleet.is_("a", BreakerState.UP)
+
+
+def test_who_is_silent_is_found_where_nothing_ends_any_more():
+    fleet = Fleet()
+    for _ in range(3):
+        whole_turn(fleet, "a")
+    for _ in range(4):
+        answered = whole_turn(fleet, "b")
+        fleet.later(0.5)
+        fleet.health.ended(answered, B, failed=False, output_tokens=50, now=fleet.now)
+    assert fleet.is_("a", BreakerState.UP)
+    for _ in range(5):
+        fleet.later(1.0)
+    assert fleet.is_("a", BreakerState.EJECTED)
+
+
+def whole_turn(fleet, replica):
+    return fleet.send(replica, math.inf, end_p90_s=0.5, worst_s=0.5)
 
 
 def turns(fleet, replica, number, *, begin_after_s=None):
