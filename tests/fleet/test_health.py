@@ -394,10 +394,10 @@ def test_of_answers_that_are_not_streamed_the_ends_are_compared(p90_s):
     fleet = Fleet()
 
     def whole(replica, *, ends):
-        request = fleet.send(replica, p90_s, end_p90_s=0.5, worst_s=0.5)
+        request = fleet.send(replica, p90_s, end_p90_s=0.5, worst_s=0.05 if p90_s else 0.5)
         fleet.later(0.5)
         if ends:
-            fleet.health.ended(request, ReplicaId(replica), failed=False, output_tokens=50, now=fleet.now)
+            whole_answer(fleet, request, ReplicaId(replica))
 
     for _ in range(3):
         whole("b", ends=True)
@@ -415,12 +415,12 @@ def test_clients_that_give_up_hide_no_silence():
     fleet = Fleet()
     waiting: deque[RequestId] = deque()
     for _ in range(3):
-        fleet.health.ended(whole_turn(fleet, "a"), A, failed=False, output_tokens=50, now=fleet.now)
+        whole_answer(fleet, whole_turn(fleet, "a"), A)
     for _ in range(40):
         waiting.append(whole_turn(fleet, "a"))
         answered = whole_turn(fleet, "b")
         fleet.later(0.5)
-        fleet.health.ended(answered, B, failed=False, output_tokens=50, now=fleet.now)
+        whole_answer(fleet, answered, B)
         if len(waiting) > 6:
             fleet.health.ended(waiting.popleft(), A, failed=None, now=fleet.now)
     assert fleet.is_("a", BreakerState.EJECTED) and fleet.is_("b", BreakerState.UP)
@@ -434,7 +434,7 @@ def test_a_replica_that_nobody_asks_any_more_is_not_silent():
     for _ in range(40):
         answered = whole_turn(fleet, "b")
         fleet.later(0.5)
-        fleet.health.ended(answered, B, failed=False, output_tokens=50, now=fleet.now)
+        whole_answer(fleet, answered, B)
     whole_turn(fleet, "a")
     fleet.later(1.0)
     assert fleet.is_("a", BreakerState.UP)
@@ -447,7 +447,7 @@ def test_who_is_silent_is_found_where_nothing_ends_any_more():
     for _ in range(4):
         answered = whole_turn(fleet, "b")
         fleet.later(0.5)
-        fleet.health.ended(answered, B, failed=False, output_tokens=50, now=fleet.now)
+        whole_answer(fleet, answered, B)
     assert fleet.is_("a", BreakerState.UP)
     for _ in range(5):
         fleet.later(1.0)
@@ -455,7 +455,13 @@ def test_who_is_silent_is_found_where_nothing_ends_any_more():
 
 
 def whole_turn(fleet, replica):
-    return fleet.send(replica, math.inf, end_p90_s=0.5, worst_s=0.5)
+    """Of a prompt of 50 ms, and an answer of half a second that is not streamed."""
+    return fleet.send(replica, math.inf, end_p90_s=0.5, worst_s=0.05)
+
+
+def whole_answer(fleet, request, replica):
+    fleet.health.first_token(request, replica, now=fleet.now)
+    fleet.health.ended(request, replica, failed=False, output_tokens=50, now=fleet.now)
 
 
 def turns(fleet, replica, number, *, begin_after_s=None):
