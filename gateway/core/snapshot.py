@@ -232,7 +232,7 @@ class SessionViews:
             replica=replica or (member.replica if member is not None else None),
             open_tools=tuple(call.name for call in calls),
             started_s=session.started_s,
-            last_seen_s=session.last_seen_s,
+            last_seen_s=now if session.live_turns else session.last_seen_s,
             prompt_tokens=_sum(turn.prompt_tokens for turn in turns),
             cached_tokens=sum(cached) if cached else None,
             output_tokens=_sum(turn.output_tokens for turn in turns),

@@ -289,6 +289,8 @@ async def test_a_replica_that_is_ejected_says_why_and_until_when_and_is_up_again
         ({**out, "ejected_until_s": None}, "tried"),
         ({**told, "is_up": False, "cause": "refused"}, "down"),
         (told, "up"),
+        ({**told, "is_draining": True}, "draining"),
+        (told, "up"),
     ):
         control.gauges = {"replicas": [gauges]}
         await page.until(shown, holds=partial(begins_with, state))

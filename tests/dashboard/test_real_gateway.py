@@ -2,19 +2,22 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.dashboard.browser import Page
 from tests.dashboard.probes import LIVE, ROWS, SKIP_TO_ROWS
-from tests.server.bench import DELTA, DONE, STREAM_HEAD, Bench, Exchange, answer, chunk, post, sends
+from tests.server.bench import DELTA, DONE, STREAM_HEAD, Bench, Exchange, answer, chunk, get, post, sends
 
 pytestmark = pytest.mark.slow
 
 KEY_HASH = "sha256:b03ddf3ca2e714a6548e7495e2a03f5e824eaac9837cd7f159c67b90fb4b7342"
 """Of `P@ssw0rd`."""
 PHASES = "[...document.querySelectorAll('#rows .phase')].map(e => e.textContent)"
+KIND = "document.querySelector('#rows .kind').textContent"
+LASTS = re.compile(r"· ([1-9][0-9.]* ms|[0-9.]+ s)")
 DETAIL = "document.getElementById('detail').innerText"
 ASK = {"role": "user", "content": "fix the bug"}
 TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
@@ -77,6 +80,9 @@ async def test_a_turn_is_shown_while_it_runs_and_explained_afterwards(page: Page
     client = await bench.connect()
     client.send(request())
     await page.until(PHASES, holds=lambda shown: shown == ["prefill"])
+    await page.until(KIND, holds=lambda shown: LASTS.search(shown) is not None, within_s=10)
+    (view,) = json.loads((await bench.control(get(b"/turnpike/snapshot"))).body)["sessions"]
+    assert view["last_seen_s"] > view["started_s"], "what it waits for lasts, too"
     steps.answers_now.set()
     await page.until(PHASES, holds=lambda shown: shown == ["decode"])
     steps.ends_now.set()

@@ -4,6 +4,7 @@
 import { clock, costOf, count, duration, h, percent, plural, setText, shownTenant } from "./dom.js";
 import { ROW_PX, fitCanvas, paintAxis, paintBars, readPalette } from "./paint.js";
 import { hitOfRow, listRows, phaseOfRow } from "./rows.js";
+import { phaseOf } from "./turns.js";
 import { EDGES, PHASES, REFUSALS, WAITS } from "./words.js";
 
 const LIST_EVERY_MS = 300;
@@ -140,8 +141,8 @@ export class Waterfall {
         parts = makeLabel(key);
         this.#elements.set(key, parts);
         isNew = true;
-        fillLabel(parts, row);
-      } else if (isDue) fillLabel(parts, row);
+        fillLabel(parts, row, this.#model.nowS);
+      } else if (isDue) fillLabel(parts, row, this.#model.nowS);
       const isActive = key === this.#active.key || (active === undefined && row.index === first);
       parts.row.tabIndex = isActive ? 0 : -1;
       const top = `translateY(${row.index * ROW_PX}px)`;
@@ -329,12 +330,12 @@ function makeLabel(key) {
   return { row, fold, name, kind, phase, hit, stop, said };
 }
 
-function fillLabel(parts, row) {
+function fillLabel(parts, row, nowS) {
   const phase = phaseOfRow(row);
   const { session } = row;
   const hit = hitOfRow(row);
   setText(parts.name, row.name);
-  setText(parts.kind, row.depth > 0 && row.key !== session.id ? row.kind : aboutOf(row));
+  setText(parts.kind, row.depth > 0 && row.key !== session.id ? row.kind : aboutOf(row, nowS));
   parts.kind.title = [parts.kind.textContent, session.view?.first_words].filter(Boolean).join("\n");
   setText(parts.phase, phase);
   setText(parts.hit, hit === null ? "" : percent(hit));
@@ -350,8 +351,10 @@ function fillLabel(parts, row) {
   setText(parts.said, `${session.turnCount} ${session.turnCount === 1 ? "turn" : "turns"}${turns.length > 0 ? `; the last one: ${describe(turns.at(-1))}` : ""}`);
 }
 
-const aboutOf = ({ kind, session, hasTenant, prices }) =>
-  [kind, plural(session.turnCount, "turn"), duration(session.lastS - session.startedS), quoted(session.view?.first_words), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
+const WORKS = ["queue", "prefill", "decode"];
+
+const aboutOf = ({ kind, session, hasTenant, prices }, nowS) =>
+  [kind, plural(session.turnCount, "turn"), duration((WORKS.includes(phaseOf(session)) ? nowS : session.lastS) - session.startedS), quoted(session.view?.first_words), ...spent(session, prices), hasTenant ? shownTenant(session.tenant) : ""].filter(Boolean).join(" · ");
 
 const quoted = (words) => (words ? `“${words.length > 40 ? `${words.slice(0, 39)}…` : words}”` : "");
 
