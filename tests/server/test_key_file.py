@@ -122,6 +122,7 @@ async def test_of_a_file_that_is_none_no_key_counts(start, file, turnpike, caplo
     file.unlink() if harm is None else other.rename(file)
     await until([bench], key, 401)
     assert await status(bench, "tp-configured") == 200 and caplog.text.count("keys_unread") == 1
+    assert ("`turnpike keys add NAME` makes it" in caplog.text) is (harm is None)
     for words in (("check-config", "turnpike.toml"), ("keys", "list"), ("keys", "revoke", "ci")):
         done = turnpike(*words)
         assert done.returncode == 1 and "server.keys_path: " in done.stderr and str(file) in done.stderr
@@ -150,7 +151,7 @@ async def test_with_a_file_of_keys_alone_a_gateway_may_listen_publicly(start, fi
     ("words", "complaint"),
     [
         ("add ci --tenant team-b", "NAME: there is a key ci already"),
-        ("add x", "--tenant: '' is not in the settings; write one of team-a, team-b"),
+        ("add x", "--tenant: there are several; write one of team-a, team-b"),
         ("add x/y --tenant team-a", "NAME: write 1 to 64 letters"),
         (
             "add x --tenant team-a --expires soon",
