@@ -107,9 +107,10 @@ class Views:
 
     async def session(self, session: SessionId) -> dict[str, Any] | None:
         """Its turns with the records that the ring has of them. None if nothing is known of it."""
-        live = self._brain.sessions.sessions.get(session)
-        views, now = SessionViews(self._brain, self.first_words), self._clock()
-        row = _session_row(views.view(live, self._log.of(session), now=now)) if live else None
+        while not self._log.catch_up(_RECORDS_AT_ONCE):
+            await asyncio.sleep(0)
+        live, views = self._brain.sessions.sessions.get(session), SessionViews(self._brain, self.first_words)
+        row = _session_row(views.view(live, self._log.of(session), now=self._clock())) if live else None
         turns = await self._turns_in_the_ring(session)
         if not turns and row is None:
             return None
@@ -161,6 +162,7 @@ _TOLD: Final = (
 
 
 def _session_row(view: Any) -> dict[str, Any]:
+    turns = view.last_turns
     return {
         "session": view.id,
         "tenant": view.tenant,
@@ -169,13 +171,13 @@ def _session_row(view: Any) -> dict[str, Any]:
         "confidence": view.confidence,
         "first_words": view.first_words,
         "schema": view.schema or view.client or None,
-        "model": view.last_turns[-1].model if view.last_turns else None,
+        "model": turns[-1].model if turns else None,
         "started_s": view.started_s,
         "last_s": view.last_seen_s,
         "ended_s": None,
         "end_reason": None,
         "turns": view.turns,
-        "troubles": 0,
+        "troubles": sum(t.outcome not in (None, "finished") or (t.status or 0) > 399 for t in turns),
         "prompt_tokens": view.prompt_tokens,
         "cached_tokens": view.cached_tokens,
         "output_tokens": view.output_tokens,

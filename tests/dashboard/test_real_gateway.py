@@ -132,6 +132,9 @@ async def test_what_failed_is_in_trouble_whether_it_was_seen_or_told_later(page:
         client = await bench.connect()
         client.send(post(STREAM_BODY))
         sessions.append((await client.receive()).get(b"x-turnpike-session") or b"")
+    for each, troubles in zip(sessions, (0, 1, 1), strict=True):
+        told = json.loads((await bench.control(get(b"/turnpike/sessions/" + each))).body)
+        assert told["session"]["troubles"] == troubles
     for _ in range(2):
         await page.until(ROWS, holds=lambda rows: len(rows) == 3)
         await page.run(ONLY_TROUBLE)
