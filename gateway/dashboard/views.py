@@ -107,7 +107,7 @@ class Views:
 
     async def session(self, session: SessionId) -> dict[str, Any] | None:
         """Its turns with the records that the ring has of them. None if nothing is known of it."""
-        while not self._log.catch_up(_RECORDS_AT_ONCE):
+        while not self._log.catch_up(_RECORDS_AT_ONCE):  # noqa: ASYNC110
             await asyncio.sleep(0)
         live, views = self._brain.sessions.sessions.get(session), SessionViews(self._brain, self.first_words)
         row = _session_row(views.view(live, self._log.of(session), now=self._clock())) if live else None
