@@ -8,8 +8,8 @@ pace. A replica that has shown no sign of life since several such turns were sen
 slowest of those paces, while as many turns that were sent later began or ended elsewhere, is wedged. A turn
 whose client has left goes on counting while others wait there: clients with a time-out hide no silence.
 
-Invariants: memory is bounded by the turns that are awaited, and `_PACES` for each pool; a look, one in
-`_LOOKS_S` at most, is at `several` turns of each replica.
+Invariants: memory is bounded by the turns that are awaited, `several` more of each replica, and `_PACES` for
+each pool; a look, one in `_LOOKS_S` at most, is at `several` turns of each replica.
 """
 
 from collections import deque
@@ -56,7 +56,7 @@ class Silence:
         self.awaited: dict[ReplicaId, _Silent] = {}
         """While it is empty, nobody need be told of ends and beginnings."""
         self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float, float]]] = {}
-        """Of turns that began lately: where, when they were sent, and how they fared."""
+        """Of turns that began lately: where, when they were sent, paces by own work and by all work ahead."""
         self._looked_s: dict[PoolId, float] = {}
 
     def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> bool:
@@ -114,7 +114,7 @@ class Silence:
             others = [each for name, sent_s, *each in paces if name != replica and sent_s >= since_s]
             if len(oldest) < self._several or len(others) < self._several:
                 continue
-            # An engine computes one after the other, or all at once: none is late by either.
+            # An engine computes turns in order or all at once: late is who is late by both paces.
             own, queued = map(max, zip(*others, strict=True))
             ahead_s, are_late = 0.0, True
             for turn in oldest:

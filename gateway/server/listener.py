@@ -69,7 +69,7 @@ class Listener:
         """By reason."""
 
     def counted(self, endpoint: str, status: int, *, has_failed: bool = False) -> None:
-        """A request was answered. `has_failed`: badly, by a fault of ours or the replica's."""
+        """A request was answered. `has_failed`: our fault or the replica's, whatever the status says."""
         self.requests[endpoint, status, has_failed or status >= 500] += 1
 
     @property
