@@ -152,7 +152,7 @@ async def test_files_are_followed_while_they_grow_and_move(place):
     async def has_all() -> bool:
         return counts(place) == [(written, 0, 0)]
 
-    assert len(files) > 5
+    assert len(files) > 2, "it moved on (after a batch, so a busy machine has fewer)"
     await comes(has_all, history.log)
     for each in files:
         each.unlink()
