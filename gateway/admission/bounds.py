@@ -143,7 +143,6 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
 
     bound: BoundConfig
     limit: str
-    """Which of its limits."""
     used: float
     """With this turn, as it is expected to be."""
     most: float
@@ -195,9 +194,7 @@ class Bounds:
         self.ledger: dict[Account, Amounts] = {}
         """Of the periods that run."""
         self._agents: dict[tuple[TenantId, str], set[int]] = {}
-        """That have an account."""
         self.turns: dict[RequestId, _Turn] = {}
-        """Those that are not over."""
         self._usual = UsualTurns()
         self._day = -1.0
         self._periods: dict[str | None, str] = {}

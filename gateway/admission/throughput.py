@@ -71,7 +71,6 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     fresh_s: float
     """Computes what is new in a prompt."""
     anew_s: float
-    """Computes all of it."""
     decode_s: float
     """From the first token to the last, alone."""
     row_s: float

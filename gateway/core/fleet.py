@@ -35,7 +35,6 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     cause: str = ""
     """Why it is not up; empty while nobody has looked."""
     up_s: float = 0.0
-    """Since when it is up."""
     down_s: float = -inf
     """When it last went down."""
     checked_s: float = 0.0

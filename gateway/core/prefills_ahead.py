@@ -51,7 +51,6 @@ class Pause(msgspec.Struct, eq=False, kw_only=True):
 
     conversation: Conversation
     turn: RequestId
-    """Its last one."""
     replica: ReplicaId
     owner: TenantId
     agent_type: int
@@ -66,9 +65,7 @@ class Pause(msgspec.Struct, eq=False, kw_only=True):
     gap_s: float = 0.0
     """Until then, as expected."""
     ahead: "_Ahead | None" = None
-    """What is computed for it, or was."""
     gave_way: bool = False
-    """To others."""
 
 
 class _Ahead(msgspec.Struct, eq=False):

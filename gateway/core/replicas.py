@@ -94,7 +94,7 @@ class Replicas:
 
     def tell_of_health(self, *, now: float) -> None:
         for changed in self._fleet.health.said:
-            self._stream.replica_changed(changed.replica, changed.state.value, changed.why, now=now)
+            self._stream.replica_changed(changed.replica, changed.state, changed.why, now=now)
         self._fleet.health.said.clear()
 
     def _came_up(self, event: ev.ReplicaCameUp, *, now: float) -> list[LiveRequest]:

@@ -21,7 +21,6 @@ from gateway.workflow.sessions import Session
 
 MAX_SESSIONS: Final = 1000
 MAX_HOLDINGS: Final = 64
-"""Of a replica."""
 NO_SIGNALS: Final = EngineSignals()
 _LONG_TOOL_S: Final = 600.0
 """Of agents that have gone while a tool ran nothing else is seen."""
@@ -36,6 +35,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     ejected: str | None = None
     """Why it has no turns although it is up."""
     ejected_until_s: float | None = None
+    is_failing: bool = False
+    """It fails its turns, and no other may take them."""
     """None: it has one turn, which tells whether it is well."""
     is_draining: bool = False
     """As an operator said."""
@@ -184,7 +185,6 @@ class SessionViews:
         self._first_words = first_words or {}
         self._waits: dict[SessionId, float] = {}
         self._runs: dict[SessionId, float] = {}
-        """Since when."""
         for live in brain.live.values():
             if (session := live.session_id) is not None:
                 if live.state is State.WAITING:
@@ -273,6 +273,7 @@ def _view_replica(
         cause=state.cause,
         ejected=why,
         ejected_until_s=until_s,
+        is_failing=brain.fleet.health.is_failing(facts.id),
         is_draining=state.is_draining,
         running=state.running,
         engine_running=said.running,

@@ -20,7 +20,7 @@ from gateway.domain.ids import ReplicaId, RequestId
 
 _MAX_RECORDS: Final = 200
 _FAILED: Final = {"failed": "was tried, and failed", "cut": "broke its answer off"}
-_DOWN: Final = ("down", "ejected", "draining")
+_DOWN: Final = ("down", "ejected", "failing", "draining")
 _R = TypeVar("_R")
 
 
@@ -96,7 +96,6 @@ class Explainer:
         self._running = dict(running or {})
         self._records: list[rec.Record] = []
         self._loads: dict[ReplicaId, int] = {}
-        """When it was routed."""
         self._paces: dict[ReplicaId, Pace] = {}
         """Before it was routed."""
         self._window: WindowUpdated | None = None

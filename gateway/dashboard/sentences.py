@@ -1,9 +1,10 @@
 """Reasons as sentences for a person. A reason that is newer than this module is told by its name.
 
-These tables are the only ones: `python -m tools.reasons` makes of them what the dashboard's page reads and
-what the documentation shows.
+These tables are the only ones: the dashboard's page reads them as `script`, and `python -m tools.reasons`
+makes of them what the documentation shows.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -115,6 +116,13 @@ REFUSALS: Final = {
     "local_fault": "the gateway could not open a connection",
     "internal": "the gateway failed",
 }
+_TABLES: Final = (WAITS, PLACEMENTS, REFUSALS, MOVES, EDGES, SOURCES)
+
+
+def script() -> str:
+    """The page's module."""
+    tables = zip(("WAITS", "PLACES", "REFUSALS", "MOVES", "EDGES", "SOURCES"), _TABLES, strict=True)
+    return "".join(f"export const {name} = {json.dumps(table)};\n" for name, table in tables)
 
 
 MIN_JUDGED: Final = 20

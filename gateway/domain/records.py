@@ -297,7 +297,7 @@ class Refused(_OfTurn, frozen=True, kw_only=True, tag="refusal"):
 class ReplicaChanged(TimedRecord, frozen=True, kw_only=True, tag="replica"):
     replica: ReplicaId
     state: str
-    """`up` or `down`; `ejected`, `tried` or `warming` for what became of its turns; `draining`; `left`."""
+    """`up`, `down`; `ejected`, `failing`, `tried`, `warming`, by what became of turns; `draining`; `left`."""
     why: str
 
 

@@ -52,7 +52,6 @@ class TenantLru(Generic[T, K, V]):
     def __init__(self, max_weight: int) -> None:
         self._max = max_weight
         self.weight = 0
-        """Of all entries."""
         self._seen = 0
         self._held: dict[T, _Held[K, V]] = {}
         self._marks: list[tuple[tuple[int, int, int], T]] = []

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.words import Word
 from gateway.fleet.outliers import Phase
 
@@ -48,6 +48,11 @@ class BreakerState(Word):
     DOWN = "down"
 
 
+SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
+FAILING: Final = "failing"
+"""It serves, fails its turns, and no other may take them: else it would be ejected."""
+
+
 class BreakerEvent(Word):
     CAME = "came"
     WENT = "went"
@@ -74,6 +79,13 @@ TRANSITIONS: Final[dict[BreakerState, dict[BreakerEvent, BreakerState]]] = {
 }
 
 
+class Changed(msgspec.Struct, frozen=True):
+    replica: ReplicaId
+    state: str
+    """Of its circuit breaker, or `FAILING`."""
+    why: str
+
+
 class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     """Of one replica."""
 
@@ -92,6 +104,13 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     why: str = ""
     """It was ejected last."""
     trial: RequestId | None = None
+
+    def due_s(self, config: HealthConfig) -> float:
+        """When it is tried, or warm; infinite if it waits for neither."""
+        if self.state is BreakerState.EJECTED:
+            doubled_s = config.rest_s * 2.0 ** min(30, max(0, self.ejections - 1))
+            return self.since_s + min(doubled_s, config.rest_most_s)
+        return self.since_s + config.slow_start_s if self.state is BreakerState.WARMING else float("inf")
 
     def step(self, event: BreakerEvent, *, now: float) -> None:
         after = TRANSITIONS[self.state].get(event)

@@ -31,9 +31,12 @@ import msgspec
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.fleet.circuit_breaker import (
+    FAILING,
+    SERVING,
     TRANSITIONS,
     BreakerEvent,
     BreakerState,
+    Changed,
     CircuitBreaker,
     HealthConfig,
 )
@@ -61,12 +64,6 @@ class _Awaited(msgspec.Struct, eq=False):
     """Of its answer, as expected."""
 
 
-class Changed(msgspec.Struct, frozen=True):
-    replica: ReplicaId
-    state: BreakerState
-    why: str
-
-
 class FleetHealth:
     def __init__(self, config: HealthConfig) -> None:
         self._config = config
@@ -76,7 +73,6 @@ class FleetHealth:
         """A heap; those that are not awaited any more stay in it until they come up."""
         self._began_s: dict[PoolId, float] = {}
         self._not_up: set[ReplicaId] = set()
-        """Those that are not up."""
         self.outliers = OutlierDetection(lasts_s=config.rest_s)
         self.silence = Silence(config.slow_until_out)
         self.next_due_s = self._look_s = float("inf")
@@ -100,7 +96,11 @@ class FleetHealth:
         if breaker is None or breaker.state not in (BreakerState.EJECTED, BreakerState.TRIED):
             return None
         is_out = breaker.state is BreakerState.EJECTED
-        return breaker.why, breaker.since_s + self._rest_s(breaker) if is_out else None
+        return breaker.why, breaker.due_s(self._config) if is_out else None
+
+    def is_failing(self, replica: ReplicaId) -> bool:
+        found, most = self._breakers.get(replica), self._config.failures_until_out
+        return found is not None and found.state in SERVING and found.failures >= most
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
@@ -127,8 +127,7 @@ class FleetHealth:
             is_first = now - began_s < self._config.slow_start_s
             state = BreakerState.UP if is_first else BreakerState.WARMING
             self._breakers[replica] = CircuitBreaker(pool=pool, state=state, since_s=now)
-            if not is_first:
-                self._note(replica)
+            self._note(replica)
         elif breaker.state is BreakerState.DOWN:
             self._step(replica, BreakerEvent.CAME, now=now)
 
@@ -164,8 +163,11 @@ class FleetHealth:
             breaker.trial = request
         is_seen = p90_s is not None and p90_s < float("inf")
         work_s = worst_s if p90_s is None else max(worst_s, end_p90_s)
-        is_awaited = not is_seen and 0.0 < work_s < float("inf")
-        if is_awaited and self.silence.sent(request, replica, work_s, now=now):
+        if (
+            not is_seen
+            and 0.0 < work_s < float("inf")
+            and self.silence.sent(request, replica, work_s, now=now)
+        ):
             self._look_s = min(self._look_s, now + LEAST_S)
             self.next_due_s = min(self.next_due_s, self._look_s)
         if p90_s is None:
@@ -247,17 +249,25 @@ class FleetHealth:
             elif self.silence.ended(request, replica) is None:
                 self.silence.alive(replica, now=now)
         if failed:
-            breaker.failures += 1
-            breaker.failed_effort = max(breaker.failed_effort, effort)
-            if breaker.state is BreakerState.TRIED or breaker.failures >= self._config.failures_until_out:
-                self._eject(replica, breaker, "fails", now=now)
+            self._failed(replica, breaker, effort, now=now)
         elif failed is not None and effort:
             if effort >= breaker.failed_effort:
+                if self.is_failing(replica):
+                    self.said.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.failures = breaker.failed_effort = 0
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
         if breaker.trial == request:
             breaker.trial = None
+
+    def _failed(self, replica: ReplicaId, breaker: CircuitBreaker, effort: int, *, now: float) -> None:
+        breaker.failures += 1
+        breaker.failed_effort = max(breaker.failed_effort, effort)
+        most = self._config.failures_until_out
+        if breaker.state is BreakerState.TRIED or breaker.failures >= most:
+            is_out = self._eject(replica, breaker, "fails", now=now)
+            if not is_out and self.is_failing(replica) and breaker.failures == most:
+                self.said.append(Changed(replica, FAILING, "fails, and no other may take its turns"))
 
     def _end_came(
         self, request: RequestId, awaited: _Awaited, output_tokens: int | None, *, now: float
@@ -274,14 +284,13 @@ class FleetHealth:
         while self._overdue and self._overdue[0][0] <= now:
             overdue_s, request = heapq.heappop(self._overdue)
             awaited = self._awaited.get(request)
-            if awaited is None or awaited.phase is Phase.END:
+            if awaited is None or awaited.phase is Phase.END or awaited.overdue_s > overdue_s:
                 continue
-            if awaited.overdue_s <= overdue_s:
-                awaited.is_overdue = True
-                awaited.overdue_s = now + awaited.patience_s
-                heapq.heappush(self._overdue, (awaited.overdue_s, request))
-                took = self._took(awaited, is_over=False, now=now)
-                self._judge(request, awaited, took, is_slow=True, now=now)
+            awaited.is_overdue = True
+            awaited.overdue_s = now + awaited.patience_s
+            heapq.heappush(self._overdue, (awaited.overdue_s, request))
+            took = self._took(awaited, is_over=False, now=now)
+            self._judge(request, awaited, took, is_slow=True, now=now)
         self.outliers.pass_time(now=now)
         if now >= self._look_s:  # where nothing ends any more, since all wait for who is silent
             self._look_s = now + LEAST_S if self.silence.awaited else float("inf")
@@ -289,10 +298,11 @@ class FleetHealth:
                 self._look(pool, now=now)
         for replica in tuple(self._not_up):
             breaker = self._breakers[replica]
-            passed_s = now - breaker.since_s
-            if breaker.state is BreakerState.EJECTED and passed_s >= self._rest_s(breaker):
+            if now < breaker.due_s(self._config):
+                continue
+            if breaker.state is BreakerState.EJECTED:
                 self._step(replica, BreakerEvent.RESTED, "has rested", now=now)
-            elif breaker.state is BreakerState.WARMING and passed_s >= self._config.slow_start_s:
+            else:
                 breaker.ejections = breaker.slow_ejections = 0
                 self._step(replica, BreakerEvent.WARMED, "is warm", now=now)
         self._set_due()
@@ -348,34 +358,26 @@ class FleetHealth:
         if breaker.state is not BreakerState.TRIED and breaker.slow[phase] < self._config.slow_until_out:
             return
         if breaker.slow_ejections < self._config.trials:
-            if self._eject(replica, breaker, "is slow", now=now):
-                breaker.slow_ejections += 1
+            breaker.slow_ejections += self._eject(replica, breaker, "is slow", now=now)
         elif breaker.state is BreakerState.TRIED:
             self._step(replica, BreakerEvent.PASSED, "is slow by nature", now=now)
 
     def _others(self, replica: ReplicaId, pool: PoolId) -> Iterator[ReplicaId]:
-        serving = (BreakerState.UP, BreakerState.WARMING)
         for name, each in self._breakers.items():
-            if each.pool == pool and name != replica and each.state in serving:
+            if each.pool == pool and name != replica and each.state in SERVING:
                 yield name
 
     def _eject(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
         if BreakerEvent.TRIPPED not in TRANSITIONS[breaker.state]:
             return False
         peers = [each for each in self._breakers.values() if each.pool == breaker.pool]
-        bad = (BreakerState.EJECTED, BreakerState.TRIED)
-        out = sum(each.state in bad for each in peers if each is not breaker)
-        there = sum(each.state not in (*bad, BreakerState.DOWN) for each in peers if each is not breaker)
-        most = self._config.out_at_most
-        if not there or not most or out + 1 > max(1, int(most * len(peers))):
+        bad, share = (BreakerState.EJECTED, BreakerState.TRIED), self._config.out_at_most
+        out = sum(each.state in bad for each in peers if each is not breaker) + 1
+        if not share or out > max(1, int(share * len(peers))) or not any(self._others(replica, breaker.pool)):
             return False
         breaker.ejections, breaker.why = breaker.ejections + 1, why
         self._step(replica, BreakerEvent.TRIPPED, why, now=now)
         return True
-
-    def _rest_s(self, breaker: CircuitBreaker) -> float:
-        doubled = self._config.rest_s * 2.0 ** min(30, max(0, breaker.ejections - 1))
-        return min(doubled, self._config.rest_most_s)
 
     def _step(self, replica: ReplicaId, event: BreakerEvent, why: str = "", *, now: float) -> None:
         self._breakers[replica].step(event, now=now)
@@ -388,17 +390,10 @@ class FleetHealth:
         else:
             self._not_up.add(replica)
         if why:
-            self.said.append(Changed(replica, state, why))
+            self.said.append(Changed(replica, state.value, why))
         self._set_due()
 
     def _set_due(self) -> None:
-        due_s = min(self.outliers.next_due_s, self._look_s)
-        if self._overdue:
-            due_s = min(due_s, self._overdue[0][0])
-        for replica in self._not_up:
-            breaker = self._breakers[replica]
-            if breaker.state is BreakerState.EJECTED:
-                due_s = min(due_s, breaker.since_s + self._rest_s(breaker))
-            elif breaker.state is BreakerState.WARMING:
-                due_s = min(due_s, breaker.since_s + self._config.slow_start_s)
-        self.next_due_s = due_s
+        due = [self._breakers[replica].due_s(self._config) for replica in self._not_up]
+        due += [due_s for due_s, _ in self._overdue[:1]]
+        self.next_due_s = min(self.outliers.next_due_s, self._look_s, *due)

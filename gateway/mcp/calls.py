@@ -39,7 +39,6 @@ class Asked(msgspec.Struct, eq=False):
     name: str
     """As the agent shows it to its model."""
     key: bytes
-    """Of its arguments."""
     pool: PoolId | None = None
 
 

@@ -25,7 +25,6 @@ class ToolUse(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     arguments: bytes
-    """As they stand there."""
     call_id: str | None = None
     """Of the call in the model's answer, where the agent says so."""
 

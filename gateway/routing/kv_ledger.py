@@ -64,7 +64,6 @@ class Sums(msgspec.Struct, eq=False):
 
 class Session(msgspec.Struct, eq=False):
     first: Conversation
-    """By which it is counted."""
     agent: AgentKey
     grows_to: float
     """Tokens, as expected."""

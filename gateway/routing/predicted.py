@@ -75,7 +75,6 @@ class _Cost(NamedTuple):
     """Of a turn on a replica."""
 
     seconds: float
-    """In all."""
     replica: ReplicaId
     unpriced_s: float
     """As if the replica cost nothing."""

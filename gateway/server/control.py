@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 from msgspec import Meta
 
 from gateway.core import events as ev
+from gateway.dashboard.sentences import script
 from gateway.dashboard.views import Views
 from gateway.domain.ids import SessionId
 from gateway.server.audit import Audit
@@ -90,6 +91,7 @@ class ControlPlane:
                 web.get("/", self._to_the_page),
                 web.get("/turnpike", self._to_the_page),
                 web.get("/turnpike/", self._get_page),
+                web.get("/turnpike/static/reasons.js", get_reasons),
                 web.get("/turnpike/healthz", self._healthz),
                 web.get("/turnpike/readyz", self._readyz),
                 web.get("/turnpike/snapshot", self._get_snapshot),
@@ -134,10 +136,14 @@ class ControlPlane:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         """Requests can be served: a replica is up and not drained, and we do not end. A background loop that
-        fails and a replica that is down or ejected are named, and no more: the others still serve."""
+        fails and a replica that is down, ejected or fails are named, and no more: the others still serve."""
         fleet = self._driver.coordinator.fleet
         is_ready = not self._is_retiring() and any(state.is_up and not state.is_draining for state in fleet)
-        told = {"ready": is_ready, "failing": self._failing(), "down": fleet.down()}
+        failing = [
+            *self._failing(),
+            *(each.facts.id for each in fleet if fleet.health.is_failing(each.facts.id)),
+        ]
+        told = {"ready": is_ready, "failing": failing, "down": fleet.down()}
         told["ejected"] = fleet.ejected(now=self._driver.clock())
         return web.json_response(told, status=200 if is_ready else 503)
 
@@ -216,6 +222,10 @@ def _now() -> float:
 
 def _json(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+async def get_reasons(_: web.Request) -> web.Response:
+    return web.Response(text=script(), content_type="text/javascript")
 
 
 async def _add_page_headers(_: web.Request, response: web.StreamResponse) -> None:

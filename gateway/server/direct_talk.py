@@ -140,7 +140,6 @@ class DirectTalk:
         return self._now() - began_s < _WITHIN_S + _STALLED_S
 
     def _socket(self, found: tuple[Any, ...]) -> socket.socket:
-        """For one of the addresses that a name has."""
         family, kind, protocol, _, address = found
         if not self._links.is_allowed(str(address[0])):
             raise PermissionError(f"nothing is sent to {address[0]} in clear")

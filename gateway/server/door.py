@@ -40,7 +40,6 @@ class Visitor(msgspec.Struct, frozen=True):
     """Without the query, as received."""
     endpoint: Endpoint
     client: str = ""
-    """The address that it comes from."""
     was_passed_on: bool = False
     """By another gateway, which knows that it is ours to decide."""
     inherits: bool = False

@@ -24,7 +24,6 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 class TrustedProxies:
     def __init__(self, networks: Iterable[str]) -> None:
-        """Networks such as `10.0.0.0/8`."""
         self._networks: tuple[_Network, ...] = tuple(map(ipaddress.ip_network, networks))
         self.is_trusted = lru_cache(4096)(self._looks_trusted)
 

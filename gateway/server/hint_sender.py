@@ -32,7 +32,6 @@ class HintSender:
         """Of the replicas that are being told something."""
         self._session: aiohttp.ClientSession | None = None
         self.sent = self.dropped = self.failed = 0
-        """Hints so far."""
 
     def send(self, replica: ReplicaId, hint: str) -> None:
         waiting = self._waiting.get(replica)

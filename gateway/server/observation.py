@@ -124,7 +124,6 @@ class Observation:
         takers += self._exports(environ)
         self._handover = Handover(takers, line_takers)
         self.take = self._handover.take
-        """For the driver."""
         self.audit = Audit(lambda record: self.take([record]), clock=clock)
         self.on_tick: Callable[[float], None] = lambda _: None
         """To be set to who must know when the event loop stands still."""

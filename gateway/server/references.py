@@ -35,7 +35,6 @@ class References(NamedTuple):
     server_tls: ssl.SSLContext | None
     brain: LiveSettings
     jwt_keys: Keys | None
-    """Of a file."""
     certificate_ends: dict[str, float]
     files: dict[str, bytes]
     """Digests of what is read again, by the settings that name it."""

@@ -41,7 +41,6 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
     turnpike_events: int = VERSION
     version: str
-    """Of the gateway that recorded."""
     settings: Config
     needs_key: bool = False
     """A replay compares hashes that it makes with those in the log, so it needs what keyed them."""

@@ -69,7 +69,6 @@ class Frames:
         self._share = ENCODED_A_TICK
         self._made: OrderedDict[tuple[Filter, int, int], bytes] = OrderedDict()
         self.gaps = 0
-        """Told so far."""
 
     def begin_tick(self, readers: int) -> None:
         self._left = ENCODED_A_TICK

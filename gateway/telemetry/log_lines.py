@@ -21,7 +21,7 @@ REFUSALS_EVERY_S: Final = 10.0
 CHANGES_EVERY_S: Final = 10.0
 _AT_ONCE: Final = 4
 _log: Final = logging.getLogger("gateway")
-_GRAVE: Final = ("down", "ejected")
+_GRAVE: Final = ("down", "ejected", "failing")
 
 
 def log_event(level: int, event: str, message: str = "", **fields: Any) -> None:

@@ -12,7 +12,6 @@ from gateway.telemetry.spreads import Spread, histogram
 class McpCounts:
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
-        """By server and outcome."""
         self.running: Counter[str] = Counter()
         """By server: sent to it, and not over."""
         self.waiting: Counter[str] = Counter()

@@ -60,7 +60,6 @@ class Metrics(Collector):
         self._counts = Counts((outcome.take,) if outcome is not None else (), usages)
         self.usages = self._counts.usages
         self.take = self._counts.take
-        """For the driver."""
         self.flush = self._counts.flush
         """Counts what was taken and not looked at yet."""
         self.overhead = Spread(SHORT)

@@ -25,9 +25,7 @@ class _Block(NamedTuple):
     """Records that were added together."""
 
     last: int
-    """The number of the newest."""
     number: int
-    """How many they are."""
     lines: bytes
 
 

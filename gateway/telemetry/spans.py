@@ -91,7 +91,6 @@ class Spans:
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
         self._out: list[Span] = []
         self.left_out = 0
-        """Turns, of all sessions."""
         self._takes: dict[type, Callable[[Any], None]] = {
             rec.SessionStarted: self._session_started,
             rec.SessionEnded: self._session_ended,

@@ -47,7 +47,6 @@ class _Used:
         self.ended: Counter[str] = Counter()
         """Requests, by how they ended."""
         self.tokens: _Counts = (0, 0, 0, 0)
-        """By kind."""
         self.cost: float | None = None
         self.lately: dict[int, _Counts] = {}
         """Requests and tokens, by second."""

@@ -45,7 +45,6 @@ class LateCalls(msgspec.Struct, frozen=True, kw_only=True):
     asked: RequestId
     """The turn whose answer asked for them."""
     came: RequestId
-    """The one that brought the results."""
     came_s: float
     duration_s: float
     new: NewItems

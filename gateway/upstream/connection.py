@@ -78,7 +78,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._chunk_sink: ChunkSink | None = None
         self._has_chunk_ended = False
-        """By all that the parser has told."""
         self._is_between_chunks = False
         """The parser expects the beginning of a chunk, so whole ones may pass it by."""
         self._read: list[bytes] = []

@@ -17,7 +17,6 @@ from gateway.telemetry.log_lines import log_event
 from gateway.tool_probe.host import HostMeter, Sample
 
 _LOOKS: Final = 10
-"""A report."""
 _CGROUP: Final = Path("/sys/fs/cgroup")
 
 

@@ -23,7 +23,6 @@ class LocalFaults:
         self._tick_s = float("inf")
         """When the event loop is to be there next."""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=256)
-        """When it was there again, and how late."""
 
     def ticked(self, *, period_s: float, now: float) -> None:
         """To be called every so many seconds, as far as the event loop gets to it."""

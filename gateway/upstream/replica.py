@@ -47,7 +47,6 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
     authority: bytes
-    """For the `Host` header."""
     prefix: bytes
     """The URL's path, put before every request's path; without a trailing slash."""
     is_tls: bool

@@ -35,6 +35,8 @@ def _out(snapshot: Mapping[str, Any]) -> Iterator[str]:
             yield f"{replica['id']} is drained by an operator, and gets no new sessions"
         elif replica.get("ejected"):
             yield f"{replica['id']} is up and gets no turns: {replica['ejected']}"
+        elif replica.get("is_failing"):
+            yield f"{replica['id']} is up and fails its turns, and no other may take them"
 
 
 def _of_client(of: Mapping[str, Any], max_wait_s: float) -> Iterator[Finding]:

@@ -87,11 +87,9 @@ class _Beginning(msgspec.Struct, frozen=True):
     """Where the first item is."""
     end: int
     near: bytes
-    """The last of it."""
     hash: int
     separator: bytes
     items: "array[int]"
-    """The hash of each."""
 
 
 class GrownBodies:

@@ -139,7 +139,6 @@ class MessagesReader:
         sighting.has_first_token |= bool(message.content) or message.stop_reason is not None
 
     def _read_block(self, block: _Block, sighting: Sighting, key: int | None = None) -> None:
-        """`key`: of what is streamed of it."""
         if block.type is not None and block.type.endswith("tool_use"):
             sighting.has_first_token = True
             is_whole = bytes(block.input) not in _NO_INPUT  # streamed, it begins empty and grows

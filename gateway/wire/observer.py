@@ -150,7 +150,6 @@ class StreamObserver(ResponseObserver):
         self._events_left = MAX_EVENTS
         self._loose_left = _MAX_LOOSE_EVENTS
         self._is_between = True
-        """What comes next is the start of an event."""
         self._has_unread = False
         """Events, one of which may have been the last."""
 
@@ -233,13 +232,10 @@ class BodyObserver(ResponseObserver):
         self._read_bytes = 0
         """How many bytes had come when we last tried to read the document."""
         self._is_known = True
-        """What it is, or that it is nothing."""
         self._tries_left = _MAX_EARLY_TRIES
         self._start: bytes | None = b""
-        """Until it is known what begins so."""
         self._stream: StreamObserver | None = None
         self._ends: AnswerEnds | None = None
-        """Of one that is too large."""
 
     @property
     def events_left(self) -> int:

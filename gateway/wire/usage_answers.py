@@ -60,7 +60,6 @@ class AnswerEnds:
         self._start = self._end = b""
         self._seen_bytes = 0
         self.whole = b""
-        """All of it, if that is kept."""
 
     def keep(self, chunk: bytes) -> None:
         self._seen_bytes += len(chunk)

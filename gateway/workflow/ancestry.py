@@ -127,7 +127,6 @@ class _Ids:
     def __init__(self, facts: RequestFacts) -> None:
         ids = [*facts.state_ids, *filterfalse(is_counter_like, facts.echoed_ids)]
         self.are_counters = not ids
-        """Or there are none."""
         self.are_states = bool(facts.state_ids)
         self.keys = list(map(hash_text, ids or facts.echoed_ids))
         """Newest first; where some are no counters, those alone."""

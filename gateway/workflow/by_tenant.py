@@ -16,7 +16,6 @@ class ByTenant:
         self._sessions: dict[TenantId, OrderedDict[SessionId, Session]] = {}
         """Of each tenant the longest unseen first."""
         self._with: dict[int, dict[TenantId, None]] = {}
-        """The tenants that have so many."""
         self._most = 0
 
     def add(self, session: Session) -> None:

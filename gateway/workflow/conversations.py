@@ -58,15 +58,12 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     tier: Tier
     tools: ToolSet
-    """What the answer asks for."""
     next: ToolSet | None
     """What the next one is expected to ask for; None for the end."""
     confidence: float
-    """Probability of that."""
     ends: float
     """Probability that the conversation is over."""
     pause: Pause
-    """Else, when it goes on."""
     grows: float
     """Tokens by which its next turn makes it longer."""
 
@@ -103,19 +100,16 @@ class Conversation:
         self.key = hash(agent[1:])
         """Of its type, among its owner's tools."""
         self.text_calls = text_calls
-        """Of its owner."""
         self.step: Step | None = None
         """Its last one; None before the first."""
         self.pause: Pause | None = None
         """What was expected behind that."""
         self.turns = 0
-        """Steps that it made."""
         self.tokens = 0.0
         """What it holds: its last prompt and answer."""
         self.grown: float | None = None
         """So much more than before its last turn; None if that was its first."""
         self.is_live = False
-        """A request of it is on its way."""
         self.due_s = 0.0
         """When it counts as over."""
         self.look_s = inf

@@ -80,7 +80,6 @@ class Traces:
         self.prompts: Holders = {}
         """Of what agents with tools were asked: side requests may be made of it."""
         self.asked: Holders = {}
-        """Of what others were asked."""
         self.marks: Holders = {}
         """Of answers, and of what was handed to tools. These three are complete after `read_words`."""
         self.counting: set[int] = set()

@@ -135,7 +135,6 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     agent_type: int = 0
     """Of its first turn."""
     head: PromptHead | None = None
-    """Of its newest prompt."""
     head_tokens: int = 0
     """Of its newest prompt that was counted."""
     quotable: list[Turn] = []
@@ -171,12 +170,10 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     """Somebody said that the session is over; it ends with the last of its live turns."""
     explicit_keys: list[ExplicitKey] = []
     main: Thread = msgspec.UNSET  # type: ignore[assignment]
-    """Its first thread."""
     thread_count: int = 0
     opened: tuple[int, ...] = ()
     """What its first turn asked: the marks of its opening."""
     named: dict[str, Thread] = {}
-    """Threads that the client names."""
     log: list[Turn] = []
     """The turns that are remembered, oldest first."""
     is_forgotten: bool = False

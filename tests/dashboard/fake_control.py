@@ -16,6 +16,7 @@ from gateway.dashboard.explain import Explainer
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.records import Record
 from gateway.history.answers import Answers
+from gateway.server.control import get_reasons
 
 STATIC = Path(__file__).parents[2] / "gateway" / "dashboard" / "static"
 BATCH_S = 0.2
@@ -75,6 +76,7 @@ class FakeControl:
         app.add_routes(
             [
                 web.get("/turnpike/", self._page),
+                web.get("/turnpike/static/reasons.js", get_reasons),
                 web.get("/turnpike/snapshot", self._snapshot),
                 web.get("/turnpike/events", self._events),
                 web.get("/turnpike/turns/{id}", self._turn),

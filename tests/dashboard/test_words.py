@@ -4,6 +4,5 @@ from tools import reasons
 
 
 def test_the_tables_are_those_of_the_sentences():
-    assert reasons.SCRIPT.read_text() == reasons.script(), "run: python -m tools.reasons"
     assert reasons.PAGE.read_text() == reasons.page(), "run: python -m tools.reasons"
     assert reasons.TERMS.read_text() == reasons.terms(), "run: python -m tools.reasons"

@@ -68,7 +68,20 @@ def test_failures_in_a_row_have_it_ejected():
     fleet.fail("a")
     assert fleet.is_("a", BreakerState.EJECTED) and not fleet.health.all_up
     assert not fleet.may_take("a") and fleet.may_take("b", running=1000)
-    assert [(each.replica, each.state) for each in fleet.health.said] == [("a", BreakerState.EJECTED)]
+    assert [(each.replica, each.state) for each in fleet.health.said] == [("a", "ejected")]
+
+
+def test_the_last_one_that_fails_stays_and_is_named_until_it_answers():
+    fleet = Fleet("a")
+    fleet.fail("a", 7)
+    assert fleet.is_("a", BreakerState.UP) and fleet.health.is_failing(A)
+    fleet.serve("a")
+    assert not fleet.health.is_failing(A)
+    assert [each.state for each in fleet.health.said] == ["failing", "up"], "once each"
+    fleet.fail("a", 3)
+    fleet.health.came_up(B, POOL, now=0.0)
+    fleet.fail("a")
+    assert fleet.is_("a", BreakerState.EJECTED) and not fleet.health.is_failing(A)
 
 
 def test_what_shows_nothing_of_what_failed_does_not_excuse_it():

@@ -237,6 +237,13 @@ async def test_a_replica_that_is_ejected_is_seen_with_its_cause_and_until_when(s
     assert bad["is_up"] and bad["ejected"] == "fails"
     assert 50.0 < bad["ejected_until_s"] - snapshot["at_s"] <= 60.0
     assert good["ejected"] is None and good["ejected_until_s"] is None
+    for failing, sent in (([], answer(b"{}", b"500 Oops")), (["default-1"], answer()), ([], answer())):
+        bench.backends[1].script = sends(sent)
+        told = (await bench.control(get(b"/turnpike/readyz"))).json()
+        snapshot = (await bench.control(get(b"/turnpike/snapshot?sessions=0"))).json()
+        assert told["failing"] == failing and told["ready"] is True, "nobody else may take its turns"
+        await bench.ask(post())
+        await bench.ask(post())
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def test_what_the_gateway_itself_lacks_comes_first():
     replicas = [
         {"id": "a", "is_up": False, "cause": "Connection refused", "ejected": None},
         {"id": "b", "is_up": True, "cause": "", "ejected": "fails"},
+        {"id": "d", "is_up": True, "cause": "", "ejected": None, "is_failing": True},
         {"id": "c", "is_up": True, "cause": "", "ejected": None},
     ]
     snapshot = {"failing": ["the shared store"], "replicas": replicas, "conduct": [CLIENT]}
@@ -84,6 +85,7 @@ def test_what_the_gateway_itself_lacks_comes_first():
         ("bad", "failing: the shared store"),
         ("bad", "a is down: Connection refused"),
         ("bad", "b is up and gets no turns: fails"),
+        ("bad", "d is up and fails its turns, and no other may take them"),
     ]
 
 

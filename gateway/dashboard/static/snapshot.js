@@ -14,8 +14,8 @@ export function take(model, snapshot, { isWhole }) {
     if (view.is_up === false && view.cause) replica.why = view.cause;
     if (view.is_up === true && (replica.state === "down" || (isOut && view.ejected === null))) replica.state = "up";
     if (view.is_up && view.ejected) Object.assign(replica, { state: view.ejected_until_s ? "ejected" : "tried", why: view.ejected });
-    if (view.is_up && view.is_draining) replica.state = "draining";
-    else if (view.is_up && replica.state === "draining") replica.state = "up";
+    const isOff = view.is_draining ? "draining" : view.is_failing ? "failing" : null;
+    if (view.is_up && (isOff || ["draining", "failing"].includes(replica.state))) replica.state = isOff ?? "up";
   }
   if (snapshot.replicas) {
     const known = new Set(snapshot.replicas.map((view) => view.id));

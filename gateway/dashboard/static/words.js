@@ -1,5 +1,5 @@
-// What the page calls things. What the stream's words mean is in reasons.js, which gateway/dashboard/sentences.py
-// has made, so that a terminal says the same.
+// What the page calls things. What the stream's words mean is in reasons.js, which the gateway makes of
+// gateway/dashboard/sentences.py, so that a terminal says the same.
 
 import { GLOSSARY } from "./glossary.js";
 import { SOURCES } from "./reasons.js";

@@ -53,7 +53,6 @@ class AggregatedControl:
         self._events.close()
 
     async def _ask_any(self, request: web.Request) -> web.StreamResponse:
-        """All have the same."""
         for gateway in self._gateways:
             answer = await gateway.ask(request.method, request.path_qs, request.headers, timeout_s=_ASK_S)
             if answer is not None:
@@ -67,7 +66,6 @@ class AggregatedControl:
         return _passed_on((known or answers)[0]) if answers else _none_answers()
 
     async def _send_to_all(self, request: web.Request) -> web.StreamResponse:
-        """A refusal by one is a refusal."""
         answers = [answer for _, answer in await self._ask_all(request)]
         if not answers:
             return _none_answers()
@@ -124,6 +122,7 @@ class AggregatedControl:
         ("GET", "/", _ask_any),
         ("GET", "/turnpike", _ask_any),
         ("GET", "/turnpike/", _ask_any),
+        ("GET", "/turnpike/static/reasons.js", _ask_any),
         ("GET", "/turnpike/static/{file:.*}", _ask_any),
         ("GET", "/turnpike/healthz", _get_health),
         ("GET", "/turnpike/readyz", _get_readiness),

@@ -8,7 +8,6 @@ from gateway.dashboard.turn_log import UPDATES_OF_A_POOL
 from gateway.telemetry.usage import WHOSE
 
 View = dict[str, Any]
-"""As JSON has it."""
 
 _SUMMED: Final = frozenset(
     (

@@ -63,7 +63,6 @@ class Silence(NamedTuple):
     """How a session is silent of which nothing runs."""
 
     has_tools: bool
-    """Tools of it run."""
     pause: Pause | None
     """What is expected; None if nothing is known."""
 
