@@ -117,8 +117,8 @@ class Bounding:
             del self._stopped[next(iter(self._stopped))]
         self.is_on = True
 
-    def is_stopped(self, session: SessionId) -> bool:
-        return session in self._stopped
+    def is_stopped(self, session: SessionId, *, now: float) -> bool:
+        return now < self._stopped.get(session, now)
 
     def of(self, session: SessionId, live: dict[RequestId, LiveRequest]) -> Iterator[LiveRequest]:
         return (each for each in list(live.values()) if each.session_id == session)

@@ -153,5 +153,5 @@ class Endings:
 
     def free_place(self, session_id: SessionId, *, now: float) -> None:
         session = self._sessions.sessions.get(session_id)
-        if self._bounding.is_stopped(session_id) and session is not None and not session.live_turns:
+        if self._bounding.is_stopped(session_id, now=now) and session is not None and not session.live_turns:
             self._admission.session_over(session_id, now=now)

@@ -22,6 +22,7 @@ from gateway.workflow.sessions import Session
 MAX_SESSIONS: Final = 1000
 MAX_HOLDINGS: Final = 64
 NO_SIGNALS: Final = EngineSignals()
+_FINISHED_S: Final = 60.0
 _LONG_TOOL_S: Final = 600.0
 """Of agents that have gone while a tool ran nothing else is seen."""
 
@@ -107,11 +108,14 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """The same, as settings name it: equal after a restart. Empty where nobody is bounded."""
     service_class: str | None = msgspec.field(name="class")
     state: str
-    """`waiting` (its turns have no place), `generating`, `tool` (its calls are unanswered) or `idle`."""
+    """`waiting` (its turns have no place), `generating`, `tool` (its calls are unanswered), `idle`,
+    `finished` (idle for a minute), or `stopped` by an operator."""
     since_s: float
     is_active: bool
-    """It is not idle, and no tool runs for so long that nobody may be there any more."""
+    """A turn waits or runs, or a tool, and not for so long that nobody may be there any more."""
     turns: int
+    troubles: int
+    """Those of `last_turns` that failed or were refused."""
     threads: int
     thread: ThreadId | None
     """Of the newest turn."""
@@ -204,6 +208,10 @@ class SessionViews:
             state, since_s = "tool", min(call.started_s for call in calls)
         else:
             state, since_s = "idle", session.last_seen_s
+            if now - since_s >= _FINISHED_S:
+                state = "finished"
+        if self._brain.bounding.is_stopped(session.id, now=now) and state != "generating":
+            state = "stopped"
         newest = session.log[-1] if session.log else None
         known = [turn for turn in turns if turn.source is not SessionSource.NEW]
         best = max(known, key=lambda turn: turn.confidence, default=session)
@@ -225,8 +233,12 @@ class SessionViews:
             service_class=member.service_class if member is not None else None,
             state=state,
             since_s=since_s,
-            is_active=state != "idle" and (state != "tool" or now - since_s < _LONG_TOOL_S),
+            is_active=state in ("generating", "waiting")
+            or (state == "tool" and now - since_s < _LONG_TOOL_S),
             turns=session.turns,
+            troubles=sum(
+                turn.outcome not in (None, "finished") or (turn.status or 0) > 399 for turn in turns
+            ),
             threads=session.thread_count,
             thread=newest.thread.id if newest is not None else None,
             replica=replica or (member.replica if member is not None else None),

@@ -31,7 +31,10 @@ from gateway.domain.records import Record
 
 _CONTROL_VARIABLE: Final = "TURNPIKE_CONTROL"
 _TIMEOUT_S: Final = 10.0
-_COLUMNS: Final = tuple("session client state for class tenant replica turns lasted cached source".split())
+_OVER: Final = ("idle", "finished", "stopped")
+_COLUMNS: Final = tuple(
+    "session client state for class tenant replica turns failed lasted cached source".split()
+)
 
 
 def add_look(commands: Any) -> None:
@@ -39,7 +42,7 @@ def add_look(commands: Any) -> None:
         "sessions", help="which sessions a running gateway serves, and how they are"
     )
     sessions.add_argument(
-        "--state", choices=("active", "waiting", "generating", "tool", "idle"), help="only those"
+        "--state", choices=("active", "waiting", "generating", "tool", *_OVER), help="only those"
     )
     sessions.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
     sessions.add_argument(
@@ -150,6 +153,7 @@ def _row(session: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
         shown_tenant(session["tenant"]),
         session["replica"] or "-",
         str(session["turns"]),
+        str(session.get("troubles") or "-"),
         f"{max(0.0, session['last_seen_s'] - session['started_s']):.1f} s",
         share,
         f"{session['source']} {session['confidence']:.2f}",

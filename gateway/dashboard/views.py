@@ -177,7 +177,7 @@ def _session_row(view: Any) -> dict[str, Any]:
         "ended_s": None,
         "end_reason": None,
         "turns": view.turns,
-        "troubles": sum(t.outcome not in (None, "finished") or (t.status or 0) > 399 for t in turns),
+        "troubles": view.troubles,
         "prompt_tokens": view.prompt_tokens,
         "cached_tokens": view.cached_tokens,
         "output_tokens": view.output_tokens,

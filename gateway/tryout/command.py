@@ -19,6 +19,8 @@ from gateway.config.server import split_listen
 from gateway.server.listening import binding
 
 _READY_WITHIN_S: Final = 30.0
+_SHORT: Final = {"sessions": {"idle_s": 60.0}}
+"""An agent here is done when it is silent; so a newcomer sees sessions that ended."""
 
 
 def add_try(commands: Any, run_gateway: Callable[[Config], int]) -> None:
@@ -43,7 +45,9 @@ def _try(arguments: argparse.Namespace, run_gateway: Callable[[Config], int]) ->
             for name in ("listen", "control")
             if (value := getattr(arguments, name)) is not None
         }
-        config = load_config(None, os.environ, {"pools": [{"replicas": [{"url": engine}]}], **flags})
+        config = load_config(
+            None, os.environ, {"pools": [{"replicas": [{"url": engine}]}], **_SHORT, **flags}
+        )
         for name in ("listen", "control"):  # else it would be another gateway that seems to be ready
             where = getattr(config.server, name)
             with binding(f"server.{name} (--{name})", where), socket.create_server(split_listen(where)):

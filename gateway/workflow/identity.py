@@ -111,7 +111,7 @@ def _introduce(book: Book, key: ExplicitKey, stated: ExplicitId) -> Identity:
 def _stated(
     traces: Traces, facts: RequestFacts, stated: ExplicitId, key: ExplicitKey, session: Session, *, now: float
 ) -> Identity:
-    is_alias = session.explicit_keys[0] != key
+    is_alias = bool(session.explicit_keys) and session.explicit_keys[0] != key
     name = stated.thread or (stated.session if is_alias else None)
     thread = session.main if name is None or name == session.main.name else session.named.get(name)
     found = infer(traces, facts, lambda turn: turn.session is session, now=now)
@@ -161,7 +161,7 @@ def _notice_interleaving(found: Identity, session: Session, *, now: float) -> No
             continue
         before = found.parent.arrived_s if found.parent else 0.0
         if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
-            session.group = session.explicit_keys[0]
+            session.group = (*session.explicit_keys, found.key)[0]
             return
 
 

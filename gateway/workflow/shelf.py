@@ -17,6 +17,7 @@ from gateway.domain.decision import SessionSource
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
+from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
 from gateway.wire.memory import Memory
 from gateway.workflow.by_tenant import ByTenant
 from gateway.workflow.inference import CONFIDENCE, Identity
@@ -77,8 +78,10 @@ class Shelf:
         return self._sessions.get(session)
 
     def find_explicit(self, key: ExplicitKey) -> Session | None:
-        known = self._by_explicit.get(key)
-        return None if known is None else self._sessions[known]
+        if (known := self._by_explicit.get(key)) is None and key[1] == TURNPIKE_SCHEMA:
+            known = SessionId(key[2])  # as answers name it
+        session = self._sessions.get(known) if known is not None else None
+        return session if session is not None and session.tenant == key[0] else None
 
     @property
     def are_too_many(self) -> bool:

@@ -225,8 +225,9 @@ def test_those_that_are_stopped_are_bounded_in_number():
     play = Playbook()
     for number in range(MAX_STOPPED + 5):
         play.brain.bounding.stop(SessionId(f"s{number}"), until_s=1e9)
-    assert not play.brain.bounding.is_stopped(SessionId("s4"))
-    assert play.brain.bounding.is_stopped(SessionId("s5"))
+    assert not play.brain.bounding.is_stopped(SessionId("s4"), now=0.0)
+    assert play.brain.bounding.is_stopped(SessionId("s5"), now=1e9 - 1.0)
+    assert not play.brain.bounding.is_stopped(SessionId("s5"), now=1e9)
 
 
 def test_events_are_recorded_whole():

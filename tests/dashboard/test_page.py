@@ -119,7 +119,7 @@ async def test_who_is_there_and_what_cannot_be_known(page: Page, control: FakeCo
     labels = await page.until(LABELS, holds=lambda text: text.count("|") == 2)
     assert "OpenAI/Python · 2 turns · 3.0 s · 216 tokens · anonymous|" in labels and "70c9" not in labels
     assert await page.until(PHASES, holds=lambda seen: len(seen) == 3) == ["idle", "decode", "tool"]
-    await page.until(COUNTERS, holds=lambda told: told.startswith("active 1|idle 2|run 1|"))
+    await page.until(COUNTERS, holds=lambda told: told.startswith("active 1|idle 2|finished 0|run 1|"))
     await page.run(SKIP_TO_ROWS)
     await page.press("Enter")
     text = await page.until(
@@ -257,6 +257,8 @@ async def test_behind_a_gap_it_asks_how_things_are(page: Page, control: FakeCont
     await page.until(shown, holds=lambda rows: rows == [["s-9", "tool"], ["s-1", "ended"]])
     control.publish([tools_ended("s-9", "r-10", "bash", at_s=now())])
     await page.until(shown, holds=lambda rows: rows[0] == ["s-9", "idle"])
+    control.publish(whole_turn("s-10", "r-11", at_s=now() - 100))
+    await page.until(shown, holds=lambda rows: ["s-10", "finished"] in rows)
 
 
 async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, control: FakeControl):

@@ -164,8 +164,9 @@ async def test_a_session_is_stopped_by_keyboard_once_it_is_confirmed(page: Page,
     await page.until(f"{DIALOG}.open")
     await page.press("Tab", "Enter")
     await page.until("document.getElementById('said').textContent", holds=lambda said: "is stopped" in said)
-    (session,) = bench.brain.sessions.sessions.newest_first()
-    assert bench.brain.bounding.is_stopped(session.id)
+    await page.until(PHASES, holds=lambda shown: shown == ["stopped"])
+    (view,) = json.loads((await bench.control(get(b"/turnpike/snapshot"))).body)["sessions"]
+    assert view["state"] == "stopped" and not view["is_active"]
     assert await page.run("document.activeElement.matches('#rows .row')"), "the keyboard is where it was"
 
 

@@ -31,6 +31,15 @@ def test_a_stated_id_names_the_run(header, source):
     assert world.ask([FIX], tenant="other", **x).session != first.session
 
 
+def test_an_answers_own_name_of_a_session_leads_back_to_it():
+    world = World()
+    first = world.answered([FIX], "It is fixed now.")
+    names: Any = {"x_turnpike_session": first.session}
+    for messages in ([OTHER], [FIX, said("It is fixed now."), user("Thanks")], [OTHER, user("More")]):
+        assert world.ask(messages, **names).session == first.session
+    assert world.ask([OTHER], tenant="other", **names).session != first.session
+
+
 def test_what_the_client_states_wins_over_what_it_echoes():
     world = World()
     messages, turn = world.talk([FIX], ("Step 0.", call("call_aaaaaaaaaaaa")))

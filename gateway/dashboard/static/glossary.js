@@ -28,6 +28,8 @@ export const GLOSSARY = {
   "ftr": "time until the first token of the final answer",
   "active": "sessions of which a turn waits or runs, or a tool for less than ten minutes",
   "idle": "nothing runs, or a tool for over ten minutes: the agent may be gone",
+  "finished": "nothing has run for a minute: the agent is probably done, but its session goes on if it comes back",
+  "stopped": "an operator stopped the session: its turns are refused for a while",
   "run": "turns at replicas",
   "wait": "turns in the waiting room, or in the engine's own queue",
   "tools": "sessions whose tools run",

@@ -14,6 +14,7 @@ const MAX_WINDOW_POINTS = 2000;
 const MAX_CHANGES = 60;
 const MAX_LOOSE_TURNS = 500;
 const REFUSED_WITHIN_S = 60;
+const STOP = /^POST \/turnpike\/sessions\/(.+)\/stop$/;
 
 export class Model {
   /** Oldest first. */
@@ -98,8 +99,14 @@ export class Model {
     Object.assign(this.turn(r.turn, r.at_s), { routedS: r.at_s, replica: r.replica, reason: r.reason, waitedMs: r.waited_ms });
   }
 
+  on_control(r) {
+    const [, id] = STOP.exec(r.what) ?? [];
+    if (r.outcome === 200 && this.sessions.has(id)) this.sessions.get(id).isStopped = true;
+  }
+
   on_gpu_submit(r) {
     const turn = this.turn(r.turn, r.at_s);
+    if (turn.thread !== null) turn.thread.session.isStopped = false;
     if (turn.submitS !== null) turn.attempts.push({ submitS: turn.submitS, endS: turn.endS ?? r.at_s, replica: turn.lastReplica, outcome: turn.outcome });
     Object.assign(turn, {
       submitS: r.at_s, firstS: null, endS: null, outcome: null, replica: r.replica, lastReplica: r.replica, attempt: r.attempt,
@@ -199,7 +206,7 @@ export class Model {
       session = {
         id, tenant: tenant ?? null, schema: null, client: null, source: null, confidence: null, parent: null, model: null, view: null,
         startedS: atS, lastS: atS, endedS: null, endReason: null, threads: new Map(), turnCount: 0,
-        troubles: 0,
+        troubles: 0, isStopped: false,
       };
       this.sessions.set(id, session);
       this.shape += 1;

@@ -1,7 +1,7 @@
 // Which rows the waterfall has, in which order: a session, below it its other conversations and the
 // sessions that run on its behalf.
 
-import { isActive, phaseOf, phaseOfThread } from "./turns.js";
+import { isActive, phaseOf, phaseOfThread, shownPhase } from "./turns.js";
 import { THREADS } from "./words.js";
 
 const ORDERS = {
@@ -31,7 +31,7 @@ export function listRows(model, { order, show, filter, folded }) {
   }
   const rows = [];
   let sessions = 0;
-  const isShown = (session) => SHOWN[show](session, model.nowS) && wanted.every((word) => text(session).includes(word));
+  const isShown = (session) => SHOWN[show](session, model.nowS) && wanted.every((word) => text(session, model.nowS).includes(word));
   const add = (session, depth) => {
     const below = (children.get(session.id) ?? []).sort(ORDERS.oldest);
     const mine = isShown(session);
@@ -55,16 +55,16 @@ export function listRows(model, { order, show, filter, folded }) {
 
 const kindOf = (session) => session.client ?? session.schema ?? session.model ?? session.view?.agent ?? "";
 
-export function phaseOfRow(row) {
+export function phaseOfRow(row, nowS) {
   if (row.session.endedS !== null) return "ended";
-  if (row.thread === null || row.isFolded) return phaseOf(row.session);
-  return phaseOfThread(row.thread);
+  const isWhole = row.thread === null || row.isFolded;
+  return shownPhase(isWhole ? phaseOf(row.session) : phaseOfThread(row.thread), row.session, nowS);
 }
 
-function text(session) {
+function text(session, nowS) {
   const tools = [];
   for (const thread of session.threads.values()) for (const span of thread.tools.slice(-4)) tools.push(...span.names);
-  return [session.id, session.tenant, kindOf(session), session.view?.first_words, session.model, phaseOf(session), ...tools].join(" ").toLowerCase();
+  return [session.id, session.tenant, kindOf(session), session.view?.first_words, session.model, shownPhase(phaseOf(session), session, nowS), ...tools].join(" ").toLowerCase();
 }
 
 /** Share of the prompts that was cached, of the row's last turn that says. */

@@ -42,7 +42,7 @@ function takeSessions(model, snapshot) {
     known.add(view.id);
     const session = model.session(view.id, view.started_s, view.tenant);
     Object.assign(session, {
-      source: view.source, confidence: view.confidence, schema: view.schema, client: view.client || null, parent: view.parent ?? null, view, endedS: null,
+      source: view.source, confidence: view.confidence, schema: view.schema, client: view.client || null, isStopped: view.state === "stopped", parent: view.parent ?? null, view, endedS: null,
       startedS: Math.min(session.startedS, view.started_s), lastS: Math.max(session.lastS, view.last_seen_s ?? 0),
       turnCount: Math.max(session.turnCount, view.turns ?? 0),
     });
@@ -61,7 +61,7 @@ function takeSessions(model, snapshot) {
 /** A turn whose end fell into a gap ends where it was last seen. */
 function lose(turn, snapshot, known) {
   const session = turn.thread.session;
-  const mayLive = known.has(session.id) && !["idle", "tool"].includes(session.view?.state);
+  const mayLive = known.has(session.id) && ["generating", "waiting"].includes(session.view?.state);
   const isListed = mayLive && (session.view.last_turns ?? []).some((of) => of.turn === turn.id);
   if (!(mayLive && (isListed || session.view.last_turns === undefined)) && turn.arriveS < snapshot.at_s) {
     turn.lostS = turn.firstS ?? turn.submitS ?? turn.arriveS;

@@ -76,6 +76,15 @@ export function isActive(session, nowS) {
   return !["ended", "idle"].includes(phase) && (phase !== "tool" || nowS - session.lastS < 600);
 }
 
+/** A minute without anything is an end, as far as anybody can tell who is not told of it. */
+const FINISHED_S = 60;
+
+/** What a phase is for those who look at the whole session: idle, finished, or stopped by an operator. */
+export function shownPhase(phase, session, nowS) {
+  if (session.isStopped && ["idle", "tool"].includes(phase)) return "stopped";
+  return phase !== "idle" || nowS - session.lastS < FINISHED_S ? phase : "finished";
+}
+
 /** A snapshot's states of sessions of whose turns nothing is known. */
 const STATES = { waiting: "queue", generating: "decode", tool: "tool", idle: "idle" };
 const RANK = { decode: 4, prefill: 3, queue: 2, tool: 1, idle: 0 };

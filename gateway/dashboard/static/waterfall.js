@@ -331,7 +331,7 @@ function makeLabel(key) {
 }
 
 function fillLabel(parts, row, nowS) {
-  const phase = phaseOfRow(row);
+  const phase = phaseOfRow(row, nowS);
   const { session } = row;
   const hit = hitOfRow(row);
   setText(parts.name, row.name);
