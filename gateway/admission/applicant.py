@@ -27,7 +27,6 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     thread: ThreadId | None = None
     edge: Edge = Edge.OPENS
     agent: AgentKey = UNKNOWN_AGENT
-    """What kind of agent asks."""
     task_arrived_s: float = 0.0
     """When the session's first turn came."""
     claims: Claims | None = None

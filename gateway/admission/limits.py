@@ -96,7 +96,6 @@ class Limits:
         self._up: tuple[ReplicaId, ...] = ()
         self.promises = Promises(config.fair_share.alpha)
         self.seen: WindowInputs | None = None
-        """What the window last saw."""
 
     # --- is there room? ------------------------------------------------------------------------------
 

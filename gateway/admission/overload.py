@@ -60,8 +60,9 @@ class Overload:
         out, self._displaced = self._displaced, []
         return out
 
-    def refuse_for_its_quota(self, wait_s: float) -> Refusal:
-        return self._refuse(RefusalReason.TENANT_QUOTA, "This key has used up its tokens per minute.", wait_s)
+    def refuse_for_its_quota(self, per_minute: int | None, wait_s: float) -> Refusal:
+        what = f"This key has used up its {per_minute:,} tokens per minute; it has enough in {wait_s:.0f} s."
+        return self._refuse(RefusalReason.TENANT_QUOTA, what, wait_s)
 
     def refuse_for_the_fleet(self) -> Refusal:
         return self._refuse(

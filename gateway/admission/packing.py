@@ -48,7 +48,6 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     tenant: TenantId
     agent: AgentKey
     turn: int
-    """Turns that it made already."""
     tokens: float
     """What it brings at once."""
     size: float

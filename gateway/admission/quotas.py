@@ -51,26 +51,28 @@ class Quotas:
         quota = self._quotas.get(tenant)
         return quota is None or quota.max_sessions is None or sessions < quota.max_sessions
 
+    def per_minute(self, tenant: TenantId) -> int | None:
+        quota = self._quotas.get(tenant)
+        return quota.tokens_per_minute if quota is not None else None
+
     def charge(self, tenant: TenantId, tokens: float, *, now: float) -> float:
         """Takes tokens from the tenant's minute; returns 0, or takes none and returns seconds to wait.
 
         One that costs more than a minute's is taken from a full bucket, and paid back over time.
         """
-        quota = self._quotas.get(tenant)
-        if quota is None or quota.tokens_per_minute is None:
+        if (per_minute := self.per_minute(tenant)) is None:
             return 0.0
-        left = self._left(tenant, quota.tokens_per_minute, now=now)
-        needed = min(tokens, float(quota.tokens_per_minute))
+        left = self._left(tenant, per_minute, now=now)
+        needed = min(tokens, float(per_minute))
         if left < needed:
-            return (needed - left) * 60.0 / quota.tokens_per_minute
+            return (needed - left) * 60.0 / per_minute
         self._tokens[tenant] = (left - tokens, now)
         return 0.0
 
     def correct(self, tenant: TenantId, charged: float, used: float, *, now: float) -> None:
-        quota = self._quotas.get(tenant)
-        if quota is not None and quota.tokens_per_minute is not None:
-            left = self._left(tenant, quota.tokens_per_minute, now=now)
-            self._tokens[tenant] = (min(left + charged - used, quota.tokens_per_minute), now)
+        if (per_minute := self.per_minute(tenant)) is not None:
+            left = self._left(tenant, per_minute, now=now)
+            self._tokens[tenant] = (min(left + charged - used, per_minute), now)
 
     def _left(self, tenant: TenantId, per_minute: int, *, now: float) -> float:
         left, at_s = self._tokens.get(tenant, (float(per_minute), now))

@@ -332,13 +332,15 @@ class SessionAdmission:
         wait_s = self._quotas.charge(applicant.tenant, tokens, now=now)
         if wait_s <= 0:
             return tokens, None
-        return 0.0, self._overload.refuse_for_its_quota(wait_s)
+        return 0.0, self._overload.refuse_for_its_quota(self._quotas.per_minute(applicant.tenant), wait_s)
 
     def debt(self, tenant: TenantId, *, now: float) -> Refusal | None:
         """What needs no place is charged when it is over (`used`): nobody knows before how many tokens a list
         of texts or an hour of sound is. Here only who owes is refused."""
         wait_s = self._quotas.charge(tenant, 0.0, now=now) if self._has_quotas else 0.0
-        return self._overload.refuse_for_its_quota(wait_s) if wait_s > 0 else None
+        if wait_s <= 0:
+            return None
+        return self._overload.refuse_for_its_quota(self._quotas.per_minute(tenant), wait_s)
 
     def used(self, tenant: TenantId, usage: Usage, *, now: float) -> None:
         self._quotas.correct(tenant, 0.0, (usage.prompt_tokens or 0) + (usage.output_tokens or 0), now=now)

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -229,11 +230,19 @@ def _set(tree: dict[str, Any], dotted_key: str, value: Any, *, source: str) -> N
 def _explain(message: str, tree: Mapping[str, Any]) -> str:
     """msgspec's `Expected … - at `$.server.listen`` with the key in front."""
     what, found, where = message.rpartition(" - at `$")
-    what, key = (what, where.removesuffix("`").removeprefix(".")) if found else (message, "")
+    what, where = (what, where.removesuffix("`").removeprefix(".")) if found else (message, "")
+    key = where
     field = re.fullmatch(r"Object (?:contains (unknown)|missing required) field `(.*)`", what)
     if field is not None:
         key = f"{key}.{field[2]}" if key else field[2]
-        what = "is required" if field[1] is None else "there is no such key"
+        what = "is required"
+        if field[1] is not None:
+            structs = [
+                each for each in _shapes_at(_INDEX.sub("", where)) if isinstance(each, inspect.StructType)
+            ]
+            names = [each.name for struct in structs for each in struct.fields]
+            meant = get_close_matches(field[2], names, 1)
+            what = "there is no such key" + (f"; did you mean {meant[0]}?" if meant else "")
     elif "matching regex" in what or what.startswith(("Invalid enum", "Expected `str`, got `int`")):
         what = f"{what.partition(' matching')[0]}{_form_of(_INDEX.sub('', key))}{_meant(tree, key)}"
     return f"{key}: {what}" if key else what
@@ -258,17 +267,21 @@ def _form_of(key: str) -> str:
     """What has to stand there: the form of a text, or one of some words."""
     if form := next((form for end, form in _FORMS.items() if f".{key}".endswith(f".{end}")), None):
         return f": it has to be {form}"
-    shapes: Iterable[inspect.Type] = [inspect.type_info(Config)]
-    for name in key.split("."):
-        fields = [each.fields for each in _inner(shapes) if isinstance(each, inspect.StructType)]
-        shapes = [field.type for some in fields for field in some if field.name == name]
     words = []
-    for shape in _inner(shapes):
+    for shape in _shapes_at(key):
         if isinstance(shape, inspect.LiteralType):
             words += [msgspec.json.encode(each).decode() for each in shape.values]
         elif isinstance(shape, inspect.IntType):
             words.append("a number")
     return f": it has to be one of {', '.join(words)}"
+
+
+def _shapes_at(key: str) -> Iterator[inspect.Type]:
+    shapes: Iterable[inspect.Type] = [inspect.type_info(Config)]
+    for name in key.split(".") if key else ():
+        fields = [each.fields for each in _inner(shapes) if isinstance(each, inspect.StructType)]
+        shapes = [field.type for some in fields for field in some if field.name == name]
+    return _inner(shapes)
 
 
 def _inner(shapes: Iterable[inspect.Type]) -> Iterator[inspect.Type]:

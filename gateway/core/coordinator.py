@@ -142,7 +142,6 @@ class Coordinator:
         )
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
-        """Of ours, that it recovered from."""
 
     def handle(self, event: ev.Event, *, now: float) -> list[Command]:
         """Takes in one fact and returns what to do, in order.

@@ -36,7 +36,6 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     """Why it is not up; empty while nobody has looked."""
     up_s: float = 0.0
     down_s: float = -inf
-    """When it last went down."""
     checked_s: float = 0.0
     """When a check last found it so, as far as that was reported."""
     running: int = 0

@@ -39,7 +39,6 @@ EXPERIENCE: Final = 40
 REMEMBERED: Final = 32_768
 """Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
 _MODELS: Final = 4096
-"""Of all tenants together."""
 _NEVER_EVICTED: Final = 20_000.0
 """Tokens that a replica computes before it needs the room of what it computed last."""
 _LEAST_ALONE_S: Final = 1e-4

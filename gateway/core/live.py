@@ -57,7 +57,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     story: list[Step] = []
     """The steps so far, oldest first; bounded by the number of attempts."""
     replica: ReplicaId | None = None
-    """Where it runs now."""
     without: tuple[ReplicaId, ...] = ()
     """Where it is never sent."""
     tried: list[ReplicaId] = []

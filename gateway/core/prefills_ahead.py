@@ -75,7 +75,6 @@ class _Ahead(msgspec.Struct, eq=False):
     usage: Usage | None = None
     """None unless it came to its end."""
     is_off: bool = False
-    """It was told to stop."""
     is_right: bool | None = None
     """As the next turn shows."""
 

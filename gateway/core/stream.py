@@ -217,6 +217,7 @@ class Stream:
                 session=live.session_id,
                 tenant=live.tenant,
                 reason=refusal.reason,
+                message=refusal.message,
                 waited_ms=live.waited_s * 1e3,
                 key=live.key,
                 model=_model_at_work(live),

@@ -35,7 +35,6 @@ class Failure(Word):
     TIMED_OUT = "timed out"
     BROKEN = "broken"
     ANSWERED = "answered"
-    """With an error of its own."""
     LEFT = "left"
     """By its client, before it was answered."""
 

@@ -286,7 +286,10 @@ def ask(
     or ValueError, with what the gateway says against it."""
     if arguments.control is None:
         file = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
-        arguments.control = f"http://{load_config(file, os.environ, {}, serves=False).server.control}"
+        try:
+            arguments.control = f"http://{load_config(file, os.environ, {}, serves=False).server.control}"
+        except ConfigError as error:
+            raise ConfigError(f"{error}; or name the gateway: --control http://HOST:PORT") from None
     check_url("--control", arguments.control)
     headers = {}
     if arguments.key_env is not None:
@@ -308,4 +311,5 @@ def ask(
             why = error.reason
         raise ValueError(f"{arguments.control}: {error.code}: {why}") from None
     except urllib.error.URLError as error:
-        raise OSError(f"{arguments.control}: {error.reason}; --control URL names another gateway") from None
+        why = getattr(error.reason, "strerror", None) or error.reason
+        raise OSError(f"{arguments.control}: {why}; --control URL names another gateway") from None

@@ -63,7 +63,6 @@ class Evidence(NamedTuple):
     loads: Mapping[ReplicaId, int]
     """How many turns each replica ran that was up when it was routed."""
     paces: Mapping[ReplicaId, "Pace"]
-    """Learned before that."""
     window: WindowUpdated | None
     """What moved it last before the turn was decided."""
     held_by: SessionHeld | None
@@ -97,7 +96,6 @@ class Explainer:
         self._records: list[rec.Record] = []
         self._loads: dict[ReplicaId, int] = {}
         self._paces: dict[ReplicaId, Pace] = {}
-        """Before it was routed."""
         self._window: WindowUpdated | None = None
         self._is_decided = False
         self._waited: rec.TurnWaited | None = None

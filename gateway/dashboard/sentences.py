@@ -185,7 +185,10 @@ def why_bound(record: rec.BoundReached) -> str:
 
 
 def why_refused(refused: rec.Refused) -> str:
-    return f"It was refused after {refused.waited_ms:.0f} ms: {_told(REFUSALS, refused.reason.value)}."
+    answer = f" Its answer: {refused.message}" if refused.message else ""
+    return (
+        f"It was refused after {refused.waited_ms:.0f} ms: {_told(REFUSALS, refused.reason.value)}.{answer}"
+    )
 
 
 def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:

@@ -28,7 +28,6 @@ class TurnLog:
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self.number = 0
-        """Of the last record that is in."""
         self._turns: OrderedDict[RequestId, TurnView] = OrderedDict()
         self._sessions: OrderedDict[SessionId, deque[TurnView]] = OrderedDict()
         self._updates: dict[PoolId, deque[WindowUpdated]] = {}

@@ -289,6 +289,8 @@ class Refused(_OfTurn, frozen=True, kw_only=True, tag="refusal"):
     tenant: TenantId
     reason: RefusalReason
     waited_ms: float
+    message: str = ""
+    """What its client was answered."""
     key: str = ""
     model: str | None = None
     """As its replica would know it, empty if it names none; None if no engine has to work for it."""

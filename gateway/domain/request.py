@@ -311,7 +311,6 @@ class Utterance:
         self.text = text
         """Hash of its text; 0 if it has none."""
         self.chars = chars
-        """How long its text is."""
 
     @property
     def size(self) -> int:

@@ -61,7 +61,6 @@ class _Awaited(msgspec.Struct, eq=False):
     is_late: bool = False
     """What is awaited of it was counted as late already."""
     output_tokens: float | None = None
-    """Of its answer, as expected."""
 
 
 class FleetHealth:

@@ -57,7 +57,6 @@ class Sums(msgspec.Struct, eq=False):
 
     sessions: int = 0
     held: float = 0.0
-    """Tokens that they hold."""
     wanted: float = 0.0
     """Tokens that they are expected to grow to, or hold already."""
 

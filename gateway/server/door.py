@@ -71,10 +71,8 @@ class Door:
         if tenant is None and method == "OPTIONS" and _is_preflight(headers):
             tenant = _PREFLIGHT
         if tenant is None:
-            message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
-            if self._tenants.has_expired(headers):
-                message = "This API key has expired; ask whoever gave it to you for a new one."
-            return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
+            why = self._tenants.why_refused(headers)
+            return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=why)
         endpoint = self.endpoint(method, path)
         if endpoint.is_control and not tenant.may_control_engines:
             message = "This path controls the engine; your key may not."

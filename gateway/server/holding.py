@@ -50,7 +50,6 @@ class Held:
         self._loop = asyncio.get_running_loop()
         self._period_s = config.period_s
         self.has_begun = False
-        """The head of the answer is out."""
         self._timer = self._loop.call_later(config.quiet_s, self._speak)
 
     def end(self) -> None:

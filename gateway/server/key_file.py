@@ -135,7 +135,8 @@ def _add(arguments: argparse.Namespace) -> int:
     if re.fullmatch(r"[a-z0-9][\w.-]{0,63}", name, re.ASCII | re.IGNORECASE) is None:
         raise ConfigError("NAME: write 1 to 64 letters, digits, dots, dashes and underscores")
     if tenant not in tenants:
-        raise ConfigError(f"--tenant: {tenant!r} is not in the settings; write one of {', '.join(tenants)}")
+        what = f"{tenant!r} is not in the settings" if tenant else "whose key is it?"
+        raise ConfigError(f"--tenant: {what}; write one of {', '.join(tenants)}")
     key, now = f"tp-{secrets.token_urlsafe(32)}", datetime.fromtimestamp(int(wall_clock()), UTC)
     end = _end(arguments.expires, now) if arguments.expires is not None else None
     with _changing(path) as keys:

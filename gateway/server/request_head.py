@@ -35,7 +35,6 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
 
 class RefusedRequest(Exception):  # noqa: N818 - an outcome
     def __init__(self, refusal: Refusal, lines: bytes = b"") -> None:
-        """`lines`: headers to go with it."""
         super().__init__(refusal.message)
         self.refusal = refusal
         self.lines = lines

@@ -66,7 +66,6 @@ class RequestParser:
         self._visitor: Visitor
         self._unread = b""
         self._at = 0
-        """Where in `_unread` reading goes on."""
         self._requests: deque[HttpRequest] = deque()
         """Whole ones. More than one only behind a body in chunks, whose end is not known beforehand."""
         self.refusal: Refusal | None = None

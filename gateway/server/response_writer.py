@@ -52,11 +52,9 @@ class ResponseWriter(asyncio.Protocol):
         self._must_close = False
         """The response that was begun is the last one of this connection."""
         self._framing = Framing.NONE
-        """Of the response that was begun last."""
         self._held_head = b""
         """The head of that response, while it has not been sent."""
         self.status = 0
-        """Of that response; 0 before the first."""
         self.has_failed = False
         """It is no good one, whatever its status says."""
         self.refused: RefusalReason | None = None

@@ -46,7 +46,6 @@ class Serving:
             calls = McpCalls(driver, counts, config)
             self.mcp = McpProxy(tool_servers, self.handlers, calls, dropped=dropped)
         self.handler: Handler = self.mcp or self.handlers
-        """For every request on every connection."""
 
     def follow(self, config: Config) -> None:
         self.handlers.follow(config.server)

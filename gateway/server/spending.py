@@ -56,7 +56,6 @@ class Spending:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._pending: dict[Account, Amounts] = {}
-        """What the store was not told yet."""
         self._tasks: set[asyncio.Task[Reserved | None]] = set()
         self._teller: asyncio.Task[None] | None = None
         self._is_closed = False

@@ -70,10 +70,14 @@ class Tenants:
         """In place of those before. A key of a tenant that there is not is nobody's."""
         self._stored = {each.hash: each for each in keys}
 
-    def has_expired(self, headers: RawHeaders) -> bool:
-        """Whether it carries a key that was right once."""
-        found = [self._stored.get(hash_key(key)) for key in _keys_of(headers)] if self._stored else []
-        return any(each is not None and each.has_expired(wall_clock()) for each in found)
+    def why_refused(self, headers: RawHeaders) -> str:
+        keys = _keys_of(headers)
+        found = [self._stored.get(hash_key(key)) for key in keys] if self._stored else []
+        if any(each is not None and each.has_expired(wall_clock()) for each in found):
+            return "This API key has expired; ask whoever gave it to you for a new one."
+        sent = ("none was sent", "the one that was sent is not known here", "several that differ were sent")
+        which = sent[min(2, len({key for key in keys if key}))]
+        return f"A valid API key is required (Authorization: Bearer KEY, or x-api-key): {which}."
 
     @property
     def are_keys_required(self) -> bool:

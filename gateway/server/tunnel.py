@@ -52,7 +52,6 @@ class _End(asyncio.Protocol):
         self.transport = connection.transport
         self._tunnel = tunnel
         self.has_ended = False
-        """It sends nothing more."""
         self.stalled_s = inf
         """Since when it does not read."""
 

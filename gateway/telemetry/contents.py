@@ -42,7 +42,6 @@ class Contents:
         self._held: dict[RequestId, Content] = {}
         self.bytes = 0
         self.left_out = 0
-        """Turns, for want of room."""
 
     def hold(self, turn: RequestId, protocol: Protocol, body: bytes, said: Said | None) -> Said | None:
         """The turn is being answered. What comes back is to be told what its answer says; None if nobody

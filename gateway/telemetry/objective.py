@@ -84,7 +84,6 @@ class _Session(msgspec.Struct, gc=False):
     agent: str
     started_s: float
     last_s: float
-    """When its last turn ended."""
     pool: str = ""
     service_class: str = "none"
     running: int = 0

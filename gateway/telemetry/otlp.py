@@ -28,7 +28,6 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     trace_id: bytes
     span_id: bytes
     parent: bytes
-    """Empty for a root."""
     name: str
     kind: int
     start_s: float

@@ -90,7 +90,6 @@ class UpstreamConnection(asyncio.Protocol):
         """Bytes of this response so far; until its head has come."""
         self.state = State.NEW
         self._is_whole = False
-        """All of the last response has come."""
         self._is_head_request = False
         self.websocket_key: bytes | None = None
         """The request is the opening handshake of a WebSocket, with this key."""

@@ -82,7 +82,6 @@ class KubernetesDiscovery:
         self._version = ""
         """Up to which everything is known; empty: nothing is."""
         self.lists = 0
-        """How often everything was read."""
 
     async def run(self) -> None:
         while True:

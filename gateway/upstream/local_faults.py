@@ -21,7 +21,6 @@ class LocalFaults:
         self._spells: dict[str, tuple[float, float]] = {}
         """By kind: the first and the last fault since a connection could be made."""
         self._tick_s = float("inf")
-        """When the event loop is to be there next."""
         self._stalls: deque[tuple[float, float]] = deque(maxlen=256)
 
     def ticked(self, *, period_s: float, now: float) -> None:

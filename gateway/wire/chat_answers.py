@@ -23,7 +23,6 @@ _WHOLE = frozenset({"tool_calls", "stop", "function_call"})
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 _THOUGHTS = ("reasoning", "reasoning_content")
 _SAYS = ("tool_calls", "content", *_THOUGHTS, "refusal", "function_call", "audio")
-"""Fields of a delta."""
 
 
 class _Function(msgspec.Struct):

@@ -84,7 +84,6 @@ class _Beginning(msgspec.Struct, frozen=True):
 
     is_responses: bool
     start: int
-    """Where the first item is."""
     end: int
     near: bytes
     hash: int

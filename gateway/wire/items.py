@@ -23,7 +23,6 @@ USER: Final = 1
 ASSISTANT: Final = 2
 TOOL: Final = 3
 NOTHING: Final = 4
-"""What we do not know."""
 ASIDE: Final = 5
 """Reasoning, references: the model's, but no part of a conversation's content."""
 

@@ -14,7 +14,6 @@ class Memory(Generic[T]):
         """To look into at once, where a call counts; what is not there may still be remembered."""
         self._older: dict[int, T] = {}
         self._weight = 0
-        """Of the newer ones."""
 
     def __len__(self) -> int:
         return len(self.newer) + len(self._older)

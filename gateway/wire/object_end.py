@@ -23,7 +23,6 @@ class ObjectEnd:
         self._is_escaped = False
         """The last piece ended behind a backslash."""
         self._is_over = False
-        """The object has ended, or there is none."""
 
     @property
     def is_inside(self) -> bool:

@@ -50,7 +50,6 @@ class Sighting:
     """What an error that it reports would be as a status."""
     response_id: str | None = None
     model: str | None = None
-    """As the answer says."""
     unsaid_bytes = 0
     """Of what the model wrote beside its utterance: thoughts, refusals, further choices, what nobody read."""
     streamed_bytes = 0

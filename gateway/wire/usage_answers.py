@@ -18,7 +18,6 @@ from gateway.wire.body import UNREADABLE
 from gateway.wire.sighting import MAX_TOKENS, CachedTokens
 
 _KEPT_BYTES: Final = 4096
-"""Of the beginning, and of the end."""
 MAX_BYTES: Final = 2**28
 """Of what is inflated for it."""
 _USAGE: Final = re.compile(rb'"(?:usage|billed_units)"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*){0,8}\})')

@@ -44,7 +44,6 @@ class _Texts(NamedTuple):
     new: list[int]
     """After the newest answer."""
     old: list[int]
-    """Before its end."""
     is_opening: bool
 
 
@@ -77,7 +76,6 @@ class RequestWords(Words):
     ) -> None:
         self._items = items
         self._raws = raws
-        """The hash of each item."""
         self._asked = asked
         """How many items there are up to the newest that a user wrote, behind all of the model's."""
         self._read = read

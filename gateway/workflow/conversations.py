@@ -62,7 +62,6 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """What the next one is expected to ask for; None for the end."""
     confidence: float
     ends: float
-    """Probability that the conversation is over."""
     pause: Pause
     grows: float
     """Tokens by which its next turn makes it longer."""
@@ -103,7 +102,6 @@ class Conversation:
         self.step: Step | None = None
         """Its last one; None before the first."""
         self.pause: Pause | None = None
-        """What was expected behind that."""
         self.turns = 0
         self.tokens = 0.0
         """What it holds: its last prompt and answer."""
@@ -115,7 +113,6 @@ class Conversation:
         self.look_s = inf
         """When that is looked at: its place in the heap."""
         self.ended_s = 0.0
-        """When its last answer did."""
         self.has_gone_on = False
         """A request came behind its last step, and that is what was learned."""
         self.is_supposed_over = False

@@ -63,7 +63,6 @@ class Unread:
         self.probes = 0
         """Marks that titles could carry."""
         self.titles: dict[int, tuple[Traces, Turn]] = {}
-        """By turn, oldest first."""
 
 
 class Traces:
@@ -92,7 +91,6 @@ class Traces:
         self._unread = unread or Unread()
         self._twins = twins if twins is not None else Memory(MAX_TWINS)
         self._waiting: dict[int, _Waiting] = {}
-        """By turn, oldest first."""
 
     def add_arrival(self, turn: Turn, words: Words) -> None:
         """`words`: what it says, as long as it is not known whether anybody needs the marks of it."""

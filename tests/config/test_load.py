@@ -77,8 +77,8 @@ def test_a_file_is_utf8_whatever_the_locale(write):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[server]\nlisen = "127.0.0.1:1"\n', "server.lisen: there is no such key"),
-        ("[servr]\n", "servr: there is no such key"),
+        ('[server]\nlisen = "127.0.0.1:1"\n', "server.lisen: there is no such key; did you mean listen?"),
+        ("[servr]\n", "servr: there is no such key; did you mean server?"),
         ("[core]\nmax_attempts = 0\n", "core.max_attempts: Expected `int` >= 1"),
         ('[core]\nmax_wait_s = "long"\n', "core.max_wait_s: Expected `float`, got `str`"),
         ("[sessions]\nidle_s = inf\n", "sessions.idle_s: Expected `float` <= "),
@@ -92,7 +92,7 @@ def test_a_file_is_utf8_whatever_the_locale(write):
             '[shared]\nurl = "memory://"\n',
             "shared.url: Expected `str`: it has to be redis://[USER][:PASSWORD@]HOST:",
         ),
-        ('[history]\nulr = "x"\n', "history.ulr: there is no such key"),
+        ('[history]\nulr = "x"\n', "history.ulr: there is no such key; did you mean url?"),
         ('[[mcp]]\nname = "a"\nurl = "http://a"\nearly = []\n', "mcp[0].early: there is no such key"),
         (
             '[[tenants]]\nname = "a"\ntrust = ["all"]\n',

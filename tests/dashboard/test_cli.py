@@ -124,7 +124,7 @@ def test_a_gateway_is_found_by_the_settings_in_the_folder(control, capsys, tmp_p
     assert main(["sessions", "stop", "s-1"]) == 0
     (tmp_path / "turnpike.toml").write_text('[server]\ncontrol = "127.0.0.1:1"\n')
     assert main(["sessions"]) == 1
-    assert capsys.readouterr().err.endswith("Connection refused; --control URL names another gateway\n")
+    assert capsys.readouterr().err.endswith(": Connection refused; --control URL names another gateway\n")
 
 
 OUTCOME = {

@@ -74,6 +74,9 @@ async def test_no_key_or_two_tenants_keys_are_a_401(start, path, headers):
         assert body["type"] == "error" and body["error"]["type"] == "authentication_error"
     else:
         assert body["error"]["code"] == "unauthenticated"
+    which = "none was" if headers in (b"", bearer("")) or b"Basic" in headers else ""
+    which = "several" if headers.count(b"\r\n") > 1 else which
+    assert which in body["error"]["message"]
     assert not bench.backend.seen
 
 

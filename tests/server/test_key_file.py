@@ -151,7 +151,7 @@ async def test_with_a_file_of_keys_alone_a_gateway_may_listen_publicly(start, fi
     ("words", "complaint"),
     [
         ("add ci --tenant team-b", "NAME: there is a key ci already"),
-        ("add x", "--tenant: '' is not in the settings; write one of team-a, team-b"),
+        ("add x", "--tenant: whose key is it?; write one of team-a, team-b"),
         ("add x/y --tenant team-a", "NAME: write 1 to 64 letters"),
         (
             "add x --tenant team-a --expires soon",

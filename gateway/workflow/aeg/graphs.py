@@ -45,7 +45,6 @@ class Graphs:
         self._families: WeakValueDictionary[tuple[TenantId, int, bool], Family] = WeakValueDictionary()
         """Each of its types keeps one alive."""
         self._nothing = Graph(AgentKey(NOBODYS), Family())
-        """Is never taught."""
         self.shared_changes = 0
         """How often what conversations of some type share has changed, for those who keep sums of it."""
 
