@@ -264,7 +264,7 @@ class Members:
 
 def _members(config: Config) -> list[Member]:
     return [
-        Member(name=ReplicaId(name), pool=PoolId(pool.name), url=each.url.rstrip("/"), origin=SET)
+        Member(name=ReplicaId(name), pool=PoolId(pool.name), url=Address.of_backend(each.url).url, origin=SET)
         for pool in config.pools
         for name, each in zip(pool.names(), pool.replicas, strict=True)
     ]

@@ -104,6 +104,10 @@ async def test_a_replica_that_moves_under_its_name_is_another_one(start):
     assert (await bench.ask(post())).status == 200
     assert late.seen and not bench.backend.seen
     await eventually(lambda: bench.brain.fleet.get("default-0").facts.abilities.version == "0.9.0")
+    there = bench.brain.fleet.get("default-0")
+    bench.settings["pools"][0]["replicas"] = [{"url": f"{late.url}/v1", "name": "default-0"}]
+    await reload(bench)
+    assert bench.brain.fleet.get("default-0") is there, "/v1 at the end is left out: it is the same one"
 
 
 async def test_a_pool_comes_with_its_models_and_goes(start):
