@@ -283,14 +283,11 @@ class SessionBook:
 
     def _paused(self, live: LiveRequest, pause: StepPrediction, *, now: float) -> list[rec.Record]:
         assert live.session is not None
-        if pause.tier is Tier.UNKNOWN and not live.is_hinted:
-            return []  # nobody is told
-        replica = live.tried[-1] if live.tried else None
-        decision = self.predictor.retention(live.session.thread, pause, replica, self._believed(live))
-        if decision is None:
-            return []
-        if live.is_hinted and replica is not None:
-            hint = self.predictor.hint_at_pause(live.session, decision)
+        decision = None
+        if live.is_hinted and live.tried:
+            replica = live.tried[-1]
+            decision = self.predictor.retention(live.session.thread, pause, replica, self._believed(live))
+            hint = self.predictor.hint_at_pause(live.session, decision) if decision is not None else None
             if hint is not None:
                 self.said.append((replica, hint))
         if pause.tier is Tier.UNKNOWN:
@@ -305,9 +302,9 @@ class SessionBook:
                 next=pause.next,
                 confidence=pause.confidence,
                 ends=pause.ends,
-                reuse=decision.reuse,
-                retain_s=decision.retain_s,
-                returns_in_s=decision.returns_in_s,
+                reuse=decision.reuse if decision is not None else None,
+                retain_s=decision.retain_s if decision is not None else None,
+                returns_in_s=decision.returns_in_s if decision is not None else None,
             )
         ]
 

@@ -222,9 +222,10 @@ class StepPredicted(TimedRecord, frozen=True, kw_only=True, tag="step_predict"):
     confidence: float
     ends: float
     """Probability that the conversation is over."""
-    reuse: float
-    """Probability that its KV is used again, times how much of it is."""
-    retain_s: float
+    reuse: float | None
+    """Probability that its KV is used again, times how much of it is; this and what follows where its engine
+    is sent hints."""
+    retain_s: float | None
     """For how long it is worth holding."""
     returns_in_s: float | None
     """When the next turn is expected; None if none is."""

@@ -291,12 +291,8 @@ class Manner(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """It does so by a code block alone, as answers to people do."""
     opening: int = 0
     """Hash of the word that each call begins with, such as the program that a shell is to run."""
-    lead: int = 0
-    """Hash of the word that its text begins with."""
     close: int = 0
-    """Hash of the word that its text ends with, and of the mark behind it."""
-    asks: bool = False
-    """Its text ends with a question, or nearly so."""
+    """Hash of the word that its text ends with, and of the mark behind it; 0 of one that calls a tool."""
 
 
 NO_MANNER: Final = Manner()

@@ -19,7 +19,6 @@ from gateway.wire.hashing import digest
 _MAX_NAMES: Final = 16
 _MAX_NAME: Final = 64
 _MAX_WORD: Final = 16
-_END: Final = 160
 _NEAR_END: Final = 40
 _NEAR: Final = 200
 """Characters of a call that are looked at."""
@@ -49,21 +48,17 @@ _VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")
 def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
     if not spoken and not arguments:
         return NO_MANNER
-    lead, close, asks = _hash([_word(spoken).lower()]), _close(spoken), "?" in spoken[-_END:]
     if arguments:
         begun = [each[:_NEAR].decode("utf-8", "replace") for each in arguments[:_MAX_NAMES]]
-        words = [_word(_of_text(each)) for each in begun]
-        return Manner(opening=_hash(words), lead=lead, close=close, asks=asks)
+        return Manner(opening=_hash([_word(_of_text(each)) for each in begun]))
     names, words = _tagged(spoken) or _actions(spoken) or ([], [])
     if names:
-        return Manner(names=tuple(names), opening=_hash(words), lead=lead, close=close, asks=asks)
-    block = _only_block(spoken)
+        return Manner(names=tuple(names), opening=_hash(words))
+    block, close = _only_block(spoken), _close(spoken)
     if block is None:
-        return Manner(lead=lead, close=close, asks=asks)
+        return Manner(close=close)
     name, code = block
-    return Manner(
-        names=(name,), is_code=True, opening=_hash([_word(code)]), lead=lead, close=close, asks=asks
-    )
+    return Manner(names=(name,), is_code=True, opening=_hash([_word(code)]), close=close)
 
 
 def _close(spoken: str) -> int:

@@ -173,6 +173,7 @@ def test_sessions_are_bounded_and_forgetting_is_graceful():
 
 def test_a_step_is_told_with_what_is_expected():
     play = Playbook(workflow={"progress": {"types": {"min_tasks": 0}}})
+    play >> up("a", follows_hints=True)
     for number in range(6):
         run(play, f"a{number}", f"c{number}", body_bytes=4000)
         play.now += 2
@@ -183,6 +184,10 @@ def test_a_step_is_told_with_what_is_expected():
     assert told[-1].turn == "a5" and told[-1].reuse > 0.5
     [*_, last] = play.seen(rec.StepPredicted)
     assert last.next is None and last.ends > 0.5 and last.retain_s == 0.0
+    play >> up("a")
+    run(play, "stock", "c9", body_bytes=4000)
+    [*_, last] = play.seen(rec.StepPredicted)
+    assert (last.turn, last.next, last.reuse, last.retain_s) == ("stock", (), None, None), "nobody is sent it"
 
 
 def test_tool_ends_carry_what_came_back():

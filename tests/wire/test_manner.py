@@ -45,11 +45,8 @@ def test_no_call(spoken):
     assert read_manner(spoken, ()).names == ()
 
 
-def test_how_a_text_begins_and_ends():
+def test_nothing_was_said():
     assert read_manner("", ()) == NO_MANNER
-    asks, tells = read_manner("Shall I go on?", ()), read_manner("Perfect! All is done.", ())
-    assert asks.asks and not tells.asks and asks.lead != tells.lead
-    assert tells.lead == read_manner("perfect, go", (b'{"x": "ls"}',)).lead
 
 
 def test_the_last_word_and_its_mark():
