@@ -61,7 +61,7 @@ class Overload:
         return out
 
     def refuse_for_its_quota(self, per_minute: int | None, wait_s: float) -> Refusal:
-        what = f"This key has used up its {per_minute:,} tokens per minute; it has enough in {wait_s:.0f} s."
+        what = f"The {per_minute:,} tokens per minute of this key's tenant are used up for {wait_s:.0f} s."
         return self._refuse(RefusalReason.TENANT_QUOTA, what, wait_s)
 
     def refuse_for_the_fleet(self) -> Refusal:

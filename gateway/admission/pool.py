@@ -103,7 +103,8 @@ class PoolAdmission:
 
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
         if member.must_yield or len(self.queue):
-            return WaitReason.BEHIND_OTHERS
+            own = not self._quotas.may_hold(member.tenant, self.places.sessions_of(member.tenant))
+            return WaitReason.TENANT_SESSIONS if own else WaitReason.BEHIND_OTHERS
         bound = self.balance.why_not(member, now=now)
         if bound is not None and self._settle(now=now):
             bound = self.balance.why_not(member, now=now)

@@ -113,7 +113,6 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     is_pause: bool = True
     """Its last turn was answered: what follows one that failed, or whose client left, is no pause."""
     began_s: float = 0.0
-    """When its newest turn began."""
     kept_s: float = 0.0
     """How long it was silent before it gave its place back."""
     back: float = 1.0
@@ -141,7 +140,6 @@ class Places:
         self.count = 0
         self.above = 0
         self.by_tenant: dict[TenantId, dict[SessionId, Member]] = {}
-        """Sessions that have a place of their own."""
         self.live = 0
         """Turns of sessions that are in."""
         self.quiet_since_s: float | None = float("-inf")

@@ -124,7 +124,10 @@ class Bounding:
         return (each for each in list(live.values()) if each.session_id == session)
 
     def _is_stopped(self, live: LiveRequest, *, now: float) -> bool:
-        session = live.session_id
+        session, stated = live.session_id, live.facts.explicit
+        if session is None and stated is not None:  # work that is no turn
+            found = self._sessions.find_stated(live.tenant, stated)
+            session = found.id if found is not None else None
         until_s = self._stopped.get(session) if session is not None else None
         if session is None or until_s is None:
             return False

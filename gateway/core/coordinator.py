@@ -152,6 +152,7 @@ class Coordinator:
         health = self.fleet.health
         if now >= health.next_due_s and type(event) is not ev.LoopStalled:
             health.pass_time(now=now)
+            self._replicas.tell_of_health(now=now)  # before what the event itself says
         self._take_in(event, now=now)
         if self.fleet.forgotten:
             self._replicas.forget(now=now)

@@ -103,12 +103,12 @@ class Dispatcher:
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come
             self._legs.went_on(live, expected.first_token_ms / 1e3)
-        elif expected is not None and self._forecasts.is_experienced(placement.replica):
-            first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
-            if not live.facts.stream:
-                first_s = float("inf")
-            output_tokens = expected.output_tokens
-        if expected is not None and not live.handed_over:
+        elif expected is not None and self._fleet.health.compares:
+            if self._forecasts.is_experienced(placement.replica):
+                first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
+                if not live.facts.stream:
+                    first_s = float("inf")
+                output_tokens = expected.output_tokens
             shown = 1 if first_s is not None or live.facts.stream else expected.output_tokens
             worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, shown)
         self._fleet.health.sent(
@@ -170,10 +170,12 @@ class Dispatcher:
             self._legs.left_replica(live)
         is_good = answer is not None and answer.is_good
         is_clients_fault = answer is not None and not is_good and not answer.is_fault
+        failed = _is_fault(live, outcome, answer) if blames_replica else None
         self._fleet.health.ended(
             live.request,
             replica,
-            failed=_is_fault(live, outcome, answer) if blames_replica else None,
+            failed=failed,
+            how=_how(outcome, answer) if failed else "",
             output_tokens=answer.usage.output_tokens if answer is not None else None,
             effort=0 if is_clients_fault else _EFFORT.get(live.facts.work, 0),
             now=now,
@@ -204,6 +206,12 @@ class Dispatcher:
             self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
             self._fleet.adapters.ended(live.request)
             live.replica = None
+
+
+def _how(outcome: str, answer: Answer | None) -> str:
+    if answer is None or outcome != "finished":
+        return "no answer" if outcome == "failed" else "answers break off"
+    return str(answer.status) if answer.status >= 400 else f"{answer.status} with {answer.failure}"
 
 
 def _is_fault(live: LiveRequest, outcome: str, answer: Answer | None) -> bool | None:

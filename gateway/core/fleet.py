@@ -63,7 +63,6 @@ class Fleet:
         self.health = health or FleetHealth(HealthConfig())
         self._replicas: dict[ReplicaId, ReplicaState] = {}
         self._served_by_some: dict[PoolId, frozenset[str]] = {}
-        """Models that not all replicas of a pool serve."""
         self._to_be_drained: set[ReplicaId] = set()
         """An operator drained them before they were known: members that have not come up."""
         self.adapters = AdapterSlots()

@@ -9,6 +9,7 @@ from gateway.core.live import LiveRequest
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer, ExplicitId
 from gateway.routing.state_residence import state_key
+from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
 from gateway.workflow import evidence
 from gateway.workflow.ancestry import retried_within_s
 from gateway.workflow.sessions import Sessions
@@ -47,6 +48,8 @@ class Publishing:
                     self._due.append(each)
         if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
             names.append(evidence.of_stated(tenant, stated.schema, stated.session))
+        if session.turns == 1:  # as its answer names it
+            names.append(evidence.of_stated(tenant, TURNPIKE_SCHEMA, session.id))
         if turn.text and not turn.has_failed:
             given.append(evidence.of_answer(tenant, turn.tail, turn.text))
         trace = self._sessions.trace_of(turn)

@@ -129,7 +129,7 @@ class Replicas:
             return []
         state = self._fleet.get(event.replica)
         assert state is not None
-        word = "draining" if event.is_draining else "up" if state.is_up else "down"
+        word = "draining" if event.is_draining else self._fleet.health.state(event.replica).value
         self._stream.replica_changed(event.replica, word, event.why, now=now)
         self._gate.room_may_be(state.facts.pool)
         return self._gate.strand(state.facts.pool, now=now)

@@ -37,7 +37,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     """Why it has no turns although it is up."""
     ejected_until_s: float | None = None
     is_failing: bool = False
-    """It fails its turns, and no other may take them."""
+    """It fails its turns, and is not ejected, as too few others were left."""
     """None: it has one turn, which tells whether it is well."""
     is_draining: bool = False
     """As an operator said."""

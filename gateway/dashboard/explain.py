@@ -135,6 +135,8 @@ class Explainer:
         down = {
             name: f"{each.state}, {each.why}" for name, each in self._changes.items() if each.state in _DOWN
         }
+        for name in down:
+            self._loads.pop(name, None)
         own = self._records[::-1]
         return explanation_of(
             Evidence(self._turn, own, self._loads, self._paces, self._window, self._held_by, down)

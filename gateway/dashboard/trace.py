@@ -31,7 +31,6 @@ _ARGUMENTS: Final = {
     "gpu_submit": ("replica", "attempt", "expected", "engine_class"),
     "gpu_end": ("outcome", "status", "usage", "finish_reason"),
 }
-"""What of a record stands with its turn."""
 
 
 def trace_of(pages: Iterable[Mapping[str, Any]]) -> Event:

@@ -50,7 +50,7 @@ class BreakerState(Word):
 
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
 FAILING: Final = "failing"
-"""It serves, fails its turns, and no other may take them: else it would be ejected."""
+"""It serves and fails its turns, and would be ejected if enough others were left."""
 
 
 class BreakerEvent(Word):

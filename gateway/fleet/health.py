@@ -79,11 +79,14 @@ class FleetHealth:
         self.said: list[Changed] = []
         """For the information stream; whoever reads it empties it."""
 
-    # --- questions ---------------------------------------------------------------------------------
-
     @property
     def all_up(self) -> bool:
         return not self._not_up
+
+    @property
+    def compares(self) -> bool:
+        """A replica that stands alone is judged by its failures: it could not be ejected for its pace."""
+        return len(self._breakers) > 1
 
     def state(self, replica: ReplicaId) -> BreakerState:
         """One that never came up is down, too."""
@@ -116,8 +119,6 @@ class FleetHealth:
                 return running < 1 + share * usual
             case _:
                 return False
-
-    # --- notifications -----------------------------------------------------------------------------
 
     def came_up(self, replica: ReplicaId, pool: PoolId, *, now: float) -> None:
         began_s = self._began_s.setdefault(pool, now)
@@ -226,6 +227,7 @@ class FleetHealth:
         replica: ReplicaId,
         *,
         failed: bool | None,
+        how: str = "",
         output_tokens: int | None = None,
         effort: int = 1,
         now: float,
@@ -244,11 +246,11 @@ class FleetHealth:
             if failed is False and output_tokens:
                 self._compare(request, replica, None, now=now)
             elif failed is None:
-                self.silence.client_left(request, replica)
+                self.silence.client_left(request, replica, now=now)
             elif self.silence.ended(request, replica) is None:
                 self.silence.alive(replica, now=now)
         if failed:
-            self._failed(replica, breaker, effort, now=now)
+            self._failed(replica, breaker, f"fails: {how}" if how else "fails", effort, now=now)
         elif failed is not None and effort:
             if effort >= breaker.failed_effort:
                 if self.is_failing(replica):
@@ -259,14 +261,16 @@ class FleetHealth:
         if breaker.trial == request:
             breaker.trial = None
 
-    def _failed(self, replica: ReplicaId, breaker: CircuitBreaker, effort: int, *, now: float) -> None:
+    def _failed(
+        self, replica: ReplicaId, breaker: CircuitBreaker, how: str, effort: int, *, now: float
+    ) -> None:
         breaker.failures += 1
         breaker.failed_effort = max(breaker.failed_effort, effort)
         most = self._config.failures_until_out
         if breaker.state is BreakerState.TRIED or breaker.failures >= most:
-            is_out = self._eject(replica, breaker, "fails", now=now)
+            is_out = self._eject(replica, breaker, how, now=now)
             if not is_out and self.is_failing(replica) and breaker.failures == most:
-                self.said.append(Changed(replica, FAILING, "fails, and no other may take its turns"))
+                self.said.append(Changed(replica, FAILING, f"{how}; it stays, or too few were left"))
 
     def _end_came(
         self, request: RequestId, awaited: _Awaited, output_tokens: int | None, *, now: float
@@ -319,8 +323,6 @@ class FleetHealth:
         if breaker is not None:
             breaker.ahead_s = max(0.0, breaker.ahead_s - awaited.worst_s)
         awaited.worst_s = 0.0
-
-    # --- verdicts ----------------------------------------------------------------------------------
 
     def _came(self, request: RequestId, awaited: _Awaited, *, now: float) -> None:
         if not awaited.is_late:

@@ -6,7 +6,8 @@ Theory of operation. Replicas of one pool are compared with each other. What oth
 tokens, or until the ends of answers that are not streamed, for each second that these take alone, is their
 pace. A replica that has shown no sign of life since several such turns were sent, for far longer than at the
 slowest of those paces, while as many turns that were sent later began or ended elsewhere, is wedged. A turn
-whose client has left goes on counting while others wait there: clients with a time-out hide no silence.
+whose client has left goes on counting while others wait there, else for as long as it waited: clients with a
+time-out hide no silence.
 
 Invariants: memory is bounded by the turns that are awaited, `several` more of each replica, and `_PACES` for
 each pool; a look, one in `_LOOKS_S` at most, is at `several` turns of each replica.
@@ -43,8 +44,8 @@ class _Silent(msgspec.Struct):
     turns: dict[RequestId, Sent] = {}
     """In the order in which they were sent."""
     ahead_s: float = 0.0
-    left: list[RequestId] = []
-    """Of these turns, those whose clients have left since its last sign of life."""
+    left: dict[RequestId, float] = {}
+    """Of these turns, those whose clients have left since its last sign of life, and when."""
     alive_s: float = float("-inf")
     """When it showed that."""
 
@@ -72,24 +73,25 @@ class Silence:
         silent = self.awaited.get(replica)
         if silent is None or (turn := silent.turns.pop(request, None)) is None:
             return None
-        silent.ahead_s -= turn.work_s
-        if len(silent.turns) <= len(silent.left):
+        silent.ahead_s -= turn.work_s if silent.left.pop(request, None) is None else 0.0
+        if not silent.turns:
             del self.awaited[replica]
         return turn
 
-    def client_left(self, request: RequestId, replica: ReplicaId) -> None:
+    def client_left(self, request: RequestId, replica: ReplicaId, *, now: float) -> None:
         silent = self.awaited.get(replica)
         if silent is None or request not in silent.turns:
             return
-        if len(silent.left) == self._several or len(silent.turns) == len(silent.left) + 1:
+        if len(silent.left) == self._several or now - silent.turns[request].sent_s < LEAST_S:
             self.ended(request, replica)
         else:
-            silent.left.append(request)
+            silent.left[request] = now
+            silent.ahead_s -= silent.turns[request].work_s
 
     def alive(self, replica: ReplicaId, *, now: float) -> None:
         if (silent := self.awaited.get(replica)) is not None:
-            silent.alive_s, left, silent.left = now, silent.left, []
-            for request in left:
+            silent.alive_s = now
+            for request in tuple(silent.left):
                 self.ended(request, replica)
 
     def answered(
@@ -109,18 +111,18 @@ class Silence:
         paces = self._paces.get(pool, ())
         self._looked_s[pool] = now
         for replica, silent in [(each, self.awaited[each]) for each in peers if each in self.awaited]:
-            oldest = list(islice(silent.turns.values(), self._several))
-            since_s = max(oldest[0].sent_s, silent.alive_s)
+            oldest = list(islice(silent.turns.items(), self._several))
+            since_s = max(oldest[0][1].sent_s, silent.alive_s)
             others = [each for name, sent_s, *each in paces if name != replica and sent_s >= since_s]
             if len(oldest) < self._several or len(others) < self._several:
                 continue
             # An engine computes turns in order or all at once: late is who is late by both paces.
             own, queued = map(max, zip(*others, strict=True))
-            ahead_s, are_late = 0.0, True
-            for turn in oldest:
-                ahead_s += turn.work_s
-                waited_s = now - max(turn.sent_s, silent.alive_s)
-                are_late &= waited_s >= max(LEAST_S, _FAR * own * turn.work_s, _FAR * queued * ahead_s)
+            do_others_wait, are_late = len(silent.turns) > len(silent.left), True
+            for request, turn in oldest:
+                until_s = now if do_others_wait else silent.left.get(request, now)
+                waited_s = until_s - max(turn.sent_s, silent.alive_s)
+                are_late &= waited_s >= max(LEAST_S, _FAR * own * turn.work_s, _FAR * queued * turn.ahead_s)
             if are_late:
                 del self.awaited[replica]
                 yield replica
@@ -128,6 +130,7 @@ class Silence:
     def stalled(self, lost_s: float) -> None:
         for silent in self.awaited.values():
             silent.alive_s += lost_s
+            silent.left = {request: left_s + lost_s for request, left_s in silent.left.items()}
             for request, turn in silent.turns.items():
                 silent.turns[request] = msgspec.structs.replace(turn, sent_s=turn.sent_s + lost_s)
 

@@ -45,7 +45,6 @@ class Asked(msgspec.Struct, eq=False):
 class Outcome(Word):
     OK = "ok"
     TOOL_ERROR = "tool_error"
-    """The tool says that it failed."""
     ERROR = "error"
     """The server says so, in JSON-RPC or in HTTP."""
     CANCELLED = "cancelled"

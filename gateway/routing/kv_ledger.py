@@ -105,7 +105,6 @@ class _Replica(msgspec.Struct, eq=False):
     fits: float = float("inf")
     """Tokens, with those of a host tier: what is there need not be computed again."""
     told: dict[SessionId, float] | None = None
-    """What the engine says, if it does."""
     named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
     """Of which sessions it ever said something. It may know some by other names, or not at all."""
 
@@ -128,7 +127,6 @@ class KvLedger:
         """Sessions that are expected and when each was heard of last, the longest silent first."""
         self._sums: dict[ReplicaId, Sums] = {}
         self._elsewhere: dict[ReplicaId, Sums] = {}
-        """Of other gateways' sessions."""
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._lives = itertools.count()
 

@@ -37,7 +37,6 @@ class Visitor(msgspec.Struct, frozen=True):
 
     tenant: Tenant
     path: str
-    """Without the query, as received."""
     endpoint: Endpoint
     client: str = ""
     was_passed_on: bool = False

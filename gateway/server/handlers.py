@@ -57,7 +57,6 @@ _NO_SUCH_PATH = re.compile(
 _ERROR_WITHIN_S = 5.0
 """From the head of an error to its end, where it has to be read before it is passed on."""
 _OVERHEAD_OF_ONE_IN = 15
-"""A power of two, less one."""
 
 
 class _Attempt(msgspec.Struct):
@@ -66,9 +65,7 @@ class _Attempt(msgspec.Struct):
     replica: Replica
     upstream: UpstreamConnection
     told: bytes
-    """Receipts, as header lines."""
     held: Held | None
-    """If the request had to wait."""
     kept: Kept | None
     """If the conversation is to be kept."""
     said: Said | None

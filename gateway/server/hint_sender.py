@@ -19,7 +19,6 @@ from gateway.upstream.replica import Replica, open_session
 
 MAX_WAITING: Final = 1024
 _AT_ONCE: Final = 256
-"""As many as the engine takes in one message."""
 _TIMEOUT_S: Final = 5.0
 
 

@@ -57,9 +57,11 @@ class KeyFile:
             stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             if stamp != seen:
                 keys, self._seen = read_keys(self._path), stamp
+                self._tenants.keys_fault = ""
                 log_event(logging.INFO, "keys_read", keys=len(keys))
         except (ConfigError, OSError) as error:
             keys, self._seen = (), str(error)
+            self._tenants.keys_fault = f"{error}; no key of server.keys_path counts"
             if self._seen != seen:
                 remedy = "; `turnpike keys add NAME` makes it" if isinstance(error, FileNotFoundError) else ""
                 log_event(logging.ERROR, "keys_unread", f"{error}; no key of server.keys_path counts{remedy}")

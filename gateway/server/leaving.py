@@ -46,7 +46,6 @@ class Leaving:
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
         self._over = asyncio.Event()
-        """Set by one that ends the drain."""
 
     def follow(self, config: ServerConfig) -> None:
         self._lame_duck_s, self._drain_s = config.lame_duck_s, config.drain_s

@@ -32,7 +32,6 @@ from gateway.wire.splice import Chunk
 _log: Final = logging.getLogger(__name__)
 _BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 _NOTHING: Final = Message(Kind.NOTIFICATION)
-"""Of a request without a body."""
 
 
 class Passage:

@@ -233,6 +233,7 @@ class Observation:
             *(["the shared store"] if self._is_store_up() is False else []),
             *(f"connections to replicas ({kind})" for kind in lacking),
             *(told for _, _, told in ending(self.metrics.certificate_ends, now=wall_clock())),
+            *([tenants.keys_fault] if tenants.keys_fault else []),
             *(["no client key is valid, so every request is refused"] if tenants.has_no_key else []),
         ]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gateway.assembly import live_settings
 from gateway.config import Config
 from gateway.config.changes import files_read_again
-from gateway.config.load import ConfigError, read_api_key
+from gateway.config.load import ConfigError, named, read_api_key
 from gateway.config.server import worker_count
 from gateway.core.live_settings import LiveSettings
 from gateway.domain.ids import PoolId, ReplicaId
@@ -52,7 +52,9 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
             if each.kv_events is not None:
                 _check_feeds()
     server, picker = config.server, config.picker
-    if (tls := _server_tls(picker.tls_certificate, picker.tls_key)) is not None and picker.tls_client_ca:
+    if (
+        tls := _server_tls("picker", picker.tls_certificate, picker.tls_key)
+    ) is not None and picker.tls_client_ca:
         tls.load_verify_locations(
             picker.tls_client_ca
         )  # gRPC reads them itself, and does not say what is wrong
@@ -60,7 +62,7 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
         replica_keys,
         pool_keys,
         upstream_tls(config),
-        _server_tls(server.tls_certificate, server.tls_key),
+        _server_tls("server", server.tls_certificate, server.tls_key),
         live_settings(config),
         read_jwks_file(config.jwt) if config.jwt is not None else None,
         read_ends(config),
@@ -94,10 +96,11 @@ def _check_feeds() -> None:
         ) from None
 
 
-def _server_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+def _server_tls(section: str, certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     if certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
+    with named(f"{section}.tls_certificate, {section}.tls_key"):
+        context.load_cert_chain(certificate, key)
     context.set_alpn_protocols(["http/1.1"])
     return context

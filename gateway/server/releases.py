@@ -40,7 +40,7 @@ async def release(
         link = await peers.who_has(tenant, name)
         if link is not None and await peers.links.pass_on(client, request, facts, link, False):
             return
-    over = {each.id for each in found if any(key[2] == name for key in each.explicit_keys[:1])}
+    over = {each.id for each in found if each.explicit_keys[0][2] == name}
     if own is not None and own.tenant == tenant:
         over.add(own.id)
     if groups := {each.group for each in found} - {None}:

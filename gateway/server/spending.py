@@ -165,7 +165,6 @@ class SpentFile:
         self._written: dict[Account, Amounts] = {}
         self._lock = threading.Lock()
         self._begun = self._ended = 0
-        """Writings, in the order of what they know."""
         if bounds.has_accounts:
             write_anew(self._path, self._lines())
 

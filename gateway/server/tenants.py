@@ -53,6 +53,8 @@ class Tenants:
         None where keys alone count."""
         self.tokens = tokens
         self._stored: dict[str, StoredKey] = {}
+        self.keys_fault = ""
+        """Of the file of keys."""
         self.follow(configs)
         self._anonymous: dict[str, Tenant] = {}
         self._salt = salt or secrets.token_bytes(16)

@@ -53,7 +53,6 @@ class _End(asyncio.Protocol):
         self._tunnel = tunnel
         self.has_ended = False
         self.stalled_s = inf
-        """Since when it does not read."""
 
     def send(self, data: bytes) -> None:
         if data and not self.transport.is_closing():
@@ -92,7 +91,6 @@ class Tunnel:
         self.used_s = self.now()
         """When a side sent something last."""
         self.ending_s = inf
-        """Since when it has to end."""
         self.over = Moment()
         """Fails with `AnswerCut`. A client that is lost cancels its handler instead."""
         self.at_client, self.at_replica = _End(client, self), _End(upstream, self)

@@ -52,7 +52,6 @@ class Workers:
         self._can_reload = can_reload
         self._clock = asyncio.get_running_loop().time
         self._processes: dict[int, asyncio.subprocess.Process] = {}
-        """By number, from 1 on."""
         self._is_first_up = False
         self._begin_others = asyncio.Event()
         self._ending = asyncio.Event()

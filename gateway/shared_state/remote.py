@@ -26,7 +26,6 @@ DEADLINE_S: Final = 0.02
 SLICES: Final = 4
 """Of a deadline. An answer that lies there takes up to three rounds of the loop until its call has it."""
 CONNECT_S: Final = 1.0
-"""For the connections that a probe makes."""
 CLOSES_WITHIN_S: Final = 5.0
 """What waits to be written when the store is closed has so long: `MAX_WAITING` of them take 0.6 s, or on a
 busy machine some seconds. Who ends does not wait for a slow store."""
@@ -152,9 +151,7 @@ class RemoteStore(ABC):
         values, and those."""
 
     @abstractmethod
-    async def _connect(self) -> None:
-        """Makes the connections that are missing."""
-
+    async def _connect(self) -> None: ...
     @abstractmethod
     async def _ping(self) -> None: ...
 

@@ -53,7 +53,6 @@ class Collector:
         self._session: aiohttp.ClientSession | None = None
         self._log = ChangeLog()
         self.failures = 0
-        """In a row."""
 
     @property
     def is_open(self) -> bool:

@@ -68,7 +68,6 @@ class TraceExport:
         )
         self._pending: deque[tuple[bytes, Content | None]] = deque()
         self._batch: list[bytes] = []
-        """Being sent, or to be sent again."""
         self.sent = 0
         self.dropped = 0
 

@@ -13,7 +13,6 @@ class McpCounts:
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.running: Counter[str] = Counter()
-        """By server: sent to it, and not over."""
         self.waiting: Counter[str] = Counter()
         """By server: those that may not be sent to it yet."""
         self.waits: dict[str, Spread] = defaultdict(Spread)

@@ -160,6 +160,7 @@ class Objective:
         self.turns: Counter[_Of] = Counter()
         """The same, by pool and class."""
         self.cached_tokens = 0
+        self._judges = False
         self._takes: dict[type, Callable[[Any], None]] = {
             rec.TurnArrived: self._arrived,
             rec.GpuSubmit: self._submitted,
@@ -267,7 +268,7 @@ class Objective:
             session.alone_s += alone_s or 0.0
             session.unknown += alone_s is None
         if not is_left:
-            met = self._judge("turn", key, end_s - turn.arrived_s, alone_s) if is_good else "no"
+            met = self._judge("turn", key, end_s - turn.arrived_s, alone_s) if is_good else self._failed()
             self.turns[(*key, met)] += 1
 
     def _refused(self, record: rec.Refused) -> None:
@@ -276,7 +277,7 @@ class Objective:
             session = self._over(record.turn, at_s=record.at_s, end="bad")
             if session is not None:
                 session.queue_s += record.at_s - turn.arrived_s
-            self.turns[turn.pool, turn.service_class, "no"] += 1
+            self.turns[turn.pool, turn.service_class, self._failed()] += 1
 
     def _left(self, record: rec.TurnLeft) -> None:
         self._over(record.turn, at_s=record.at_s, end="left")
@@ -290,9 +291,14 @@ class Objective:
             session.end = end
         return session
 
+    def _failed(self) -> str:
+        """Unknown while that is all that is known: else a share would be of failures alone."""
+        return "no" if self._judges else "unknown"
+
     def _judge(self, of: str, key: _Of, took_s: float, alone_s: float | None) -> str:
         if not alone_s:
             return "unknown"
+        self._judges = True
         slowdown = min(_MOST_SLOWDOWN, took_s / alone_s)
         self._slowdown.add((of, *key), slowdown)
         return "yes" if slowdown <= self._alpha else "no"
@@ -312,7 +318,7 @@ class Objective:
             return
         labels = self._labels_of(session, now=record.at_s)
         if session.end != "good":
-            self.sessions[(*labels, "no" if session.end == "bad" else "unknown")] += 1
+            self.sessions[(*labels, self._failed() if session.end == "bad" else "unknown")] += 1
             return
         took_s = session.queue_s + session.prefill_s + session.decode_s + session.tools_s
         alone_s = None if session.unknown else session.alone_s + session.tools_s

@@ -285,7 +285,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = self._chunk_sink = None
 
     def _feed(self, data: bytes) -> bool:
-        """False if this was not a part of a response."""
         assert self._parser is not None
         self._received += len(data)
         try:

@@ -24,7 +24,6 @@ class State(Word):
 
 
 UNANSWERED_STATES = frozenset({State.SENT, State.ANSWERING, State.PAUSED})
-"""A response, or the rest of it, is awaited."""
 
 
 class ConnectionStateError(RuntimeError):

@@ -57,7 +57,6 @@ class EngineWatch:
         self._on_holdings = on_holdings
         self._is_looked_at = is_looked_at
         self._abilities: dict[ReplicaId, Abilities] = {}
-        """Of those that are up."""
         self._session: aiohttp.ClientSession | None = None
 
     def came_up(self, facts: ReplicaFacts) -> None:

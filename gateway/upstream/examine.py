@@ -48,7 +48,6 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """None if it is down."""
     why_down: str = ""
     models_status: int = 0
-    """What `/v1/models` answered."""
     max_tokens: int | None = None
     """Of a conversation with its first model."""
     plugin: dict[str, Any] | None = None

@@ -13,6 +13,7 @@ import asyncio
 import codecs
 import contextlib
 import json
+import logging
 import os
 import re
 import socket
@@ -27,6 +28,7 @@ import msgspec
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId
+from gateway.telemetry.log_lines import log_event
 from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.errors import local_kind, lookup_error
 from gateway.upstream.replica import Replica, open_session
@@ -209,6 +211,9 @@ class HealthChecks:
         known = self._facts.get(replica.id)
         status, listing = await self._get(replica, "/v1/models")
         await self._doubt(replica, health, status)
+        if known is None and status in _REFUSED and replica.api_key is None:
+            do = f"/v1/models answers {status}: set its `api_key_env`, unless clients bring keys of their own"
+            log_event(logging.WARNING, "replica_wants_key", replica=replica.id, cause=do)
         abilities = known.abilities if known is not None else await self._learn_abilities(replica)
         data = listing.get("data") if status == 200 and isinstance(listing, dict) else None
         models = [m for m in data if _is_model(m)] if isinstance(data, list) else []

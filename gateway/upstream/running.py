@@ -36,7 +36,7 @@ def _out(snapshot: Mapping[str, Any]) -> Iterator[str]:
         elif replica.get("ejected"):
             yield f"{replica['id']} is up and gets no turns: {replica['ejected']}"
         elif replica.get("is_failing"):
-            yield f"{replica['id']} is up and fails its turns, and no other may take them"
+            yield f"{replica['id']} is up and fails its turns; it stays, as too few others were left"
 
 
 def _of_client(of: Mapping[str, Any], max_wait_s: float) -> Iterator[Finding]:

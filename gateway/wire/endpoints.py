@@ -37,6 +37,9 @@ _MESSAGES, _OTHER = Protocol.MESSAGES, Protocol.OTHER
 RELEASES = ("/finish_session", "/programs/release", "/v1/finish_session", "/v1/programs/release")
 """By which a client says that its session is over; no engine has them."""
 
+_OF_OTHER_ENGINES = ("/generate", "/api/chat", "/api/generate", "/vertex_generate", "/completion", "/infill")
+"""vLLM's demo server, SGLang, llama.cpp."""
+
 _Row = tuple[str, str, Protocol, Work, bool]
 
 # Methods, template, protocol, work, replayable. `{id}` is a segment that names a stored thing,
@@ -53,7 +56,7 @@ _ROUTES: tuple[_Row, ...] = (
     ("POST", "/inference/v1/generate", _OTHER, Work.GENERATE, True),
     ("POST", "/invocations", _OTHER, Work.GENERATE, False),
     ("POST", "/cohere/v2/chat", _OTHER, Work.GENERATE, True),
-    ("POST", "/generate", _OTHER, Work.GENERATE, True),
+    *(("POST|PUT", path, _OTHER, Work.GENERATE, True) for path in _OF_OTHER_ENGINES),
     # Stored things.
     ("GET|HEAD", "/v1/responses/{id}", _RESPONSES, Work.STATE, True),
     ("DELETE", "/v1/responses/{id}", _RESPONSES, Work.STATE, False),
@@ -103,34 +106,17 @@ _ROUTES: tuple[_Row, ...] = (
     *(("POST", path, _OTHER, Work.LIGHT, True) for path in RELEASES),
 )
 
-_VLLM_CONTROL = """
-    /sleep /wake_up /is_sleeping /release_kv_cache_memory
-    /pause /resume /is_paused /abort_requests /inference/v1/abort_requests
-    /reset_prefix_cache /reset_mm_cache /reset_encoder_cache /collective_rpc
-    /v1/load_lora_adapter /v1/unload_lora_adapter
-    /init_weight_transfer_engine /shutdown_weight_transfer_engine
-    /start_weight_update /start_draft_weight_update /update_weights /finish_weight_update
-    /update_weight_version /weight_info /weight_checker /get_world_size
-    /start_profile /stop_profile /server_info /load /kv_event_sources
-    /scale_elastic_ep /is_scaling_elastic_ep /fault_tolerance/apply /fault_tolerance/status
-    /shutdown
-""".split()
-"""What vLLM servers offer their operators (vllm/entrypoints, 0.32)."""
-
-_SGLANG_CONTROL = """
-    /flush_cache /abort_request /pause_generation /continue_generation
-    /release_memory_occupation /resume_memory_occupation
-    /load_lora_adapter /unload_lora_adapter
-    /init_weights_update_group /destroy_weights_update_group /get_weights_by_name
-    /update_weights_from_disk /update_weights_from_tensor /update_weights_from_distributed
-    /get_server_info /get_load /get_internal_state /set_internal_state /configure_logging /slow_down
-    /open_session /close_session
-    /start_expert_distribution_record /stop_expert_distribution_record /dump_expert_distribution_record
-""".split()
-"""The same of SGLang, another engine that may stand behind us."""
-
-_CONTROL_PATHS = frozenset(_VLLM_CONTROL + _SGLANG_CONTROL)
-"""Exact paths, for any method."""
+_STEERS = re.compile(
+    r"""
+      weight | adapter | cache | profile | expert_distribution | internal_state | memory_occupation
+    | abort | pause | resume | sleep(?:$|_|/) | is_sleeping | wake_up | scal(?:e_|ing) | fault_tolerance
+    | shutdown | freeze_gc | collective_rpc | (?:server|engine)_info | world_size | kv_event
+    | continue_generation | slow_down | configure_logging | trace_level
+    | /(?:open|close)_session$ | /(?:get_)?loads?$
+    """,
+    re.VERBOSE,
+)
+"""In a path that is in no row: what vLLM (0.32) and SGLang offer their operators, and will."""
 
 _CONTROL_TREES = ("/metrics", "/adapters", "/debug", "/turnpike")
 """Mounts (`/adapters` is SageMaker's LoRA door, `/turnpike` our plugin's): everything below them is the
@@ -176,11 +162,12 @@ def classify(method: str, path: str) -> Endpoint:
         match = pattern.fullmatch(path) if verb in verbs else None
         if match is not None:
             return msgspec.structs.replace(endpoint, state_id=match.groupdict().get("id"))
-    is_control = path in _CONTROL_PATHS or _is_below(path, _CONTROL_TREES)
+    is_control = _STEERS.search(path) is not None or _is_below(path, _CONTROL_TREES)
     return Endpoint(
         # An Anthropic client reads Anthropic errors, whatever it asked for.
         protocol=_MESSAGES if _is_below(path, ("/v1/messages",)) else _OTHER,
-        work=Work.LIGHT,
+        # What an engine does for a path that nobody knows here is counted by its bytes, and by what it tells.
+        work=Work.POOL if verb in ("POST", "PUT", "PATCH") and not is_control else Work.LIGHT,
         is_replayable=verb in _SAFE_METHODS,
         is_control=is_control,
         name="control" if is_control else "other",

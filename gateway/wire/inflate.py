@@ -68,6 +68,8 @@ class Inflater:
             is_more = True
             while is_more:
                 if self._stream is None or self._stream.eof:
+                    if self._stream is not None and not (rest := rest.lstrip(b"\0")):
+                        break  # some writers pad with zeros
                     self._stream = self._open(rest)
                 piece, rest, is_more = _inflate(self._stream, rest)
                 yield piece[: self._left_bytes]

@@ -133,8 +133,7 @@ class SilentObserver(ResponseObserver):
     def __init__(self, _: MayKeep | None = None) -> None:
         self._sighting = _NOTHING
 
-    def tell(self, said: Said) -> None:
-        """There is nothing to be told."""
+    def tell(self, said: Said) -> None: ...
 
 
 class StreamObserver(ResponseObserver):
@@ -151,7 +150,6 @@ class StreamObserver(ResponseObserver):
         self._loose_left = _MAX_LOOSE_EVENTS
         self._is_between = True
         self._has_unread = False
-        """Events, one of which may have been the last."""
 
     @property
     def events_left(self) -> int:
@@ -189,10 +187,12 @@ class StreamObserver(ResponseObserver):
         return True
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        # Some servers leave out the empty line after their last event.
+        # Some servers leave out the empty line after their last event; if that is unreadable, it was cut.
+        has_unread = self._has_unread
         for block in self._splitter.finish():
             self._read(block)
-        is_unsure = self._has_unread or self._splitter.is_stopped or not self._reader.knows_answers
+            has_unread |= self._has_unread and not event_data(block)
+        is_unsure = has_unread or self._splitter.is_stopped or not self._reader.knows_answers
         return self._answer(status, is_known=is_over and not is_unsure)
 
     def _read(self, block: bytes) -> None:

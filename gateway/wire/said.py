@@ -50,7 +50,6 @@ class Said:
         """Bytes."""
         self.is_known = True
         self.is_full = False
-        """More was said, and is not here."""
 
     def add(
         self,

@@ -42,7 +42,6 @@ class _Texts(NamedTuple):
     """Where the texts stand, all newest first."""
 
     new: list[int]
-    """After the newest answer."""
     old: list[int]
     is_opening: bool
 

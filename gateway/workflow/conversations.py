@@ -137,7 +137,6 @@ class Conversations:
         self.graphs = Graphs(config.types)
         self.text_calls: TenantLru[TenantId, None, TextCalls] = TenantLru(config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
-        """The longest silent first."""
         self._due: list[tuple[float, ThreadId]] = []
         """A heap: when to look whether a conversation is over."""
         self._sessions: dict[SessionId, list[ThreadId]] = {}

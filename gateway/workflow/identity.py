@@ -36,6 +36,8 @@ class Book(Protocol):
 
     def find_explicit(self, key: ExplicitKey) -> Session | None: ...
 
+    def find_own(self, key: ExplicitKey) -> Session | None: ...
+
     def newest_first(self, tenant: TenantId) -> Iterator[Session]: ...
 
 
@@ -65,6 +67,9 @@ def identify(
     key = (tenant, stated.schema, stated.session)
     session = book.find_explicit(key)
     if session is None:
+        own = book.find_own(key)
+        if own is not None:
+            return _stated(traces, facts, stated, None, own, now=now)
         return _introduce(book, key, stated)
     if session.group is not None:
         return _among(traces, facts, session, now=now)
@@ -109,9 +114,16 @@ def _introduce(book: Book, key: ExplicitKey, stated: ExplicitId) -> Identity:
 
 
 def _stated(
-    traces: Traces, facts: RequestFacts, stated: ExplicitId, key: ExplicitKey, session: Session, *, now: float
+    traces: Traces,
+    facts: RequestFacts,
+    stated: ExplicitId,
+    key: ExplicitKey | None,
+    session: Session,
+    *,
+    now: float,
 ) -> Identity:
-    is_alias = bool(session.explicit_keys) and session.explicit_keys[0] != key
+    """`key`: None if the client states what answers call the session."""
+    is_alias = key is not None and session.explicit_keys[0] != key
     name = stated.thread or (stated.session if is_alias else None)
     thread = session.main if name is None or name == session.main.name else session.named.get(name)
     found = infer(traces, facts, lambda turn: turn.session is session, now=now)
@@ -121,7 +133,8 @@ def _stated(
     if name is not None:
         return _in_named_thread(found, thread, session)
     if found.session is not None:
-        _notice_interleaving(found, session, now=now)
+        if key is not None:
+            _notice_interleaving(found, session, now=now)
         return found
     found.session = session
     main = session.main.tip
@@ -135,6 +148,7 @@ def _stated(
         return found
     is_weak = stated.schema in WEAK_SCHEMAS
     if stated.schema != TURNPIKE_SCHEMA and (is_weak or main.outcome is Outcome.LIVE):
+        assert key is not None
         return _new_member(session, key)
     found.is_unexplained = stated.schema != TURNPIKE_SCHEMA
     return found
@@ -161,7 +175,7 @@ def _notice_interleaving(found: Identity, session: Session, *, now: float) -> No
             continue
         before = found.parent.arrived_s if found.parent else 0.0
         if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
-            session.group = (*session.explicit_keys, found.key)[0]
+            session.group = session.explicit_keys[0]
             return
 
 

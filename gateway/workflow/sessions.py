@@ -163,8 +163,8 @@ class Sessions(Shelf):
         a conversation that began alike."""
         stated = facts.explicit
         if stated is not None:
-            ids = (stated.session,) if stated.parent is None else (stated.session, stated.parent)
-            return any(self.find_explicit((tenant, stated.schema, each)) is not None for each in ids)
+            run = (tenant, stated.schema, stated.parent or stated.session)
+            return self.find_stated(tenant, stated) is not None or self.find_explicit(run) is not None
         traces = self._traces.get(tenant)
         if traces is None:
             return False

@@ -78,9 +78,16 @@ class Shelf:
         return self._sessions.get(session)
 
     def find_explicit(self, key: ExplicitKey) -> Session | None:
-        if (known := self._by_explicit.get(key)) is None and key[1] == TURNPIKE_SCHEMA:
-            known = SessionId(key[2])  # as answers name it
-        session = self._sessions.get(known) if known is not None else None
+        known = self._by_explicit.get(key)
+        return None if known is None else self._sessions[known]
+
+    def find_stated(self, tenant: TenantId, stated: ExplicitId) -> Session | None:
+        key = (tenant, stated.schema, stated.session)
+        return self.find_explicit(key) or self.find_own(key)
+
+    def find_own(self, key: ExplicitKey) -> Session | None:
+        """The one that answers name so."""
+        session = self._sessions.get(SessionId(key[2])) if key[1] == TURNPIKE_SCHEMA else None
         return session if session is not None and session.tenant == key[0] else None
 
     @property

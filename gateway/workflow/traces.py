@@ -71,7 +71,6 @@ class Traces:
     def __init__(self, unread: Unread | None = None, twins: Memory[bool] | None = None) -> None:
         """`twins`: names of what two gateways gave to sessions of their own, of all tenants."""
         self.sessions = 0
-        """Those that leave traces here."""
         self.tails: Holders = {}
         self.bodies: Holders = {}
         self.minted: Holders = {}

@@ -414,7 +414,7 @@ def test_tokens_per_minute():
     assert play.is_let_in("s1", body_bytes=3200)
     refused: Any = play.ask("s2", body_bytes=3200)
     assert isinstance(refused, Refusal) and refused.reason is RefusalReason.TENANT_QUOTA
-    assert 1 <= (refused.retry_after_s or 0) <= 30 and "its 1,000 tokens per minute" in refused.message
+    assert 1 <= (refused.retry_after_s or 0) <= 30 and "The 1,000 tokens per minute" in refused.message
     assert play.is_let_in("u1", body_bytes=1_000_000, tenant="u")
     play.end("s1", tokens=100)
     assert play.is_let_in("s2", body_bytes=3200)

@@ -37,7 +37,6 @@ class Cut:
     """So many events of the answer, then a reset; half of an answer that is not a stream."""
 
     after_events: int = 2
-    """Negative: all but so many."""
 
 
 Fate = Refuse | Cut | None
@@ -49,7 +48,6 @@ class Asked:
 
     path: str
     headers: dict[str, str]
-    """By lower-case name."""
     body: dict[str, Any]
     first_call: str | None
     """The oldest tool call id of the conversation, which no other shares; None before there is one."""
@@ -88,7 +86,6 @@ class Faults:
     def __init__(self, backends: Iterable[str]) -> None:
         self._backends = tuple(backends)
         self.urls: list[str] = []
-        """In the order of the backends."""
         self.rule: Rule = pass_all
         self.asked: list[Asked] = []
         self._is_up = threading.Event()

@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.agents, pytest.mark.timeout(1200)]
 UV = Path(sys.executable).with_name("uv")
 PAGE = ROOT / "docs/guide/first-session.md"
 MOST_S = 300.0
-"""Without what is downloaded."""
 READY = """\
  > serve.log 2>&1 & serve=$!
 trap 'kill $serve; wait $serve' EXIT

@@ -8,7 +8,6 @@ from gateway.core.snapshot import Gauges, SessionView, SessionViews, take_gauges
 
 class Snapshot(Gauges, frozen=True, kw_only=True):
     sessions: tuple[SessionView, ...]
-    """The newest first."""
 
 
 def take_snapshot(brain: Coordinator, *, now: float) -> Snapshot:

@@ -11,7 +11,7 @@ from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionAdmitted
 from gateway.domain.decision import PlacementReason, RefusalReason
-from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
     Playbook,
@@ -162,6 +162,16 @@ def test_news_of_a_replica_are_told_once():
     play = Playbook()
     play >> up("a") >> down("a") >> down("a") >> down("unknown")
     assert [change.state for change in play.seen(rec.ReplicaChanged)] == ["up", "down"]
+
+
+def test_what_time_changed_is_told_before_what_happens_then():
+    play = Playbook(replicas="a b")
+    for number in range(3):
+        play.brain.fleet.health.ended(RequestId(f"x{number}"), ReplicaId("a"), failed=True, now=play.now)
+    play.now += 6
+    play >> down("a")
+    seen = [change.state for change in play.seen(rec.ReplicaChanged) if change.replica == "a"]
+    assert seen == ["up", "ejected", "tried", "down"]
 
 
 def test_nobody_waits_for_a_replica_that_went_down():

@@ -232,7 +232,7 @@ def test_a_replica_that_left_is_forgotten_with_what_ran_there():
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_health_hears_what_was_expected_and_what_came(monkeypatch, stream):
-    play = Playbook()
+    play = Playbook(replicas="a b")
     health, heard = play.brain.fleet.health, []
 
     def listens(name):

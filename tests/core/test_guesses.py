@@ -17,7 +17,6 @@ from tests.workflow.world import call, result, said, user
 
 GREETING = "Hello! How can I help you today?"
 LOOKS = ("open_calls", "ready_calls")
-"""By which the playbook checks the books."""
 ACTIONS = ("admission", "placement", "predictor", "tools")
 
 

@@ -166,7 +166,7 @@ def test_an_answer_that_came_whole_is_published_in_one_piece():
     answer, _, minted = made_by_a_call("resp_1f9c2a7e", "msg_8d2e4b6a")
     ((only,),) = published_for(ev.AnsweredAtOnce(RequestId("r-1"), answer, has_first_token=True))
     said_before = evidence.of_answer(TENANT, opening().transcript.tail, 7)
-    assert only.given[-1] == said_before and not only.names
+    assert only.given[-1] == said_before and len(only.names) == 1, "the session, as its answer names it"
     assert len(only.given) == 4 and set(only.given[:-1]) == minted
     assert only.trace is not None and only.trace.calls == 1
 

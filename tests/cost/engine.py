@@ -25,9 +25,7 @@ class Served:
     arrived_s: float
     prompt_tokens: int
     cached_tokens: int
-    """As the engine finds it."""
     believed_cached_tokens: int
-    """As whoever sent it believed."""
     output_tokens: int
     computed: int = 0
     produced: int = 0

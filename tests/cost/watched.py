@@ -20,7 +20,6 @@ class Record:
     high_s: list[float] = field(default_factory=list)
     happened_s: list[float] = field(default_factory=list)
     queued: list[bool] = field(default_factory=list)
-    """Whether prefills of others were ahead."""
 
     def error(self, start: int, end: int | None = None) -> float:
         return statistics.median(

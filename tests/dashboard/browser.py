@@ -57,7 +57,6 @@ class Page:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._number = 100
         self.requests: list[str] = []
-        """Addresses that the page asked for."""
         self.complaints: list[str] = []
         """Errors and warnings that it wrote to its console, exceptions, breaches of its content policy."""
 

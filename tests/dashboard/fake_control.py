@@ -35,14 +35,12 @@ class FakeControl:
         self.lines: list[bytes] = []
         self.gauges: dict[str, object] = {}
         self.snapshot: dict[str, object] | None = None
-        """In place of the empty one."""
         self.records: list[Record] = []
         self.loads: dict[ReplicaId, int] = {}
         self.graphs: list[object] = []
         self.history: Answers | None = None
         """A real one, for whoever asks for what is over."""
         self.asked: list[str] = []
-        """Paths with query, in order."""
         self.after: list[int] = []
         """Where streams were asked to begin."""
         self.is_down = False

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from gateway.core.events import ReplicaCameUp, TimerFired
+from gateway.core.events import ReplicaCameUp, ReplicaDrained, TimerFired
 from gateway.dashboard.explain import Explainer
 from gateway.dashboard.sentences import BEHIND
 from gateway.domain import records as rec
@@ -181,6 +181,12 @@ def test_who_could_not_be_used_is_named_and_no_limit_is_shown():
     (limited, unusable, *_) = explain(play, "r1").why
     assert unusable == "Not usable then: b: down, does not answer; a: down, does not answer."
     assert "Limit" not in limited and "no_replica" in limited
+    play = Playbook(replicas="a b c")
+    play >> ReplicaDrained(ReplicaId("b"), is_draining=True)
+    play >> arrived("r2", explicit=stated("two"))
+    play.take()
+    (other,) = explain(play, "r2").alternatives
+    assert other.replica == "c", "who could not be used is no alternative"
 
 
 def test_an_answer_that_broke_off_names_its_replica():

@@ -24,7 +24,6 @@ UNEXPLAINED = """
   !e.closest('.detail .facts')).map((e) => e.textContent)
 """
 NAMES = {"The window then", "What it is", "Over time"}
-"""What needs no explanation."""
 TIP = "[document.getElementById('term')].map((e) => (e.hidden ? '' : e.textContent))[0]"
 CLIPPED = """
 [...document.querySelectorAll('[data-term]')].filter((e) => e.checkVisibility() &&

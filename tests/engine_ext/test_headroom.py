@@ -20,7 +20,6 @@ class Watched(SimulatedEngine):
         given: dict[str, Any] = {"blocks": 2_001, "block_size": SIZE, "max_batched_tokens": STEP}
         super().__init__(SimulatedOptions(**{**given, **options}))
         self.given: list[dict[str, int]] = []
-        """Tokens of each step, by request."""
 
     def schedule(self) -> Any:
         output = super().schedule()

@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mar
 
 SIZE = 64
 KNOWN = 6_000
-"""Tokens of the next prompt that are known."""
 WAITS = ServiceClass.REACTIVE
 
 

@@ -439,6 +439,19 @@ def test_clients_that_give_up_hide_no_silence():
     assert fleet.is_("a", BreakerState.EJECTED) and fleet.is_("b", BreakerState.UP)
 
 
+def test_clients_that_ask_one_after_the_other_and_give_up_hide_no_silence():
+    fleet = Fleet()
+    for _ in range(5):
+        fleet.health.ended(whole_turn(fleet, "a"), A, failed=None, now=fleet.now)  # at once: it says nothing
+        answered, left = whole_turn(fleet, "b"), whole_turn(fleet, "a")
+        fleet.later(0.5)
+        whole_answer(fleet, answered, B)
+        fleet.later(4.5)
+        fleet.health.ended(left, A, failed=None, now=fleet.now)
+    assert [(each.replica, each.state) for each in fleet.health.said][:1] == [("a", "ejected")]
+    assert fleet.is_("b", BreakerState.UP) and fleet.now < 26.0
+
+
 def test_a_replica_that_nobody_asks_any_more_is_not_silent():
     fleet = Fleet()
     for left in [whole_turn(fleet, "a") for _ in range(4)]:

@@ -44,7 +44,6 @@ SPLINTERS = (
     b": ",
     b"0\r\n\r\n",
 )
-"""What parsers disagree about."""
 WORDS = (
     "",
     "a",

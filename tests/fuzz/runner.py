@@ -31,7 +31,6 @@ class Batch(NamedTuple):
 class Outcome(NamedTuple):
     batch: Batch
     crashes: list[str]
-    """Of each: which input, and the traceback."""
     seconds: float
 
 

@@ -22,7 +22,6 @@ class Target(NamedTuple):
     make: Callable[[random.Random], Any]
     """Everything that the check needs, by chance alone."""
     check: Callable[[Any], None]
-    """Raises if something does not hold."""
     share: float = 1.0
     """Of the inputs, against other targets: what takes longest gets fewest."""
 

@@ -17,7 +17,6 @@ from tests.project.layout import ROOT, run
 FOLDER = ROOT / "docker/kubernetes"
 TOML = FOLDER / "base/turnpike.toml"
 COMPONENTS = ("monitoring", "autoscaling", "picker")
-"""What Kustomize adds where it is asked to."""
 
 Object = dict[str, Any]
 

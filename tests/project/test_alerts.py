@@ -21,7 +21,6 @@ DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "turnpike.json").read_text())
 RULES = yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())
 EXTERNAL = {"up"}
-"""Prometheus makes it itself."""
 COUNTED_ELSEWHERE = (
     *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced", "contents_left_out"),
     *("requests_passed_on", "sessions_adopted", "peers_unreached", "shared_entries_withheld"),

@@ -62,7 +62,6 @@ BREACHES = [
     ("gateway.server.app", "vllm", "Only engines"),
     ("lab.simulator.run", "vllm", "Only engines"),
 ]
-"""Who imports what, and the contract that it breaks."""
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from tests.project.manifests import COMPONENTS, FOLDER, TOML, Object, by_kubectl
 from tests.project.test_alerts import exported
 
 OPTIONAL = ("monitoring", "autoscaling")
-"""Components that add objects."""
 
 
 @pytest.fixture(

@@ -19,7 +19,6 @@ GUIDE = sorted(ROOT.glob("docs/guide/*.md"))
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )?turnpike ([a-z-][^`\n]*)", re.MULTILINE)
-"""In a block or in a line: its arguments."""
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 

@@ -89,7 +89,6 @@ class Fleet:
             graph.ended(Step(), 1)
 
     def lives(self, session, at, **answer):
-        """It is placed there, as the only one, and answered."""
         self.place(session, **{at: 0})
         self.answer(session, at, **answer)
 

@@ -130,7 +130,6 @@ class Exchange:
         self.reader = reader
         self.writer = writer
         self.number = number
-        """Of the connection, counted from 1."""
         self.is_closed = False
 
     async def send(self, data: bytes) -> None:
@@ -203,7 +202,6 @@ class Backend:
         self.version = b'{"version":"0.30.0"}'
         self.metrics = b""
         self.kv: bytes | None = None
-        """What the plugin says; None if there is none."""
         self.seen: list[Message] = []
         self.reads_bodies = True
         """If not, scripts run as soon as the head is there."""
@@ -452,7 +450,6 @@ class Bench:
         return client
 
     async def arrive(self, request: bytes) -> Client:
-        """As `send`, once a backend has it."""
         before = sum(len(backend.seen) for backend in self.backends)
         client = await self.send(request)
         await eventually(lambda: sum(len(backend.seen) for backend in self.backends) > before)

@@ -10,7 +10,6 @@ from tests.server.bench import Exchange, answer, chunk
 _STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 Calls = list[dict[str, Any]]
-"""Arguments of each."""
 
 
 class ScriptedModel:
@@ -20,9 +19,7 @@ class ScriptedModel:
         self._tool = tool
         self._steps = steps
         self.brought = 0
-        """Requests with results."""
         self.results: list[str] = []
-        """What agents brought, as JSON."""
         self.behind_first: Callable[[], Awaitable[None]] | None = None
         """What it waits for when the arguments of a first call are out."""
 

@@ -136,9 +136,7 @@ class FakeHistory:
         self.body = b'{"from": "history"}'
         self.hangs = False
         self.is_released = asyncio.Event()
-        """Those that hang go on."""
         self.asked: list[tuple[str, str | None]] = []
-        """Path and query, and the key."""
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.Response:

@@ -34,7 +34,6 @@ from tests.examples import examples
 
 HIGH, LOW = 1000, 100
 READ = 4000
-"""At most so much comes in one read."""
 MAX_UNREAD = 64 << 10
 
 
@@ -173,7 +172,6 @@ class BothSides(RuleBasedStateMachine):
         self.client = ClientConnection(cast(Any, self.listener))
         self.wire = Wire(self.client, self.soon.append)
         self.to_send = b""
-        """By the client."""
         self.sent_bodies: list[bytes] = []
         self.received = b""
         self.begun: list[Books] = []

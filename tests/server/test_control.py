@@ -230,11 +230,11 @@ async def test_a_replica_that_is_ejected_is_seen_with_its_cause_and_until_when(s
         await bench.ask(post(b'{"model":"m","messages":[{"role":"user","content":"%d"}]}' % number))
     told = (await bench.control(get(b"/turnpike/readyz"))).json()
     assert told["ready"] is True and told["down"] == {}
-    assert re.fullmatch(r"fails; tried again in (5\d|60) s", told["ejected"].pop("default-0"))
+    assert re.fullmatch(r"fails: 500; tried again in (5\d|60) s", told["ejected"].pop("default-0"))
     assert not told["ejected"]
     snapshot = (await bench.control(get(b"/turnpike/snapshot"))).json()
     bad, good = snapshot["replicas"]
-    assert bad["is_up"] and bad["ejected"] == "fails"
+    assert bad["is_up"] and bad["ejected"] == "fails: 500"
     assert 50.0 < bad["ejected_until_s"] - snapshot["at_s"] <= 60.0
     assert good["ejected"] is None and good["ejected_until_s"] is None
     for failing, sent in (([], answer(b"{}", b"500 Oops")), (["default-1"], answer()), ([], answer())):

@@ -134,7 +134,6 @@ async def test_the_answer_to_a_question_after_a_failed_one_is_a_good_one(start):
 
 
 CLIENTS_FAULT = {"error": {"message": "too long", "type": "BadRequestError", "code": 400}}
-"""Whoever answers it."""
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,6 @@ async def test_what_is_no_fault_of_the_replicas_ejects_nobody(start, raw, outcom
 
 
 async def test_a_client_that_leaves_at_the_error_takes_nothing_of_it_away(start):
-    """SDKs raise at the error, and close."""
     bench = await start(replicas=2)
     bench.backends[0].script = sends(STREAM_HEAD + chunk(event(ERROR)), then="hang")
     bench.backends[1].script = sends(WHOLE_STREAM)

@@ -25,7 +25,6 @@ def store_url(tmp_path):
 
 @pytest.fixture
 async def two(request, store_url, begin, peer_tls, monkeypatch):
-    """The picker that has the session `mine`, and the other one."""
     for module, name in ((peers, "_GONE_AFTER_S"), (direct_talk, "LASTS_S")):
         monkeypatch.setattr(module, name, 20.0)  # on a busy machine both seem to be away for a moment
     speaks_tls = getattr(request, "param", False)

@@ -96,7 +96,6 @@ class Run:
         return [each for each in self.records if isinstance(each, kind)]
 
     def tools_seen(self) -> int:
-        """By CPU pressure."""
         cpu = self.bench.brain.admission._cpu
         return cpu._seen + len(cpu._unread)
 

@@ -30,7 +30,6 @@ from tests.shared_state.servers import RedisCluster, RedisServer
 SECRET = b"s" * 32
 READY_WITHIN_S = 60.0
 ATTEMPTS = 3
-"""Of an SDK that retries twice."""
 BETWEEN_ATTEMPTS_S = 0.05
 GO_ON_WITHIN_S = 20.0
 """Ten times what they take, and more."""
@@ -59,7 +58,6 @@ class Served:
     began_s: float
     ended_s: float = math.inf
     is_whole: bool = False
-    """It was answered to its end."""
 
 
 class Engines:
@@ -392,7 +390,6 @@ class Turn:
     step: int
     began_s: float
     asked_s: float
-    """When its last attempt began."""
     ended_s: float
     session: str
     replica: str
@@ -416,7 +413,6 @@ class Agent:
         self.name = name
         self.turns: list[Turn] = []
         self.failures: Counter[str] = Counter()
-        """Attempts, by how they failed."""
         self.lost: list[str] = []
         """Turns that all attempts failed of, and why the last one did."""
         self.asks = list(asks) if asks is not None else list(range(len(fleet.gateways)))

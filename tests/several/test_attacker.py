@@ -40,9 +40,7 @@ class Attacker:
         self.announced: list[tuple[bytes, bytes]] = []
         """Of all gateways, in the order in which they were read."""
         self.got = b""
-        """What was sent to it."""
         self.internal = b""
-        """What was sent where it redirects to."""
 
     def read(self) -> None:
         with self._fleet.redis.admin() as admin:

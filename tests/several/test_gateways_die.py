@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
 FOOTPRINT = '[admission]\npolicy = "footprint"\n'
 BUDGET = 0.9 * 2 * KV_TOKENS
-"""Of both engines, by that policy."""
 
 
 async def test_sessions_of_a_killed_gateway_go_on_at_the_others(tmp_path):

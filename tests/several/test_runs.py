@@ -43,14 +43,16 @@ async def test_a_run_is_one_session_wherever_its_turns_come_in(tmp_path, with_te
 async def test_a_stored_response_is_gone_on_with_at_any_gateway(tmp_path):
     async with running_fleet(tmp_path, gateways=3, settings=TENANTS) as fleet:
 
-        async def ask(at: int, before: str | None, tenant: str = "red") -> Any:
+        async def ask(at: int, before: str | None, tenant: str = "red", more: bytes = b"") -> Any:
             body: dict[str, Any] = {"model": "m", "input": "Go on.", "store": True}
             if before is not None:
                 body["previous_response_id"] = before
             port = fleet.gateways[at].port
             client = Client(*await asyncio.open_connection("127.0.0.1", port))
             try:
-                return await client.ask(post(json.dumps(body).encode(), b"/v1/responses", bearer(tenant)))
+                return await client.ask(
+                    post(json.dumps(body).encode(), b"/v1/responses", bearer(tenant) + more)
+                )
             finally:
                 client.close()
 
@@ -63,6 +65,9 @@ async def test_a_stored_response_is_gone_on_with_at_any_gateway(tmp_path):
                 before = response.json()["id"]
             assert len(sessions) == 1
             assert (await ask(run, before, "blue")).status == 404, "it is another tenant's"
+            (own,) = sessions
+            named = [await ask(at, None, more=b"x-turnpike-session: %s\r\n" % own) for at in range(3)]
+            assert {each.get(b"x-turnpike-session") for each in named} == sessions, "as answers name it"
 
 
 async def test_a_store_of_three_nodes_is_as_good(tmp_path):

@@ -126,6 +126,11 @@ def test_what_is_not_known_is_not_judged():
     assert samples(made, "slo_turns_total") == {("p", "reactive", "yes"): 1, ("p", "reactive", "unknown"): 1}
     assert samples(made, "slo_sessions_total") == {(*HERE, "unknown"): 1}
     assert samples(made, "session_seconds_count") == {HERE: 1}
+    failures = of()
+    failures.take([*turn("r1", "s", 0.0, status=500), *turn("r2", "s", 3.0, alone_s=None), over("s", 9.0)])
+    assert samples(failures, "slo_turns_total") == {("p", "reactive", "unknown"): 2}, (
+        "a share of failures alone"
+    )
 
 
 @pytest.mark.parametrize(

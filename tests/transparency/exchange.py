@@ -15,7 +15,6 @@ class Message:
     start_line: bytes
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    """Without chunk framing."""
 
     def end_to_end(self) -> list[tuple[bytes, bytes]]:
         return [

@@ -21,16 +21,13 @@ class ApiServer:
         self.events: list[tuple[int, str]] = []
         """Resource version and line of all that changed."""
         self.oldest = 0
-        """Versions below this one are forgotten."""
         self.token = "t-1"
         self.status = 0
-        """If not 0: every request gets it."""
         self.headers: dict[str, str] = {}
         self.page = 100
         self.lines: list[bytes] = []
         """To be sent to the watches that are open, as they are."""
         self.asked: list[dict[str, str]] = []
-        """Queries, in order."""
         self.is_silent = False
         """Requests are taken, and never answered."""
         self.watches = 0

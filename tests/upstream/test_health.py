@@ -123,12 +123,14 @@ SERVERS: dict[str, tuple[dict[str, bytes], int | bytes, str | None, str]] = {
 
 
 @pytest.mark.parametrize(("table", "rest", "key", "word"), SERVERS.values(), ids=SERVERS)
-async def test_what_answers_is_up_unless_it_clearly_is_no_engine(table, rest, key, word):
+async def test_what_answers_is_up_unless_it_clearly_is_no_engine(caplog, table, rest, key, word):
     server = Server(table, rest if isinstance(rest, bytes) else status(rest))
     await server.open()
     try:
         found = await first_word(server.url, key)
         assert found == word if word == "up" else word in found
+        wants_key = key is None and table.get("/v1/models", rest) in (401, status(401))
+        assert ("replica_wants_key" in caplog.text) == wants_key
         assert all(not each.first_line.startswith(b"POST") for each in server.checks), "nothing is generated"
     finally:
         await server.close()

@@ -85,7 +85,7 @@ def test_what_the_gateway_itself_lacks_comes_first():
         ("bad", "failing: the shared store"),
         ("bad", "a is down: Connection refused"),
         ("bad", "b is up and gets no turns: fails"),
-        ("bad", "d is up and fails its turns, and no other may take them"),
+        ("bad", "d is up and fails its turns; it stays, as too few others were left"),
     ]
 
 

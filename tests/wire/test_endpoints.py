@@ -26,14 +26,15 @@ REPLAYABLE, NOT_REPLAYABLE = True, False
         ("POST", "/v1/messages/count_tokens", Protocol.MESSAGES, Work.LIGHT, REPLAYABLE),
         ("POST", "/tokenize", Protocol.OTHER, Work.LIGHT, REPLAYABLE),
         ("POST", "/v1/responses/render", Protocol.OTHER, Work.LIGHT, REPLAYABLE),
+        ("PUT", "/generate", Protocol.OTHER, Work.GENERATE, REPLAYABLE),
         ("GET", "/v1/models", Protocol.OTHER, Work.LIGHT, REPLAYABLE),
         ("GET", "/v1/models/meta%2Fllama", Protocol.OTHER, Work.LIGHT, REPLAYABLE),
         ("GET", "/health", Protocol.OTHER, Work.LIGHT, REPLAYABLE),
         ("OPTIONS", "/v1/chat/completions", Protocol.OTHER, Work.LIGHT, REPLAYABLE),
         ("GET", "/v1/chat/completions", Protocol.OTHER, Work.LIGHT, REPLAYABLE),
-        ("POST", "/v1/batches", Protocol.OTHER, Work.LIGHT, NOT_REPLAYABLE),
-        ("POST", "/v1/messages/batches", Protocol.MESSAGES, Work.LIGHT, NOT_REPLAYABLE),
-        ("POST", "/v1/messagesx", Protocol.OTHER, Work.LIGHT, NOT_REPLAYABLE),
+        ("POST", "/v1/batches", Protocol.OTHER, Work.POOL, NOT_REPLAYABLE),
+        ("POST", "/v1/messages/batches", Protocol.MESSAGES, Work.POOL, NOT_REPLAYABLE),
+        ("PUT", "/v1/messagesx", Protocol.OTHER, Work.POOL, NOT_REPLAYABLE),
     ],
 )
 def test_what_a_path_is(method, path, protocol, work, is_replayable):
@@ -78,6 +79,8 @@ def test_paths_that_name_stored_things(method, path, state_id, is_replayable):
         "/adapters/mine",
         "/collective_rpc",
         "/flush_cache",
+        "/clear_hicache_storage_backend",
+        "/update_weights_from_ipc",
         "/inference/v1/abort_requests",
     ],
 )

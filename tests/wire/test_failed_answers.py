@@ -94,6 +94,7 @@ def test_what_is_no_answer_at_all(protocol, kind):
         (CHAT, b'data: {"choices":[{"index":0,"delta":{},"error":{"code":502}}]}\n\n' + DONE, SSE, "error"),
         (CHAT, TOKEN + b'data: {"message":"no","code":429}\n\n' + DONE, SSE, "rejected"),
         (CHAT, b'{"choices":[{"message":{},"finish_reason":"error"}]}', JSON, "error"),
+        (CHAT, TOKEN + b'data: {"choices":[{"index":0,"del', SSE, "truncated"),
         (CHAT, b'{"id":"x","choices":[]}', JSON, "empty"),
         (MESSAGES, b'{"type":"message","content":[],"stop_reason":"error"}', JSON, "error"),
         (

@@ -88,7 +88,7 @@ def test_a_bomb_is_not_inflated():
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 @given(parts=st.lists(st.binary(max_size=50), min_size=1, max_size=5), size=st.integers(1, 60))
 def test_members_in_a_row_are_one_body_within_the_limits(coding, parts, size):
-    packed = b"".join(ENCODERS[coding](part) for part in parts)
+    packed = b"".join(ENCODERS[coding](part) + bytes(len(part) % 3) for part in parts)  # some pad with zeros
     inflater = Inflater(coding)
     fed = (packed[at : at + size] for at in range(0, len(packed), size))
     assert b"".join(piece for part in fed for piece in inflater.feed(part)) == b"".join(parts)

@@ -35,7 +35,6 @@ BOUNDED = {
 }
 """Expressions whose structure does not prove it, and how much they ever see."""
 ANY = frozenset(range(0x180))
-"""Characters that stand for all there are."""
 
 
 def characters(parsed: Any, flags: int) -> frozenset[int] | None:

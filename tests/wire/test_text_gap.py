@@ -30,7 +30,6 @@ def _calls(*numbers: int) -> list[dict[str, Any]]:
 
 
 _NUMBER = 777
-"""Stands for the number of an event."""
 _PLACES = {
     Protocol.CHAT: [
         _chat({"content": "?"}),

@@ -38,6 +38,10 @@ def test_an_answers_own_name_of_a_session_leads_back_to_it():
     for messages in ([OTHER], [FIX, said("It is fixed now."), user("Thanks")], [OTHER, user("More")]):
         assert world.ask(messages, **names).session == first.session
     assert world.ask([OTHER], tenant="other", **names).session != first.session
+    stated = world.answered([FIX], "It is fixed, too.", session_id="x")
+    both: Any = {"session_id": "x", "x_turnpike_session": stated.session}
+    again = world.ask([FIX, said("It is fixed, too."), user("Thanks")], **both)
+    assert (again.session, again.thread) == (stated.session, stated.thread) and again.edge is Edge.CONTINUES
 
 
 def test_what_the_client_states_wins_over_what_it_echoes():
@@ -131,6 +135,8 @@ def test_a_constant_cache_key_is_a_group():
     assert len(set(runs.values())) == 3
     groups = {world.sessions.get(session).group for session in runs.values()}
     assert groups == {("t", "prompt_cache_key", "my-app")}
+    for session in runs.values():
+        assert keyed(world, [user("Go")], x_turnpike_session=session).session == session, "its own name"
 
 
 def test_a_cache_key_per_run_is_its_id():

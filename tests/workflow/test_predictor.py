@@ -19,7 +19,6 @@ from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 A = ReplicaId("a")
 NOTHING: Any = {"age_s": 0.0, "service_class": None}
-"""Is said with a request."""
 
 
 def test_a_turn_from_its_arrival_to_the_end_of_its_session():

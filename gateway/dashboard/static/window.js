@@ -113,7 +113,7 @@ export class WindowPanel {
 
 function sentence(point) {
   const parts = [];
-  if (Number.isFinite(point.admitted)) parts.push(`${count(point.admitted)} admitted, ${point.sessions === null ? "no limit" : `limit ${Math.floor(point.sessions)}`}`);
+  if (Number.isFinite(point.admitted)) parts.push(`${count(point.admitted)} admitted${point.sessions === null ? "" : `, limit ${Math.floor(point.sessions)}`}`);
   if (point.waiting > 0) parts.push(`${count(point.waiting)} wait`);
   if (Number.isFinite(point.gpu)) parts.push(`GPU ${point.gpu.toFixed(2)}`);
   if (Number.isFinite(point.cpu)) parts.push(`CPU ${point.cpu.toFixed(2)}`);

@@ -153,9 +153,7 @@ class Family:
         self.turns_s = LogQuantiles(low=_LEAST_PAUSE_S, half_life=_HALF_LIFE)
         """How long turns took on their replicas."""
         self.tasks = 0
-        """Conversations that came to their end."""
         self.steps = 0
-        """Of which it is known what came of them."""
 
 
 class Graph(Family):
