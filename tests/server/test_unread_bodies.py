@@ -202,12 +202,13 @@ async def test_what_an_engine_may_read_and_we_do_not_is_refused_where_tenants_ar
 
 
 async def test_a_session_that_was_stopped_is_found_in_what_is_too_much(start):
-    """Its conversation is not read; what names it is."""
     body = b'{"session_id":"wild","model":"m","messages":[%s]}' % b",".join([b"{}"] * 2**19)
     bench = await start()
     assert (await bench.ask(post(body))).status == 200
     assert (await bench.control(control(newest(bench)))).status == 200
     assert (await bench.ask(post(body))).status == 403
+    pooled = post(b'{"session_id":"wild","model":"m","input":"hi"}', b"/v1/embeddings")
+    assert (await bench.ask(pooled)).status == 403, "what is no turn, too"
 
 
 async def test_nor_do_marks_and_depth_together_hide_it(start):
