@@ -44,7 +44,6 @@ _NOTICED: Final = 0.02
 
 class Gap(enum.Enum):
     TOOL = "tool"
-    """Tools of the session run."""
     IDLE = "idle"
     """None do: a person is next, or nobody."""
 

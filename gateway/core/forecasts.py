@@ -55,9 +55,7 @@ class _Left(Counted, frozen=True):
     cached_tokens: int
     replica: ReplicaId
     life: int = 0
-    """Of the replica."""
     written: float = 0.0
-    """Of the replica, when it was left."""
     found: tuple[float, float] = (1.0, 1.0)
     """Shares of what must have been there that its last two turns found: less, where prompts change early."""
 

@@ -12,7 +12,6 @@ class Amounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: float = 0.0
     """Of prompts and outputs, those from the cache included."""
     cost: float = 0.0
-    """In the currency of the prices."""
 
     def plus(self, other: "Amounts") -> "Amounts":
         return Amounts(self.turns + other.turns, self.tokens + other.tokens, self.cost + other.cost)

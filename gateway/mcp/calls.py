@@ -79,7 +79,6 @@ class Call(msgspec.Struct, eq=False):
 
 
 _TELLING: Final = frozenset((Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR))
-"""Of all others it is not known when the tool ended."""
 
 
 class _Result(msgspec.Struct):

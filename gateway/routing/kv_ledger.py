@@ -84,7 +84,6 @@ class _Copy(msgspec.Struct, eq=False):
 
     tokens: float
     written: float
-    """Of the replica, when it was left."""
     life: int
     """Of the replica."""
 
@@ -280,9 +279,7 @@ class KvLedger:
         entry.copies[replica] = _Copy(float(prompt + output), known.written, known.life)
         session = self._sessions.get(conversation[0])
         if session is not None and session.first == conversation and replica == entry.home:
-            self._count(session, -1)
-            session.tokens, session.turns = float(prompt + output), session.turns + 1
-            self._count(session, 1)
+            self._grow(session, replica, float(prompt + output), session.turns + 1, session.grows_to)
 
     # --- what happens to replicas ----------------------------------------------------------------------
 
@@ -317,10 +314,12 @@ class KvLedger:
         known = self._sessions.get(conversation[0])
         if known is not None and known.first == conversation:
             assert entry is not None
-            self._count(known, -1)
-            entry.home = replica
-            known.grows_to = self.grows_to(agent, turns=known.turns, tokens=known.tokens)
-            self._count(known, 1)
+            if entry.home != replica:
+                self._count(known, -1)
+                entry.home = replica
+                self._count(known, 1)
+            grows_to = self.grows_to(agent, turns=known.turns, tokens=known.tokens)
+            self._grow(known, replica, known.tokens, known.turns, grows_to)
         elif entry is not None:
             entry.home = replica
         else:
@@ -334,6 +333,14 @@ class KvLedger:
             known.others = known.others or {}
             known.others.pop(conversation[1], None)
             known.others[conversation[1]] = None
+
+    def _grow(self, known: Session, home: ReplicaId, tokens: float, turns: int, grows_to: float) -> None:
+        held, wanted = known.tokens, known.wants
+        known.tokens, known.turns, known.grows_to = tokens, turns, grows_to
+        if known.is_expected:
+            sums = self._sums[home]
+            sums.held += tokens - held
+            sums.wanted += known.wants - wanted
 
     def _forget(self, conversation: Conversation) -> None:
         session, thread = conversation

@@ -109,7 +109,6 @@ class Events:
 
 
 def _wishes(request: web.Request) -> tuple[int | None, Filter]:
-    """Raises ValueError."""
     number = request.headers.get("Last-Event-ID") or request.query.get("after")
     if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise ValueError("after: the number of a record is expected")

@@ -87,7 +87,6 @@ class TraceExport:
                     self._contents.forget(record.turn)  # type: ignore[union-attr]
 
     def open(self) -> None:
-        """To be called before `run`."""
         self._collector.open()
 
     async def run(self) -> None:

@@ -95,9 +95,7 @@ class _Session(msgspec.Struct, gc=False):
     decode_s: float = 0.0
     tools_s: float = 0.0
     alone_s: float = 0.0
-    """Its turns, each alone."""
     unknown: int = 0
-    """Turns of which that is not known."""
     end: str = ""
     """How its last turn ended: `good`, `bad`, `left`."""
 

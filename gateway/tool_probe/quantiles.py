@@ -43,7 +43,7 @@ class LogQuantiles:
         self._sum = 0.0
         self._squares = 0.0
         self._known: dict[float, float] = {}
-        """Quantiles that were worked out and are still about right."""
+        """Quantiles that were worked out and are still about right; of counts alone, by the share below 0."""
         self._new = 0
 
     def add(self, value: float) -> None:
@@ -96,8 +96,15 @@ class LogQuantiles:
         return known
 
     def counted(self, share: float) -> float | None:
-        """By counts alone, however few they are: where to be wrong by a bucket is better than by a fit."""
-        return math.exp(self._counted(share)) if self._weight else None
+        """By counts alone, however few they are: where to be wrong by a bucket is better than by a fit. To a
+        percent of `share`."""
+        if not self._weight:
+            return None
+        share = round(share, 2)
+        known = self._known.get(-share)
+        if known is None:
+            known = self._known[-share] = math.exp(self._counted(share))
+        return known
 
     def beyond(self, value: float) -> float:
         """The share of observations that are not clearly smaller; 1 before the first."""

@@ -251,9 +251,11 @@ def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
     function = call.function or call.custom
     if function is not None:
         key = call.id or call.index
-        sighting.add_call(call.id, function.name, key=key, is_json=call.custom is None)
+        sighting.add_call(call.id, function.name, key=key, is_json=False)
         _read_arguments(key, function, sighting)
-        sighting.close_call(key)
+        arguments = function.arguments
+        if call.custom is not None or not isinstance(arguments, str) or arguments.rstrip().endswith("}"):
+            sighting.close_call(key)  # else it was cut
         if sighting.said is not None and not choice:
             _keep_call(call.id, call, call.id, sighting.said)
 

@@ -62,7 +62,6 @@ MAX_STRUCTURE: Final = 2**14
 """So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most."""
 MAX_TEXTS: Final = 64
 _MAX_IDS: Final = 256
-"""Of one item, the newest."""
 _FAILS_NEAR: Final = 2000
 """Bytes at the beginning of a result in which a failure is looked for."""
 

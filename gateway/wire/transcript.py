@@ -33,7 +33,6 @@ _BACK: Final = 4
 """How far before the end marks are still moved about."""
 _MAX_SYSTEM: Final = 4
 _MAX_NEW: Final = 32
-"""New items that are looked at one by one."""
 _MAX_RUN: Final = 8
 _ENDS: Final = (USER, TOOL)
 """What stands between two answers of the model."""

@@ -118,7 +118,6 @@ class Conversation:
         self.is_supposed_over = False
         """It ended with its last step, and that is what was learned."""
         self.is_over = False
-        """And it counts as a task."""
         self.late: int | None = None
         """The kind of agent whose conversation it took the place of, while its answer is on its way."""
         self.is_code = False

@@ -54,7 +54,6 @@ class Identity(msgspec.Struct, kw_only=True):
     key: ExplicitKey | None = None
     """The stated id that shall lead here from now on."""
     name: str | None = None
-    """How the client names the thread."""
     group: ExplicitKey | None = None
     is_unexplained: bool = False
     has_secrets: bool = False

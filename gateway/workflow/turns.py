@@ -56,7 +56,6 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     ended_s: float = 0.0
     text: int = 0
     chars: int = 0
-    """How long the text of its answer is."""
     said: tuple[int, ...] = ()
     handed: tuple[Handed, ...] = ()
     minted: tuple[int, ...] = ()
@@ -69,7 +68,6 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     retried_by: "Turn | None" = None
     attempt: int | None = None
     first_s: float = 0.0
-    """When the first attempt at it arrived."""
     due_s: float | None = None
     """When its client was told to ask again."""
     is_served: bool = False
@@ -136,7 +134,6 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     """Of its first turn."""
     head: PromptHead | None = None
     head_tokens: int = 0
-    """Of its newest prompt that was counted."""
     quotable: list[Turn] = []
     """Its newest turns, which are recognised by what they say."""
     is_unexplained: bool = False
