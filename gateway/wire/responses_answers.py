@@ -121,7 +121,8 @@ class ResponsesReader:
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
         if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
-            _count(chunk, sighting)
+            size = len(chunk)  # as `_count`, for each token
+            sighting.streamed_bytes += size - _FIELDS_BYTES if size > _SMALL_BYTES else _TOKEN_BYTES
             return False
         pieces = self._pieces
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
