@@ -246,7 +246,8 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
                 f"{guess['confidence']:.2f}; nothing is done because of it"
             )
     else:
-        yield f"{told['turn']}  (when it came is not known any more)"
+        why = "refused unread" if decided["outcome"] == "refused" else "when it came is not known any more"
+        yield f"{told['turn']}  ({why})"
     where = decided["refusal"] or f"{decided['replica'] or '-'} ({decided['reason'] or '-'})"
     yield f"decided  {decided['outcome']}: {where}"
     yield from (f"why      {sentence}" for sentence in told["why"])

@@ -237,7 +237,7 @@ def _why_not(running: int, running_there: int, first_ms: float | None, expected:
     said = []
     if expected is not None and expected.cached_tokens:
         said.append(f"{expected.cached_tokens} tokens would have to be computed again")
-    if first_ms is not None and expected is not None and first_ms > expected.first_token_ms:
+    if first_ms is not None and expected is not None and first_ms >= expected.first_token_ms + 1.0:
         said.append(f"the first token is expected {first_ms - expected.first_token_ms:.0f} ms later")
     if running > running_there:
         said.append(f"{running} turns ran there, {running_there} where it went")

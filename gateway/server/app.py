@@ -100,7 +100,7 @@ class Gateway:
         tokens = JwtTokens(config.jwt, references.jwt_keys, clock=wall_clock) if config.jwt else None
         salt = derived(fleet_secret, "tenants") if fleet_secret is not None else None
         self._tenants = Tenants(config.tenants, salt=salt, tokens=tokens)
-        path = config.server.keys_path
+        self._is_open, path = False, config.server.keys_path
         self._key_file = KeyFile(path, self._tenants, self._forget_visitors) if path is not None else None
         self._peers = self.observation.peers = self._open_peers(environ, fleet_secret)
         self._asking = self._open_asking()
@@ -214,7 +214,7 @@ class Gateway:
         if self._peers is not None:
             await self._peers.open(self.listener)
         control = self.observation.control(
-            self.driver, self._tenants, is_retiring=lambda: self.leaving.is_retiring
+            self.driver, self._tenants, is_retiring=lambda: self.leaving.is_retiring or not self._is_open
         )
         app = control.app()
         app.add_routes(self.replica_watch.members.routes())
@@ -239,6 +239,7 @@ class Gateway:
                     *split_listen(server.listen), reuse_port=server.reuse_port
                 )
             await self.listener.open(sockets, self._tls)
+        self._is_open = True
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
             self._tasks.supervise("peers' timeouts", self._peers.listener.watch)

@@ -234,6 +234,7 @@ class Observation:
             *(f"connections to replicas ({kind})" for kind in lacking),
             *(told for _, _, told in ending(self.metrics.certificate_ends, now=wall_clock())),
             *([tenants.keys_fault] if tenants.keys_fault else []),
+            *(["stream.path cannot be written"] if self._file is not None and self._file.is_failing else []),
             *(["no client key is valid, so every request is refused"] if tenants.has_no_key else []),
         ]
 

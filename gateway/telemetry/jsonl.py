@@ -52,7 +52,7 @@ class StreamFile:
         self._is_closing = threading.Event()
         self._crowded_out = 0
         self._unwritable = 0
-        self._is_failing, self._failed_s, self._complained_s = False, float("-inf"), float("-inf")
+        self.is_failing, self._failed_s, self._complained_s = False, float("-inf"), float("-inf")
         self._has_reader = True
         try:
             self._open(is_new=is_new)
@@ -99,7 +99,7 @@ class StreamFile:
             count = sum(each for _, each in batch)
             try:
                 self._write(b"".join([lines for lines, _ in batch]))
-                self._is_failing = False
+                self.is_failing = False
             except OSError as error:
                 self._complain(error)
                 self._unwritable += count
@@ -107,8 +107,8 @@ class StreamFile:
 
     def _complain(self, error: OSError) -> None:
         now = _clock()
-        is_same = self._is_failing or now - self._failed_s < _WELL_S
-        self._is_failing, self._failed_s = True, now
+        is_same = self.is_failing or now - self._failed_s < _WELL_S
+        self.is_failing, self._failed_s = True, now
         if not is_same or now - self._complained_s >= _COMPLAINS_EVERY_S:
             self._complained_s = now
             cause = "nobody reads this pipe" if error.errno == errno.ENXIO else error

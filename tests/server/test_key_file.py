@@ -123,6 +123,7 @@ async def test_of_a_file_that_is_none_no_key_counts(start, file, turnpike, caplo
     await until([bench], key, 401)
     assert await status(bench, "tp-configured") == 200 and caplog.text.count("keys_unread") == 1
     assert ("`turnpike keys add NAME` makes it" in caplog.text) is (harm is None)
+    assert "keys_path" in (await bench.control(get(b"/turnpike/readyz"))).json()["failing"][0]
     for words in (("check-config", "turnpike.toml"), ("keys", "list"), ("keys", "revoke", "ci")):
         done = turnpike(*words)
         assert done.returncode == 1 and "server.keys_path: " in done.stderr and str(file) in done.stderr
