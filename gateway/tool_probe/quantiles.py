@@ -28,6 +28,7 @@ _COUNTED: Final = 40.0
 """Observations after which counts alone are believed."""
 _PRIOR_SIGMA: Final = 1.0
 _PRIOR_WEIGHT: Final = 2.0
+_LAST_SHARE, _LAST_COUNTED = -1.0, -2.0
 
 
 class LogQuantiles:
@@ -43,7 +44,7 @@ class LogQuantiles:
         self._sum = 0.0
         self._squares = 0.0
         self._known: dict[float, float] = {}
-        """Quantiles that were worked out and are still about right; of counts alone, by the share below 0."""
+        """Quantiles that were worked out and are still about right; of counts alone, the newest."""
         self._new = 0
 
     def add(self, value: float) -> None:
@@ -100,11 +101,10 @@ class LogQuantiles:
         percent of `share`."""
         if not self._weight:
             return None
-        share = round(share, 2)
-        known = self._known.get(-share)
-        if known is None:
-            known = self._known[-share] = math.exp(self._counted(share))
-        return known
+        share, known = round(share, 2), self._known
+        if known.get(_LAST_SHARE) != share:
+            known[_LAST_SHARE], known[_LAST_COUNTED] = share, math.exp(self._counted(share))
+        return known[_LAST_COUNTED]
 
     def beyond(self, value: float) -> float:
         """The share of observations that are not clearly smaller; 1 before the first."""
