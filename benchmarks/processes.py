@@ -125,6 +125,12 @@ def stolen_ms() -> float:
         return int(told.read(256).split(maxsplit=9)[8]) * 1e3 / _TICKS_PER_S
 
 
+def waited_ms(pid: int) -> float:
+    """That the process's first thread was ready to run while its core ran another one, since it started."""
+    with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as told:
+        return int(told.read(128).split()[1]) / 1e6
+
+
 class Strangers:
     """How much of this machine went to processes that this one did not start."""
 

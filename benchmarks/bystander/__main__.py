@@ -36,6 +36,7 @@ from benchmarks.processes import (
     serving,
     stolen_ms,
     upstream,
+    waited_ms,
 )
 from benchmarks.verdict import Verdict, percentile
 
@@ -96,16 +97,16 @@ async def attack(port: int, attacks: Iterator[Attack], *, tell: Callable[[str], 
         writer.close()
 
 
-async def watch(port: int, is_over: Callable[[], bool]) -> list[tuple[float, float]]:
+async def watch(port: int, gateway: int, is_over: Callable[[], bool]) -> list[tuple[float, float]]:
     """When each small request was sent, and the milliseconds that it took, without those that a hypervisor
-    took from this machine meanwhile, until that is over."""
+    took from this machine meanwhile or that the gateway's process had no core, until that is over."""
     reader, writer = await _connect(port)
     late: list[tuple[float, float]] = []
     while not is_over():
-        began, stolen = time.monotonic(), stolen_ms()
+        began, lost = time.monotonic(), stolen_ms() + waited_ms(gateway)
         writer.write(_post(_SMALL % len(late)))
         await _pass_answer(reader)
-        took_ms = 1e3 * (time.monotonic() - began) - (stolen_ms() - stolen)
+        took_ms = 1e3 * (time.monotonic() - began) - (stolen_ms() + waited_ms(gateway) - lost)
         late.append((began, max(0.0, took_ms)))
         await asyncio.sleep(_PAUSE_S)
     writer.close()
@@ -158,18 +159,18 @@ def _gateway(engine: str, quick: int, pinning: Pinning, folder: Path) -> Iterato
     """Its port and its process, after a few requests."""
     with running([engine], folder, _QUICK % quick, cores=pinning.gateway) as gateway:
         until = time.monotonic() + 1
-        asyncio.run(watch(gateway.port, lambda: time.monotonic() > until))
+        asyncio.run(watch(gateway.port, gateway.pid, lambda: time.monotonic() > until))
         yield gateway.port, gateway.pid
 
 
-def _late_beside(port: int, size_name: str, count: int, log: Path, tell: Any) -> list[float]:
+def _late_beside(port: int, gateway: int, size_name: str, count: int, log: Path, tell: Any) -> list[float]:
     """Milliseconds that the bystander waited while all bodies of that size were sent."""
     attack = ["-m", "benchmarks.bystander", "--attack", *map(str, (port, SIZES[size_name], count))]
     command = ["nice", "-n", str(_LEAST_URGENT), sys.executable, *attack]
     with log.open("w") as told:
         attacker = subprocess.Popen(command, cwd=ROOT, stdout=told, env=guarded())
     try:
-        late = asyncio.run(watch(port, lambda: attacker.poll() is not None))
+        late = asyncio.run(watch(port, gateway, lambda: attacker.poll() is not None))
         if attacker.returncode:
             raise BenchmarkError("the attacker failed")
     finally:
@@ -194,9 +195,9 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
         folder, engine = Path(name), f"http://127.0.0.1:{echo}"
         os.sched_setaffinity(0, pinning.others)
         strangers = Strangers()
-        with _gateway(engine, quick, pinning, folder / "late") as (port, _):
+        with _gateway(engine, quick, pinning, folder / "late") as (port, pid):
             for size_name, count in (("256_KiB", 40 if is_quick else 400), ("8_MiB", 3 if is_quick else 60)):
-                late = _late_beside(port, size_name, count, folder / size_name, tell)
+                late = _late_beside(port, pid, size_name, count, folder / size_name, tell)
                 verdict.tell(f"p99_ms_beside_{size_name}", percentile(late, 99))
                 verdict.at_most(f"worst_ms_beside_{size_name}", max(late), LATEST_MS)
         verdict.tell("strangers_share", strangers.share)
