@@ -97,7 +97,7 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
     assert re.match(r"turnpike \d", told[0].splitlines()[-1])
     assert "wrote turnpike.toml" in told[1] and "serves coder" in told[1]
     assert "return quantity * unit_price" in told[4], logs
-    turns = re.findall(r"^s-\S+ .* (\d+) +[\d.]+ \S+ +\d+ %  ", told[5], re.MULTILINE)
+    turns = re.findall(r"^s-\S+ .* (\d+) +- +[\d.]+ \S+ +\d+ %  ", told[5], re.MULTILINE)
     assert turns == ["4", "4", "4"], "three runs are three sessions, and it is known what was cached"
     saved = re.search(r"^(\d+) prompt tokens were cached, and not computed again", told[5], re.MULTILINE)
     assert saved and int(saved[1]) > 3 * 3 * 500, "three turns of each run found what the one before left"
