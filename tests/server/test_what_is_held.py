@@ -166,7 +166,7 @@ from gateway.server.memory import set_up_memory
 set_up_memory()
 looked_at = []
 gc.callbacks.insert(0, lambda phase, info: looked_at.append(len(gc.get_objects()))
-                    if phase == "start" and info["generation"] == 2 else None)
+                    if phase == "start" and info["generation"] >= 1 else None)
 kept = [[] for _ in range(2_000_000)]
 ring = []
 ring.append(ring)
@@ -177,12 +177,12 @@ print(len(looked_at), max(looked_at), sum(each["collected"] for each in gc.get_s
 """
 
 
-def test_a_full_collection_looks_only_at_what_is_new():
+def test_a_long_collection_looks_only_at_what_is_new():
     """However much is kept; and what only a collection can find is found."""
     command = [sys.executable, "-c", COLLECTIONS]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     count, most, collected = map(int, told.split())
-    assert count >= 5 and most < 500_000 and collected >= 1
+    assert count >= 5 and most < 200_000 and collected >= 1
 
 
 LARGE_BUFFERS = """
