@@ -20,7 +20,7 @@ from gateway.domain.ids import ReplicaId, RequestId
 
 _MAX_RECORDS: Final = 200
 _FAILED: Final = {"failed": "was tried, and failed", "cut": "broke its answer off"}
-_DOWN: Final = ("down", "ejected", "failing", "draining")
+_DOWN: Final = ("down", "ejected", "draining")
 _R = TypeVar("_R")
 
 

@@ -14,12 +14,11 @@ import msgspec
 
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.domain.ids import SessionId
 from gateway.domain.request import RequestFacts
 from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
 from gateway.server.request_parser import HttpRequest
-from gateway.wire.explicit_ids import SCHEMAS
+from gateway.wire.explicit_ids import SCHEMAS, TURNPIKE_SCHEMA
 
 _UNKNOWN: Final = "No session of yours has this id here: none of its turns came, or it has ended."
 _NOT_ITS_OWN: Final = "This id is of a sub-agent; the session that began it goes on."
@@ -35,13 +34,13 @@ async def release(
     sessions, tenant, name = asking.driver.coordinator.sessions.sessions, visitor.tenant.id, stated.session
     known = [sessions.find_explicit((tenant, schema.name, name)) for schema in SCHEMAS]
     found = [each for each in known if each is not None]
-    own = sessions.get(SessionId(name))  # as receipts and `turnpike sessions` name it
+    own = sessions.find_own((tenant, TURNPIKE_SCHEMA, name))
     if not found and peers is not None and not visitor.was_passed_on:
         link = await peers.who_has(tenant, name)
         if link is not None and await peers.links.pass_on(client, request, facts, link, False):
             return
     over = {each.id for each in found if each.explicit_keys[0][2] == name}
-    if own is not None and own.tenant == tenant:
+    if own is not None:
         over.add(own.id)
     if groups := {each.group for each in found} - {None}:
         over |= {each.id for each in sessions.newest_first(tenant) if each.group in groups}

@@ -86,7 +86,6 @@ def test_without_streaming_the_first_token_comes_with_the_end():
 
 
 def test_what_the_backend_did_not_count_is_guessed_from_bytes():
-    """So do streams, unless they are asked to."""
     play = Playbook()
     found = conversation(play, 60, usage=False)
     assert found.first_token_ms == pytest.approx(400, rel=0.2)

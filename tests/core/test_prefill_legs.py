@@ -543,7 +543,6 @@ BOTH = {"d": "both", "e": "both"}
 
 
 def test_a_rented_replica_gets_turns_once_the_others_are_late_enough():
-    """A second there counts as one more."""
     fleet = Fleet("d e", roles=BOTH, prices={"e": 1.0})
     places = [fleet.asks(f"r{number}", size=SHORT).sent_on().placement for number in range(12)]
     assert places[0].replica == "d" and places[0].reason is PlacementReason.LEAST_LOADED

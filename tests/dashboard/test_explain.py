@@ -187,6 +187,15 @@ def test_who_could_not_be_used_is_named_and_no_limit_is_shown():
     play.take()
     (other,) = explain(play, "r2").alternatives
     assert other.replica == "c", "who could not be used is no alternative"
+    play = Playbook(replicas="a b c")
+    for name in "cccaaa":  # c is ejected; a fails, and stays
+        play.brain.fleet.health.ended(RequestId(name), ReplicaId(name), failed=True, now=play.now)
+    play >> arrived("r3", explicit=stated("three"))
+    play.take()
+    play >> arrived("r4", explicit=stated("four"))
+    play.take()
+    told = explain(play, "r4")
+    assert {told.decided.replica, *(each.replica for each in told.alternatives)} == {"a", "b"}
 
 
 def test_an_answer_that_broke_off_names_its_replica():

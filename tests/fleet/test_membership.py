@@ -212,7 +212,6 @@ def came(found, replica, lateness, others=(SLOW, SOUND, THIRD), phase=Phase.END,
 
 
 def late(**turns: list[float]) -> OutlierDetection:
-    """Turns of each replica, as late as that, in turns."""
     found = OutlierDetection(lasts_s=5.0)
     for number in range(max(map(len, turns.values()))):
         for name, each in turns.items():

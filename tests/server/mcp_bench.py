@@ -77,7 +77,6 @@ class Agent:
         *,
         headers: bytes = b"",
     ) -> None:
-        """`headers`: that it sends with what it asks its model."""
         self.bench, self.key, self.mcp_session = bench, key, mcp_session
         self._headers = headers
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]

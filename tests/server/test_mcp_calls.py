@@ -216,7 +216,6 @@ async def test_a_server_that_is_not_there_is_told_apart(start):
 
 
 async def test_a_call_that_is_over_before_the_answer_that_asks_for_it(start):
-    """The agent starts it as soon as its arguments are there."""
     go_on = asyncio.Event()
     call_ = b'{"index":0,"id":"c1f7a9x3","type":"function","function":{"name":"read","arguments":"{}"}}'
     delta = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[%s]}}]}\n\n' % call_

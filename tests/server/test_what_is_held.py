@@ -178,7 +178,6 @@ print(len(looked_at), max(looked_at), sum(each["collected"] for each in gc.get_s
 
 
 def test_a_long_collection_looks_only_at_what_is_new():
-    """However much is kept; and what only a collection can find is found."""
     command = [sys.executable, "-c", COLLECTIONS]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     count, most, collected = map(int, told.split())
@@ -267,7 +266,6 @@ def test_tiny_fields_count_for_what_they_take():
 
 
 def test_a_body_is_copied_once():
-    """Of what is read there is the read itself, and the body."""
     parser = Parser()
     parser._limits = HttpLimits()
     data = post(b"x" * 4_000_000, headers=b"X-Turn: 1\r\n")

@@ -107,5 +107,4 @@ def rotated(number: int, by: int) -> int:
 
 
 def test_a_known_text_gives_a_plain_seed_away():
-    """So a recording that is without its seed would not do."""
     assert seed_of_known(plain_hash(KNOWN, 0xFEED << 40)) == 0xFEED << 40

@@ -248,7 +248,6 @@ def test_what_is_kept_is_bounded_in_bytes(sizes, number):
 
 
 def quantile(spread: Spread, share: float) -> float:
-    """As Prometheus' `histogram_quantile` interpolates."""
     rank, below = share * sum(spread.counts), 0
     for (low, high), number in zip(itertools.pairwise((0.0, *spread.bounds)), spread.counts, strict=False):
         if below + number >= rank:

@@ -62,7 +62,6 @@ def test_what_waits_is_read_in_its_order_and_bounded(monkeypatch):
 
 
 def slowest_s(observer: ResponseObserver, data: bytes, read_bytes: int) -> float:
-    """CPU time of one `feed`."""
     took = [0.0]
     for at in range(0, len(data), read_bytes):
         started = time.thread_time()

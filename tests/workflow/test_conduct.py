@@ -39,7 +39,6 @@ def grown(n: int) -> dict[str, Any]:
 
 
 def marked(n: int) -> dict[str, Any]:
-    """The mark of where a cache is to be cut wanders."""
     text = [{"type": "text", "text": LONG}, {"type": "text", "text": "Be brief."}]
     text[n % 2]["cache_control"] = {"type": "ephemeral"}  # type: ignore[assignment]
     return {"system": text}

@@ -23,7 +23,6 @@ class Play:
     """Drives a router; a turn is named `session/turn`."""
 
     def __init__(self, placement, window=None, replicas=1, kv_tokens=1000, rank=None, kind=None):
-        """`kind`: a router that has all but its replicas."""
         sizes = {f"r{n}": kv_tokens for n in range(replicas)}
         self.router = kind(sizes) if kind is not None else Router(sizes, placement, window, rank)
         for number in range(replicas):
