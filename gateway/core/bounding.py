@@ -2,12 +2,11 @@
 
 The coordinator asks it of each turn that arrives, and tells it when a turn is over.
 
-Invariants: without bounds, and with no session stopped, nothing is asked of it; a stopped session runs
-nothing, for as long as was said; the sessions that are stopped are bounded in number.
+Invariants: without bounds, and before a session was stopped, nothing is asked of it; a stopped session runs
+nothing, for as long as was said, and does not end meanwhile.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from gateway.admission.bounds import Asking, BoundConfig, Bounds, PriceConfig
 from gateway.core import refusals
@@ -20,9 +19,6 @@ from gateway.domain.request import Answer
 from gateway.domain.spending import Reserved, Spent
 from gateway.workflow.sessions import Sessions
 
-MAX_STOPPED: Final = 10_000
-"""The one that was stopped longest ago may go on then."""
-
 
 class Bounding:
     def __init__(self, bounds: Bounds, sessions: Sessions, out: list[Command]) -> None:
@@ -31,16 +27,14 @@ class Bounding:
         self._sessions = sessions
         self._out = out
         self._stream = Stream(out)
-        self._stopped: dict[SessionId, float] = {}
-        """Until when; the one that was stopped longest ago first."""
 
     def follow(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
         self.bounds.follow(bounds, prices)
-        self.is_on = self.bounds.is_set or bool(self._stopped)
+        self.is_on |= self.bounds.is_set
 
     def refusal(self, live: LiveRequest, reserved: Reserved | None, *, now: float) -> Refusal | None:
         """Why a turn that arrives may not run; else, in `live`, what is said of it."""
-        if self._stopped and self._is_stopped(live, now=now):
+        if self._is_stopped(live, now=now):
             self.give_back(reserved)
             return refusals.stopped()
         if not self.bounds.is_set or live.facts.work not in GPU_WORK:
@@ -111,14 +105,13 @@ class Bounding:
             self.bounds.spent.clear()
 
     def stop(self, session: SessionId, *, until_s: float) -> None:
-        self._stopped.pop(session, None)
-        self._stopped[session] = until_s
-        if len(self._stopped) > MAX_STOPPED:
-            del self._stopped[next(iter(self._stopped))]
-        self.is_on = True
+        if (known := self._sessions.get(session)) is not None:
+            known.stopped_until_s = until_s
+            self.is_on = True
 
     def is_stopped(self, session: SessionId, *, now: float) -> bool:
-        return now < self._stopped.get(session, now)
+        known = self._sessions.get(session)
+        return known is not None and now < known.stopped_until_s
 
     def of(self, session: SessionId, live: dict[RequestId, LiveRequest]) -> Iterator[LiveRequest]:
         return (each for each in list(live.values()) if each.session_id == session)
@@ -128,11 +121,4 @@ class Bounding:
         if session is None and stated is not None:  # work that is no turn
             found = self._sessions.find_stated(live.tenant, stated)
             session = found.id if found is not None else None
-        until_s = self._stopped.get(session) if session is not None else None
-        if session is None or until_s is None:
-            return False
-        if now < until_s:
-            return True
-        del self._stopped[session]
-        self.is_on = self.bounds.is_set or bool(self._stopped)
-        return False
+        return session is not None and self.is_stopped(session, now=now)

@@ -313,6 +313,9 @@ class SessionBook:
         return live.facts.claims if is_trusted else None
 
     def _end(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
+        if now < session.stopped_until_s:
+            session.is_final = False
+            return []
         self.sessions.forget(session)
         return self._ended(session, reason, now=now)
 

@@ -191,8 +191,12 @@ class ControlPlane:
 
     async def _finish_session(self, request: web.Request) -> web.Response:
         session = SessionId(request.match_info["id"])
-        if self._driver.coordinator.sessions.sessions.get(session) is None:
+        known = self._driver.coordinator.sessions.sessions.get(session)
+        if known is None:
             return web.json_response({"error": "no such session"}, status=404)
+        if (left_s := known.stopped_until_s - self._driver.clock()) > 0:
+            error = f"it is stopped for {left_s:.0f} s more, and ends no sooner; stop it for 1 s instead"
+            return web.json_response({"error": error}, status=409)
         self._driver.send(ev.SessionFinished(session))
         return web.json_response({"session": session, "finished": True})
 

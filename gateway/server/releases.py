@@ -44,6 +44,10 @@ async def release(
         over.add(own.id)
     if groups := {each.group for each in found} - {None}:
         over |= {each.id for each in sessions.newest_first(tenant) if each.group in groups}
+    bounding, now = asking.driver.coordinator.bounding, asking.driver.clock()
+    if any(bounding.is_stopped(session, now=now) for session in over):
+        client.refuse(facts.protocol, refusals.stopped())
+        return
     for session in over:
         asking.driver.send(ev.SessionFinished(session))
     answer = {"session_id": name, "program_id": name, "released": bool(over)}

@@ -165,6 +165,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     """What the operator's names of models mean for it, of those that it asked for."""
     is_final: bool = False
     """Somebody said that the session is over; it ends with the last of its live turns."""
+    stopped_until_s: float = 0.0
+    """By an operator. It does not end before: its client cannot begin it anew."""
     explicit_keys: list[ExplicitKey] = []
     main: Thread = msgspec.UNSET  # type: ignore[assignment]
     thread_count: int = 0

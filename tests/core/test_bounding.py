@@ -11,7 +11,6 @@ from gateway.admission.classes import ServiceClass
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.bounding import MAX_STOPPED
 from gateway.core.commands import Dispatch, Refuse, Spend
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
@@ -221,13 +220,23 @@ def test_without_bounds_there_is_nothing_to_ask():
 # --- sessions that are stopped -----------------------------------------------------------------------
 
 
-def test_those_that_are_stopped_are_bounded_in_number():
-    play = Playbook()
-    for number in range(MAX_STOPPED + 5):
-        play.brain.bounding.stop(SessionId(f"s{number}"), until_s=1e9)
-    assert not play.brain.bounding.is_stopped(SessionId("s4"), now=0.0)
-    assert play.brain.bounding.is_stopped(SessionId("s5"), now=1e9 - 1.0)
-    assert not play.brain.bounding.is_stopped(SessionId("s5"), now=1e9)
+@pytest.mark.parametrize("how", ["released", "final", "idle", "evicted"])
+def test_no_client_ends_a_session_that_is_stopped(how):
+    play = Playbook(sessions={"idle_s": 5.0, "max_sessions": 2})
+    play.begins("r1", explicit=stated("wild", final=how == "final"))
+    play >> ev.SessionStopped(play.session.id, 60.0, cancels=False, by="")
+    play >> finished("r1")
+    match how:
+        case "released":
+            play >> session_finished(play.session.id)
+        case "idle":
+            play.later(10.0)
+        case "evicted":
+            for number in range(2, 6):
+                play.begins(f"r{number}", explicit=stated(f"tame-{number}")) >> finished(f"r{number}")
+    play >> arrived("r9", explicit=stated("wild")) << refuse("r9", RefusalReason.SESSION_STOPPED)
+    play.later(60.0)
+    play >> arrived("r10", explicit=stated("wild")) << dispatch("r10", to="a")
 
 
 def test_events_are_recorded_whole():

@@ -53,6 +53,10 @@ async def test_what_comes_is_refused_and_others_are_served(start):
     refused = await bench.ask(of(b"wild"))
     assert refused.status == 403 and refused.json()["error"]["code"] == "session_stopped"
     assert refused.get(b"x-should-retry") == b"false"
+    finished = await bench.control(control(session, "finish"))
+    assert finished.status == 409 and "it is stopped for 60 s more" in finished.json()["error"]
+    released = await bench.ask(post(b"{}", path=b"/finish_session", headers=b"x-turnpike-session: wild\r\n"))
+    assert released.status == 403 and released.json()["error"]["code"] == "session_stopped"
     assert (await bench.ask(of(b"tame"))).status == 200
     metrics = (await bench.control(b"GET /metrics HTTP/1.1\r\nHost: c\r\n\r\n")).body.decode()
     assert "turnpike_sessions_stopped_total 1.0" in metrics
