@@ -244,11 +244,28 @@ def _explain(message: str, tree: Mapping[str, Any]) -> str:
             meant = get_close_matches(field[2], names, 1)
             what = "there is no such key" + (f"; did you mean {meant[0]}?" if meant else "")
     elif "matching regex" in what or what.startswith(("Invalid enum", "Expected `str`, got `int`")):
-        what = f"{what.partition(' matching')[0]}{_form_of(_INDEX.sub('', key))}{_meant(tree, key)}"
+        found = f"{what}: " if what.startswith("Invalid") else ""
+        what = f"{found}{_form_of(_INDEX.sub('', key))}{_meant(tree, key)}"
+    elif what.startswith("Expected"):
+        what = _TYPE.sub(lambda at: _TYPES.get(at[1], at[1]), what)
+        what = (
+            what.replace("Expected", "it has to be")
+            .replace(", got a number", ", not a fraction")
+            .replace(", got", ", not")
+        )
     return f"{key}: {what}" if key else what
 
 
 _INDEX: Final = re.compile(r"\[[^]]*\]")
+_TYPE: Final = re.compile(r"`(\w+)(?: \| null)?`")
+_TYPES: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 _MEANT: Final = {
     **dict.fromkeys(("listen", "control", "peer_listen"), meant_listen),
     **dict.fromkeys(("url", "peer_url", "api"), meant_url),
@@ -266,14 +283,14 @@ def _meant(tree: Any, key: str) -> str:
 def _form_of(key: str) -> str:
     """What has to stand there: the form of a text, or one of some words."""
     if form := next((form for end, form in _FORMS.items() if f".{key}".endswith(f".{end}")), None):
-        return f": it has to be {form}"
+        return f"it has to be {form}"
     words = []
     for shape in _shapes_at(key):
         if isinstance(shape, inspect.LiteralType):
             words += [msgspec.json.encode(each).decode() for each in shape.values]
         elif isinstance(shape, inspect.IntType):
             words.append("a number")
-    return f": it has to be one of {', '.join(words)}"
+    return f"it has to be one of {', '.join(words)}"
 
 
 def _shapes_at(key: str) -> Iterator[inspect.Type]:

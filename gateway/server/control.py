@@ -141,7 +141,7 @@ class ControlPlane:
         is_ready = not self._is_retiring() and any(state.is_up and not state.is_draining for state in fleet)
         failing = [
             *self._failing(),
-            *(each.facts.id for each in fleet if fleet.health.is_failing(each.facts.id)),
+            *(id for each in fleet if fleet.health.is_failing(id := each.facts.id) and not each.is_draining),
         ]
         told = {"ready": is_ready, "failing": failing, "down": fleet.down()}
         told["ejected"] = fleet.ejected(now=self._driver.clock())

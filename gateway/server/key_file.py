@@ -99,6 +99,8 @@ def read_keys(file: str | Path) -> tuple[StoredKey, ...]:
 def _changing(path: Path) -> Iterator[list[StoredKey]]:
     """Written as it is left, unless that raises. One waits for another, by a lock on the file itself."""
     path = path.resolve()
+    if path.is_dir():
+        read_keys(path)  # says so
     while True:
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -68,7 +68,10 @@ def _doctor(arguments: argparse.Namespace, *, ask: Callable[..., Any]) -> int:
     if arguments.json:
         print(json.dumps(msgspec.to_builtins(examined)))
     else:
-        print("\n\n".join(printable_lines(each) for each in examined))
+        alike: dict[bytes, list[Examined]] = {}
+        for each in examined:
+            alike.setdefault(msgspec.json.encode(each.findings), []).append(each)
+        print("\n\n".join(printable_lines(*group) for group in alike.values()))
         for pool in config.pools:
             if pool.discovery is not None:
                 print(f"\npool {pool.name}: replicas that are discovered are not looked at")
@@ -128,9 +131,9 @@ async def examine_url(url: str, config: UpstreamConfig) -> Seen:
     return await examine(replica, config, kv_events=None, asks=False)
 
 
-def printable_lines(examined: Examined) -> str:
-    lines = [f"{examined.replica}  {examined.url}"]
-    for each in examined.findings:
+def printable_lines(*alike: Examined) -> str:
+    lines = [f"{each.replica}  {each.url}" for each in alike]
+    for each in alike[0].findings:
         lines.append(f"  {each.level:<4} {each.what}")
         for word, text in (("gain", each.gain), ("do", each.do)):
             if text is not None:
