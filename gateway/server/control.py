@@ -141,7 +141,11 @@ class ControlPlane:
         is_ready = not self._is_retiring() and any(state.is_up and not state.is_draining for state in fleet)
         failing = [
             *self._failing(),
-            *(id for each in fleet if fleet.health.is_failing(id := each.facts.id) and not each.is_draining),
+            *(
+                each.facts.id
+                for each in fleet
+                if not each.is_draining and fleet.health.is_failing(each.facts.id)
+            ),
         ]
         told = {"ready": is_ready, "failing": failing, "down": fleet.down()}
         told["ejected"] = fleet.ejected(now=self._driver.clock())
