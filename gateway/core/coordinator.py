@@ -37,7 +37,7 @@ from gateway.core.suspects import Suspects
 from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId, TenantId
-from gateway.domain.request import Work
+from gateway.domain.request import Protocol, Work
 from gateway.domain.shares import Share
 from gateway.fleet.trickle import Trickle
 from gateway.routing.disaggregation import DisaggregationConfig
@@ -322,8 +322,10 @@ class Coordinator:
     def _refusal_at_the_door(self, live: LiveRequest, named: NamedModel | None) -> Refusal | None:
         if self.is_draining:
             return refusals.draining()
-        if live.facts.work is Work.TUNNEL and self.counts_tokens(live.tenant):
-            return refusals.uncounted()
+        facts = live.facts
+        is_background = facts.is_background and facts.protocol is Protocol.RESPONSES
+        if (is_background or facts.work is Work.TUNNEL) and self.counts_tokens(live.tenant):
+            return refusals.uncounted(is_background=is_background)
         if self._config.is_unknown_state_refused:
             states, known = live.facts.state_ids, self.sessions.residence
             unknown = next((each for each in states if known.find(live.tenant, each) is None), None)

@@ -178,6 +178,7 @@ class Dispatcher:
             how=_how(outcome, answer) if failed else "",
             output_tokens=answer.usage.output_tokens if answer is not None else None,
             effort=0 if is_clients_fault else _EFFORT.get(live.facts.work, 0),
+            tenant=live.tenant,
             now=now,
         )
         is_whole = outcome == "finished" and is_good

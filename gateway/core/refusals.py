@@ -25,6 +25,11 @@ def moves_kv() -> Refusal:
     return Refusal(reason=RefusalReason.KV_FIELD, message=message)
 
 
+def names_itself() -> Refusal:
+    message = "request_id is not accepted here: it is the response's id, and could be another tenant's."
+    return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
+
+
 def unread(coding: str, facts: RequestFacts, *, is_known: bool, swells: bool) -> Refusal:
     """`is_known`: bodies in this content coding are read, but for those that are damaged or swell."""
     reason, message = RefusalReason.MALFORMED_HTTP, "The body could not be read."
@@ -91,7 +96,10 @@ def stopped() -> Refusal:
     return Refusal(reason=RefusalReason.SESSION_STOPPED, message="An operator has stopped this session.")
 
 
-def uncounted() -> Refusal:
+def uncounted(*, is_background: bool) -> Refusal:
+    if is_background:
+        message = "This key has a limit of tokens, and none can be counted in the background."
+        return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
     message = "This key has a limit of tokens, and in a WebSocket none can be counted: use HTTP."
     return Refusal(reason=RefusalReason.UNSUPPORTED_UPGRADE, message=message)
 

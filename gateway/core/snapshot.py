@@ -3,7 +3,7 @@
 What costs little whatever there is (`take_gauges`) stands apart from what costs some microseconds a session.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
 from typing import Final
 
@@ -36,9 +36,9 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     ejected: str | None = None
     """Why it has no turns although it is up."""
     ejected_until_s: float | None = None
-    is_failing: bool = False
-    """It fails its turns, and is not ejected, as too few others were left."""
     """None: it has one turn, which tells whether it is well."""
+    failing: str | None = None
+    """With what it fails its turns, if it is not ejected, as too few others were left."""
     is_draining: bool = False
     """As an operator said."""
     running: int
@@ -115,7 +115,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A turn waits or runs, or a tool, and not for so long that nobody may be there any more."""
     turns: int
     troubles: int
-    """Those of `last_turns` that failed or were refused."""
+    """Those that failed, were refused or cut, or that the client left."""
     threads: int
     thread: ThreadId | None
     """Of the newest turn."""
@@ -215,7 +215,6 @@ class SessionViews:
         newest = session.log[-1] if session.log else None
         known = [turn for turn in turns if turn.source is not SessionSource.NEW]
         best = max(known, key=lambda turn: turn.confidence, default=session)
-        cached = [turn.cached_tokens for turn in turns if turn.cached_tokens is not None]
         member = self._members.get(session.id)
         replica = next((turn.replica for turn in reversed(turns) if turn.replica is not None), None)
         return SessionView(
@@ -236,24 +235,18 @@ class SessionViews:
             is_active=state in ("generating", "waiting")
             or (state == "tool" and now - since_s < _LONG_TOOL_S),
             turns=session.turns,
-            troubles=sum(
-                turn.outcome not in (None, "finished") or (turn.status or 0) > 399 for turn in turns
-            ),
+            troubles=session.troubles,
             threads=session.thread_count,
             thread=newest.thread.id if newest is not None else None,
             replica=replica or (member.replica if member is not None else None),
             open_tools=tuple(call.name for call in calls),
             started_s=session.started_s,
             last_seen_s=now if session.live_turns else session.last_seen_s,
-            prompt_tokens=_sum(turn.prompt_tokens for turn in turns),
-            cached_tokens=sum(cached) if cached else None,
-            output_tokens=_sum(turn.output_tokens for turn in turns),
+            prompt_tokens=session.prompt_tokens,
+            cached_tokens=session.cached_tokens,
+            output_tokens=session.output_tokens,
             last_turns=turns,
         )
-
-
-def _sum(counts: Iterable[int | None]) -> int:
-    return sum(count or 0 for count in counts)
 
 
 def _waiting_by_class(brain: Coordinator) -> dict[str, int]:
@@ -285,7 +278,7 @@ def _view_replica(
         cause=state.cause,
         ejected=why,
         ejected_until_s=until_s,
-        is_failing=brain.fleet.health.is_failing(facts.id),
+        failing=brain.fleet.health.failing(facts.id),
         is_draining=state.is_draining,
         running=state.running,
         engine_running=said.running,

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.words import Word
 from gateway.fleet.outliers import Phase
 
@@ -49,6 +49,10 @@ class BreakerState(Word):
 
 
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
+_OTHERS_S: Final = 30.0
+"""Lately: who served another tenant is not ejected for the failures of one alone; who served nobody goes even
+beyond `out_at_most`."""
+NOBODY: Final = TenantId("")
 FAILING: Final = "failing"
 """It serves and fails its turns, and would be ejected if enough others were left."""
 
@@ -79,6 +83,25 @@ TRANSITIONS: Final[dict[BreakerState, dict[BreakerEvent, BreakerState]]] = {
 }
 
 
+class Awaited(msgspec.Struct, eq=False):
+    """A turn without a first token yet, or without an end."""
+
+    replica: ReplicaId
+    sent_s: float
+    patience_s: float
+    """It counts as slow after this long, and again after each such time without a first token; infinite if
+    nobody sees that."""
+    end_patience_s: float
+    overdue_s: float
+    worst_s: float
+    """Counted in `CircuitBreaker.ahead_s` until its first token."""
+    phase: Phase = Phase.START
+    is_overdue: bool = False
+    is_late: bool = False
+    """What is awaited of it was counted as late already."""
+    output_tokens: float | None = None
+
+
 class Changed(msgspec.Struct, frozen=True):
     replica: ReplicaId
     state: str
@@ -94,6 +117,10 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     since_s: float
     failures: int = 0
     failed_effort: int = 0
+    failed_of: tuple[TenantId, ...] = ()
+    """Whose turns these were; two tenants are enough."""
+    served: dict[TenantId, tuple[float, int]] = msgspec.field(default_factory=dict)
+    """Of the last two whose turns went well: when, and with what effort."""
     slow: dict[Phase, int] = msgspec.field(default_factory=dict)
     """Turns in a row that were too slow, by what of them was."""
     ahead_s: float = 0.0
@@ -112,9 +139,28 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
             return self.since_s + min(doubled_s, config.rest_most_s)
         return self.since_s + config.slow_start_s if self.state is BreakerState.WARMING else float("inf")
 
+    def serves(self, *, now: float) -> bool:
+        return any(now - at_s < _OTHERS_S for at_s, _ in self.served.values())
+
+    def serves_others(self, tenant: TenantId, *, now: float) -> bool:
+        return any(
+            whose != tenant and now - at_s < _OTHERS_S and effort >= self.failed_effort
+            for whose, (at_s, effort) in self.served.items()
+        )
+
+    def went_well(self, tenant: TenantId, effort: int, *, now: float) -> None:
+        self.served.pop(tenant, None)
+        self.served[tenant] = now, effort
+        if len(self.served) > 2:
+            del self.served[next(iter(self.served))]
+
     def step(self, event: BreakerEvent, *, now: float) -> None:
         after = TRANSITIONS[self.state].get(event)
         if after is None:
             raise ValueError(f"a replica that is {self.state.value} is never {event.value}")
         self.state, self.since_s, self.trial = after, now, None
-        self.failures, self.failed_effort, self.slow = 0, 0, {}
+        self.slow = {}
+        self.excuse()
+
+    def excuse(self) -> None:
+        self.failures, self.failed_effort, self.failed_of = 0, 0, ()

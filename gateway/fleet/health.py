@@ -27,13 +27,13 @@ memory is bounded by replicas and live turns.
 import heapq
 from collections.abc import Iterator
 
-import msgspec
-
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.fleet.circuit_breaker import (
     FAILING,
+    NOBODY,
     SERVING,
     TRANSITIONS,
+    Awaited,
     BreakerEvent,
     BreakerState,
     Changed,
@@ -44,30 +44,11 @@ from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
 from gateway.fleet.silence import LEAST_S, Sent, Silence
 
 
-class _Awaited(msgspec.Struct, eq=False):
-    """A turn without a first token yet, or without an end."""
-
-    replica: ReplicaId
-    sent_s: float
-    patience_s: float
-    """It counts as slow after this long, and again after each such time without a first token; infinite if
-    nobody sees that."""
-    end_patience_s: float
-    overdue_s: float
-    worst_s: float
-    """Counted in `CircuitBreaker.ahead_s` until its first token."""
-    phase: Phase = Phase.START
-    is_overdue: bool = False
-    is_late: bool = False
-    """What is awaited of it was counted as late already."""
-    output_tokens: float | None = None
-
-
 class FleetHealth:
     def __init__(self, config: HealthConfig) -> None:
         self._config = config
         self._breakers: dict[ReplicaId, CircuitBreaker] = {}
-        self._awaited: dict[RequestId, _Awaited] = {}
+        self._awaited: dict[RequestId, Awaited] = {}
         self._overdue: list[tuple[float, RequestId]] = []
         """A heap; those that are not awaited any more stay in it until they come up."""
         self._began_s: dict[PoolId, float] = {}
@@ -77,7 +58,6 @@ class FleetHealth:
         self.next_due_s = self._look_s = float("inf")
         """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
-        """For the information stream; whoever reads it empties it."""
 
     @property
     def all_up(self) -> bool:
@@ -89,7 +69,6 @@ class FleetHealth:
         return len(self._breakers) > 1
 
     def state(self, replica: ReplicaId) -> BreakerState:
-        """One that never came up is down, too."""
         breaker = self._breakers.get(replica)
         return breaker.state if breaker is not None else BreakerState.DOWN
 
@@ -100,9 +79,11 @@ class FleetHealth:
         is_out = breaker.state is BreakerState.EJECTED
         return breaker.why, breaker.due_s(self._config) if is_out else None
 
-    def is_failing(self, replica: ReplicaId) -> bool:
+    def failing(self, replica: ReplicaId) -> str | None:
+        """With what it fails its turns, if it does and is not ejected."""
         found, most = self._breakers.get(replica), self._config.failures_until_out
-        return found is not None and found.state in SERVING and found.failures >= most
+        is_it = found is not None and found.state in SERVING and found.failures >= most
+        return found.why if found is not None and is_it else None
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
@@ -176,7 +157,7 @@ class FleetHealth:
         factor, least_s = self._config.slow_factor, self._config.slow_least_s
         patience_s = max(least_s, factor * max(p90_s, breaker.ahead_s))
         end_s = max(patience_s if is_seen else least_s, factor * max(end_p90_s, breaker.ahead_s))
-        self._awaited[request] = _Awaited(
+        self._awaited[request] = Awaited(
             replica, now, patience_s, end_s, now + patience_s, worst_s, output_tokens=output_tokens
         )
         if is_seen:
@@ -195,7 +176,7 @@ class FleetHealth:
             self.next_due_s = overdue_s
 
     def _compare(
-        self, request: RequestId, replica: ReplicaId, awaited: _Awaited | None, *, now: float
+        self, request: RequestId, replica: ReplicaId, awaited: Awaited | None, *, now: float
     ) -> None:
         pool = self._breakers[replica].pool
         sent = Sent(awaited.sent_s, awaited.worst_s, awaited.worst_s) if awaited is not None else None
@@ -230,6 +211,7 @@ class FleetHealth:
         how: str = "",
         output_tokens: int | None = None,
         effort: int = 1,
+        tenant: TenantId = NOBODY,
         now: float,
     ) -> None:
         """`failed`: it was the replica's fault; None if the turn says nothing about that. `output_tokens`: of
@@ -250,30 +232,44 @@ class FleetHealth:
             elif self.silence.ended(request, replica) is None:
                 self.silence.alive(replica, now=now)
         if failed:
-            self._failed(replica, breaker, f"fails: {how}" if how else "fails", effort, now=now)
+            self._failed(replica, breaker, f"fails: {how}" if how else "fails", effort, tenant, now=now)
         elif failed is not None and effort:
             if effort >= breaker.failed_effort:
-                if self.is_failing(replica):
+                if self.failing(replica) is not None:
                     self.said.append(Changed(replica, breaker.state.value, "answers again"))
-                breaker.failures = breaker.failed_effort = 0
+                breaker.excuse()
+            breaker.went_well(tenant, effort, now=now)
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
         if breaker.trial == request:
             breaker.trial = None
 
     def _failed(
-        self, replica: ReplicaId, breaker: CircuitBreaker, how: str, effort: int, *, now: float
+        self,
+        replica: ReplicaId,
+        breaker: CircuitBreaker,
+        how: str,
+        effort: int,
+        tenant: TenantId,
+        *,
+        now: float,
     ) -> None:
-        breaker.failures += 1
-        breaker.failed_effort = max(breaker.failed_effort, effort)
         most = self._config.failures_until_out
+        breaker.failed_effort = max(breaker.failed_effort, effort)
+        if tenant not in breaker.failed_of:
+            breaker.failed_of = (*breaker.failed_of, tenant)[:2]
+        is_alone = len(breaker.failed_of) == 1 and breaker.failures == most - 1 > 0
+        if is_alone and breaker.serves_others(tenant, now=now):
+            return
+        breaker.failures += 1
         if breaker.state is BreakerState.TRIED or breaker.failures >= most:
             is_out = self._eject(replica, breaker, how, now=now)
-            if not is_out and self.is_failing(replica) and breaker.failures == most:
+            if not is_out and breaker.state in SERVING and breaker.failures == most:
+                breaker.why = how
                 self.said.append(Changed(replica, FAILING, f"{how}; it stays, or too few were left"))
 
     def _end_came(
-        self, request: RequestId, awaited: _Awaited, output_tokens: int | None, *, now: float
+        self, request: RequestId, awaited: Awaited, output_tokens: int | None, *, now: float
     ) -> None:
         if awaited.phase is Phase.END:
             if output_tokens is None or not awaited.output_tokens:
@@ -318,19 +314,19 @@ class FleetHealth:
         self.silence.stalled(lost_s)
         self._set_due()
 
-    def _computed(self, awaited: _Awaited) -> None:
+    def _computed(self, awaited: Awaited) -> None:
         breaker = self._breakers.get(awaited.replica)
         if breaker is not None:
             breaker.ahead_s = max(0.0, breaker.ahead_s - awaited.worst_s)
         awaited.worst_s = 0.0
 
-    def _came(self, request: RequestId, awaited: _Awaited, *, now: float) -> None:
+    def _came(self, request: RequestId, awaited: Awaited, *, now: float) -> None:
         if not awaited.is_late:
             took = self._took(awaited, is_over=True, now=now)
             if not awaited.is_overdue:
                 self._judge(request, awaited, took, is_slow=now > awaited.overdue_s, now=now)
 
-    def _took(self, awaited: _Awaited, *, is_over: bool, now: float) -> float:
+    def _took(self, awaited: Awaited, *, is_over: bool, now: float) -> float:
         took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
         if (breaker := self._breakers.get(awaited.replica)) is not None:
             others = self._others(awaited.replica, breaker.pool)
@@ -341,9 +337,7 @@ class FleetHealth:
                 self.next_due_s = min(self.next_due_s, self.outliers.next_due_s)
         return took
 
-    def _judge(
-        self, request: RequestId, awaited: _Awaited, took: float, *, is_slow: bool, now: float
-    ) -> None:
+    def _judge(self, request: RequestId, awaited: Awaited, took: float, *, is_slow: bool, now: float) -> None:
         replica, phase = awaited.replica, awaited.phase
         breaker = self._breakers.get(replica)
         if breaker is None or (breaker.state is BreakerState.TRIED and breaker.trial != request):
@@ -374,7 +368,13 @@ class FleetHealth:
         peers = [each for each in self._breakers.values() if each.pool == breaker.pool]
         bad, share = (BreakerState.EJECTED, BreakerState.TRIED), self._config.out_at_most
         out = sum(each.state in bad for each in peers if each is not breaker) + 1
-        if not share or out > max(1, int(share * len(peers))) or not any(self._others(replica, breaker.pool)):
+        if not share or not any(self._others(replica, breaker.pool)):
+            return False
+        may_go = out <= max(1, int(share * len(peers)))
+        if not may_go and breaker.failures and not breaker.serves(now=now):  # it is no loss
+            well = (each for each in peers if each.state in SERVING and not each.failures)
+            may_go = any(each.serves(now=now) for each in well)
+        if not may_go:
             return False
         breaker.ejections, breaker.why = breaker.ejections + 1, why
         self._step(replica, BreakerEvent.TRIPPED, why, now=now)

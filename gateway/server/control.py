@@ -139,14 +139,10 @@ class ControlPlane:
         fails and a replica that is down, ejected or fails are named, and no more: the others still serve."""
         fleet = self._driver.coordinator.fleet
         is_ready = not self._is_retiring() and any(state.is_up and not state.is_draining for state in fleet)
-        failing = [
-            *self._failing(),
-            *(
-                each.facts.id
-                for each in fleet
-                if not each.is_draining and fleet.health.is_failing(each.facts.id)
-            ),
-        ]
+        failing = self._failing()
+        for each in fleet:
+            if not each.is_draining and (how := fleet.health.failing(each.facts.id)) is not None:
+                failing.append(f"{each.facts.id} {how}")
         told = {"ready": is_ready, "failing": failing, "down": fleet.down()}
         told["ejected"] = fleet.ejected(now=self._driver.clock())
         return web.json_response(told, status=200 if is_ready else 503)

@@ -117,6 +117,8 @@ class Driver:
         now = self.clock()
         if now > self._late_s:
             self._stalled(now)
+        elif now >= self.coordinator.fleet.health.next_due_s:  # all there are may wait for who is silent
+            self.send(ev.TimerFired())
         self._late_s = now + period_s + STALL_S
 
     def _stalled(self, now: float) -> None:

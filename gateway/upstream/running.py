@@ -35,8 +35,8 @@ def _out(snapshot: Mapping[str, Any]) -> Iterator[str]:
             yield f"{replica['id']} is drained by an operator, and gets no new sessions"
         elif replica.get("ejected"):
             yield f"{replica['id']} is up and gets no turns: {replica['ejected']}"
-        elif replica.get("is_failing"):
-            yield f"{replica['id']} is up and fails its turns; it stays, as too few others were left"
+        elif failing := replica.get("failing"):
+            yield f"{replica['id']} is up and {failing}; it stays, as too few others were left"
 
 
 def _of_client(of: Mapping[str, Any], max_wait_s: float) -> Iterator[Finding]:

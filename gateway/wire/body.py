@@ -28,6 +28,7 @@ class RequestBody(msgspec.Struct):
     background: Raw = ABSENT
     previous_response_id: Raw = ABSENT
     conversation: Raw = ABSENT
+    request_id: Raw = ABSENT
     metadata: Raw = ABSENT
     prompt_cache_key: Raw = ABSENT
     session_id: Raw = ABSENT

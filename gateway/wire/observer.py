@@ -187,9 +187,8 @@ class StreamObserver(ResponseObserver):
         return True
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        # Some servers leave out the empty line after their last event; if that is unreadable, it was cut.
         has_unread = self._has_unread
-        for block in self._splitter.finish():
+        for block in self._splitter.finish():  # some servers leave out the empty line after their last event
             self._read(block)
             has_unread |= self._has_unread and not event_data(block)
         is_unsure = has_unread or self._splitter.is_stopped or not self._reader.knows_answers
@@ -210,7 +209,9 @@ class StreamObserver(ResponseObserver):
                     return
                 self._loose_left -= 1
                 found = read_anyway(data, read, sighting) if self._loose_left >= 0 else None
-                is_unread = found is None or (found is False and data is not block)
+                is_unread = found is None
+                if found is False and data is not block:  # which is no answer, nor the end of one
+                    sighting.unsaid_bytes += len(data)
             if is_unread:
                 self._has_unread = True
                 sighting.unsaid_bytes += len(data)

@@ -66,6 +66,12 @@ class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
 _EMPTY: Final = _Checkpoint()
 
 
+def _stored(fields: RequestBody) -> int:
+    """What it goes on from, of what an engine stores: the same words mean something else behind others."""
+    before = fields.previous_response_id, fields.conversation
+    return 0 if before == (ABSENT, ABSENT) else hash((*digest_all(before),))
+
+
 class TranscriptReader:
     """Reads conversations; remembers what they looked like underneath."""
 
@@ -92,7 +98,7 @@ class TranscriptReader:
             recent=found.recent,
             blocks=found.blocks,
             newest_run=found.run,
-            body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail)),
+            body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail, _stored(fields))),
             agent=agent,
             agent_type=agent_type,
             head=head,

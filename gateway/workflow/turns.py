@@ -163,6 +163,12 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     live_turns: int = 0
     runs_on: dict[str, Choice] = {}
     """What the operator's names of models mean for it, of those that it asked for."""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    """None before an engine tells."""
+    output_tokens: int = 0
+    troubles: int = 0
+    """Turns that failed, were refused or cut, or that their client left."""
     is_final: bool = False
     """Somebody said that the session is over; it ends with the last of its live turns."""
     stopped_until_s: float = 0.0

@@ -16,7 +16,7 @@ from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.request import NewItems, Transcript, Usage, Work
+from gateway.domain.request import NewItems, Protocol, Transcript, Usage, Work
 from gateway.domain.session_ids import numbered_ids
 from gateway.domain.spending import ALL_AGENTS, Account, Amounts, Reserved, Spent
 from tests.core.playbook import (
@@ -221,19 +221,16 @@ def test_without_bounds_there_is_nothing_to_ask():
 
 
 @pytest.mark.parametrize("how", ["released", "final", "idle", "evicted"])
-def test_no_client_ends_a_session_that_is_stopped(how):
+def test_no_client_ends_a_session_that_is_stopped(how: str) -> None:
     play = Playbook(sessions={"idle_s": 5.0, "max_sessions": 2})
     play.begins("r1", explicit=stated("wild", final=how == "final"))
     play >> ev.SessionStopped(play.session.id, 60.0, cancels=False, by="")
     play >> finished("r1")
-    match how:
-        case "released":
-            play >> session_finished(play.session.id)
-        case "idle":
-            play.later(10.0)
-        case "evicted":
-            for number in range(2, 6):
-                play.begins(f"r{number}", explicit=stated(f"tame-{number}")) >> finished(f"r{number}")
+    if how == "released":
+        play >> session_finished(play.session.id)
+    play.later(10.0 if how == "idle" else 0.0)
+    for number in range(2, 6) if how == "evicted" else ():
+        play.begins(f"r{number}", explicit=stated(f"tame-{number}")) >> finished(f"r{number}")
     play >> arrived("r9", explicit=stated("wild")) << refuse("r9", RefusalReason.SESSION_STOPPED)
     play.later(60.0)
     play >> arrived("r10", explicit=stated("wild")) << dispatch("r10", to="a")
@@ -242,6 +239,13 @@ def test_no_client_ends_a_session_that_is_stopped(how):
 def test_events_are_recorded_whole():
     event = ev.SessionStopped(SessionId("s"), 60.0, cancels=False, by="0123abcd")
     assert msgspec.json.decode(msgspec.json.encode(event), type=ev.Event) == event
+
+
+def test_what_runs_in_the_background_is_refused_where_tokens_count():
+    responses: dict[str, Any] = {"protocol": Protocol.RESPONSES, "is_background": True}
+    for bound, is_counted in (({"tokens": 1000}, True), ({"turns": 5}, False)):
+        found = bounded(**bound).arrives("r1", **responses)
+        assert isinstance(found, Refuse) == is_counted
 
 
 HASH = "sha256:" + "0" * 64

@@ -242,17 +242,26 @@ def test_the_best_evidence_counts_and_what_nobody_reports_is_not_0():
     echo, ids = SessionSource.ECHO, SessionSource.CALL_ID
     turns = [
         replace(turn, confidence=1.0),  # new
-        replace(turn, source=echo, confidence=0.9, client="claude-cli", prompt_tokens=9),
-        replace(turn, source=ids, confidence=0.99, prompt_tokens=9),
+        replace(turn, source=echo, confidence=0.9, client="claude-cli"),
+        replace(turn, source=ids, confidence=0.99),
         replace(turn, source=echo, confidence=0.99),
     ]
     seen = views.view(session, turns, now=play.now)
     assert seen.source in (echo, ids) and seen.confidence == 0.99 and seen.client == "claude-cli"
-    assert (seen.prompt_tokens, seen.cached_tokens) == (18, None)
-    told = views.view(session, [*turns, replace(turn, cached_tokens=0)], now=play.now)
-    assert told.cached_tokens == 0, "an engine said so"
+    assert (seen.prompt_tokens, seen.cached_tokens) == (0, None)
     alone = views.view(session, turns[:1], now=play.now)
     assert (alone.source, alone.confidence) == (session.source, session.confidence)
+
+
+def test_a_session_sums_up_all_its_turns():
+    play = Playbook()
+    for number in range(30):
+        usage = Usage(prompt_tokens=90, output_tokens=10, cached_tokens=0 if number else None)
+        play.begins(f"r{number}", explicit=stated("one")) >> finished(f"r{number}", usage=usage)
+    play.begins("r30", explicit=stated("one")) >> finished("r30", status=500)
+    seen = SessionViews(play.brain).view(play.session, now=play.now)
+    assert (seen.prompt_tokens, seen.output_tokens, seen.cached_tokens) == (2700, 300, 0)
+    assert (seen.turns, seen.troubles) == (31, 1)
 
 
 def test_it_counts_and_shows_each_phase():

@@ -292,7 +292,7 @@ async def test_a_replica_that_is_ejected_says_why_and_until_when_and_is_up_again
         ({**told, "is_up": False, "cause": "refused"}, "down"),
         (told, "up"),
         ({**told, "is_draining": True}, "draining"),
-        ({**told, "is_failing": True}, "failing"),
+        ({**told, "failing": "fails: 500"}, "failing"),
         (told, "up"),
     ):
         control.gauges = {"replicas": [gauges]}

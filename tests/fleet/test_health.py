@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 import pytest
 
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.outliers import Phase
@@ -74,14 +74,14 @@ def test_failures_in_a_row_have_it_ejected():
 def test_the_last_one_that_fails_stays_and_is_named_until_it_answers():
     fleet = Fleet("a")
     fleet.fail("a", 7)
-    assert fleet.is_("a", BreakerState.UP) and fleet.health.is_failing(A)
+    assert fleet.is_("a", BreakerState.UP) and fleet.health.failing(A) == "fails"
     fleet.serve("a")
-    assert not fleet.health.is_failing(A)
+    assert fleet.health.failing(A) is None
     assert [each.state for each in fleet.health.said] == ["failing", "up"], "once each"
     fleet.fail("a", 3)
     fleet.health.came_up(B, POOL, now=0.0)
     fleet.fail("a")
-    assert fleet.is_("a", BreakerState.EJECTED) and not fleet.health.is_failing(A)
+    assert fleet.is_("a", BreakerState.EJECTED) and fleet.health.failing(A) is None
 
 
 def test_what_shows_nothing_of_what_failed_does_not_excuse_it():
@@ -205,9 +205,33 @@ def test_the_last_one_stays_and_so_does_half_of_the_pool():
     for replica in "abcd":
         fleet.fail(replica, 10)
     assert [fleet.is_(each, BreakerState.EJECTED) for each in "abcd"] == [True, True, False, False]
+    fleet.serve("d")
+    fleet.later(20.0)
+    fleet.serve("d")
+    fleet.serve("c")
+    fleet.fail("c", 10)
+    assert fleet.is_("c", BreakerState.UP), "it served somebody not long ago"
+    fleet.later(31.0)
+    fleet.serve("d")
+    fleet.fail("c")
+    assert fleet.is_("c", BreakerState.EJECTED) and fleet.is_("d", BreakerState.UP)
+    fleet.fail("d", 10)
+    assert fleet.is_("d", BreakerState.UP), "the last one"
     fleet = Fleet(out_at_most=0.0)
     fleet.fail("a", 10)
     assert fleet.health.all_up
+
+
+def test_failures_of_one_tenant_eject_nobody_who_serves_another():
+    fleet, mean, kind = Fleet(), TenantId("mean"), TenantId("kind")
+    for _ in range(5):
+        fleet.health.ended(fleet.send("a"), A, failed=False, tenant=kind, now=fleet.now)
+        for _ in range(10):
+            fleet.health.ended(fleet.send("a"), A, failed=True, tenant=mean, now=fleet.now)
+        fleet.later(10.0)
+    assert fleet.is_("a", BreakerState.UP)
+    fleet.health.ended(fleet.send("a"), A, failed=True, tenant=kind, now=fleet.now)
+    assert fleet.is_("a", BreakerState.EJECTED), "it fails others, too"
 
 
 def test_what_is_down_counts_for_the_floor():

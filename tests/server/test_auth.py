@@ -126,6 +126,15 @@ async def test_a_body_that_is_not_strict_names_nobodys_response(start, body):
     assert (await bench.ask(post(body[:-1], b"/v1/responses", bearer(BOB)))).status == 400
 
 
+async def test_nobody_gives_a_response_its_id(start):
+    body = b'{"model":"m","input":"x","store":false,"request_id":"resp_alice1"}'
+    bench = await start(tenants=TENANTS)
+    response = await bench.ask(post(body, b"/v1/responses", bearer(BOB)))
+    assert response.status == 403 and "request_id" in response.json()["error"]["message"]
+    assert not bench.backend.seen and (await bench.ask(post(body, headers=bearer(BOB)))).status == 200
+    assert (await (await start()).ask(post(body, b"/v1/responses"))).status == 200, "there are no others"
+
+
 async def test_the_control_plane_is_not_on_the_data_listener(start):
     bench = await start(tenants=TENANTS)
     own = (b"/turnpike/snapshot", b"/turnpike/healthz", b"/turnpike/sessions/s-1/finish", b"/metrics")

@@ -237,7 +237,11 @@ async def test_a_replica_that_is_ejected_is_seen_with_its_cause_and_until_when(s
     assert bad["is_up"] and bad["ejected"] == "fails: 500"
     assert 50.0 < bad["ejected_until_s"] - snapshot["at_s"] <= 60.0
     assert good["ejected"] is None and good["ejected_until_s"] is None
-    for failing, sent in (([], answer(b"{}", b"500 Oops")), (["default-1"], answer()), ([], answer())):
+    for failing, sent in (
+        ([], answer(b"{}", b"500 Oops")),
+        (["default-1 fails: 500"], answer()),
+        ([], answer()),
+    ):
         bench.backends[1].script = sends(sent)
         told = (await bench.control(get(b"/turnpike/readyz"))).json()
         snapshot = (await bench.control(get(b"/turnpike/snapshot?sessions=0"))).json()

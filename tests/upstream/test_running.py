@@ -76,7 +76,7 @@ def test_what_the_gateway_itself_lacks_comes_first():
     replicas = [
         {"id": "a", "is_up": False, "cause": "Connection refused", "ejected": None},
         {"id": "b", "is_up": True, "cause": "", "ejected": "fails"},
-        {"id": "d", "is_up": True, "cause": "", "ejected": None, "is_failing": True},
+        {"id": "d", "is_up": True, "cause": "", "ejected": None, "failing": "fails: 500"},
         {"id": "c", "is_up": True, "cause": "", "ejected": None},
     ]
     snapshot = {"failing": ["the shared store"], "replicas": replicas, "conduct": [CLIENT]}
@@ -85,7 +85,7 @@ def test_what_the_gateway_itself_lacks_comes_first():
         ("bad", "failing: the shared store"),
         ("bad", "a is down: Connection refused"),
         ("bad", "b is up and gets no turns: fails"),
-        ("bad", "d is up and fails its turns; it stays, as too few others were left"),
+        ("bad", "d is up and fails: 500; it stays, as too few others were left"),
     ]
 
 

@@ -191,7 +191,8 @@ def test_what_is_not_known_is_no_failure(monkeypatch):
     assert failure(CHAT, b'{"choices":[{"index":0}],"x":%s}' % deep, JSON) == ""
     assert failure(CHAT, chat_body().decode().encode("utf-16"), JSON) == ""
     assert failure(CHAT, b'{"x":[%s0]}' % (b"0," * 2**17), JSON) == ""
-    assert failure(CHAT, b"data: no JSON\n\n") == ""
+    assert failure(CHAT, b'data: {"choices":[{"index":0}],"x":%s}\n\n' % deep) == ""
+    assert failure(CHAT, b"data: no JSON\n\n") == failure(CHAT, b'data: {"choices":[\n\n') == "truncated"
     for status in (202, 204, 205, 302, 307):
         assert not observe(CHAT, Work.GENERATE, "", None).answer(status, is_over=True).failure
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 10)

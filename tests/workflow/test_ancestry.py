@@ -46,6 +46,17 @@ def test_previous_response_ids_lead_back():
     assert turn.thread == first.thread
 
 
+def test_the_same_words_behind_another_response_are_no_retry():
+    world, firsts = World(), []
+    for state in ("resp_1234567890abc", "resp_2234567890abc"):
+        firsts.append(world.ask(f"Begin {state}", path="responses"))
+        world.answer(firsts[-1], f"Began {state}.", state=state)
+    failed = world.ask("Go on", path="responses", body={"previous_response_id": "resp_1234567890abc"})
+    world.refuse(failed)
+    turn = world.ask("Go on", path="responses", body={"previous_response_id": "resp_2234567890abc"})
+    assert (turn.session, turn.source) == (firsts[1].session, SessionSource.STATE_ID)
+
+
 def test_counters_as_ids_need_the_conversation_too():
     world = World()
     one, _ = world.talk([user("Fix the first bug")], ("Step 0.", call("call_0")))

@@ -131,6 +131,7 @@ export class Model {
     const { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output } = turn.usage;
     const tenant = this.tenant(session.tenant);
     tenant.servedTokens += (prompt ?? 0) - (cached ?? 0) + (output ?? 0);
+    session.tokens += (prompt ?? 0) + (output ?? 0);
     if (turn.isBad) session.troubles += 1;
   }
 
@@ -206,7 +207,7 @@ export class Model {
       session = {
         id, tenant: tenant ?? null, schema: null, client: null, source: null, confidence: null, parent: null, model: null, view: null,
         startedS: atS, lastS: atS, endedS: null, endReason: null, threads: new Map(), turnCount: 0,
-        troubles: 0, isStopped: false,
+        troubles: 0, tokens: 0, isStopped: false,
       };
       this.sessions.set(id, session);
       this.shape += 1;

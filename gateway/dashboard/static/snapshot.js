@@ -14,7 +14,8 @@ export function take(model, snapshot, { isWhole }) {
     if (view.is_up === false && view.cause) replica.why = view.cause;
     if (view.is_up === true && (replica.state === "down" || (isOut && view.ejected === null))) replica.state = "up";
     if (view.is_up && view.ejected) Object.assign(replica, { state: view.ejected_until_s ? "ejected" : "tried", why: view.ejected });
-    const isOff = view.is_draining ? "draining" : view.is_failing ? "failing" : null;
+    const isOff = view.is_draining ? "draining" : view.failing ? "failing" : null;
+    if (view.failing) replica.why = view.failing;
     if (view.is_up && (isOff || ["draining", "failing"].includes(replica.state))) replica.state = isOff ?? "up";
   }
   if (snapshot.replicas) {
@@ -47,6 +48,7 @@ function takeSessions(model, snapshot) {
       turnCount: Math.max(session.turnCount, view.turns ?? 0),
     });
     (view.last_turns ?? []).forEach((of, i, all) => takeTurn(model, session, of, session.turnCount - all.length + 1 + i));
+    Object.assign(session, { troubles: view.troubles ?? session.troubles, tokens: (view.prompt_tokens ?? 0) + (view.output_tokens ?? 0) });
   }
   const isAll = known.size >= (snapshot.session_count ?? 0);
   for (const session of model.sessions.values()) {
@@ -81,7 +83,6 @@ function takeTurn(model, session, of, number) {
   if (of.wait_reason !== null && turn.waits.length === 0) turn.waits.push({ atS: of.arrived_s, reason: of.wait_reason });
   if (!isNew) return;
   if (turn.refused) model.countRefusal(turn, session.tenant);
-  if (turn.isBad) session.troubles += 1;
   session.model = of.model ?? session.model;
   const thread = model.thread(session, of.thread ?? session.id);
   if (thread.turns.length === 0) Object.assign(thread, { edge: of.edge, parentTurn: of.parent, firstS: of.arrived_s });

@@ -358,12 +358,12 @@ const aboutOf = ({ kind, session, hasTenant, prices }, nowS) =>
 
 const quoted = (words) => (words ? `“${words.length > 40 ? `${words.slice(0, 39)}…` : words}”` : "");
 
-/** With prices the cost, and the tokens, of its turns that are known. */
+/** With prices the cost of its turns that are known, and the tokens of all. */
 function spent(session, prices) {
   const turns = [...session.threads.values()].flatMap((thread) => thread.turns);
-  const tokens = turns.reduce((sum, { usage }) => sum + (usage.prompt_tokens ?? 0) + (usage.output_tokens ?? 0), 0);
   const cost = costOf(turns.map((turn) => ({ model: turn.model, ...turn.usage })), prices);
-  return [cost === null ? "" : `cost ${cost}`, tokens > 0 ? `${count(tokens)} tokens` : ""];
+  const of = turns.length < session.turnCount ? ` of the last ${plural(turns.length, "turn")}` : "";
+  return [cost === null ? "" : `cost ${cost}${of}`, session.tokens > 0 ? `${count(session.tokens)} tokens` : ""];
 }
 
 /** A turn in one line. */
