@@ -3,7 +3,8 @@
 Source: as `health.py`, which decides which events there are. `EJECTED` is the open state, `TRIED` the
 half-open one, `WARMING` slow start.
 
-Invariants: a (state, event) pair that is not in the table raises.
+Invariants: a (state, event) pair that is not in the table raises; never more than a share of a pool is out for
+what became of its turns, but for replicas that serve nobody while another serves; never the last one.
 """
 
 from typing import Annotated, Final
@@ -50,8 +51,8 @@ class BreakerState(Word):
 
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
 _OTHERS_S: Final = 30.0
-"""Lately: who served another tenant is not ejected for the failures of one alone; who served nobody goes even
-beyond `out_at_most`."""
+"""Lately: nobody is ejected for failures of one tenant alone that fails where another was served; who served
+nobody goes even beyond `out_at_most`."""
 NOBODY: Final = TenantId("")
 FAILING: Final = "failing"
 """It serves and fails its turns, and would be ejected if enough others were left."""
@@ -109,6 +110,13 @@ class Changed(msgspec.Struct, frozen=True):
     why: str
 
 
+def note(of: dict[TenantId, tuple[float, int]], tenant: TenantId, effort: int, *, now: float) -> None:
+    of.pop(tenant, None)
+    of[tenant] = now, effort
+    if len(of) > 2:
+        del of[next(iter(of))]
+
+
 class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     """Of one replica."""
 
@@ -121,6 +129,8 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     """Whose turns these were; two tenants are enough."""
     served: dict[TenantId, tuple[float, int]] = msgspec.field(default_factory=dict)
     """Of the last two whose turns went well: when, and with what effort."""
+    failed: dict[TenantId, tuple[float, int]] = msgspec.field(default_factory=dict)
+    """Likewise, whose turns failed."""
     slow: dict[Phase, int] = msgspec.field(default_factory=dict)
     """Turns in a row that were too slow, by what of them was."""
     ahead_s: float = 0.0
@@ -142,17 +152,13 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     def serves(self, *, now: float) -> bool:
         return any(now - at_s < _OTHERS_S for at_s, _ in self.served.values())
 
-    def serves_others(self, tenant: TenantId, *, now: float) -> bool:
-        return any(
-            whose != tenant and now - at_s < _OTHERS_S and effort >= self.failed_effort
+    def is_blameless(self, tenant: TenantId, *, now: float) -> bool:
+        """Turns of this tenant fail here, and those of another go well: then it is none of the replicas."""
+        failed_s, asked = self.failed.get(tenant, (float("-inf"), 0))
+        return now - failed_s < _OTHERS_S and any(
+            whose != tenant and now - at_s < _OTHERS_S and effort >= asked
             for whose, (at_s, effort) in self.served.items()
         )
-
-    def went_well(self, tenant: TenantId, effort: int, *, now: float) -> None:
-        self.served.pop(tenant, None)
-        self.served[tenant] = now, effort
-        if len(self.served) > 2:
-            del self.served[next(iter(self.served))]
 
     def step(self, event: BreakerEvent, *, now: float) -> None:
         after = TRANSITIONS[self.state].get(event)
@@ -164,3 +170,15 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
 
     def excuse(self) -> None:
         self.failures, self.failed_effort, self.failed_of = 0, 0, ()
+
+
+def may_go(breaker: CircuitBreaker, others: list[CircuitBreaker], share: float, *, now: float) -> bool:
+    """Whether it may be ejected beside the others of its pool."""
+    serving = [each for each in others if each.state in SERVING]
+    if not share or not serving:
+        return False
+    out = sum(each.state in (BreakerState.EJECTED, BreakerState.TRIED) for each in others) + 1
+    if out <= max(1, int(share * (len(others) + 1))):
+        return True
+    is_no_loss = breaker.failures and not breaker.serves(now=now)
+    return bool(is_no_loss) and any(not each.failures and each.serves(now=now) for each in serving)

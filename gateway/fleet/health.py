@@ -19,9 +19,8 @@ Deviations: Envoy compares replicas with each other. Here each is held against w
 (`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only how late their turns
 are against what is expected of them, and where all are late it is no fault of this one.
 
-Invariants: those of `circuit_breaker.py`; never more than a share of a pool is out for what became of its
-turns, and never the last one; what is slow and stays it is let back after `trials`, for placement to judge;
-memory is bounded by replicas and live turns.
+Invariants: those of `circuit_breaker.py`; what is slow and stays it is let back after `trials`, for placement
+to judge; memory is bounded by replicas and live turns.
 """
 
 import heapq
@@ -39,6 +38,8 @@ from gateway.fleet.circuit_breaker import (
     Changed,
     CircuitBreaker,
     HealthConfig,
+    may_go,
+    note,
 )
 from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
 from gateway.fleet.silence import LEAST_S, Sent, Silence
@@ -238,7 +239,7 @@ class FleetHealth:
                 if self.failing(replica) is not None:
                     self.said.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.excuse()
-            breaker.went_well(tenant, effort, now=now)
+            note(breaker.served, tenant, effort, now=now)
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
         if breaker.trial == request:
@@ -255,12 +256,16 @@ class FleetHealth:
         now: float,
     ) -> None:
         most = self._config.failures_until_out
+        note(breaker.failed, tenant, effort, now=now)
         breaker.failed_effort = max(breaker.failed_effort, effort)
         if tenant not in breaker.failed_of:
             breaker.failed_of = (*breaker.failed_of, tenant)[:2]
-        is_alone = len(breaker.failed_of) == 1 and breaker.failures == most - 1 > 0
-        if is_alone and breaker.serves_others(tenant, now=now):
-            return
+        if breaker.state is BreakerState.TRIED or breaker.failures == most - 1 > 0:
+            pool = (each for each in self._breakers.values() if each.pool == breaker.pool)
+            if breaker.failed_of == (tenant,) and any(each.is_blameless(tenant, now=now) for each in pool):
+                if breaker.state is BreakerState.TRIED:
+                    self._step(replica, BreakerEvent.PASSED, "one tenant's turns fail everywhere", now=now)
+                return
         breaker.failures += 1
         if breaker.state is BreakerState.TRIED or breaker.failures >= most:
             is_out = self._eject(replica, breaker, how, now=now)
@@ -365,16 +370,10 @@ class FleetHealth:
     def _eject(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
         if BreakerEvent.TRIPPED not in TRANSITIONS[breaker.state]:
             return False
-        peers = [each for each in self._breakers.values() if each.pool == breaker.pool]
-        bad, share = (BreakerState.EJECTED, BreakerState.TRIED), self._config.out_at_most
-        out = sum(each.state in bad for each in peers if each is not breaker) + 1
-        if not share or not any(self._others(replica, breaker.pool)):
-            return False
-        may_go = out <= max(1, int(share * len(peers)))
-        if not may_go and breaker.failures and not breaker.serves(now=now):  # it is no loss
-            well = (each for each in peers if each.state in SERVING and not each.failures)
-            may_go = any(each.serves(now=now) for each in well)
-        if not may_go:
+        others = [
+            each for each in self._breakers.values() if each.pool == breaker.pool and each is not breaker
+        ]
+        if not may_go(breaker, others, self._config.out_at_most, now=now):
             return False
         breaker.ejections, breaker.why = breaker.ejections + 1, why
         self._step(replica, BreakerEvent.TRIPPED, why, now=now)
@@ -386,10 +385,7 @@ class FleetHealth:
 
     def _note(self, replica: ReplicaId, why: str = "") -> None:
         state = self._breakers[replica].state
-        if state is BreakerState.UP:
-            self._not_up.discard(replica)
-        else:
-            self._not_up.add(replica)
+        (self._not_up.discard if state is BreakerState.UP else self._not_up.add)(replica)
         if why:
             self.said.append(Changed(replica, state.value, why))
         self._set_due()
