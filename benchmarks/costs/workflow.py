@@ -83,7 +83,7 @@ class Agents:
         start = time.thread_time()
         predictor.arrived(ref, facts, now=self.now)
         predictor.hint_with_request(ref, facts, REPLICA, age_s=1.0, service_class="reactive")
-        pause = predictor.answered(ref, facts, answer, ran_s=1.0, now=self.now)
+        pause = predictor.answered(ref, facts, answer, now=self.now)
         if pause is not None:
             decision = predictor.retention(ref.thread, pause, REPLICA)
             if decision is not None:

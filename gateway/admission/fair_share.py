@@ -1,21 +1,17 @@
 """Fair share: which tenant is next?
 
-Source: SAGA (Agent Fair Share), §6.1 Eq. 8–9 and §6.2.
+Source: SAGA (Agent Fair Share), §6.1 Eq. 8 and §6.2.
 
-Symbols: AFS_i → `urgency`; work_remain(t) → `Entry.gpu_s`, GPU seconds of the turns still expected;
-deadline(t) → a hint, else arrival + α × expected isolated time (`alpha`); *epoch* → `EPOCH_S`; *blocks for
-more than 500 ms* → `BLOCKED_S`.
+Symbols: the usage of Eq. 8 → `charge`; *epoch* → `EPOCH_S`; *blocks for more than 500 ms* → `BLOCKED_S`.
 
 Deviations: Eq. 8 as printed rewards a tenant for opening more tasks, and diverges at a deadline. Ours divides
-what a tenant holds, now and lately (`charge`, see `recent_use.py`), by what it is entitled to: its weight, at
-most doubled by how urgent its tasks are on average, with their slack floored at `slack_floor` of their
-isolated time. So a tenant whose tasks are late gets twice the share of one with none that are, and never
-more, however many it opens. SAGA preempts what blocks; we never do: work of a tenant that holds more than its
-share is held back at its next turn (`should_yield`), at most one session an epoch.
+what a tenant holds, now and lately (`charge`, see `recent_use.py`), by its weight. Urgency (Eq. 9) is not
+built: at most doubling a weight, it was worth nothing (ten paired seeds, docs/papers.md). SAGA preempts what
+blocks; we never do: work of a tenant that holds more than its share is held back at its next turn
+(`should_yield`), at most one session an epoch.
 
-Invariants: with equal weights and urgencies the tenant that holds least, now and lately, is next; urgency
-moves an entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its
-share with it, by one that stays above without it.
+Invariants: with equal weights the tenant that holds least, now and lately, is next; a session is held back
+only for a tenant that stays below its share with it, by one that stays above without it.
 """
 
 from collections.abc import Iterable
@@ -25,40 +21,27 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.packing import Entry
 from gateway.admission.recent_use import RecentUse
 from gateway.domain.ids import TenantId
 
 EPOCH_S: Final = 0.1
-"""§6.2: how often urgencies are recomputed."""
+"""§6.2."""
 BLOCKED_S: Final = 0.5
 """§6.2 (4)."""
 AMPLE: Final = 1.5
 """So many times its share nobody has to give back, whoever is late."""
 _MUCH: Final = 0.5
 """Of what the one asks for that asks for most."""
-_TASKS_PER_EPOCH: Final = 256
 
 
 class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     alpha: Annotated[float, Meta(gt=1)] = 1.5
-    """A task that states no deadline should take at most so many times what it would take alone. Where turns
-    of tenants within their share use up over half of that, whoever holds far more than its own holds less."""
-    slack_floor: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """A task's time to its deadline counts as at least this share of its isolated time."""
-
-
-def urgency(config: FairShareConfig, task: Entry, *, now: float) -> float:
-    deadline_s = task.deadline_s
-    if deadline_s is None:
-        deadline_s = task.task_arrived_s + config.alpha * task.isolated_s
-    slack_s = deadline_s - now
-    return task.gpu_s / max(slack_s, config.slack_floor * task.isolated_s, 1e-3)
+    """A turn should take at most so many times what it would take alone. Where those of tenants within their
+    share use up over half of that, whoever holds far more than its own holds less."""
 
 
 class FairShare:
-    def __init__(self, config: FairShareConfig, weights: dict[TenantId, float] | None = None) -> None:
-        self._config = config
+    def __init__(self, weights: dict[TenantId, float] | None = None) -> None:
         self.weights = weights if weights is not None else {}
         self._held: dict[TenantId, float] = {}
         self._waiting: dict[TenantId, int] = {}
@@ -67,7 +50,6 @@ class FairShare:
         """The latter two: of those who hold something or wait."""
         self._most_asked = 0.0
         """By those who hold something, for a weight of 1, when it was looked at last."""
-        self._urgency: dict[TenantId, float] = {}
 
     def weight(self, tenant: TenantId) -> float:
         return self.weights.get(tenant, 1.0)
@@ -128,19 +110,9 @@ class FairShare:
     def holders(self) -> Iterable[TenantId]:
         return self._held.keys()
 
-    def refresh(self, tasks: Iterable[Entry], *, now: float) -> None:
-        """An epoch: urgencies anew, of at most a bounded number of tasks; the caller puts them in order."""
-        found: dict[TenantId, list[float]] = {}
-        for task in islice(tasks, _TASKS_PER_EPOCH):
-            found.setdefault(task.tenant, []).append(urgency(self._config, task, now=now))
-        self._urgency = {tenant: sum(each) / len(each) for tenant, each in found.items()}
-
-    def entitlement(self, tenant: TenantId) -> float:
-        return self.weights.get(tenant, 1.0) * (1.0 + min(1.0, self._urgency.get(tenant, 0.0)))
-
     def rank(self, tenant: TenantId) -> tuple[float, float]:
-        entitlement = self.entitlement(tenant)
-        return self.charge(tenant) / entitlement, -entitlement
+        weight = self.weight(tenant)
+        return self.charge(tenant) / weight, -weight
 
     def holds_too_much(self, tenant: TenantId) -> bool:
         """Whether it is beyond its share of what all of them hold, even with a session less. Nobody is where
@@ -176,6 +148,6 @@ class FairShare:
         """
         if holder == blocked:
             return False
-        gets = self.charge(blocked, wanted) / self.entitlement(blocked)
-        keeps = self.charge(holder, -released) / self.entitlement(holder)
+        gets = self.charge(blocked, wanted) / self.weight(blocked)
+        keeps = self.charge(holder, -released) / self.weight(holder)
         return gets <= keeps

@@ -99,7 +99,7 @@ class GivingBack:
             self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
 
     def newest(self, members: Collection[Member], count: int, why: str, *, now: float) -> None:
-        for member in to_leave(members, count, self._fair.entitlement):
+        for member in to_leave(members, count, self._fair.weight):
             if member.live:
                 member.must_yield = why
                 self._places.leaving[member.session] = member
@@ -108,7 +108,7 @@ class GivingBack:
 
 
 def to_leave(
-    members: Collection[Member], places: int, entitlement: Callable[[TenantId], float]
+    members: Collection[Member], places: int, weight: Callable[[TenantId], float]
 ) -> Iterator[Member]:
     """Who gives so many places back: of whoever holds the most for its share, the newest, one after another.
     Those who have to already are not counted."""
@@ -119,7 +119,7 @@ def to_leave(
             newest.setdefault(member.tenant, []).append(member)
             held[member.tenant] = held.get(member.tenant, 0) + member.places
     while places > 0 and newest:
-        tenant = max(newest, key=lambda each: held[each] / entitlement(each))
+        tenant = max(newest, key=lambda each: held[each] / weight(each))
         member = newest[tenant].pop()
         places -= member.places
         held[tenant] -= member.places

@@ -52,10 +52,6 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     """What it brings at once."""
     size: float
     """What it is expected to hold at its largest."""
-    gpu_s: float
-    """Expected work, over all of its turns to come."""
-    isolated_s: float
-    """What these would take with nobody else there, its tools included."""
     task_arrived_s: float
     tool_s: float = 0.0
     """What its tools are expected to take, all together."""
@@ -63,7 +59,6 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     """Its tools are not in the way of others."""
     since_s: float
     """When it first asked; a retry keeps it."""
-    deadline_s: float | None = None
     is_warm: bool = False
     """It was in before, and its state may still be there."""
     is_aged: bool = False

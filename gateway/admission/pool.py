@@ -32,7 +32,6 @@ from gateway.domain.records import Record
 from gateway.domain.shares import PoolShare
 from gateway.workflow.aeg.graphs import Graphs
 
-_TASKS_SAMPLED: Final = 256
 _UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
@@ -60,7 +59,7 @@ class PoolAdmission:
         self._quotas = quotas
         self._said = said
         self._graphs = graphs
-        self.fair = FairShare(config.fair_share, weights)
+        self.fair = FairShare(weights)
         self.places = Places(graphs, config.gaps, self.fair.hold, cpu)
         self.limits = Limits(pool, config, places=self.places, cpu=cpu, said=said)
         self.window = self.limits.window
@@ -88,7 +87,7 @@ class PoolAdmission:
 
     # --- sessions ------------------------------------------------------------------------------------
 
-    def meet(self, applicant: Applicant, service_class: ServiceClass, deadline_s: float | None) -> Member:
+    def meet(self, applicant: Applicant, service_class: ServiceClass) -> Member:
         assert applicant.session is not None
         member = self.places.members[applicant.session] = Member(
             session=applicant.session,
@@ -96,7 +95,6 @@ class PoolAdmission:
             agent=applicant.agent,
             task_arrived_s=applicant.task_arrived_s,
             service_class=service_class,
-            deadline_s=deadline_s,
             tokens=applicant.prompt_tokens,
         )
         return member
@@ -292,7 +290,6 @@ class PoolAdmission:
         self._ticked_s = now
         self._settle(now=now)
         self.queue.age(now=now)
-        self.fair.refresh(self.queue.some(_TASKS_SAMPLED), now=now)
         self.update_window(now=now)
         self._make_room_for_the_blocked(now=now)
 

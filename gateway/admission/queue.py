@@ -104,7 +104,7 @@ class SessionQueue:
                     continue
                 entry = queue.next(is_cpu_bound=is_cpu_bound)
                 if entry is not None:
-                    rank = (*fair.rank(tenant), not entry.is_warm, entry.task_arrived_s, entry.number)
+                    rank = (*fair.rank(tenant), entry.since_s, entry.number)
                     if first is None or rank < first[0]:
                         first = rank, entry
                     looked_at += fair.held(tenant) <= 0
@@ -189,7 +189,6 @@ def entry_of(
     """A session that begins to wait, with what its type's graph says of its work to come."""
     agent, turn = member.agent, max(1, member.turn)
     turns = 1.0 + graph.remaining(turn).turns
-    gpu_s = turns * graph.fast_turn_s()
     return Entry(
         session=member.session,
         tenant=member.tenant,
@@ -197,12 +196,9 @@ def entry_of(
         turn=turn,
         tokens=member.tokens,
         size=max(demand_of(graph, turn, member.tokens)),
-        gpu_s=gpu_s,
-        isolated_s=max(gpu_s, turns * graph.cycle_s()),
         task_arrived_s=member.task_arrived_s,
         tool_s=turns * graph.tool_s(),
         is_light=is_light,
         since_s=since_s,
-        deadline_s=member.deadline_s,
         is_warm=member.is_spilled,
     )

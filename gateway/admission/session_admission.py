@@ -282,23 +282,18 @@ class SessionAdmission:
         service_class, _ = classify(
             ClassClaim(stated=stated, key_class=of_key, is_background=applicant.is_background)
         )
-        deadline_s = now + stated.deadline_s if stated is not None and stated.deadline_s else None
-        return pool.meet(applicant, service_class, deadline_s)
+        return pool.meet(applicant, service_class)
 
     def _believed(self, applicant: Applicant) -> Claims | None:
         is_trusted = applicant.tenant in self._trusted or not self._tenants
         return applicant.claims if is_trusted else None
 
     def _hear(self, member: Member, applicant: Applicant, *, now: float) -> None:
-        """A later turn of a session claims something. Somebody waits for it as soon as one turn says so; of
-        deadlines the newest counts. A session that waits in the queue stands there as it came."""
+        """Somebody waits for a session as soon as one turn of it says so. One that waits in the queue stands
+        there as it came."""
         stated = self._believed(applicant)
-        if stated is None:
-            return
-        if stated.service_class == ServiceClass.REACTIVE.value:
+        if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
             member.service_class = ServiceClass.REACTIVE
-        if stated.deadline_s is not None:
-            member.deadline_s = now + stated.deadline_s
 
     def _begin(self, turn: _Turn, *, now: float) -> None:
         member, pool = turn.member, turn.pool

@@ -70,7 +70,6 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     agent: AgentKey
     task_arrived_s: float
     service_class: ServiceClass = ServiceClass.REACTIVE
-    deadline_s: float | None = None
     is_behind: bool = False
     """Others go first, whatever its class: it is beyond a bound."""
     turn: int = 0

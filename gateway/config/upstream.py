@@ -80,7 +80,6 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """They take WebSockets at `/v1/responses`."""
 
     def address(self) -> tuple[str, str, int]:
-        """Scheme, name and port of `dns`."""
         scheme, _, rest = (self.dns or "").rpartition("://")
         name, _, port = rest.rpartition(":")
         return scheme or "http", name, int(port)

@@ -36,7 +36,6 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     id: TenantId
     pool: PoolId
     weight: float
-    entitlement: float
     admitted: int
     lately: float
     """How many were in, on average over the last half hour or so. That counts as much as who is in now."""
@@ -102,7 +101,6 @@ def _tenants(name: PoolId, pool: PoolAdmission) -> list[TenantView]:
             id=tenant,
             pool=name,
             weight=pool.fair.weight(tenant),
-            entitlement=pool.fair.entitlement(tenant),
             admitted=pool.places.sessions_of(tenant),
             lately=pool.fair.held_lately(tenant),
             waiting=waiting[tenant],

@@ -200,8 +200,7 @@ class SessionBook:
         assert live.session is not None
         if self.publishing is not None and turn is not None:
             self.publishing.ended(live, turn, answer)
-        ran_s = now - live.submitted_s if live.tried else None
-        pause = self.predictor.answered(live.session, live.facts, answer, ran_s=ran_s, now=now)
+        pause = self.predictor.answered(live.session, live.facts, answer, now=now)
         has_calls = bool(pause.tools) if pause is not None else answer is not None and bool(answer.tool_calls)
         conversations = self.predictor.conversations
         silence = conversations.silence(session.id, now=now)

@@ -120,7 +120,6 @@ _TABLES: Final = (WAITS, PLACEMENTS, REFUSALS, MOVES, EDGES, SOURCES)
 
 
 def script() -> str:
-    """The page's module."""
     tables = zip(("WAITS", "PLACES", "REFUSALS", "MOVES", "EDGES", "SOURCES"), _TABLES, strict=True)
     return "".join(f"export const {name} = {json.dumps(table)};\n" for name, table in tables)
 

@@ -56,14 +56,12 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`reactive` (somebody waits) or `proactive` (background)."""
     service_tier: str | None = None
     """As in OpenAI's API; only those that tell a class."""
-    deadline_s: float | None = None
-    """In how many seconds from now the session should be over."""
     retain_s: float | None = None
     """For how long what this turn leaves in the cache should be held."""
     resumes: bool | None = None
     """Whether its conversation goes on behind this turn."""
     malformed: tuple[str, ...] = ()
-    """What was sent and could not be read: `class`, `deadline`, `retention`, `resume`, `service_tier`,
+    """What was sent and could not be read: `class`, `retention`, `resume`, `service_tier`,
     `tools`."""
 
 

@@ -3,8 +3,8 @@
 Source: as `health.py`, which decides which events there are. `EJECTED` is the open state, `TRIED` the
 half-open one, `WARMING` slow start.
 
-Invariants: a (state, event) pair that is not in the table raises; never more than a share of a pool is out for
-what became of its turns, but for replicas that serve nobody while another serves; never the last one.
+Invariants: a (state, event) pair that is not in the table raises; never more than a share of a pool is out
+for what became of its turns, but for replicas that serve nobody while another serves; never the last one.
 """
 
 from typing import Annotated, Final

@@ -36,7 +36,6 @@ class CallLimit:
         return len(self._reactive) + len(self._proactive)
 
     def enter(self, *, is_proactive: bool, now: float) -> Place | None:
-        """None if too many wait."""
         place = Place(is_proactive, now)
         if self.running < self._most:
             self._run(place)

@@ -45,7 +45,6 @@ _META: Final = msgspec.json.Decoder(_Meta)
 
 
 def read_tool_use(params: bytes) -> ToolUse | None:
-    """None if it is none."""
     try:
         read = _PARAMS.decode(params)
     except UNREADABLE:

@@ -32,7 +32,6 @@ class CertificateEnds:
         self._warns_at_s = 0.0
 
     def follow(self, ends: dict[str, float]) -> None:
-        """After a reload, which takes up the server's alone."""
         self.ends.update((name, end) for name, end in ends.items() if name == SERVER)
         self._warns_at_s = 0.0
 

@@ -306,7 +306,6 @@ class ClientConnection(ResponseWriter):
             self.close()
 
     def check_timeouts(self, now: float) -> None:
-        """Called about once a second."""
         limits, state = self._limits, self.state
         if self._paused_since is not None and now - self._paused_since > limits.client_stall_s:
             self.abort()

@@ -55,7 +55,6 @@ class Drains:
             self._send_for(replica, "as where it was found said")
 
     def joined(self, replica: ReplicaId) -> None:
-        """What was heard of it before counts at once."""
         heard, said = self._heard.get(replica), self._said.get(replica)
         if heard is not None and replica in self._members and (said is None or said < heard):
             self._take(replica, heard)

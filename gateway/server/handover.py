@@ -42,7 +42,6 @@ class Handover:
         self._has_failed = False
 
     def take(self, records: list[Record]) -> None:
-        """To be called on a running loop."""
         fresh = self._fresh
         fresh += records
         if self._due is None:

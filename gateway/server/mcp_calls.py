@@ -190,7 +190,6 @@ class McpCalls:
         return place is not None and place in self._suspended and self._running[place] is call
 
     def sweep(self) -> None:
-        """Called about once a second."""
         oldest_s = self._driver.clock() - _RESUMED_WITHIN_S
         while self._suspended:
             place, since_s = next(iter(self._suspended.items()))

@@ -52,7 +52,6 @@ class Serving:
         self.tunnels.config = config
 
     def sweep(self, now: float) -> None:
-        """Called about once a second."""
         if self.mcp is not None:
             self.mcp.sweep(now)
 

@@ -170,7 +170,6 @@ class SpentFile:
 
     @classmethod
     def of(cls, config: Config, driver: Driver) -> "SpentFile | None":
-        """None if the settings name no file."""
         path = config.server.state_path
         return cls(f"{path}.spent", driver.coordinator.bounding.bounds, driver.send) if path else None
 

@@ -44,7 +44,6 @@ class StateFile:
 
     @classmethod
     def of(cls, config: Config, residence: StateResidence) -> "StateFile | None":
-        """None if the settings name none."""
         if (path := config.server.state_path) is None:
             if config.tenants:
                 told = "server.state_path is not set: stored responses will be unknown after a restart"

@@ -177,7 +177,6 @@ class Tunnels:
     def _check(
         self, tunnel: Tunnel, client: ClientConnection, head: RequestHead, replica: Replica, now: float
     ) -> None:
-        """Called about once a second."""
         config, state = self.config, self._brain.fleet.get(replica.id)
         is_leaving = self._replicas.get(replica.id) is not replica or state is None or state.is_draining
         must_end = is_leaving or self._brain.counts_tokens(head.visitor.tenant.id)

@@ -246,7 +246,6 @@ _TRACE: Final = msgspec.msgpack.Decoder(TurnTrace)
 
 
 def _read(value: bytes) -> TurnTrace | None:
-    """None for what another version of the gateway wrote."""
     try:
         return _TRACE.decode(value)
     except msgspec.MsgspecError:

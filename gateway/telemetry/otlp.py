@@ -41,7 +41,6 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_request(spans: Iterable[bytes], resource: Attributes, *, version: str) -> bytes:
-    """`spans`: each as `encode_span` made it."""
     items = b"".join([block(2, span) for span in spans])
     scope = block(1, text(1, "turnpike") + text(2, version))
     return block(1, block(1, attributes_field(1, resource)) + block(2, scope + items))

@@ -60,7 +60,6 @@ class Histogram:
         self._prefixes: dict[tuple[str, ...], list[str]] = {}
 
     def add(self, values: tuple[str, ...], value: float) -> None:
-        """`values`: of the labels."""
         spread = self._spreads.get(values)
         if spread is None:
             spread = self._spreads[values] = Spread(self._bounds)

@@ -81,7 +81,6 @@ class Usages:
                 self._add(record, outcome, record.usage, record.estimated_tokens)
 
     def over(self, outcome: str, records: Iterable[rec.Refused | rec.TurnLeft]) -> None:
-        """Without an attempt that ended otherwise."""
         for record in records:
             if record.model is not None:
                 self._add(record, outcome, _NO_USAGE)

@@ -157,7 +157,6 @@ class Slices:
 
 
 def _is_up(told: Conditions) -> bool | None:
-    """None if it is gone."""
     is_ready = told.ready is not False
     is_serving = told.serving if told.serving is not None else is_ready
     if told.terminating:

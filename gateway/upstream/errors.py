@@ -27,7 +27,6 @@ class LocalFault(UpstreamError):  # noqa: N818 - names of states of affairs read
     """No connection, for want of something that this machine should have. Says nothing of the replica."""
 
     def __init__(self, kind: str, why: str) -> None:
-        """`kind`: a metric's label."""
         super().__init__(why)
         self.kind = kind
 

@@ -1,10 +1,10 @@
 """What clients say of how urgent a session is: CONVENTIONS.md, "Accept — priority and SLO", partly.
 
-Two headers of ours, OpenAI's `service_tier`, and of vLLM's agentic context the deadline, for how long to hold
-what the turn leaves in the cache, and whether its conversation goes on (which `agent_hint` says, too). Where
-both name a deadline, ours counts. The context's `priority` is not read: nothing says which end of it is
-urgent. A value that is none is as good as not sent, and named in `Claims.malformed`. A `service_tier` that we
-do not know is no mistake: APIs have many, and most say nothing of urgency.
+A header of ours, OpenAI's `service_tier`, and of vLLM's agentic context for how long to hold what the turn
+leaves in the cache, and whether its conversation goes on (which `agent_hint` says, too). Its `priority` is
+not read: nothing says which end of it is urgent; nor is its deadline, as nothing was gained by it. A value
+that is none is as good as not sent, and named in `Claims.malformed`. A `service_tier` that we do not know is
+no mistake: APIs have many, and most say nothing of urgency.
 """
 
 import re
@@ -19,9 +19,6 @@ from gateway.wire.body import ABSENT, RequestBody, read_as, read_text, truth_of
 from gateway.wire.explicit_ids import XARGS, Xargs
 
 CLASS_HEADER: Final = b"x-turnpike-class"
-DEADLINE_HEADER: Final = b"x-turnpike-deadline"
-MAX_DEADLINE_S: Final = 7 * 86_400.0
-"""Who has longer is in no hurry."""
 
 _CLASSES: Final = frozenset({"reactive", "proactive"})
 _TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
@@ -30,7 +27,6 @@ _MAX_CONTEXT_BYTES: Final = 16 * 2**10
 
 
 class _Context(msgspec.Struct):
-    deadline_seconds: Raw = ABSENT
     kv_retention_ttl_seconds: Raw = ABSENT
     expected_resume: Raw = ABSENT
 
@@ -40,15 +36,13 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def read_header_claims(service_class: str | None, deadline: str | None, *malformed: str) -> Claims | None:
-    """Of the values of the two headers; None if there is nothing to say. `malformed`: what else is."""
-    wrong = []
+def read_header_claims(service_class: str | None) -> Claims | None:
+    """None if there is nothing to say."""
+    wrong: tuple[str, ...] = ()
     stated = service_class.lower() if service_class is not None else None
     if stated is not None and stated not in _CLASSES:
-        wrong.append("class")
-        stated = None
-    deadline_s = _stated(deadline, _deadline_s, "deadline", wrong)
-    found = Claims(service_class=stated, deadline_s=deadline_s, malformed=(*wrong, *malformed))
+        stated, wrong = None, ("class",)
+    found = Claims(service_class=stated, malformed=wrong)
     return found if found != Claims() else None
 
 
@@ -61,17 +55,12 @@ def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
     malformed = [*known.malformed]
     tier = _stated(_given(body.service_tier), read_text, "service_tier", malformed)
     context = _context(body)
-    deadline_s = known.deadline_s
-    if deadline_s is None:
-        deadline = _given(context.deadline_seconds)
-        deadline_s = _stated(deadline, lambda raw: _deadline_s(_text(raw)), "deadline", malformed)
     retention = _given(context.kv_retention_ttl_seconds)
     retain_s = _stated(retention, lambda raw: _number(_text(raw)), "retention", malformed)
     resumes = _stated(_given(context.expected_resume), truth_of, "resume", malformed)
     found = msgspec.structs.replace(
         known,
         service_tier=tier if tier in _TIERS else None,
-        deadline_s=deadline_s,
         retain_s=retain_s,
         resumes=resumes,
         malformed=tuple(dict.fromkeys(malformed)),
@@ -113,9 +102,3 @@ def _text(raw: Raw) -> str:
 
 def _number(text: str) -> float | None:
     return float(text) if _SECONDS.fullmatch(text) is not None else None
-
-
-def _deadline_s(text: str) -> float | None:
-    """From now, above 0 and at most `MAX_DEADLINE_S`."""
-    seconds = _number(text)
-    return seconds if seconds and seconds <= MAX_DEADLINE_S else None

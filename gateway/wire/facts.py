@@ -32,7 +32,6 @@ from gateway.wire.body import (
 )
 from gateway.wire.claims import (
     CLASS_HEADER,
-    DEADLINE_HEADER,
     has_claims,
     read_header_claims,
     with_body_claims,
@@ -59,7 +58,6 @@ _WANTED_HEADERS = IDENTITY_HEADERS | {
     b"traceparent",
     _ATTEMPT,
     CLASS_HEADER,
-    DEADLINE_HEADER,
 }
 TRANSCRIPTS = TranscriptReader()
 """One for the process: sessions of the same agent share their first messages."""
@@ -100,7 +98,6 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         coding = ", ".join(each for each in stated if each not in _NO_CODINGS)
     software, attempt = selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), "")
     service_class = selected.pop(CLASS_HEADER.decode(), None)
-    deadline = selected.pop(DEADLINE_HEADER.decode(), None)
     traceparent = selected.pop("traceparent", "")
     return HeaderFacts(
         stated=selected,
@@ -110,7 +107,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         client=hash_text(software) if software else 0,
         client_name=named[0] if (named := _PRODUCT.match(software)) else "",
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
-        claims=read_header_claims(service_class, deadline),
+        claims=read_header_claims(service_class),
         traceparent=traceparent,
     )
 

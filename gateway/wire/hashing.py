@@ -39,7 +39,6 @@ def hash_seed() -> int:
 
 
 def hash_secret() -> bytes | None:
-    """None while hashes are not keyed."""
     return _secret[0]
 
 

@@ -124,7 +124,6 @@ _OUTLINE: Final = msgspec.json.Decoder(_Outline)
 
 
 def is_large(raw: Raw) -> bool:
-    """Whether it is known by its bytes alone."""
     size = len(memoryview(raw))
     return size > MAX_STRUCTURE and (size > _MAX_BYTES or structure_of(bytes(raw)) > MAX_STRUCTURE)
 

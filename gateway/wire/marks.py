@@ -54,7 +54,6 @@ def leave_marks(text: str) -> tuple[int, ...]:
 
 @lru_cache(_FEW_BYTES)
 def _evenly(count: int) -> tuple[int, ...]:
-    """Where windows begin, of so many places."""
     kept = min(count, MAX_MARKS)
     return tuple(sorted({round(at * (count - 1) / max(1, kept - 1)) for at in range(kept)}))
 

@@ -23,7 +23,6 @@ _OPEN, _CLOSE = b"{}"
 
 
 def is_object(body: bytes) -> bool:
-    """By its outer bytes."""
     end = _rfind_visible(body, len(body))
     return end > 0 and body[end] == _CLOSE and _BEGINS.match(body) is not None
 

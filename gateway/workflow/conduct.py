@@ -89,7 +89,6 @@ class Conduct:
         thread.head_tokens = prompt
 
     def views(self) -> tuple[ConductView, ...]:
-        """Of whom there is something to be found."""
         return tuple(
             each for each in self._known.values() if each.changed or each.unlinked or each.left_after_s
         )

@@ -169,10 +169,9 @@ class Conversations:
         facts: RequestFacts,
         answer: Answer | None,
         *,
-        ran_s: float | None = None,
         now: float,
     ) -> StepPrediction | None:
-        """The turn is over. None if that was no step. `ran_s`: how long it was on its replica."""
+        """The turn is over. None if that was no step."""
         known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
         if known is None:
             return None
@@ -187,7 +186,7 @@ class Conversations:
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
         graph = self.graphs.of(known.agent)
-        self._grow(known, graph, answer, ran_s=ran_s)
+        self._grow(known, graph, answer)
         return self._step(ref.thread, known, graph, facts, answer)
 
     def session_over(self, session: SessionId) -> None:
@@ -196,16 +195,16 @@ class Conversations:
             if known is not None:
                 self._learn_end(known)
 
-    def _grow(self, known: Conversation, graph: Graph, answer: Answer, *, ran_s: float | None) -> None:
+    def _grow(self, known: Conversation, graph: Graph, answer: Answer) -> None:
         usage = answer.usage
         known.turns += 1
         if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
-            graph.saw_turn(known.turns, tokens=None, grown=None, ran_s=ran_s)
+            graph.saw_turn(known.turns, tokens=None, grown=None)
             return
         tokens = float(usage.prompt_tokens + (usage.output_tokens or 0))
         known.grown = tokens - known.tokens if known.tokens else None
         begins = known.turns == 1 and known.is_opening
-        graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown, ran_s=ran_s)
+        graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown)
         if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
             self.graphs.shared_changes += 1
         known.tokens = tokens

@@ -61,9 +61,9 @@ class Predictor:
         return known.agent if known is not None else agent_key(ref, facts, owner)
 
     def answered(
-        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, ran_s: float | None, now: float
+        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
     ) -> StepPrediction | None:
-        return self.conversations.answered(ref, facts, answer, ran_s=ran_s, now=now)
+        return self.conversations.answered(ref, facts, answer, now=now)
 
     def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
         """The type of its conversation, and what is expected behind the last step.

@@ -86,7 +86,6 @@ class Shelf:
         return self.find_explicit(key) or self.find_own(key)
 
     def find_own(self, key: ExplicitKey) -> Session | None:
-        """The one that answers name so."""
         session = self._sessions.get(SessionId(key[2])) if key[1] == TURNPIKE_SCHEMA else None
         return session if session is not None and session.tenant == key[0] else None
 

@@ -26,8 +26,6 @@ from lab.workload.trace.format import ServiceClass, Session, Tool, Turn, TurnRef
 
 _BYTES_PER_TOKEN: Final = 4
 _MAIN: Final = "0"
-_SOON_S: Final = 1e-3
-"""What is left of a deadline that has passed."""
 
 
 class Audience(Protocol):
@@ -81,14 +79,8 @@ class Agent:
 
     def claims(self) -> Claims | None:
         """What its client says now of how urgent it is. Who waits for it, and says no more, says nothing."""
-        session, deadline_s = self.session, self.session.deadline_s
-        is_proactive = session.service_class is ServiceClass.PROACTIVE
-        if not is_proactive and deadline_s is None:
-            return None
-        left_s = None
-        if deadline_s is not None:
-            left_s = max(_SOON_S, self.started_s + deadline_s - self.stage.kernel.now)
-        return Claims(service_class=session.service_class.value if is_proactive else None, deadline_s=left_s)
+        service_class = self.session.service_class
+        return Claims(service_class=service_class.value) if service_class is ServiceClass.PROACTIVE else None
 
     def transcript(self, ref: TurnRef) -> Transcript:
         """Its system prompt says what kind of agent it is, and its client all else."""

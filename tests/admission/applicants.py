@@ -53,7 +53,7 @@ def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, *
         size=size,
         task_arrived_s=arrived,
         since_s=since,
-        **{"gpu_s": 1.0, "isolated_s": 1.0, "tool_s": 1.0, **fields},
+        **{"tool_s": 1.0, **fields},
     )
 
 
@@ -163,7 +163,7 @@ class Play:
             usage=outcome.usage,
         )
         ref, facts = _ref(asked), _facts(asked)
-        self.workflow.answered(ref, facts, answer, ran_s=outcome.ran_s, now=self.now)
+        self.workflow.answered(ref, facts, answer, now=self.now)
         outcome = self._with_what_it_holds(ref, outcome)
         return msgspec.structs.replace(outcome, silence=self.workflow.silence(session, now=self.now))
 

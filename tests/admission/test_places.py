@@ -234,7 +234,7 @@ def taught(*, turns=200, growth=1000.0, last_turn=None) -> Graphs:
     known = Graphs(AegConfig())
     for number in range(turns):
         turn = number % (last_turn or 1000) + 1
-        known.of(AGENT).saw_turn(turn, tokens=1e4, grown=growth, ran_s=2.0)
+        known.of(AGENT).saw_turn(turn, tokens=1e4, grown=growth)
         if turn == last_turn:
             known.of(AGENT).ended(Step(), turn)
     return known

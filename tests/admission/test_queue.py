@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.classes import ClassClaim, ServiceClass, classify
-from gateway.admission.fair_share import FairShare, FairShareConfig
+from gateway.admission.fair_share import FairShare
 from gateway.admission.packing import Entry, PackingConfig
 from gateway.admission.queue import SessionQueue
 from gateway.admission.quotas import Quota, Quotas, retry_after_s
@@ -23,7 +23,7 @@ numbers = itertools.count()
 
 
 def make(**packing) -> tuple[SessionQueue, FairShare]:
-    fair = FairShare(FairShareConfig())
+    fair = FairShare()
     return SessionQueue(PackingConfig(order="arrival", **packing), fair, 10.0), fair
 
 

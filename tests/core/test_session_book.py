@@ -94,7 +94,7 @@ def test_how_long_a_call_was_ready_is_unknown_where_the_client_left():
 
 def test_a_turn_is_told_with_what_its_client_claims():
     play = Playbook(tenants_have_keys=True)  # of whom nobody is trusted
-    claims = Claims(service_class="proactive", deadline_s=30.0)
+    claims = Claims(service_class="proactive", retain_s=30.0)
     run(play, "r1", claims=claims)
     run(play, "r2")
     assert [turn.claims for turn in play.seen(rec.TurnArrived)] == [claims, None]

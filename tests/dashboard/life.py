@@ -125,7 +125,6 @@ def _gauges() -> dict[str, object]:
     tenant = {
         "pool": "default",
         "weight": 1.0,
-        "entitlement": 1.2,
         "admitted": 9,
         "lately": 7.2,
         "waiting": 2,

@@ -20,7 +20,7 @@ def live_through(known: Graphs, agent: AgentKey, *steps: str) -> None:
     graph, before = known.of(agent), None
     for number, name in enumerate(steps, 1):
         graph.saw_step(before, (name,))
-        graph.saw_turn(number, tokens=1.0, grown=None, ran_s=None)
+        graph.saw_turn(number, tokens=1.0, grown=None)
         before = (name,)
         graph.went_on(Step(before), 2.0)
     graph.ended(Step(before or ()), len(steps))

@@ -85,7 +85,7 @@ class Fleet:
         """So many sessions of that type have made a turn, and ended."""
         graph = self.graphs.of(AgentKey(OWNER, agent))
         for _ in range(sessions):
-            graph.saw_turn(1, tokens=prompt, grown=None, ran_s=None)
+            graph.saw_turn(1, tokens=prompt, grown=None)
             graph.ended(Step(), 1)
 
     def lives(self, session, at, **answer):

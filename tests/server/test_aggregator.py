@@ -42,7 +42,6 @@ def snapshot(**values):
         "id": "t",
         "pool": "p",
         "weight": 2.0,
-        "entitlement": 1.0,
         "admitted": 1,
         "lately": 0.5,
         "waiting": 1,
@@ -75,7 +74,7 @@ def test_snapshots_become_one():
     assert (pool["window"], pool["admitted"], pool["gpu_pressure"]) == (8.0, 4, 0.9)
     assert [each["at_s"] for each in pool["updates"]] == [0.5, 1.0]
     assert told["bounds"] == [{"bound": "b", "tenant": "t", "used": 0.3}], "each knows the sum"
-    assert told["tenants"][0]["admitted"] == 2 and told["tenants"][0]["entitlement"] == 1.0
+    assert told["tenants"][0]["admitted"] == 2
     assert [(each["id"], each["last_seen_s"]) for each in told["sessions"]] == [
         ("both", 4.0), ("b", 3.0), ("a", 1.0)
     ]  # fmt: skip

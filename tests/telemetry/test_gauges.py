@@ -32,9 +32,7 @@ POOL = PoolView(
 
 def tenant(number: int) -> TenantView:
     name = TenantId(f"t{number}")
-    return TenantView(
-        id=name, pool=PoolId("p"), weight=1.0, entitlement=1.0, admitted=2, lately=2.5, waiting=1
-    )
+    return TenantView(id=name, pool=PoolId("p"), weight=1.0, admitted=2, lately=2.5, waiting=1)
 
 
 def told(**more) -> dict[tuple[str, ...], float]:

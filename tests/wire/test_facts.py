@@ -270,24 +270,6 @@ def test_what_is_no_class(stated):
     assert claims(X_Turnpike_Class=stated) == Claims(malformed=("class",))
 
 
-@pytest.mark.parametrize(("stated", "expected"), [("30", 30.0), ("0.25", 0.25), ("604800", 604_800.0)])
-def test_a_deadline(stated, expected):
-    assert claims(X_Turnpike_Deadline=stated) == Claims(deadline_s=expected)
-
-
-@pytest.mark.parametrize(
-    "stated",
-    ["", "0", "0.0", "-1", "604800.1", "1e3", "inf", "nan", "0x10", "1_0", "30s", "9" * 5000, "\xb2", "1."],
-)
-def test_what_is_no_deadline(stated):
-    assert claims(X_Turnpike_Deadline=stated) == Claims(malformed=("deadline",))
-
-
-def test_half_of_it_is_worth_reading():
-    found = claims(X_Turnpike_Class="proactive", X_Turnpike_Deadline="soon")
-    assert found == Claims(service_class="proactive", malformed=("deadline",))
-
-
 @pytest.mark.parametrize("tier", ["priority", "default", "flex"])
 def test_a_service_tier(tier):
     assert claims({"service_tier": tier}) == Claims(service_tier=tier)
@@ -303,21 +285,11 @@ def test_what_is_no_service_tier(tier):
     assert claims({"service_tier": tier}) == Claims(malformed=("service_tier",))
 
 
-@pytest.mark.parametrize("value", [60, 60.0, "60"])
-def test_a_deadline_in_the_agentic_context(value):
-    inner = {"session_id": "s", "deadline_seconds": value}
-    assert claims(context(inner)) == claims(context(json.dumps(inner))) == Claims(deadline_s=60.0)
-
-
-@pytest.mark.parametrize("value", [0, -1, True, 1e9, "soon", [60]])
-def test_what_is_no_deadline_in_the_agentic_context(value):
-    assert claims(context({"deadline_seconds": value})) == Claims(malformed=("deadline",))
-
-
 @pytest.mark.parametrize(
-    "value", [None, 3, "text", "{", {"deadline_seconds": None}, {"deadline_seconds": 60, "x": "y" * 20_000}]
+    "value",
+    [None, 3, "text", "{", {"expected_resume": None}, {"expected_resume": True, "x": "y" * 20_000}],
 )
-def test_a_context_without_a_deadline(value):
+def test_a_context_that_says_nothing(value):
     assert claims(context(value)) is None
 
 
@@ -345,16 +317,13 @@ def test_whether_a_conversation_goes_on():
     assert claims({"agent_hint": {"expected_resume": "maybe"}}) == Claims(malformed=("resume",))
 
 
-def test_header_and_body_make_one_claim_and_our_deadline_counts():
-    body = {"service_tier": "flex", **context({"deadline_seconds": 60})}
-    assert claims(body, X_Turnpike_Class="reactive", X_Turnpike_Deadline="30") == Claims(
-        service_class="reactive", service_tier="flex", deadline_s=30.0
+def test_header_and_body_make_one_claim():
+    body = {"service_tier": "flex", **context({"kv_retention_ttl_seconds": 60})}
+    assert claims(body, X_Turnpike_Class="reactive") == Claims(
+        service_class="reactive", service_tier="flex", retain_s=60.0
     )
-    assert claims(body, X_Turnpike_Deadline="x") == Claims(
-        service_tier="flex", deadline_s=60.0, malformed=("deadline",)
-    )
-    both = {"service_tier": 1, **context({"deadline_seconds": "x"})}
-    assert claims(both, X_Turnpike_Deadline="x") == Claims(malformed=("deadline", "service_tier"))
+    both = {"service_tier": 1, **context({"kv_retention_ttl_seconds": "x"})}
+    assert claims(both, X_Turnpike_Class="x") == Claims(malformed=("class", "service_tier", "retention"))
 
 
 @pytest.mark.parametrize(

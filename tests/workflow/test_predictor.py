@@ -25,7 +25,7 @@ def test_a_turn_from_its_arrival_to_the_end_of_its_session():
     known: Any = Predictor(WorkflowConfig())
     known.arrived(ref("s"), facts(), now=0.0)
     first = known.hint_with_request(ref("s"), facts(), A, **NOTHING)
-    pause: Any = known.answered(ref("s"), facts(), answer("bash"), ran_s=1.0, now=1.0)
+    pause: Any = known.answered(ref("s"), facts(), answer("bash"), now=1.0)
     decision: Any = known.retention(ref("s").thread, pause, A)
     assert decision.retain_s == 6.0
     calm = parse(known.hint_at_pause(ref("s"), decision))

@@ -27,16 +27,16 @@ function shares(model) {
   const of = (tenant, name) => tenant.views.reduce((total, view) => total + (view[name] ?? 0), 0);
   const rows = tenants
     .map((tenant) => ({
-      id: tenant.id, admitted: of(tenant, "admitted"), lately: of(tenant, "lately"), waiting: of(tenant, "waiting"), entitlement: of(tenant, "entitlement"),
+      id: tenant.id, admitted: of(tenant, "admitted"), lately: of(tenant, "lately"), waiting: of(tenant, "waiting"), weight: of(tenant, "weight"),
       served: tenant.servedTokens, refused: tenant.refused,
     }))
     .filter((row) => row.admitted + row.waiting + row.served + row.refused > 0);
   const total = (name) => rows.reduce((all, row) => all + row[name], 0);
   const has = isAdmitting && total("admitted") > 0 ? "admitted" : "served";
-  const [whole, entitled] = [total(has), total("entitlement")];
+  const [whole, entitled] = [total(has), total("weight")];
   for (const row of rows) {
     row.share = whole > 0 ? row[has] / whole : 0;
-    row.entitled = entitled > 0 && row.entitlement > 0 ? row.entitlement / entitled : null;
+    row.entitled = entitled > 0 && row.weight > 0 ? row.weight / entitled : null;
   }
   return rows.sort((a, b) => b.share - a.share || b.waiting - a.waiting || a.id.localeCompare(b.id));
 }

@@ -31,7 +31,6 @@ _PRIOR: Final = {True: 0.95, False: 0.5}
 """Chance that it goes on where nothing is known: behind a step that asks for tools, and behind an answer."""
 _FADES_AT: Final = 1000.0
 """Counts of one node's successors are halved then."""
-_UNKNOWN_TURN_S: Final = 1.0
 _SAME: Final = 0.02
 """By less no shared prefix changes: whoever keeps sums of it counts anew."""
 _HOLDS_FOR: Final = 256
@@ -141,17 +140,13 @@ class Node(_Behind):
 class Family:
     """What is known of all types of one client software."""
 
-    __slots__ = ("__weakref__", "by_kind", "lifetimes", "pause_s", "steps", "tasks", "turn_s", "turns_s")
+    __slots__ = ("__weakref__", "by_kind", "lifetimes", "steps", "tasks", "tools_s")
 
     def __init__(self) -> None:
         self.by_kind = {True: _Behind(), False: _Behind()}
         """Behind steps that ask for tools, and behind those that do not."""
         self.lifetimes = Lifetimes()
-        self.pause_s = {True: DecayedMean(half_life=_HALF_LIFE), False: DecayedMean(half_life=_HALF_LIFE)}
-        """Likewise: means."""
-        self.turn_s = DecayedMean(half_life=_HALF_LIFE)
-        self.turns_s = LogQuantiles(low=_LEAST_PAUSE_S, half_life=_HALF_LIFE)
-        """How long turns took on their replicas."""
+        self.tools_s = DecayedMean(half_life=_HALF_LIFE)
         self.tasks = 0
         self.steps = 0
 
@@ -192,13 +187,9 @@ class Graph(Family):
         node = self._teach(tools)
         (self.start if before is None else self._teach(before)).follow(node.number)
 
-    def saw_turn(self, turn: int, *, tokens: float | None, grown: float | None, ran_s: float | None) -> None:
+    def saw_turn(self, turn: int, *, tokens: float | None, grown: float | None) -> None:
         for level in (self, self.family):
             level.lifetimes.saw_turn(turn, grown, tokens)
-            if ran_s is not None:
-                level.turns_s.add(ran_s)
-        if ran_s is not None:
-            self.family.turn_s.add(ran_s)
 
     def saw_shared(self, cached_tokens: int) -> bool:
         """What a conversation found when it began. True if what all share is another amount now."""
@@ -215,8 +206,9 @@ class Graph(Family):
         for behind in (node, self.by_kind[kind], self.family.by_kind[kind]):
             behind.went_on()
             behind.pauses.add(pause_s)
-        self.pause_s[kind].add(pause_s)
-        self.family.pause_s[kind].add(pause_s)
+        if kind:
+            self.tools_s.add(pause_s)
+            self.family.tools_s.add(pause_s)
         self._count(steps=1)
 
     def ended(self, step: Step, turn: int) -> None:
@@ -328,27 +320,9 @@ class Graph(Family):
         return self._remaining[min(turn, LATE_TURN)]
 
     def tool_s(self) -> float:
-        return self.pause_s[True].mean(self.family.pause_s[True].mean(0.0, 1e-9), ENOUGH)
-
-    def fast_turn_s(self) -> float:
-        """A turn on a replica that has little else to do: the quickest quarter of them."""
-        own = self.turns_s.weight >= ENOUGH
-        found = (self if own else self.family).turns_s.counted(0.25)
-        return found if found is not None else _UNKNOWN_TURN_S
-
-    def cycle_s(self) -> float:
-        """From a turn to the next, in the mean of the family; 0 while that is unknown."""
-        tools, idle = self.family.pause_s[True], self.family.pause_s[False]
-        pauses = tools.weight + idle.weight
-        if not pauses:
-            return 0.0
-        pause_s = (tools.mean(0.0, 0.0) * tools.weight if tools.weight else 0.0) + (
-            idle.mean(0.0, 0.0) * idle.weight if idle.weight else 0.0
-        )
-        return self.family.turn_s.mean(0.0, 1e-9) + pause_s / pauses
+        return self.tools_s.mean(self.family.tools_s.mean(0.0, 1e-9), ENOUGH)
 
     def edges(self) -> list[tuple[int, int, float, float]]:
-        """From, to, probability, count."""
         return [
             (node.number, to, count / total, count)
             for node in (self.start, *self._nodes.values())

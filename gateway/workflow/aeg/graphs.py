@@ -55,7 +55,6 @@ class Graphs:
         return (graph for _, _, graph in self._types.items())
 
     def of(self, agent: AgentKey) -> Graph:
-        """To teach it, too."""
         found = self._types.get(agent.owner, agent)
         if found is None:
             family = self._families.get(agent.family)

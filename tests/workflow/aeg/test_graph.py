@@ -137,7 +137,7 @@ def test_probabilities_are_some_whatever_happened(history):
             case "no end":
                 graph.was_no_end(ANSWER, turn)
             case _:
-                graph.saw_turn(turn, tokens=amount, grown=amount - 1e5, ran_s=amount)
+                graph.saw_turn(turn, tokens=amount, grown=amount - 1e5)
         pause, ahead = graph.pause(ANSWER), graph.ahead(turn)
         assert 0.0 <= pause.returns <= 1.0 and 0.0 <= pause.back(amount) <= 1.0 and 0 <= graph.returns() <= 1
         assert all(0.0 <= alive <= 1.0 for alive in ahead.alive) and ahead.alive[0] == 1.0
