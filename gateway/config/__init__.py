@@ -18,7 +18,7 @@ from gateway.config.objective import ObjectiveConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.picker import PickerConfig
 from gateway.config.recording import RecordingConfig
-from gateway.config.server import ServerConfig, is_loopback
+from gateway.config.server import ServerConfig, is_loopback, split_listen
 from gateway.config.shared import SharedConfig
 from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
@@ -84,6 +84,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.server.keys_path is not None and not self.tenants:
             msgspec.structs.force_setattr(self, "tenants", (TenantConfig(name="default"),))
         urls = [replica.url.rstrip("/") for pool in self.pools for replica in pool.replicas]
+        host, port = split_listen(self.server.listen)
+        is_here = not host.strip("0.:") or is_loopback(self.server.listen)  # or everywhere
+        for url in urls:
+            at = url.partition("://")[2].partition("/")[0]
+            if is_here and port and at.endswith(f":{port}") and is_loopback(at):
+                raise ValueError(f"pools.replicas: {url} is server.listen, so the gateway would ask itself")
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         _refuse_repeats("models: the name", [model.name for model in self.models])

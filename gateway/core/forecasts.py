@@ -161,7 +161,6 @@ class Forecasts:
     # --- what happens ------------------------------------------------------------------------------
 
     def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Expected | None:
-        """None for what is no turn, or is relayed."""
         facts = live.facts
         if facts.work is not Work.GENERATE or facts.is_relayed:
             return None

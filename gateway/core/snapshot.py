@@ -198,7 +198,6 @@ class SessionViews:
         self._members = view_members(brain.admission)
 
     def view(self, session: Session, turns: Sequence[TurnView] = (), *, now: float) -> SessionView:
-        """`turns`: its last ones, oldest first."""
         calls = self._brain.sessions.tools.open_calls(session.id)
         if session.id in self._runs:
             state, since_s = "generating", self._runs[session.id]

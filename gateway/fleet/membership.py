@@ -43,7 +43,6 @@ class MembershipError(Exception):
 
 class Membership:
     def __init__(self, members: Collection[Member], *, most: int = MOST) -> None:
-        """`members`: those that were set."""
         self._most = most
         self._members = {member.name: member for member in members}
         self._expires_s: dict[ReplicaId, float] = {}

@@ -61,7 +61,6 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Look":
-        """By default the last day. Raises ValueError."""
         given = {name: value for name, value in query.items() if name in cls.__struct_fields__ and value}
         to_s = _seconds(given, "to_s", time.time())
         times = {"to_s": to_s, "from_s": _seconds(given, "from_s", to_s - _DAY_S)}

@@ -77,7 +77,6 @@ class Files:
                 position = batch.position
 
     def _read(self, known: str, offset: str) -> Batch | None:
-        """What follows; None while there is nothing."""
         with contextlib.ExitStack() as stack:
             files = dict[str, BinaryIO]()
             for number in range(_MAX_FILES):  # the newest first: one that is moved meanwhile is met twice

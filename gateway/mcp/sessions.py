@@ -32,7 +32,6 @@ class McpSessions:
         return self._agents.get(session.tenant, session) or OrderedDict()
 
     def used_by(self, session: McpSession, agent: SessionId) -> None:
-        """Nothing is remembered of a session without an id."""
         if not session.id:
             return
         agents = self.agents_of(session)
@@ -43,5 +42,4 @@ class McpSessions:
         self._agents.put(session.tenant, session, agents)
 
     def forget(self, session: McpSession) -> None:
-        """It is over. An unknown one is no error."""
         self._agents.pop(session.tenant, session)

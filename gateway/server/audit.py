@@ -31,7 +31,6 @@ class Audit:
         """Actions without a record: there were too many."""
 
     def record(self, who: str, what: str, outcome: int) -> None:
-        """`outcome`: a status, as of HTTP."""
         now = self._clock()
         if not self._allowance.take(now=now):
             self.left_out += 1

@@ -291,7 +291,6 @@ class Ticket:
 
     @property
     def is_asked_for_calls(self) -> bool:
-        """Whether `hand_over` has a receiver."""
         return self._driver.on_call is not None
 
     def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:

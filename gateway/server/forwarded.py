@@ -65,7 +65,6 @@ def _hops(headers: RawHeaders) -> Iterator[list[str]]:
 
 
 def _address(hop: str) -> str | None:
-    """Without its port; None if it is no address."""
     if hop.startswith("["):
         hop = hop[1:].partition("]")[0]
     elif hop.count(":") == 1:

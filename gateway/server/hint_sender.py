@@ -24,7 +24,6 @@ _TIMEOUT_S: Final = 5.0
 
 class HintSender:
     def __init__(self, replicas: Mapping[ReplicaId, Replica], tasks: TaskGroup) -> None:
-        """`replicas` may change."""
         self._replicas = replicas
         self._tasks = tasks
         self._waiting: dict[ReplicaId, deque[str]] = {}

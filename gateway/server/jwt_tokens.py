@@ -118,7 +118,6 @@ class JwtTokens:
 
     @property
     def is_kept_by_url(self) -> bool:
-        """`keep_keys` has to run."""
         return self._config.is_url
 
     def set_keys(self, keys: Keys) -> None:

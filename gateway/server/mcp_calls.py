@@ -30,7 +30,6 @@ _Place = tuple[McpSession, RequestId]
 
 class NotAdmitted(Exception):  # noqa: N818 - an outcome
     def __init__(self, refusal: Refusal | None) -> None:
-        """`refusal`: None if its client cancelled it."""
         super().__init__()
         self.refusal = refusal
 

@@ -91,7 +91,6 @@ class McpProxy:
         *,
         dropped: frozenset[bytes],
     ) -> None:
-        """`dropped`: header fields that no server gets."""
         self.calls = calls
         self.servers = servers
         self._others = others

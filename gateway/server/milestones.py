@@ -12,7 +12,6 @@ _PAUSE_S: Final = 1e-3
 
 
 async def catch_up(observer: ResponseObserver) -> None:
-    """All that has come is read, in slices."""
     while observer.is_behind:
         await asyncio.sleep(_PAUSE_S)
         observer.feed(b"")

@@ -77,7 +77,6 @@ class PeerLinks:
         return True
 
     def address_of(self, url: str) -> Address | None:
-        """None if nothing is sent there."""
         try:
             address = Address.parse(url)
         except ValueError:

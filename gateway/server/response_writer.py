@@ -68,7 +68,6 @@ class ResponseWriter(asyncio.Protocol):
         return self.state is not State.SERVING
 
     def leave_serving(self, state: State) -> bool:
-        """Whether the client is still there."""
         if self.state is _SERVING:
             self.state = state
             return True

@@ -204,7 +204,6 @@ class SpentFile:
 
 
 def _read(path: Path) -> list[Spent]:
-    """A line that is not whole says nothing."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().splitlines():

@@ -75,6 +75,10 @@ class StreamFile:
         else:
             self._crowded_out += count
 
+    def end(self) -> None:
+        """Closes the file once what is pending is written; it does not wait for that."""
+        self._is_closing.set()
+
     def close(self, timeout_s: float = 5.0) -> None:
         self._is_closing.set()
         self._thread.join(timeout_s)

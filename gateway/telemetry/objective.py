@@ -107,7 +107,6 @@ class _Names:
         self._seen: OrderedDict[str, int] = OrderedDict()
 
     def label(self, name: str) -> str:
-        """To be asked once for each session."""
         count = self._seen.pop(name, 0) + 1
         self._seen[name] = count
         if len(self._seen) > _REMEMBERED:

@@ -88,4 +88,5 @@ class Recorder:
 
     def _end(self, why: str) -> None:
         self._is_over = True
+        self._file.end()
         log_event(logging.WARNING, "recording_ended", cause=why)

@@ -97,12 +97,17 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool)
 
     async def look(name: str, pool: PoolConfig, each: ReplicaConfig) -> Examined:
         address = Address.of_backend(each.url)
+        try:
+            key = read_api_key(each.api_key_env, each.api_key_file, environ)
+        except ConfigError as error:  # a service has other variables than whoever looks at it
+            found = Finding(level="bad", what=f"was not looked at: {error}", do="set it here, too")
+            return Examined(replica=name, url=each.url, findings=[found])
         replica = Replica(
             ReplicaId(name),
             PoolId(pool.name),
             address,
             config=config.upstream,
-            api_key=read_api_key(each.api_key_env, each.api_key_file, environ),
+            api_key=key,
             tls=tls if address.is_tls else None,
         )
         async with some:

@@ -54,6 +54,8 @@ def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
         do = "start it, or check the address and that this machine reaches it"
         if seen.why_down.startswith(NO_ENGINE):
             what, _, do = seen.why_down.partition(": ")
+        if "expired" in seen.why_down:
+            do = "renew the engine's certificate"
         is_told = "upstream.ca_file" in seen.why_down
         yield Finding(level="bad", what=what, do=None if is_told else do)
         return

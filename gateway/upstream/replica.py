@@ -55,6 +55,10 @@ class Address(msgspec.Struct, frozen=True):
     def parse(cls, url: str) -> "Address":
         """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
         parts = urlsplit(url)
+        try:
+            _ = parts.port
+        except ValueError:
+            raise ValueError(f"{_shown(url)!r}: a port is a number up to 65535") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{_shown(url)!r} is not a URL such as http://host:8000{meant_url(url)}")
         if parts.username or parts.password or parts.query or parts.fragment:

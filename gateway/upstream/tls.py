@@ -4,19 +4,28 @@ import ssl
 from typing import NamedTuple
 
 from gateway.config import Config
+from gateway.config.load import ConfigError
 from gateway.config.shared import SharedConfig
 
 
 def upstream_tls(config: Config) -> ssl.SSLContext | None:
-    """None if nobody is reached by https. Blocks; raises OSError."""
+    """None if nobody is reached by https. Blocks; raises ConfigError."""
     is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
     is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
     is_needed = is_needed or any(each.url.startswith("https://") for each in config.mcp)
     if not is_needed:
         return None
-    context = ssl.create_default_context(cafile=config.upstream.ca_file)
-    if config.upstream.tls_certificate is not None:
-        context.load_cert_chain(config.upstream.tls_certificate, config.upstream.tls_key)
+    ours = config.upstream
+    try:
+        context = ssl.create_default_context(cafile=ours.ca_file)
+    except OSError as error:
+        raise ConfigError(f"upstream.ca_file: {error.strerror or error}: {ours.ca_file}") from None
+    if ours.tls_certificate is not None:
+        try:
+            context.load_cert_chain(ours.tls_certificate, ours.tls_key)
+        except OSError as error:
+            where = f"{ours.tls_certificate}, {ours.tls_key or 'no upstream.tls_key'}"
+            raise ConfigError(f"upstream.tls_certificate: {error.strerror or error}: {where}") from None
     return context
 
 

@@ -113,7 +113,6 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
 
 
 def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestFacts:
-    """The facts of a request whose body is complete."""
     return finish(reading_body_facts(endpoint, read_header_facts(headers), body))
 
 

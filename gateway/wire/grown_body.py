@@ -54,7 +54,6 @@ class Items(Sequence[Raw]):
     def __init__(
         self, hashes: list[int], new: Sequence[Raw], body: bytes, known: int, *, is_responses: bool
     ) -> None:
-        """`known`: how many of them were not read."""
         self.hashes = hashes
         self._new = new
         self._body = body

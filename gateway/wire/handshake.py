@@ -23,5 +23,4 @@ def key_of(headers: RawHeaders) -> bytes | None:
 
 
 def accept_of(key: bytes) -> str:
-    """The `Sec-WebSocket-Accept` for a client's key."""
     return base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest()).decode()

@@ -242,7 +242,6 @@ def _find_cut(read: Sequence[Item]) -> int:
 
 
 def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
-    """The conversation after these items; `count` stand before them."""
     tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
     called, said, asked = state.called, state.said, state.asked
     answers: list[tuple[int, Item]] = []

@@ -100,7 +100,6 @@ class AnswerEnds:
 
 
 def _depth(text: bytes) -> int:
-    """Objects that are open at its end."""
     bare = _TEXT.sub(b"", text)
     return bare.count(b"{") - bare.count(b"}")
 

@@ -255,6 +255,12 @@ def test_check_config_looks_at_what_the_settings_point_to(turnpike, tmp_path):
         (pools, "scheme, host, port and path"),
         (pools.replace("user:pw@", "") + 'api_key_env = "NOT_THERE"\n', "NOT_THERE"),
         (pools.replace("user:pw@", "") + 'api_key_file = "/none"\n', "/none"),
+        (pools.replace("//user:pw@a:1", "//localhost:8080"), "is server.listen"),
+        (pools.replace("user:pw@a:1", "a:99999"), "a port is a number up to 65535"),
+        (
+            f'{pools.replace("http://user:pw@", "https://")}[upstream]\nca_file = "/none"\n',
+            "upstream.ca_file: No",
+        ),
     ):
         path.write_text(text)
         result = turnpike("check-config", str(path))

@@ -106,8 +106,11 @@ async def test_the_doctor_reads_the_settings_and_may_ask(backends, capsys, monke
         f'[[pools]]\nreplicas = [{{ url = "{backends[2].url}", api_key_env = "KEY", '
         'kv_events = { endpoint = "tcp://127.0.0.1:9" } }]\n'
     )
-    monkeypatch.setenv("KEY", "secret")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KEY", raising=False)
+    status, out, _ = await turnpike(capsys, "doctor")
+    assert status == 1 and "default-0" in out and "was not looked at: api_key_env" in out
+    monkeypatch.setenv("KEY", "secret")
     status, out, _ = await turnpike(capsys, "doctor", "--ask")
     assert status == 1 and "bad  KV events: nobody publishes" in out
     assert "wants an API key" not in out and "secret" not in out

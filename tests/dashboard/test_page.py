@@ -287,6 +287,8 @@ async def test_a_replica_that_is_ejected_says_why_and_until_when_and_is_up_again
     text = await page.until(shown, holds=lambda text: "ejected" in (text or ""))
     assert "fails · tried again at" in text
     assert "the shared store is down" in await page.run("document.getElementById('fleet-now').textContent")
+    control.gauges["failing"] = ["stream.path cannot be written"]
+    await page.until("document.getElementById('alert').textContent", holds=lambda text: "stream.path" in text)
     for gauges, state in (
         ({**out, "ejected_until_s": None}, "tried"),
         ({**told, "is_up": False, "cause": "refused"}, "down"),

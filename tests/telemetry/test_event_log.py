@@ -133,6 +133,8 @@ def test_a_recording_overwrites_what_was_there_and_ends_when_it_is_large_enough(
         for at in range(200):
             assert recorder.told(event) == event
             recorder.answered([], now=float(at))
+    recorder._file._thread.join(5.0)
+    assert recorder._file._file.closed, "so that its space is free once it is deleted"
     recorder.close()
     first, *lines = path.read_bytes().splitlines()
     decode_beginning(first)

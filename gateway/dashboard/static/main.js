@@ -223,6 +223,14 @@ function sayLink(state, { delayS, why } = {}) {
   repaintAll();
 }
 
+/** What of the gateway itself fails: a certificate, the store, a file. */
+function sayFailing(failing) {
+  if (link.state !== "live") return;
+  const alert = el("alert");
+  alert.replaceChildren(h("span", {}, `The gateway itself fails: ${failing.join("; ")}.`));
+  alert.hidden = failing.length === 0;
+}
+
 /** A gateway that began anew counts from 1 again: what is shown is taken from a snapshot then. */
 async function isSame() {
   const { began_s: beganS } = await control.json(GAUGES);
@@ -308,7 +316,9 @@ function gauges() {
     if (!document.hidden && link.state === "live") {
       const beganMs = performance.now();
       try {
-        take(model, await control.json(GAUGES), { isWhole: false });
+        const seen = await control.json(GAUGES);
+        take(model, seen, { isWhole: false });
+        sayFailing(seen.failing ?? []);
         happened();
       } catch (error) {
         if (error instanceof KeyRequired) return sayLink("key");

@@ -60,7 +60,6 @@ class AggregatedControl:
         return _none_answers()
 
     async def _ask_who_knows(self, request: web.Request) -> web.StreamResponse:
-        """All are asked; the one that knows answers."""
         answers = [answer for _, answer in await self._ask_all(request)]
         known = [answer for answer in answers if answer.status != 404]
         return _passed_on((known or answers)[0]) if answers else _none_answers()
@@ -73,7 +72,6 @@ class AggregatedControl:
         return _passed_on(max(answers, key=lambda answer: (answer.status >= 300, len(answer.body))))
 
     async def _refuse_metrics(self, _: web.Request) -> web.StreamResponse:
-        """Prometheus scrapes each gateway."""
         return web.json_response({"error": "each gateway has metrics of its own"}, status=404)
 
     async def _get_snapshot(self, request: web.Request) -> web.StreamResponse:
@@ -145,7 +143,6 @@ class AggregatedControl:
     )
 
     async def _ask_all(self, request: web.Request, path: str | None = None) -> _Answers:
-        """`path`: by default as asked for."""
         method = "GET" if request.method == "HEAD" else request.method  # what is put together has a body
         async with self._bodies:
             body = await _body(request)

@@ -68,7 +68,6 @@ class PrefillLegs:
         health: HealthChecks,
         outbound: Outbound,
     ) -> "PrefillLegs | None":
-        """None if no pool's replicas hand anything over."""
         connectors = {
             PoolId(pool.name): CONNECTORS[pool.transfer] for pool in config.pools if pool.transfer is not None
         }

@@ -138,7 +138,6 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _credentials(
     certificate: str | None, key: str | None, client_ca: str | None
 ) -> grpc.ServerCredentials | None:
-    """None: without TLS."""
     if certificate is None or key is None:
         return None
     pair = (Path(key).read_bytes(), Path(certificate).read_bytes())

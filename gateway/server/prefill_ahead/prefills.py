@@ -44,7 +44,6 @@ class Prefills:
         *,
         max_bytes: int,
     ) -> None:
-        """`replicas` may change."""
         self._driver = driver
         self._replicas = replicas
         self._outbound = outbound

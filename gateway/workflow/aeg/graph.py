@@ -295,7 +295,6 @@ class Graph(Family):
         return self._numbers[likeliest].tools, share
 
     def ahead(self, turn: int) -> Ahead:
-        """Of a conversation that made `turn` turns."""
         turns, turn = self.family.lifetimes.turns, min(turn, LATE_TURN)
         if turns >= self._holds_until:
             self._holds_until = turns + min(_HOLDS_FOR, 1 + turns // 16)
@@ -307,7 +306,6 @@ class Graph(Family):
         return found
 
     def growth(self, turn: int) -> float:
-        """Tokens that the `turn`-th turn adds."""
         return self.lifetimes.growth(turn, self.family.lifetimes)
 
     def first_tokens(self) -> float:

@@ -106,7 +106,6 @@ class Lifetimes:
         return min(1.0, (ends + prior * _STRENGTH) / (seen + _STRENGTH))
 
     def first_tokens(self, broader: "Lifetimes | None" = None) -> float:
-        """What it holds after its first turn."""
         if broader is None:
             return self._first_prompt.mean(_PRIOR_PROMPT, 1e-9)
         return self._first_prompt.mean(broader.first_tokens(), 1.0)
