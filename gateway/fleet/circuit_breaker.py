@@ -7,7 +7,7 @@ Invariants: a (state, event) pair that is not in the table raises; never more th
 for what became of its turns, but for replicas that serve nobody while another serves; never the last one.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -110,9 +110,9 @@ class Changed(msgspec.Struct, frozen=True):
     why: str
 
 
-def note(of: dict[TenantId, tuple[float, int]], tenant: TenantId, effort: int, *, now: float) -> None:
+def _keep_two(of: dict[TenantId, Any], tenant: TenantId, value: float) -> None:
     of.pop(tenant, None)
-    of[tenant] = now, effort
+    of[tenant] = value
     if len(of) > 2:
         del of[next(iter(of))]
 
@@ -127,10 +127,12 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     failed_effort: int = 0
     failed_of: tuple[TenantId, ...] = ()
     """Whose turns these were; two tenants are enough."""
-    served: dict[TenantId, tuple[float, int]] = msgspec.field(default_factory=dict)
-    """Of the last two whose turns went well: when, and with what effort."""
-    failed: dict[TenantId, tuple[float, int]] = msgspec.field(default_factory=dict)
-    """Likewise, whose turns failed."""
+    failed: dict[TenantId, int] = msgspec.field(default_factory=dict)
+    """With what effort, of the last two tenants whose turns did."""
+    excused_s: dict[TenantId, float] = msgspec.field(default_factory=dict)
+    """When turns of another went well behind theirs, and asked as much."""
+    served_s: float = float("-inf")
+    """When a turn went well last."""
     slow: dict[Phase, int] = msgspec.field(default_factory=dict)
     """Turns in a row that were too slow, by what of them was."""
     ahead_s: float = 0.0
@@ -150,15 +152,23 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
         return self.since_s + config.slow_start_s if self.state is BreakerState.WARMING else float("inf")
 
     def serves(self, *, now: float) -> bool:
-        return any(now - at_s < _OTHERS_S for at_s, _ in self.served.values())
+        return now - self.served_s < _OTHERS_S
 
     def is_blameless(self, tenant: TenantId, *, now: float) -> bool:
-        """Turns of this tenant fail here, and those of another go well: then it is none of the replicas."""
-        failed_s, asked = self.failed.get(tenant, (float("-inf"), 0))
-        return now - failed_s < _OTHERS_S and any(
-            whose != tenant and now - at_s < _OTHERS_S and effort >= asked
-            for whose, (at_s, effort) in self.served.items()
-        )
+        """Turns of this tenant fail here, and another's went well meanwhile: no replica is to blame."""
+        return now - self.excused_s.get(tenant, float("-inf")) < _OTHERS_S
+
+    def went_well(self, tenant: TenantId, effort: int, *, now: float) -> None:
+        self.served_s = now
+        for whose in [each for each, asked in self.failed.items() if each != tenant and effort >= asked]:
+            del self.failed[whose]
+            _keep_two(self.excused_s, whose, now)
+
+    def went_wrong(self, tenant: TenantId, effort: int) -> None:
+        self.failed_effort = max(self.failed_effort, effort)
+        _keep_two(self.failed, tenant, effort)
+        if tenant not in self.failed_of:
+            self.failed_of = (*self.failed_of, tenant)[:2]
 
     def step(self, event: BreakerEvent, *, now: float) -> None:
         after = TRANSITIONS[self.state].get(event)

@@ -39,7 +39,6 @@ from gateway.fleet.circuit_breaker import (
     CircuitBreaker,
     HealthConfig,
     may_go,
-    note,
 )
 from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
 from gateway.fleet.silence import LEAST_S, Sent, Silence
@@ -239,7 +238,7 @@ class FleetHealth:
                 if self.failing(replica) is not None:
                     self.said.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.excuse()
-            note(breaker.served, tenant, effort, now=now)
+            breaker.went_well(tenant, effort, now=now)
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
         if breaker.trial == request:
@@ -256,10 +255,7 @@ class FleetHealth:
         now: float,
     ) -> None:
         most = self._config.failures_until_out
-        note(breaker.failed, tenant, effort, now=now)
-        breaker.failed_effort = max(breaker.failed_effort, effort)
-        if tenant not in breaker.failed_of:
-            breaker.failed_of = (*breaker.failed_of, tenant)[:2]
+        breaker.went_wrong(tenant, effort)
         if breaker.state is BreakerState.TRIED or breaker.failures == most - 1 > 0:
             pool = (each for each in self._breakers.values() if each.pool == breaker.pool)
             if breaker.failed_of == (tenant,) and any(each.is_blameless(tenant, now=now) for each in pool):

@@ -57,9 +57,6 @@ def turn(play: Playbook, request: str, session: str = "x", usage: Usage = USAGE,
     play >> at_once(request, usage=usage)
 
 
-# --- bounds ------------------------------------------------------------------------------------------
-
-
 def test_who_is_beyond_its_bound_is_refused_and_others_are_not():
     play = bounded(turns=2)
     turn(play, "r1")
@@ -215,9 +212,6 @@ def test_what_the_store_reserved_for_who_is_refused_at_the_door_is_given_back():
 def test_without_bounds_there_is_nothing_to_ask():
     play = Playbook()
     assert not play.brain.bounding.is_on
-
-
-# --- sessions that are stopped -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["released", "final", "idle", "evicted"])

@@ -224,14 +224,24 @@ def test_the_last_one_stays_and_so_does_half_of_the_pool():
 
 def test_failures_of_one_tenant_eject_nobody_who_serves_another():
     fleet, mean, kind = Fleet(), TenantId("mean"), TenantId("kind")
+
+    def ended(tenant, failed):
+        fleet.health.ended(fleet.send("a"), A, failed=failed, tenant=tenant, now=fleet.now)
+
+    ended(mean, True)
     for _ in range(5):
-        fleet.health.ended(fleet.send("a"), A, failed=False, tenant=kind, now=fleet.now)
+        ended(kind, False)
         for _ in range(10):
-            fleet.health.ended(fleet.send("a"), A, failed=True, tenant=mean, now=fleet.now)
+            ended(mean, True)
         fleet.later(10.0)
     assert fleet.is_("a", BreakerState.UP)
-    fleet.health.ended(fleet.send("a"), A, failed=True, tenant=kind, now=fleet.now)
+    ended(kind, True)
     assert fleet.is_("a", BreakerState.EJECTED), "it fails others, too"
+    fleet = Fleet()
+    ended(kind, False)
+    for _ in range(3):
+        ended(mean, True)
+    assert fleet.is_("a", BreakerState.EJECTED), "nothing went well since it broke"
 
 
 def test_what_is_down_counts_for_the_floor():
