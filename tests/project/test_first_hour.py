@@ -78,9 +78,9 @@ def test_the_newcomer_s_path_with_the_wheel_alone(empty, tmp_path):  # noqa: F81
             assert f"{answer.headers['x-turnpike-session']} " in table and "1 of 1 sessions shown" in table
             why = run(turnpike, "explain", answer.headers["x-turnpike-request"], *asked)
             assert "first turn of a new session" in why and "dispatched: default-0" in why
-            assert re.search(r"became +finished after \d+ ms; \d+ prompt tokens, \d+ of them cached", why), (
-                why
-            )
+            assert re.search(
+                r"became +finished on default-0 after \d+ ms; \d+ prompt tokens, \d+ of them cached", why
+            ), why
             said = run(turnpike, "doctor", settings, **where)
             assert f"as the gateway at http://127.0.0.1:{control} sees them" in said
         assert f"http://127.0.0.1:{control}/turnpike/" in log.read_text(), "where the dashboard is"
