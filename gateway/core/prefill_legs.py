@@ -165,7 +165,7 @@ class PrefillLegs:
         """`usage`: None if nothing was handed over. Returns where it ran."""
         leg = self._under_way.pop(live.request)
         self._fleet.ended(leg.replica)
-        self._fleet.health.ended(live.request, leg.replica, failed=is_fault, now=now)
+        self._fleet.health.ended(live.request, leg.replica, failed=is_fault, tenant=live.tenant, now=now)
         took_s = now - leg.began_s
         self._forecasts.leg_ended(live.request, leg.replica, leg.prediction, usage, took_s=took_s, now=now)
         if usage is not None:

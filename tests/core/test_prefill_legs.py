@@ -162,6 +162,8 @@ def test_a_leg_that_fails_leaves_the_turn_to_compute_its_prompt_itself(is_fault)
     fleet.runs("r1")
     assert fleet.sent.placement.replica in SPREAD and len(fleet.legs) == 1
     assert fleet.outcomes() == ["failed"] and fleet.running("p") == 0
+    blamed = fleet.brain.fleet.health._breakers[ReplicaId("p")].failed_of
+    assert blamed == (("t",) if is_fault else ()), "a leg is its tenant's, too"
 
 
 def test_a_replica_whose_legs_fail_is_left_alone():
