@@ -59,8 +59,6 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     silence: Silence | None = None
     """How its session is silent; None if nothing is known of that, or it is not."""
     replica: ReplicaId | None = None
-    ran_s: float = 0.0
-    """On that replica."""
     usage: Usage = Usage()
     """What the backend did not count is what it is expected to have been."""
     held: Held | None = None

@@ -25,7 +25,7 @@ from gateway.admission.recent_use import RecentUse
 from gateway.domain.ids import TenantId
 
 EPOCH_S: Final = 0.1
-"""§6.2."""
+"""§6.2: how often queues are looked at anew."""
 BLOCKED_S: Final = 0.5
 """§6.2 (4)."""
 AMPLE: Final = 1.5

@@ -39,7 +39,7 @@ class Overload:
         least entitled leaves."""
         least = pool.queue.least_entitled()
         if least is None and not pool.queue.crowd(applicant.tenant) and len(pool.queue):
-            least = next(entry.tenant for entry in pool.queue.some(1))
+            least = next(iter(pool.queue.tenants))
         if least is None:
             return self.refuse_for_the_fleet()
         if pool.queue.crowd(least) <= pool.queue.crowd(applicant.tenant):

@@ -20,7 +20,6 @@ number that waits.
 
 import heapq
 import math
-from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -47,7 +46,6 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     session: SessionId
     tenant: TenantId
     agent: AgentKey
-    turn: int
     tokens: float
     """What it brings at once."""
     size: float
@@ -122,9 +120,6 @@ class TenantQueue:
 
     def lightest(self) -> Entry | None:
         return self._first(self._lightest)
-
-    def some(self, limit: int) -> list[Entry]:
-        return list(islice(self._entries.values(), limit))
 
     def next(self, *, is_cpu_bound: bool) -> Entry | None:
         if self._warm and (warm := self._first(self._warm)) is not None:

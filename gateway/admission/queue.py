@@ -7,7 +7,7 @@ and of each at one session; reactive sessions, and aged ones, come before proact
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Final
 
@@ -134,18 +134,15 @@ class SessionQueue:
                 found.append((*self._fair.rank(tenant), entry.number, entry))
         return [each[-1] for each in sorted(found, key=lambda each: each[:-1])]
 
-    def some(self, limit: int) -> Iterator[Entry]:
-        """A bounded number of those that wait, a few of each tenant, for what is only sampled."""
-        of_each = max(1, limit // max(1, sum(map(len, self._tenants.values()))))
-        for of_class in self._tenants.values():
-            for queue in islice(of_class.values(), limit):
-                yield from queue.some(of_each)
-
     def least_entitled(self) -> TenantId | None:
         """The tenant of whom most wait for its weight; None if nobody waits, or all are of one tenant."""
         if len(self._crowds) < 2:
             return None
         return max(self._crowds, key=lambda tenant: self._crowds[tenant] / self._fair.weight(tenant))
+
+    @property
+    def tenants(self) -> Collection[TenantId]:
+        return self._crowds.keys()
 
     def crowd(self, tenant: TenantId) -> float:
         return self._crowds.get(tenant, 0) / self._fair.weight(tenant)
@@ -187,13 +184,12 @@ def entry_of(
     since_s: float,
 ) -> Entry:
     """A session that begins to wait, with what its type's graph says of its work to come."""
-    agent, turn = member.agent, max(1, member.turn)
+    turn = max(1, member.turn)
     turns = 1.0 + graph.remaining(turn).turns
     return Entry(
         session=member.session,
         tenant=member.tenant,
-        agent=agent,
-        turn=turn,
+        agent=member.agent,
         tokens=member.tokens,
         size=max(demand_of(graph, turn, member.tokens)),
         task_arrived_s=member.task_arrived_s,

@@ -134,7 +134,7 @@ class SessionAdmission:
         if member is None:
             member = self._meet(pool, applicant, now=now)
         elif applicant.claims is not None:
-            self._hear(member, applicant, now=now)
+            self._hear(member, applicant)
         charged = 0.0
         if self._has_quotas:
             charged, refusal = self._charge(applicant, now=now)
@@ -288,7 +288,7 @@ class SessionAdmission:
         is_trusted = applicant.tenant in self._trusted or not self._tenants
         return applicant.claims if is_trusted else None
 
-    def _hear(self, member: Member, applicant: Applicant, *, now: float) -> None:
+    def _hear(self, member: Member, applicant: Applicant) -> None:
         """Somebody waits for a session as soon as one turn of it says so. One that waits in the queue stands
         there as it came."""
         stated = self._believed(applicant)

@@ -141,12 +141,13 @@ def _what_is_wrong_with_bounds(config: Config) -> str | None:
 
 
 @contextmanager
-def named(key: str) -> Iterator[None]:
-    """An OSError for what a setting points to names that setting."""
+def named(key: str, *files: str | None) -> Iterator[None]:
+    """An OSError for what a setting points to names that setting, and the files where it names none."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{key}: {error}") from None
+        where = ", ".join(file for file in files if file is not None)
+        raise ConfigError(f"{key}: {error.strerror}: {where}" if where else f"{key}: {error}") from None
 
 
 def read_api_key(

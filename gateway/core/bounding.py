@@ -111,7 +111,7 @@ class Bounding:
 
     def is_stopped(self, session: SessionId, *, now: float) -> bool:
         known = self._sessions.get(session)
-        return known is not None and now < known.stopped_until_s
+        return known is not None and known.is_stopped(now=now)
 
     def of(self, session: SessionId, live: dict[RequestId, LiveRequest]) -> Iterator[LiveRequest]:
         return (each for each in list(live.values()) if each.session_id == session)

@@ -112,7 +112,6 @@ class Endings:
                 has_calls=end.has_calls,
                 silence=end.silence,
                 replica=live.tried[-1],
-                ran_s=now - live.submitted_s,
                 usage=usage,
                 held=end.held,
                 grown=end.grown,

@@ -25,7 +25,7 @@ def moves_kv() -> Refusal:
     return Refusal(reason=RefusalReason.KV_FIELD, message=message)
 
 
-def names_itself() -> Refusal:
+def names_response() -> Refusal:
     message = "request_id is not accepted here: it is the response's id, and could be another tenant's."
     return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
 

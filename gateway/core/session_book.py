@@ -312,7 +312,7 @@ class SessionBook:
         return live.facts.claims if is_trusted else None
 
     def _end(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
-        if now < session.stopped_until_s:
+        if session.is_stopped(now=now):
             session.is_final = False
             return []
         self.sessions.forget(session)

@@ -257,7 +257,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody asks which session it is of: it is placed by load alone, and nothing is learned from it."""
     moves_kv: bool = False
     """It tells an engine itself where KV caches are, or may do so (`gateway/wire/kv_fields.py`)."""
-    names_itself: bool = False
+    names_response: bool = False
     """It gives the response its id (vLLM's `request_id`), which may be another's."""
 
     @property

@@ -50,9 +50,9 @@ class BreakerState(Word):
 
 
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
-_OTHERS_S: Final = 30.0
-"""Lately: nobody is ejected for failures of one tenant alone that fails where another was served; who served
-nobody goes even beyond `out_at_most`."""
+_LATELY_S: Final = 30.0
+"""For so long a tenant's failures are taken for its own after another was served where it failed; who served
+nobody for so long goes even beyond `out_at_most`."""
 NOBODY: Final = TenantId("")
 FAILING: Final = "failing"
 """It serves and fails its turns, and would be ejected if enough others were left."""
@@ -126,11 +126,11 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     failures: int = 0
     failed_effort: int = 0
     failed_of: tuple[TenantId, ...] = ()
-    """Whose turns these were; two tenants are enough."""
+    """The tenants of the failures in a row, two at most."""
     failed: dict[TenantId, int] = msgspec.field(default_factory=dict)
-    """With what effort, of the last two tenants whose turns did."""
+    """The last two tenants that failed since another was served, and the effort of their turns."""
     excused_s: dict[TenantId, float] = msgspec.field(default_factory=dict)
-    """When turns of another went well behind theirs, and asked as much."""
+    """When another was served after them, with as much effort."""
     served_s: float = float("-inf")
     """When a turn went well last."""
     slow: dict[Phase, int] = msgspec.field(default_factory=dict)
@@ -141,7 +141,7 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     """In a row."""
     slow_ejections: int = 0
     why: str = ""
-    """It was ejected last."""
+    """It was ejected last, or fails its turns and stays."""
     trial: RequestId | None = None
 
     def due_s(self, config: HealthConfig) -> float:
@@ -152,11 +152,11 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
         return self.since_s + config.slow_start_s if self.state is BreakerState.WARMING else float("inf")
 
     def serves(self, *, now: float) -> bool:
-        return now - self.served_s < _OTHERS_S
+        return now - self.served_s < _LATELY_S
 
-    def is_blameless(self, tenant: TenantId, *, now: float) -> bool:
-        """Turns of this tenant fail here, and another's went well meanwhile: no replica is to blame."""
-        return now - self.excused_s.get(tenant, float("-inf")) < _OTHERS_S
+    def excuses(self, tenant: TenantId, *, now: float) -> bool:
+        """Turns of this tenant failed here, and then one of another's went well: no replica is to blame."""
+        return now - self.excused_s.get(tenant, float("-inf")) < _LATELY_S
 
     def went_well(self, tenant: TenantId, effort: int, *, now: float) -> None:
         self.served_s = now
@@ -176,13 +176,15 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
             raise ValueError(f"a replica that is {self.state.value} is never {event.value}")
         self.state, self.since_s, self.trial = after, now, None
         self.slow = {}
-        self.excuse()
+        self.clear_failures()
 
-    def excuse(self) -> None:
+    def clear_failures(self) -> None:
         self.failures, self.failed_effort, self.failed_of = 0, 0, ()
 
 
-def may_go(breaker: CircuitBreaker, others: list[CircuitBreaker], share: float, *, now: float) -> bool:
+def may_be_ejected(
+    breaker: CircuitBreaker, others: list[CircuitBreaker], share: float, *, now: float
+) -> bool:
     """Whether it may be ejected beside the others of its pool."""
     serving = [each for each in others if each.state in SERVING]
     if not share or not serving:

@@ -38,7 +38,7 @@ from gateway.fleet.circuit_breaker import (
     Changed,
     CircuitBreaker,
     HealthConfig,
-    may_go,
+    may_be_ejected,
 )
 from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
 from gateway.fleet.silence import LEAST_S, Sent, Silence
@@ -237,7 +237,7 @@ class FleetHealth:
             if effort >= breaker.failed_effort:
                 if self.failing(replica) is not None:
                     self.said.append(Changed(replica, breaker.state.value, "answers again"))
-                breaker.excuse()
+                breaker.clear_failures()
             breaker.went_well(tenant, effort, now=now)
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
@@ -258,7 +258,7 @@ class FleetHealth:
         breaker.went_wrong(tenant, effort)
         if breaker.state is BreakerState.TRIED or breaker.failures == most - 1 > 0:
             pool = (each for each in self._breakers.values() if each.pool == breaker.pool)
-            if breaker.failed_of == (tenant,) and any(each.is_blameless(tenant, now=now) for each in pool):
+            if breaker.failed_of == (tenant,) and any(each.excuses(tenant, now=now) for each in pool):
                 if breaker.state is BreakerState.TRIED:
                     self._step(replica, BreakerEvent.PASSED, "one tenant's turns fail everywhere", now=now)
                 return
@@ -369,7 +369,7 @@ class FleetHealth:
         others = [
             each for each in self._breakers.values() if each.pool == breaker.pool and each is not breaker
         ]
-        if not may_go(breaker, others, self._config.out_at_most, now=now):
+        if not may_be_ejected(breaker, others, self._config.out_at_most, now=now):
             return False
         breaker.ejections, breaker.why = breaker.ejections + 1, why
         self._step(replica, BreakerEvent.TRIPPED, why, now=now)

@@ -178,8 +178,8 @@ def refusal_of(
     may_move_kv = request.head.visitor.tenant.may_move_kv
     if facts.moves_kv and not may_move_kv:
         return refusals.moves_kv()
-    if facts.names_itself and are_keys_required:
-        return refusals.names_itself()
+    if facts.names_response and are_keys_required:
+        return refusals.names_response()
     coding = request.head.facts.coding if request.body else ""
     # Where tenants are apart, what is not known must not matter. An engine may see more than we do in an
     # unknown coding, and in what is too much to be read: an id of a session that was stopped, another

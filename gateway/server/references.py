@@ -48,7 +48,9 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
             pool_keys[PoolId(pool.name)] = read_api_key(found.api_key_env, found.api_key_file, environ)
         for name, each in zip(pool.names(), pool.replicas, strict=True):
             Address.of_backend(each.url)
-            replica_keys[ReplicaId(name)] = read_api_key(each.api_key_env, each.api_key_file, environ)
+            where = f"{name}: api_key_env"
+            key = read_api_key(each.api_key_env, each.api_key_file, environ, named=where)
+            replica_keys[ReplicaId(name)] = key
             if each.kv_events is not None:
                 _check_feeds()
     server, picker = config.server, config.picker
@@ -100,7 +102,7 @@ def _server_tls(section: str, certificate: str | None, key: str | None) -> ssl.S
     if certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    with named(f"{section}.tls_certificate, {section}.tls_key"):
+    with named(f"{section}.tls_certificate, {section}.tls_key", certificate, key):
         context.load_cert_chain(certificate, key)
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -4,7 +4,7 @@ import ssl
 from typing import NamedTuple
 
 from gateway.config import Config
-from gateway.config.load import ConfigError
+from gateway.config.load import named
 from gateway.config.shared import SharedConfig
 
 
@@ -16,16 +16,11 @@ def upstream_tls(config: Config) -> ssl.SSLContext | None:
     if not is_needed:
         return None
     ours = config.upstream
-    try:
+    with named("upstream.ca_file", ours.ca_file):
         context = ssl.create_default_context(cafile=ours.ca_file)
-    except OSError as error:
-        raise ConfigError(f"upstream.ca_file: {error.strerror or error}: {ours.ca_file}") from None
     if ours.tls_certificate is not None:
-        try:
+        with named("upstream.tls_certificate, upstream.tls_key", ours.tls_certificate, ours.tls_key):
             context.load_cert_chain(ours.tls_certificate, ours.tls_key)
-        except OSError as error:
-            where = f"{ours.tls_certificate}, {ours.tls_key or 'no upstream.tls_key'}"
-            raise ConfigError(f"upstream.tls_certificate: {error.strerror or error}: {where}") from None
     return context
 
 

@@ -245,7 +245,7 @@ def _placing_facts(
         is_background=is_background,
         is_replayable=endpoint.is_replayable and not stores,
         moves_kv=has_kv_fields(fields, plain),
-        names_itself=endpoint.protocol is Protocol.RESPONSES and fields.request_id is not ABSENT,
+        names_response=endpoint.protocol is Protocol.RESPONSES and fields.request_id is not ABSENT,
     )
 
 

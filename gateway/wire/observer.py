@@ -200,7 +200,7 @@ class StreamObserver(ResponseObserver):
             data, read = block, self._reader.read_body
         if data:
             try:
-                is_unread = _is_dense(data)
+                is_lost = is_unread = _is_dense(data)
                 if not is_unread:
                     read(data, sighting)
             except UNREADABLE:
@@ -210,11 +210,9 @@ class StreamObserver(ResponseObserver):
                 self._loose_left -= 1
                 found = read_anyway(data, read, sighting) if self._loose_left >= 0 else None
                 is_unread = found is None
-                if found is False and data is not block:  # which is no answer, nor the end of one
-                    sighting.unsaid_bytes += len(data)
-            if is_unread:
-                self._has_unread = True
-                sighting.unsaid_bytes += len(data)
+                is_lost = is_unread or (found is False and data is not block)  # False: nothing is in it
+            self._has_unread |= is_unread
+            sighting.unsaid_bytes += len(data) * is_lost
         has_fields = len(block) != len(data) + len(b"data: ")
         if has_fields and b"error" in block and not sighting.error_status and _ERROR_EVENT.search(block):
             sighting.fail(None)

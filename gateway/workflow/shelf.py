@@ -107,7 +107,7 @@ class Shelf:
                 oldest, reason = self._by_tenant.longest_unseen(), "evicted"
             else:
                 break
-            if oldest.live_turns or now < oldest.stopped_until_s:  # alive, however long its turn takes
+            if oldest.live_turns or oldest.is_stopped(now=now):  # alive, however long its turn takes
                 self.touch(oldest, now=now)
             else:
                 self.forget(oldest)

@@ -184,6 +184,9 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     is_forgotten: bool = False
     """A turn of another session, which it may have followed, may still know one of its turns."""
 
+    def is_stopped(self, *, now: float) -> bool:
+        return now < self.stopped_until_s
+
     @property
     def run(self) -> "Session":
         return self.whole or self

@@ -48,7 +48,6 @@ def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, *
         session=SessionId(name),
         tenant=TenantId(tenant),
         agent=UNKNOWN_AGENT,
-        turn=1,
         tokens=size,
         size=size,
         task_arrived_s=arrived,
@@ -66,12 +65,11 @@ def room(*, running=(0,), must_queue=False, waiting=0, waiting_bytes=0) -> Room:
     )
 
 
-def answered(*, tokens=None, cached=None, output=0, calls=True, ran_s=1.0, replica=A) -> TurnOutcome:
+def answered(*, tokens=None, cached=None, output=0, calls=True, replica=A) -> TurnOutcome:
     return TurnOutcome(
         was_answered=True,
         has_calls=calls,
         replica=replica,
-        ran_s=ran_s,
         usage=Usage(prompt_tokens=tokens, cached_tokens=cached, output_tokens=output),
     )
 
