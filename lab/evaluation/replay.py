@@ -30,6 +30,7 @@ _SETTINGS: Final = {
     "admission": {"shadow": True, "max_running_per_replica": 100_000},  # what was recorded was not held
 }
 
+_REPLICA: Final = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
 _ARRIVES, _ENDS = 1, 0
 
 
@@ -59,8 +60,7 @@ def recorded_brain(*, now: float, prefix: str = "", publishes: bool = False) -> 
     """`prefix`: of the names of its sessions; `publishes`: it is one of several."""
     config = msgspec.convert(_SETTINGS, Config)
     brain = assemble(config, session_ids=numbered_ids(prefix), publishes=publishes)
-    facts = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
-    brain.handle(ev.ReplicaCameUp(facts), now=now)
+    brain.handle(ev.ReplicaCameUp(_REPLICA), now=now)
     return brain
 
 
@@ -121,6 +121,8 @@ class Replay:
             for state in answer.state_ids:
                 self._send(ev.StateMinted(request, state), now)
         self._send(_last_event(exchange, request, answer), now)
+        if exchange.cut_after:  # what broke is checked at once, and here it was well
+            self._send(ev.ReplicaCameUp(_REPLICA), now + 1e-3)
 
     def handle(self, event: ev.Event, *, now: float) -> list[Command]:
         return self.brain.handle(event, now=now)
