@@ -243,7 +243,7 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         if (guess := known.get("guess")) is not None:
             yield (
                 f"guess    session {guess['session']}, by {guess['source']}, confidence "
-                f"{guess['confidence']:.2f}; nothing is done because of it"
+                f"{guess['confidence']:.2f}; only its placement follows it"
             )
     else:
         why = "refused unread" if decided["outcome"] == "refused" else "when it came is not known any more"

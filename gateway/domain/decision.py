@@ -99,6 +99,8 @@ class PlacementReason(Word):
     RETRIED_ELSEWHERE = "retried_elsewhere"
     SESSION_LIVES_THERE = "session_lives_there"
     """The session's earlier turns ran there, so its KV cache may still be there."""
+    GUESS_LIVES_THERE = "guess_lives_there"
+    """What it probably goes on from ran there: to be wrong costs a prefill, as without a guess."""
     HOME_IS_BUSY = "home_is_busy"
     """It lives on a replica that runs far more than the others."""
     HOME_IS_FULL = "home_is_full"
@@ -174,7 +176,7 @@ class Edge(Word):
 
 
 class Guess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A session that a turn may belong to: for people and measurements. Nobody acts on it."""
+    """A session that a turn may belong to. Placement follows it; nobody else acts on it."""
 
     session: SessionId
     thread: ThreadId | None
@@ -189,7 +191,7 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The session that a turn acts as: the one that it was found to belong to, or a new one if that is a
     guess.
 
-    So nobody who acts on it can act on a guess."""
+    So nobody who acts on it can act on a guess, but for placement, which a wrong one costs nothing."""
 
     session: SessionId
     source: SessionSource

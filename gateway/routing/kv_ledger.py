@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.decision import Edge, Guess, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
@@ -49,6 +49,7 @@ _SAFE_SHARE: Final = 0.1
 _HORIZON_SHARE: Final = 0.7
 """Of the KV cache: the rest is what runs."""
 
+NO_THREAD: Final = ThreadId("")
 Conversation = tuple[SessionId, ThreadId]
 
 
@@ -154,9 +155,9 @@ class KvLedger:
                 sum(each.wanted for each in said),
             )
 
-    def home(self, session: SessionRef) -> ReplicaId | None:
+    def home(self, session: SessionRef | Guess) -> ReplicaId | None:
         """A conversation that is new shares its beginning with the session's first, more often than not."""
-        known = self._conversations.get((session.session, session.thread))
+        known = self._conversations.get((session.session, session.thread or NO_THREAD))
         return known.home if known is not None else self.of_first(session.session)
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
@@ -254,10 +255,16 @@ class KvLedger:
                 session, since_s = next(iter(silent.items()))
                 if now - since_s <= most_s:
                     break
-                del silent[session]
-                known = self._sessions[session]
-                self._count(known, -1)
-                known.is_expected = False
+                self.expect_no_more(session)
+
+    def expect_no_more(self, session: SessionId) -> None:
+        """Until it is heard of again."""
+        known = self._sessions.get(session)
+        if known is not None and known.is_expected:
+            self._count(known, -1)
+            known.is_expected = False
+            self._working.pop(session, None)
+            self._idle.pop(session, None)
 
     def session_ended(self, session: SessionId) -> None:
         for conversation in reversed(self.conversations(session)):

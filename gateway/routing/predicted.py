@@ -36,13 +36,15 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
-from gateway.routing.kv_ledger import Conversation, KvLedger
+from gateway.routing.kv_ledger import NO_THREAD, Conversation, KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.workflow.aeg.graphs import Graphs
 
 _FEW: Final = 3
 """Turns that a home may run more than another replica before anything is predicted."""
 _LOOKED_AT: Final = 3
+_GOES_ON: Final = (Edge.CONTINUES, Edge.RETRIES, Edge.REWINDS, Edge.COMPACTS)
+"""A guess by one of these takes a session for the one that was there before."""
 _FORKS: Final = 0.8
 """A sub-agent under its session's own system prompt, whose prompt is at least this share of what the session
 holds, is taken to begin with that: harnesses fork themselves so."""
@@ -105,6 +107,8 @@ class PredictedPlacement(PlacementPolicy):
             return self._by_load.place(candidates)
         self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
+        if session.guess is not None and session.guess.edge in _GOES_ON:
+            self.ledger.expect_no_more(session.guess.session)  # it probably lives on as this one
         self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
         return Placement(replica=chosen, reason=reason)
 
@@ -122,7 +126,9 @@ class PredictedPlacement(PlacementPolicy):
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> tuple[ReplicaId, PlacementReason]:
-        home = self.ledger.home(session)
+        home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
+        if home is None and session.guess is not None:
+            home, stays = self.ledger.home(session.guess), PlacementReason.GUESS_LIVES_THERE
         if home is None:
             return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
         at_home = next((load for load in candidates if load.replica == home), None)
@@ -133,7 +139,7 @@ class PredictedPlacement(PlacementPolicy):
         is_busy = at_home.slower > 1.0 or at_home.running > least + _FEW
         is_dear = at_home.price > 0.0 and any(load.price < at_home.price for load in candidates)
         if len(candidates) == 1 or not (is_busy or is_full or is_dear):
-            return home, PlacementReason.SESSION_LIVES_THERE
+            return home, stays
         others = [load for load in candidates if load.replica != home]
         if is_full and not is_busy:
             roomy = self._less_full(home, others, session, asked)
@@ -142,12 +148,12 @@ class PredictedPlacement(PlacementPolicy):
         if not (is_busy or is_full):
             others = [load for load in others if load.price < at_home.price]
             if not others:
-                return home, PlacementReason.SESSION_LIVES_THERE
+                return home, stays
         some = heapq.nsmallest(_LOOKED_AT, others, key=self._fullness if is_full else attrgetter("running"))
         costs = self._costs([at_home, *some], session, asked)
         best = _best_of_these(costs, _ALL, home=home)
         if best == home:
-            return home, PlacementReason.SESSION_LIVES_THERE
+            return home, stays
         reason = PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
         return best, _because(costs, best, reason, home=home)
 
@@ -181,6 +187,8 @@ class PredictedPlacement(PlacementPolicy):
     def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked) -> list[_Cost]:
         tokens = asked.tokens()
         counted_at, wants = self.ledger.counted(session.session)
+        if counted_at is None and session.guess is not None and session.guess.edge in _GOES_ON:
+            counted_at, wants = self.ledger.counted(session.guess.session)
         if counted_at is None:
             wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
         wants = max(wants, tokens)
@@ -228,7 +236,9 @@ class PredictedPlacement(PlacementPolicy):
         return self.ledger.held(self._begins_with(session, tokens, agent), replica)
 
     def _begins_with(self, session: SessionRef, tokens: float, agent: AgentKey) -> Conversation:
-        own = (session.session, session.thread)
+        own, guess = (session.session, session.thread), session.guess
+        if guess is not None and not self.ledger.context(own):
+            return guess.session, guess.thread or NO_THREAD
         first = self.ledger.first(session.session)
         if first is None or first == own or self.ledger.context(own):
             return own

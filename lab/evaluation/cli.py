@@ -26,6 +26,8 @@ _COLUMNS = (
     "thread_f1",
     "link_f1",
     "retry_f1",
+    "placed_recall",
+    "balance",
     "ambiguous",
 )
 
@@ -110,6 +112,8 @@ def _row(scores: Scores) -> dict[str, Any]:
         ("retry", scores.retries),
     ):
         row |= _figures(name, found)
+    row["placed_recall"] = round(scores.placed.recall, 6) if scores.placed.true else None
+    row["balance"] = round(scores.balance, 6)
     row["ambiguous"] = scores.ambiguous
     return row
 

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS
 from lab.evaluation.recording import Exchange
-from lab.evaluation.replay import Placed
+from lab.evaluation.replay import REPLICAS, Placed
 
 
 class Score(msgspec.Struct):
@@ -49,6 +49,10 @@ class Scores(msgspec.Struct):
     threads: Score
     links: Score
     retries: Score
+    placed: Score
+    """Of the links, those whose turn ran on the replica of its parent."""
+    balance: float
+    """Turns of the fullest replica, for the mean of all."""
     ambiguous: int
 
 
@@ -66,6 +70,8 @@ def score(placed: Sequence[Placed]) -> Scores:
         ),
         links=_links(placed, links, retries),
         retries=_retries(placed, retries),
+        placed=_placed_with(placed, links),
+        balance=_balance(placed),
         ambiguous=_ambiguous(exchanges),
     )
 
@@ -169,6 +175,16 @@ def _links(placed: Sequence[Placed], links: dict[int, int], retries: set[int]) -
             result.found += 1
             result.right += numbers.get(p.parent) == true[at]
     return result
+
+
+def _placed_with(placed: Sequence[Placed], links: dict[int, int]) -> Score:
+    right = sum(placed[at].replica == placed[parent].replica for at, parent in links.items())
+    return Score(right=right, found=len(links), true=len(links))
+
+
+def _balance(placed: Sequence[Placed]) -> float:
+    turns = Counter(p.replica for p in placed)
+    return max(turns.values()) * REPLICAS / len(placed) if placed else 1.0
 
 
 def _numbers(placed: Sequence[Placed]) -> dict[int, int]:

@@ -13,7 +13,7 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Command
+from gateway.core.commands import Command, Dispatch
 from gateway.core.coordinator import Coordinator
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
@@ -25,12 +25,16 @@ from lab.evaluation.guesses import Guesses
 from lab.evaluation.recording import Exchange
 
 _TENANT: Final = TenantId("recorded")
+REPLICAS: Final = 4
+"""To see where turns are placed; who belongs together does not hang on it."""
 _SETTINGS: Final = {
-    "pools": [{"name": "pool", "replicas": [{"url": "http://recorded"}]}],
+    "pools": [{"name": "pool", "replicas": [{"url": f"http://recorded-{at}"} for at in range(REPLICAS)]}],
     "admission": {"shadow": True, "max_running_per_replica": 100_000},  # what was recorded was not held
 }
 
-_REPLICA: Final = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
+_FLEET: Final = [
+    ReplicaFacts(id=ReplicaId(f"r{at}"), pool=PoolId("pool"), models=()) for at in range(REPLICAS)
+]
 _ARRIVES, _ENDS = 1, 0
 
 
@@ -49,6 +53,8 @@ class Placed(msgspec.Struct, frozen=True):
     """The number of the exchange that it follows."""
     acts_as: str
     """The session that it was treated as a part of."""
+    replica: str = ""
+    """Where it ran, of `REPLICAS`."""
 
 
 def replay(exchanges: Sequence[Exchange], *, without_ids: bool) -> list[Placed]:
@@ -60,7 +66,8 @@ def recorded_brain(*, now: float, prefix: str = "", publishes: bool = False) -> 
     """`prefix`: of the names of its sessions; `publishes`: it is one of several."""
     config = msgspec.convert(_SETTINGS, Config)
     brain = assemble(config, session_ids=numbered_ids(prefix), publishes=publishes)
-    brain.handle(ev.ReplicaCameUp(_REPLICA), now=now)
+    for replica in _FLEET:
+        brain.handle(ev.ReplicaCameUp(replica), now=now)
     return brain
 
 
@@ -122,7 +129,8 @@ class Replay:
                 self._send(ev.StateMinted(request, state), now)
         self._send(_last_event(exchange, request, answer), now)
         if exchange.cut_after:  # what broke is checked at once, and here it was well
-            self._send(ev.ReplicaCameUp(_REPLICA), now + 1e-3)
+            for replica in _FLEET:
+                self._send(ev.ReplicaCameUp(replica), now + 1e-3)
 
     def handle(self, event: ev.Event, *, now: float) -> list[Command]:
         return self.brain.handle(event, now=now)
@@ -144,6 +152,10 @@ class Replay:
                     confidence=found.confidence,
                     parent=int(found.parent) if found.parent is not None else None,
                     acts_as=command.session,
+                )
+            if isinstance(command, Dispatch) and (number := int(command.request)) in self._placed:
+                self._placed[number] = msgspec.structs.replace(
+                    self._placed[number], replica=command.placement.replica
                 )
 
 

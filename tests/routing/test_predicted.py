@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.domain.by_agent import AgentKey
-from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
+from gateway.domain.decision import Edge, Guess, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
@@ -59,6 +59,7 @@ class Fleet:
         handed_over=0.0,
         prices=None,
         late=None,
+        guess=None,
         **running,
     ):
         """`late`: what is known of how late `a` is."""
@@ -79,7 +80,8 @@ class Fleet:
             )
             for name, count in running.items()
         ]
-        return self.policy.place(loads, turn(session, thread, edge), asked)
+        ref = turn(session, thread, edge)
+        return self.policy.place(loads, msgspec.structs.replace(ref, guess=guess), asked)
 
     def past(self, agent, sessions, *, prompt):
         """So many sessions of that type have made a turn, and ended."""
@@ -414,6 +416,23 @@ def test_a_fork_follows_its_parent_while_it_pays():
     fleet.oracle.queued = {"a": 50.0}
     assert fleet.place("s", thread="3", a=9, b=0, **place).replica == "b"
     assert fleet.policy.ledger.of_first(SessionId("s")) == "a"
+
+
+@pytest.mark.parametrize("thread", ["1", None])
+def test_a_guess_is_followed_while_that_pays_and_a_session_that_may_have_gone_on_counts_once(thread):
+    fleet, source = Fleet(), SessionSource.PREFIX
+    fleet.lives("s", "a", prompt=10_000)
+    edge = Edge.CONTINUES if thread else Edge.QUOTES
+    guess = Guess(session="s", thread=thread, source=source, confidence=0.8, edge=edge, parent=None)
+    found = fleet.place("s2", tokens=10_500.0, guess=guess, a=1, b=0)
+    assert (found.replica, found.reason) == ("a", PlacementReason.GUESS_LIVES_THERE)
+    assert fleet.policy.sessions_at == {"a": 1 if thread else 2}
+    fleet.answer("s", "a", prompt=10_000)
+    assert fleet.policy.sessions_at == {"a": 2}, "it was another one: it goes on"
+    fleet.oracle.queued = {"a": 50.0}
+    assert fleet.place("s3", tokens=10_500.0, guess=guess, a=9, b=0).replica == "b"
+    fleet.policy.session_ended(SessionId("s"))
+    assert fleet.place("s4", tokens=500.0, guess=guess, a=3, b=0).reason is PlacementReason.LEAST_LOADED
 
 
 def test_a_home_that_is_late_is_held_against_the_others():

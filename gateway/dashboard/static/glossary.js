@@ -18,7 +18,7 @@ export const GLOSSARY = {
   "hint": "what the gateway tells an engine about a session",
   "retention": "keeping a paused session's KV cache for a bounded time",
   "reactive, proactive": "somebody waits for it; background work",
-  "proof, guess": "evidence that nobody else can send; evidence that is only likely. A guess never acts.",
+  "proof, guess": "evidence that nobody else can send; evidence that is only likely. Placement alone follows a guess.",
   "record": "one line of the information stream: one state change",
   "receipt": "the x-turnpike-* headers of an answer",
   "knee": "the load from which on completion times rise steeply",
