@@ -29,7 +29,7 @@ PLACEMENTS: Final = {
     "state_lives_there": "the stored state that it builds on lives there",
     "retried_elsewhere": "the replica that was tried before gave no answer",
     "session_lives_there": "its session's earlier turns ran there, so its KV cache may still be there",
-    "guess_lives_there": "what it probably goes on from ran there; nothing else is done because of that guess",
+    "guess_lives_there": "what it probably goes on from ran there; nothing else follows that guess",
     "home_is_full": "more live at its home than fit there, so they lose what they left",
     "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
     "home_is_gone": "its home could not run it",

@@ -418,12 +418,14 @@ def test_a_fork_follows_its_parent_while_it_pays():
     assert fleet.policy.ledger.of_first(SessionId("s")) == "a"
 
 
-@pytest.mark.parametrize("thread", ["1", None])
+@pytest.mark.parametrize("thread", [ThreadId("1"), None])
 def test_a_guess_is_followed_while_that_pays_and_a_session_that_may_have_gone_on_counts_once(thread):
     fleet, source = Fleet(), SessionSource.PREFIX
     fleet.lives("s", "a", prompt=10_000)
     edge = Edge.CONTINUES if thread else Edge.QUOTES
-    guess = Guess(session="s", thread=thread, source=source, confidence=0.8, edge=edge, parent=None)
+    guess = Guess(
+        session=SessionId("s"), thread=thread, source=source, confidence=0.8, edge=edge, parent=None
+    )
     found = fleet.place("s2", tokens=10_500.0, guess=guess, a=1, b=0)
     assert (found.replica, found.reason) == ("a", PlacementReason.GUESS_LIVES_THERE)
     assert fleet.policy.sessions_at == {"a": 1 if thread else 2}
