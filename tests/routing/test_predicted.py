@@ -423,9 +423,8 @@ def test_a_guess_is_followed_while_that_pays_and_a_session_that_may_have_gone_on
     fleet, source = Fleet(), SessionSource.PREFIX
     fleet.lives("s", "a", prompt=10_000)
     edge = Edge.CONTINUES if thread else Edge.QUOTES
-    guess = Guess(
-        session=SessionId("s"), thread=thread, source=source, confidence=0.8, edge=edge, parent=None
-    )
+    at = SessionId("s")
+    guess = Guess(session=at, thread=thread, source=source, confidence=0.8, edge=edge, parent=None)
     found = fleet.place("s2", tokens=10_500.0, guess=guess, a=1, b=0)
     assert (found.replica, found.reason) == ("a", PlacementReason.GUESS_LIVES_THERE)
     assert fleet.policy.sessions_at == {"a": 1 if thread else 2}
