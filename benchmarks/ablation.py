@@ -66,10 +66,6 @@ class Without(msgspec.Struct, frozen=True):
     instead: Any
 
 
-def _never(*_: object, **__: object) -> bool:
-    return False
-
-
 def _all_that_fit(*args: Any, found: Any = how_many.Throughput.within) -> tuple[float, float]:
     return math.inf, found(*args)[1]
 
@@ -112,13 +108,11 @@ def varied() -> dict[str, Without]:
 
 RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "within", _all_that_fit),
-    "roomy": Without(how_many.Throughput, "_is_roomy", lambda _, there, fit: there <= fit),
     "beyond_kv": Without(limits.Limits, "beyond_kv", lambda _: 0.0),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
     "kv_overflow": Without(limits.Limits, "too_many", lambda *_: 0),
     "back": Without(graph.Pause, "back", lambda *_: 1.0),
     "worth": Without(limits.Limits, "worth_s", lambda _: None),
-    "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "warm_first": Without(pool, "entry_of", _cold),
 }
 

@@ -75,7 +75,7 @@ class BalanceAndAdmit:
     def next(self, *, now: float) -> Entry | None:
         config = self._config
         is_bound = config.follows_tools and self._cpu.read(now=now).pressure >= config.packing.cpu_pressure
-        return self._queue.next(self.may_hold, is_cpu_bound=is_bound, now=now)
+        return self._queue.next(self.may_hold, is_cpu_bound=is_bound)
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
         bound = self.why_not(self._places.members[entry.session], now=now)
@@ -87,7 +87,7 @@ class BalanceAndAdmit:
         aged's privilege."""
         quiet_s = self._places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self.rest_s():
-            return first or self._queue.next(lambda _: True, is_cpu_bound=False, now=now)
+            return first or self._queue.next(lambda _: True, is_cpu_bound=False)
         if first is not None and first.is_aged and not self._places.above:
             return first
         return None

@@ -7,15 +7,15 @@ Symbols: *KV cache occupancy* → `kv_used`.
 Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used.
 The strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn
 did not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
-content loses state too; so does an engine without prefix cache: what was lost while the pool was half empty
-is therefore taken as the clients' own doing. Launch delay is no sign: a long prompt raises it as well, and
-to hold the window back for it changed no mean completion. How much loss is too much follows from what one
-session fewer would gain and cost: of n on a replica it costs one part in n of what they get done, and at
-best saves the time in which what was lost is computed again. So 1 / n of a replica's time is overload. What
-a token takes is known from its own launch delays (`cost/estimator.py`): for a dense model of 70B a tenth of
-the tokens is ruin, for a sparse one of 3B it is bearable. Before that is known, 1 / n of the tokens is
-overload. Where much is lost turns become slow, and few of them end in a feedback time: then what was seen
-over a longer time counts.
+content loses state too; so does an engine without prefix cache: what such a session or its type never finds,
+though nothing was evicted, is not expected (`routing/kv_ledger.py`). Launch delay is no sign: a long prompt
+raises it as well, and to hold the window back for it changed no mean completion. How much loss is too much
+follows from what one session fewer would gain and cost: of n on a replica it costs one part in n of what they
+get done, and at best saves the time in which what was lost is computed again. So 1 / n of a replica's time is
+overload. What a token takes is known from its own launch delays (`cost/estimator.py`): for a dense model of
+70B a tenth of the tokens is ruin, for a sparse one of 3B it is bearable. Before that is known, 1 / n of the
+tokens is overload. Where much is lost turns become slow, and few of them end in a feedback time: then what
+was seen over a longer time counts.
 
 Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
 that an engine does not report is no pressure.
@@ -27,7 +27,6 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.decay import DecayedMean
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 
@@ -88,7 +87,6 @@ class GpuPressure:
         self._signals: dict[ReplicaId, EngineSignals] = {}
         self._seen = _Evidence()
         self._faded_s: float | None = None
-        self._own_doing = DecayedMean(half_life=200)
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         before = self._signals.get(replica)
@@ -106,7 +104,6 @@ class GpuPressure:
         cached: int | None = None,
         *,
         token_s: float | None = None,
-        is_pool_half_empty: bool = False,
     ) -> None:
         """A turn was answered. `left`: so many tokens of its prompt should have been in the cache, since its
         session came back soon; `cached`: so many were; `token_s`: what it takes to compute one."""
@@ -119,8 +116,6 @@ class GpuPressure:
             seen.blind_expected += left
             return
         lost = max(0.0, left - cached - _TOLERANCE_TOKENS)
-        if is_pool_half_empty:
-            self._own_doing.add(lost / left)
         seen.warm += 1
         seen.expected += left
         seen.lost += lost
@@ -170,8 +165,7 @@ class GpuPressure:
         preemptions = seen.preemptions / seen.turns if seen.turns >= _ENOUGH_TURNS else 0.0
         lost_share = loss or 0.0
         if loss and seen.timed >= _ENOUGH_TURNS and seen.span_s > 0:
-            lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
-            lost_share = max(0.0, lost_s / (replicas * seen.span_s) - reckoned_with)
+            lost_share = max(0.0, seen.lost_s / (replicas * seen.span_s) - reckoned_with)
         signs = {
             LOST: lost_share / loss_that_is_overload(sessions),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
@@ -189,7 +183,7 @@ class GpuPressure:
     def _loss(self) -> float | None:
         seen = self._seen
         if seen.warm >= _ENOUGH_TURNS:
-            return max(0.0, seen.lost / seen.expected - self._own_doing.mean(0.0))
+            return seen.lost / seen.expected
         if seen.blind >= 2 * _ENOUGH_TURNS and seen.hits > 0:
             return max(0.0, 1.0 - seen.hits / seen.blind_expected)
         return None

@@ -160,12 +160,6 @@ class Limits:
             return False
         return count > self.window.limit() or self._places.residents.now() > self.window.budget
 
-    def is_half_empty(self) -> bool:
-        budget = self.window.budget
-        if math.isinf(budget):
-            return self._places.count <= 2
-        return self._places.tokens < 0.5 * budget
-
     def kv_pressure(self) -> float:
         budget = self.window.budget
         return self._places.residents.peak() / budget if math.isfinite(budget) else 0.0
@@ -191,9 +185,7 @@ class Limits:
             return
         if outcome.prefill_s is not None:
             token_s = outcome.prefill_s / max(1, prompt - (usage.cached_tokens or 0))
-        self.gpu.saw_turn(
-            min(left, prompt), usage.cached_tokens, token_s=token_s, is_pool_half_empty=self.is_half_empty()
-        )
+        self.gpu.saw_turn(min(left, prompt), usage.cached_tokens, token_s=token_s)
 
     def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
         """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""

@@ -11,8 +11,7 @@ Where tools are the bottleneck, MARS prefers sessions with much to do on the
 GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
 itself. Where KV is short MARS lets what fits pass what does not; that gained nothing (decision 0029).
 Sessions that were in before and gave their place back come first: their state is still warm. MARS bounds no
-wait: here one place in `patience` goes to who waited longest, if that is `starved_s`, and `patience` times
-what those waited that entered lately (`queue.py`).
+wait; here `max_door_wait` does (`queue.py`).
 
 Invariants: a session is in the queue at most once; taking out or picking costs logarithmic time, whatever the
 number that waits.
@@ -34,10 +33,6 @@ class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Which session is next: the smallest; to compare with, in order of arrival."""
     cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
     """From this CPU pressure on, sessions that bring few tools come first."""
-    starved_s: Annotated[float, Meta(gt=0)] = 20.0
-    """A session that waited so long may starve."""
-    patience: Annotated[float, Meta(gt=0)] = 6.0
-    """It starves if it waited so many times what others waited, too. After so many others it is next."""
 
 
 class Entry(msgspec.Struct, kw_only=True, eq=False):
@@ -53,6 +48,8 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     task_arrived_s: float
     tool_s: float = 0.0
     """What its tools are expected to take, all together."""
+    lasts_s: float = 0.0
+    """What its turns to come are expected to take, with the pauses between them."""
     is_light: bool = False
     """Its tools are not in the way of others."""
     since_s: float
@@ -60,6 +57,8 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     is_warm: bool = False
     """It was in before, and its state may still be there."""
     is_aged: bool = False
+    is_overdue: bool = False
+    """It waited for as long as anybody may."""
     number: int = 0
     """Set by the queue."""
 

@@ -65,7 +65,9 @@ class PoolAdmission:
         self.window = self.limits.window
         self.promises = self.limits.promises
         self.giving_back = GivingBack(self.places, self.fair, self.limits, cpu, self.release)
-        self.queue = SessionQueue(config.packing, self.fair, config.classes.age_s)
+        self.queue = SessionQueue(
+            config.packing.order, self.fair, age_s=config.classes.age_s, max_door_wait=config.max_door_wait
+        )
         self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
         """The turns of those that are in the queue."""
         self.balance = BalanceAndAdmit(
@@ -142,6 +144,7 @@ class PoolAdmission:
             member,
             self._graphs.known(member.agent),
             is_light=self._cpu.is_light(member.agent),
+            cycle_s=self.limits.cycle_s.mean(10.0),
             since_s=member.asked_s,
         )
         self.queue.put(entry, self.class_on_engines(member))
@@ -257,7 +260,6 @@ class PoolAdmission:
 
     def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
         self.queue.take(entry.session)
-        self.queue.entered(entry, now=now)
         member = self.places.members[entry.session]
         self.admit(member, is_above=is_above, now=now)
         self.places.quiet_since_s = None  # its turns begin before anything else is decided

@@ -1,8 +1,9 @@
 """The queue of a pool: sessions that wait for a place, by class and tenant.
 
 Invariants: a session is in it at most once; who is next is found by looking at a bounded number of tenants,
-and of each at one session; reactive sessions, and aged ones, come before proactive ones; of all places one in
-`patience` or more goes to whoever starves, unless its tenant holds far more than its share.
+and of each at one session; reactive sessions, and aged ones, come before proactive ones; whoever waited
+`max_door_wait` times as long as it will be there is next, the longest overdue first, unless its tenant may
+not have another place, or holds far more than its share.
 """
 
 import heapq
@@ -14,9 +15,8 @@ from typing import Final
 from gateway.admission.classes import ServiceClass
 from gateway.admission.fair_share import FairShare
 from gateway.admission.footprint import demand_of
-from gateway.admission.packing import Entry, PackingConfig, TenantQueue
+from gateway.admission.packing import Entry, TenantQueue
 from gateway.admission.sessions import Member
-from gateway.domain.decay import DecayedMean
 from gateway.domain.ids import SessionId, TenantId
 from gateway.workflow.aeg.graph import Graph
 
@@ -25,31 +25,28 @@ _LOOKED_AT: Final = 32
 
 
 class SessionQueue:
-    def __init__(self, config: PackingConfig, fair: FairShare, age_s: float) -> None:
+    def __init__(self, order: str, fair: FairShare, *, age_s: float, max_door_wait: float) -> None:
         """`age_s`: after so long a proactive session waits among the reactive ones."""
-        self._config = config
+        self._order = order
         self._fair = fair
         self._age_s = age_s
+        self._max_door_wait = max_door_wait
         self._tenants: dict[ServiceClass, OrderedDict[TenantId, TenantQueue]] = {
             each: OrderedDict() for each in ServiceClass
         }
         self._entries: dict[SessionId, tuple[Entry, ServiceClass]] = {}
-        self._ageing_heap: list[tuple[float, int, Entry]] = []
-        self._waits = DecayedMean(half_life=20)
+        self._due: list[tuple[float, int, Entry]] = []
+        """A heap: when each has aged, or is overdue."""
+        self._overdue: dict[SessionId, Entry] = {}
+        """Which wait among the others of their tenants, too; the longest overdue first."""
         self._crowds: dict[TenantId, int] = {}
         self._number = 0
-        self._passed = 0
-        """So many entered since one that starved."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, session: SessionId) -> bool:
         return session in self._entries
-
-    @property
-    def usual_wait_s(self) -> float:
-        return self._waits.mean(0.0)
 
     def get(self, session: SessionId) -> Entry | None:
         found = self._entries.get(session)
@@ -58,43 +55,40 @@ class SessionQueue:
     def put(self, entry: Entry, service_class: ServiceClass) -> None:
         self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
         self._fair.wait(entry.tenant, 1)
-        if service_class is ServiceClass.PROACTIVE:
-            self._number += 1
-            heapq.heappush(self._ageing_heap, (entry.since_s + self._age_s, self._number, entry))
-            if len(self._ageing_heap) > 2 * len(self._entries) + 64:
-                self._ageing_heap = [item for item in self._ageing_heap if self._ages(item[2])]
-                heapq.heapify(self._ageing_heap)
         self._put(entry, service_class)
+        if len(self._due) > 2 * len(self._entries) + 64:
+            self._due = [item for item in self._due if self._is_in(item[2])]
+            heapq.heapify(self._due)
 
     def take(self, session: SessionId) -> Entry:
         """Takes a session out. Raises KeyError if it is not in."""
         entry = self._take(session)
         self._crowds[entry.tenant] -= 1
         self._fair.wait(entry.tenant, -1)
+        self._overdue.pop(session, None)
         if not self._crowds[entry.tenant]:
             del self._crowds[entry.tenant]
         return entry
 
-    def entered(self, entry: Entry, *, now: float) -> None:
-        waited_s = now - entry.since_s
-        self._passed = 0 if waited_s >= self._starves_after_s() else self._passed + 1
-        self._waits.add(waited_s)
-
     def age(self, *, now: float) -> None:
-        while self._ageing_heap and self._ageing_heap[0][0] <= now:
-            entry = heapq.heappop(self._ageing_heap)[2]
-            if self._ages(entry):
+        while self._due and self._due[0][0] <= now:
+            entry = heapq.heappop(self._due)[2]
+            if not self._is_in(entry):
+                continue
+            if self._entries[entry.session][1] is ServiceClass.PROACTIVE:
                 self._take(entry.session)
                 entry.is_aged = True
                 self._put(entry, ServiceClass.REACTIVE)
+            else:
+                entry.is_overdue = True
+                self._overdue[entry.session] = entry
 
-    def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool, now: float) -> Entry | None:
-        """The next one of the most entitled tenant that may have another place. After `patience` others it is
-        whoever starves, of whatever tenant: newcomers of ever new tenants pass nobody for good."""
-        if self._passed >= self._config.patience:
-            starved = self._longest_waiting(may)
-            if starved is not None and now - starved.since_s >= self._starves_after_s():
-                return starved
+    def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool) -> Entry | None:
+        """Whoever is overdue, of whatever tenant: newcomers of ever new tenants pass nobody for good. Else
+        the next one of the most entitled tenant that may have another place."""
+        overdue = self._longest_overdue(may)
+        if overdue is not None:
+            return overdue
         fair = self._fair
         for tenants in self._tenants.values():
             first: tuple[tuple[float, ...], Entry] | None = None
@@ -114,15 +108,10 @@ class SessionQueue:
                 return first[1]
         return None
 
-    def _starves_after_s(self) -> float:
-        return max(self._config.starved_s, self._config.patience * self.usual_wait_s)
-
-    def _longest_waiting(self, may: Callable[[TenantId], bool]) -> Entry | None:
-        """Of the reactive ones that may have a place, and whose tenant does not hold far more than its share;
-        looks at a bounded number of them."""
+    def _longest_overdue(self, may: Callable[[TenantId], bool]) -> Entry | None:
         fair = self._fair
-        for entry, service_class in islice(self._entries.values(), _LOOKED_AT):
-            if service_class is ServiceClass.REACTIVE and may(entry.tenant):
+        for entry in islice(self._overdue.values(), _LOOKED_AT):
+            if may(entry.tenant):
                 if not fair.is_far_beyond(fair.charge(entry.tenant) / fair.weight(entry.tenant)):
                     return entry
         return None
@@ -158,9 +147,14 @@ class SessionQueue:
         tenants = self._tenants[service_class]
         queue = tenants.get(entry.tenant)
         if queue is None:
-            queue = tenants[entry.tenant] = TenantQueue(self._config.order)
+            queue = tenants[entry.tenant] = TenantQueue(self._order)
         queue.put(entry)
         self._entries[entry.session] = (entry, service_class)
+        waits_s = self._max_door_wait * entry.lasts_s
+        if service_class is ServiceClass.PROACTIVE:
+            waits_s = self._age_s
+        self._number += 1
+        heapq.heappush(self._due, (entry.since_s + waits_s, self._number, entry))
 
     def _take(self, session: SessionId) -> Entry:
         entry, service_class = self._entries.pop(session)
@@ -171,9 +165,9 @@ class SessionQueue:
             del tenants[entry.tenant]
         return entry
 
-    def _ages(self, entry: Entry) -> bool:
+    def _is_in(self, entry: Entry) -> bool:
         found = self._entries.get(entry.session)
-        return found is not None and found[0] is entry and not entry.is_aged
+        return found is not None and found[0] is entry
 
 
 def entry_of(
@@ -181,9 +175,11 @@ def entry_of(
     graph: Graph,
     *,
     is_light: bool,
+    cycle_s: float,
     since_s: float,
 ) -> Entry:
-    """A session that begins to wait, with what its type's graph says of its work to come."""
+    """A session that begins to wait, with what its type's graph says of its work to come. `cycle_s`: what
+    sessions take from one turn to the next."""
     turn = max(1, member.turn)
     turns = 1.0 + graph.remaining(turn).turns
     return Entry(
@@ -194,6 +190,7 @@ def entry_of(
         size=max(demand_of(graph, turn, member.tokens)),
         task_arrived_s=member.task_arrived_s,
         tool_s=turns * graph.tool_s(),
+        lasts_s=turns * cycle_s,
         is_light=is_light,
         since_s=since_s,
         is_warm=member.is_spilled,

@@ -24,6 +24,8 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Turns in the waiting room, all pools together."""
     max_waiting_bytes: Annotated[int, Meta(ge=0)] = 1 << 30
     """Bodies held for waiting turns, all pools together."""
+    max_door_wait: Annotated[float, Meta(gt=0)] = 1.0
+    """A session that waited so many times as long as it is expected to take is next, whatever its size."""
     session_cap: Annotated[int, Meta(ge=1)] = 12
     """Sessions in at a time, for the policy `session-cap`."""
     footprint_share: Annotated[float, Meta(gt=0, le=1)] = 0.9

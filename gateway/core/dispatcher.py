@@ -99,7 +99,11 @@ class Dispatcher:
         self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         if self._fleet.adapters.are_told:
             self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
-        expected = self._forecasts.sent(live, placement.replica, now=now)
+        held, live.left = 0.0, None
+        if live.session is not None:
+            held = self._placement.held(live.session, placement.replica)
+            live.left = self._placement.left(live.session, placement.replica)
+        expected = self._forecasts.sent(live, placement.replica, held, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come
             self._legs.went_on(live, expected.first_token_ms / 1e3)

@@ -39,8 +39,6 @@ EXPERIENCE: Final = 40
 REMEMBERED: Final = 32_768
 """Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
 _MODELS: Final = 4096
-_NEVER_EVICTED: Final = 20_000.0
-"""Tokens that a replica computes before it needs the room of what it computed last."""
 _LEAST_ALONE_S: Final = 1e-4
 """No engine is done sooner."""
 _FORM_FACTOR: Final = 16
@@ -50,14 +48,9 @@ _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETR
 
 
 class _Left(Counted, frozen=True):
-    """What a turn left behind: its prompt, as it was counted, and where that is cached with its answer."""
+    """What a turn left behind: its prompt, as it was counted, and its answer."""
 
     cached_tokens: int
-    replica: ReplicaId
-    life: int = 0
-    written: float = 0.0
-    found: tuple[float, float] = (1.0, 1.0)
-    """Shares of what must have been there that its last two turns found: less, where prompts change early."""
 
 
 class _Replica:
@@ -65,10 +58,6 @@ class _Replica:
         self.estimator = Estimator(profile, peers)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
-        self.written = 0.0
-        """Tokens that were computed there, as far as they were counted."""
-        self.life = 0
-        """What was left in an earlier one is gone."""
         self.is_known = profile is not None
         """Once enough was seen of it, that stays so."""
 
@@ -160,18 +149,16 @@ class Forecasts:
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Expected | None:
+    def sent(self, live: LiveRequest, replica: ReplicaId, held: float, *, now: float) -> Expected | None:
+        """`held`: tokens of its prompt that are cached there, as far as placement knows."""
         facts = live.facts
         if facts.work is not Work.GENERATE or facts.is_relayed:
             return None
         known = self._replicas.get(replica) or self._of(replica)
-        left = self._before(live)
-        tokens = self._of_model(live).expect(facts.text_bytes, left)
-        cached = 0.0
-        if live.handed_over:
-            cached = min(live.handed_over, tokens)
-        elif left is not None and left.replica == replica and left.life == known.life:
-            cached = min(left.cached_tokens, tokens) * max(left.found)
+        tokens = self.expected_tokens(live)
+        if live.session is not None and live.session.edge is Edge.SERVES and held > tokens:
+            held = 0.0  # a summary is asked for behind all that was said; a title is shorter
+        cached = min(live.handed_over or held, tokens)
         work = TurnWork(new_tokens=tokens - cached, cached_tokens=cached)
         prediction = known.estimator.predict(work, known.in_flight.load(now=now))
         known.in_flight.sent(live.request, prediction, now=now)
@@ -240,26 +227,8 @@ class Forecasts:
             return answer
         counted = self._counted(live, answer)
         usage = counted.usage
-        prompt = usage.prompt_tokens or 0
-        before = self._before(live)
-        found = before.found if before is not None else (1.0, 1.0)
-        written = known.written
-        known.written += prompt - (usage.cached_tokens or 0) + (usage.output_tokens or 0)
-        is_left = before is not None and before.replica == replica and before.life == known.life
-        live.left = float(before.tokens) if before is not None and is_left else None
-        is_there = is_left and before is not None and written - before.written <= _NEVER_EVICTED
-        if before is not None and is_there and not live.handed_over:
-            share = answer.usage.share_found(min(before.cached_tokens, prompt))
-            found = found if share is None else (found[1], share)
-        left = _Left(
-            live.facts.text_bytes,
-            prompt,
-            prompt + (usage.output_tokens or 0),
-            replica,
-            known.life,
-            known.written,
-            found,
-        )
+        prompt, before = usage.prompt_tokens or 0, self._before(live)
+        left = _Left(live.facts.text_bytes, prompt, prompt + (usage.output_tokens or 0))
         if prediction is not None and answer.usage.prompt_tokens is not None:
             self._of_model(live).observe(left, before)
         self._remember(live, left)
@@ -270,10 +239,6 @@ class Forecasts:
     def replica_joined(self, replica: ReplicaId, pool: PoolId) -> None:
         self._pools[replica] = pool
         self._peers.setdefault(pool, Peers())
-
-    def replica_lost(self, replica: ReplicaId) -> None:
-        if (known := self._replicas.get(replica)) is not None:
-            known.life += 1
 
     def replica_left(self, replica: ReplicaId) -> None:
         peers = self._peers.get(self._pools.pop(replica, None))
@@ -312,7 +277,7 @@ class Forecasts:
             return None
         key: RequestId | ThreadId | None = session.parent
         if session.edge is Edge.SERVES:
-            key = session.thread  # a summary is asked for behind all that was said; a title is shorter
+            key = session.thread
         elif session.edge not in _GOES_ON:
             return None
         left = self._left.get(key) or self._left_before.get(key)

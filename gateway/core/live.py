@@ -73,7 +73,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     saw_first_token: bool = False
     first_token_s: float = 0.0
     left: float | None = None
-    """Tokens of its prompt that the turn before it left on its replica, as far as that was not lost since."""
+    """Tokens of its prompt that the turn before it left on its replica, if that was not lost since."""
     alone: Alone | None = None
     """What its last attempt would have taken alone, once that is known."""
     had_leg: bool = False

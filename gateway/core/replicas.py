@@ -119,7 +119,6 @@ class Replicas:
         if gone is None or not was_up:
             return []
         self._placement.replica_lost(replica)
-        self._forecasts.replica_lost(replica)
         self._ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)
         return self._gate.strand(gone.facts.pool, now=now)

@@ -46,6 +46,8 @@ MAX_OTHERS: Final = 256
 """Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
 _UNKNOWN_HORIZON: Final = 500_000.0
 _SAFE_SHARE: Final = 0.1
+_LIKE_OTHERS: Final = 2.0
+"""So many turns of its type weigh as much as that nothing is known of what prompts change."""
 _HORIZON_SHARE: Final = 0.7
 """Of the KV cache: the rest is what runs."""
 
@@ -197,7 +199,16 @@ class KvLedger:
             return 0.0
         if known.told is not None and conversation[0] in known.named:
             return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
-        return copy.tokens * max(entry.found) if entry is not None and known.holds(copy) else 0.0
+        return self.left(conversation, replica) if known.holds(copy) else 0.0
+
+    def left(self, conversation: Conversation, replica: ReplicaId) -> float:
+        """What must be held there, if nothing was evicted since: less than its last turn had where prompts of
+        its, or of its type, change early."""
+        known, entry = self._replicas.get(replica), self._conversations.get(conversation)
+        copy = entry.copies.get(replica) if entry is not None else None
+        if known is None or entry is None or copy is None or copy.life != known.life:
+            return 0.0
+        return copy.tokens * max(entry.found)
 
     def context(self, conversation: Conversation) -> float:
         entry = self._conversations.get(conversation)
@@ -279,7 +290,10 @@ class KvLedger:
         # Where much was written since, it may have been evicted, which says nothing of the next turn.
         if entry is not None and before is not None and known.holds(before, share=_SAFE_SHARE):
             share = usage.share_found(min(before.tokens, prompt))
-            entry.found = entry.found if share is None else (entry.found[1], share)
+            if share is not None:
+                entry.found = entry.found[1], share
+                if self.first(conversation[0]) == conversation:
+                    self._graphs.of(self.agent(conversation[0])).found.add(share)
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if entry is None:
             return
@@ -330,7 +344,8 @@ class KvLedger:
         elif entry is not None:
             entry.home = replica
         else:
-            self._conversations[conversation] = _Conversation(replica)
+            found = self._graphs.known(agent).found.mean(1.0, _LIKE_OTHERS)
+            self._conversations[conversation] = _Conversation(replica, found=(found, found))
         self._conversations.move_to_end(conversation)
         if known is None:
             known = Session(conversation, agent, self.grows_to(agent))

@@ -57,6 +57,11 @@ class PlacementPolicy:
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
         return 0.0
 
+    def left(self, session: SessionRef, replica: ReplicaId) -> float | None:
+        """Tokens that its conversation left there, and that are lost if its next turn does not find them;
+        None if that is not known."""
+        return None
+
     @property
     def sessions_at(self) -> Mapping[ReplicaId, int]:
         return {}

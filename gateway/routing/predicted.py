@@ -30,7 +30,7 @@ from msgspec import Meta
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
+from gateway.domain.decision import Edge, Guess, Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
@@ -43,7 +43,7 @@ from gateway.workflow.aeg.graphs import Graphs
 _FEW: Final = 3
 """Turns that a home may run more than another replica before anything is predicted."""
 _LOOKED_AT: Final = 3
-_GOES_ON: Final = (Edge.CONTINUES, Edge.RETRIES, Edge.REWINDS, Edge.COMPACTS)
+_GOES_ON: Final = (Edge.CONTINUES, Edge.REWINDS, Edge.COMPACTS)
 """A guess by one of these takes a session for the one that was there before."""
 _FORKS: Final = 0.8
 """A sub-agent under its session's own system prompt, whose prompt is at least this share of what the session
@@ -107,8 +107,8 @@ class PredictedPlacement(PlacementPolicy):
             return self._by_load.place(candidates)
         self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
-        if session.guess is not None and session.guess.edge in _GOES_ON:
-            self.ledger.expect_no_more(session.guess.session)  # it probably lives on as this one
+        if (guess := _followed(session)) is not None and guess.edge in _GOES_ON:
+            self.ledger.expect_no_more(guess.session)  # it probably lives on as this one
         self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
         return Placement(replica=chosen, reason=reason)
 
@@ -127,8 +127,8 @@ class PredictedPlacement(PlacementPolicy):
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> tuple[ReplicaId, PlacementReason]:
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
-        if home is None and session.guess is not None:
-            home, stays = self.ledger.home(session.guess), PlacementReason.GUESS_LIVES_THERE
+        if home is None and (guess := _followed(session)) is not None:
+            home, stays = self.ledger.home(guess), PlacementReason.GUESS_LIVES_THERE
         if home is None:
             return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
         at_home = next((load for load in candidates if load.replica == home), None)
@@ -187,8 +187,8 @@ class PredictedPlacement(PlacementPolicy):
     def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked) -> list[_Cost]:
         tokens = asked.tokens()
         counted_at, wants = self.ledger.counted(session.session)
-        if counted_at is None and session.guess is not None and session.guess.edge in _GOES_ON:
-            counted_at, wants = self.ledger.counted(session.guess.session)
+        if counted_at is None and (guess := _followed(session)) is not None and guess.edge in _GOES_ON:
+            counted_at, wants = self.ledger.counted(guess.session)
         if counted_at is None:
             wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
         wants = max(wants, tokens)
@@ -229,6 +229,11 @@ class PredictedPlacement(PlacementPolicy):
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
         return self._held(session, replica, 0.0, UNKNOWN_AGENT)
 
+    def left(self, session: SessionRef, replica: ReplicaId) -> float | None:
+        if session.edge not in (Edge.CONTINUES, Edge.RETRIES):
+            return None
+        return self.ledger.left((session.session, session.thread), replica) or None
+
     def _held(self, session: SessionRef, replica: ReplicaId, tokens: float, agent: AgentKey) -> float:
         held = self.ledger.held((session.session, session.thread), replica)
         if held:
@@ -236,7 +241,7 @@ class PredictedPlacement(PlacementPolicy):
         return self.ledger.held(self._begins_with(session, tokens, agent), replica)
 
     def _begins_with(self, session: SessionRef, tokens: float, agent: AgentKey) -> Conversation:
-        own, guess = (session.session, session.thread), session.guess
+        own, guess = (session.session, session.thread), _followed(session)
         if guess is not None and not self.ledger.context(own):
             return guess.session, guess.thread or NO_THREAD
         first = self.ledger.first(session.session)
@@ -314,6 +319,12 @@ class PredictedPlacement(PlacementPolicy):
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         self.ledger.engine_reported(replica, signals)
+
+
+def _followed(session: SessionRef) -> Guess | None:
+    """A request that failed and comes again left nothing where it was: another replica may do better."""
+    guess = session.guess
+    return guess if guess is not None and guess.edge is not Edge.RETRIES else None
 
 
 def _best_of_these(

@@ -115,8 +115,8 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     assert "s2" in play.let_in()
 
 
-def test_who_brings_little_for_tools_passes_one_that_starves_and_has_to_wait_for_them():
-    play = Play(packing={"starved_s": 5.0})
+def test_who_brings_little_for_tools_passes_one_that_is_overdue_and_has_to_wait_for_them():
+    play = Play(max_door_wait=0.01)
     play.is_let_in("s1", agent=1)
     tools_of_agent_1_slow_down(play)
     assert play.ask("heavy", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)

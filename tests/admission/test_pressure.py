@@ -21,9 +21,9 @@ def read(gpu: GpuPressure, now=0.0):
     return gpu.read(sessions=10, feedback_s=10.0, now=now)
 
 
-def warm(gpu: GpuPressure, turns: int, *, left=10_000, found=10_000, half_empty=False):
+def warm(gpu: GpuPressure, turns: int, *, left=10_000, found=10_000):
     for _ in range(turns):
-        gpu.saw_turn(left, found, is_pool_half_empty=half_empty)
+        gpu.saw_turn(left, found)
 
 
 def test_nothing_is_known_at_first():
@@ -78,13 +78,6 @@ def test_a_few_blocks_are_no_loss():
     warm(gpu, 10, found=9_800)
     gpu.saw_turn(0, 0)
     assert read(gpu).pressure == 0.0 and read(gpu).is_loss_known
-
-
-def test_what_is_lost_in_an_empty_pool_is_the_clients_own_doing():
-    gpu = GpuPressure()
-    warm(gpu, 200, found=4_000, half_empty=True)
-    warm(gpu, 50, found=4_000)
-    assert read(gpu).loss < 0.02
 
 
 def test_old_evidence_fades_and_a_change_starts_afresh():

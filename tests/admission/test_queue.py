@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.classes import ClassClaim, ServiceClass, classify
 from gateway.admission.fair_share import FairShare
-from gateway.admission.packing import Entry, PackingConfig
+from gateway.admission.packing import Entry
 from gateway.admission.queue import SessionQueue
 from gateway.admission.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
@@ -22,17 +22,17 @@ REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
 numbers = itertools.count()
 
 
-def make(**packing) -> tuple[SessionQueue, FairShare]:
+def make() -> tuple[SessionQueue, FairShare]:
     fair = FairShare()
-    return SessionQueue(PackingConfig(order="arrival", **packing), fair, 10.0), fair
+    return SessionQueue("arrival", fair, age_s=10.0, max_door_wait=2.0), fair
 
 
 def entry(name: str, tenant="t", **fields) -> Entry:
     return applicants.entry(name, tenant, arrived=float(next(numbers)), **fields)
 
 
-def next_of(queue: SessionQueue, *, now=0.0, may=lambda tenant: True) -> str:
-    entry = queue.next(may, is_cpu_bound=False, now=now)
+def next_of(queue: SessionQueue, *, may=lambda tenant: True) -> str:
+    entry = queue.next(may, is_cpu_bound=False)
     return entry.session if entry is not None else ""
 
 
@@ -68,10 +68,10 @@ def entered_before(queue: SessionQueue, fair: FairShare, name: str, *, at_most: 
     for count in range(at_most):
         now = 100.0 + count
         queue.put(entry(f"new-{count}", f"new-{count}", since=now), REACTIVE)
-        chosen = queue.next(lambda _: True, is_cpu_bound=False, now=now)
+        queue.age(now=now)
+        chosen = queue.next(lambda _: True, is_cpu_bound=False)
         assert chosen is not None
         queue.take(chosen.session)
-        queue.entered(chosen, now=now)
         if chosen.session == name:
             return count
         fair.hold(chosen.tenant, 1.0)
@@ -79,17 +79,17 @@ def entered_before(queue: SessionQueue, fair: FairShare, name: str, *, at_most: 
 
 
 def test_newcomers_of_ever_new_tenants_pass_nobody_for_good():
-    queue, fair = make(starved_s=50, patience=4)
+    queue, fair = make()
     fair.hold(TenantId("a"), 1.0)
     fair.hold(TenantId("b"), 1.0)
-    queue.put(entry("waits", "a"), REACTIVE)
-    assert entered_before(queue, fair, "waits", at_most=300) == 4
+    queue.put(entry("waits", "a", lasts_s=52.0), REACTIVE)
+    assert entered_before(queue, fair, "waits", at_most=300) == 4, "for twice as long as it lasts"
 
 
 def test_but_who_holds_far_more_than_its_share_waits():
-    queue, fair = make(starved_s=50, patience=4)
+    queue, fair = make()
     fair.hold(TenantId("a"), 30.0)
-    queue.put(entry("waits", "a"), REACTIVE)
+    queue.put(entry("waits", "a", lasts_s=52.0), REACTIVE)
     assert entered_before(queue, fair, "waits", at_most=30) == 30
 
 
@@ -116,33 +116,25 @@ def test_what_ages_is_forgotten_with_what_waits():
     for number in range(300):
         queue.put(entry(f"s{number}"), PROACTIVE)
         queue.take(SessionId(f"s{number}"))
-    assert len(queue._ageing_heap) <= 66
+    assert len(queue._due) <= 66 and not queue._overdue
 
 
-def test_the_usual_wait_is_that_of_those_that_entered():
+def test_the_longest_overdue_is_first_whatever_its_size_and_its_tenant():
     queue, _ = make()
-    for number in range(20):
-        waiting = entry(f"s{number}", since=float(number))
-        queue.put(waiting, REACTIVE)
-        queue.entered(queue.take(waiting.session), now=number + 5.0)
-    assert 4.0 < queue.usual_wait_s <= 5.0
-
-
-def test_where_everybody_waits_long_nobody_starves_soon():
-    queue, fair = make(starved_s=10.0, patience=3.0)
-    for number in range(20):
-        waiting = entry(f"s{number}", since=float(number))
-        queue.put(waiting, REACTIVE)
-        queue.entered(queue.take(waiting.session), now=number + 50.0)
-    usual_s = queue.usual_wait_s
-    for name in "xyz":
-        queue.put(entry(name, since=200.0), REACTIVE)
-        queue.entered(queue.take(SessionId(name)), now=200.0 + usual_s)
-    fair.hold(TenantId("t"), 1.0)
-    queue.put(entry("old", since=0.0), REACTIVE)
-    queue.put(entry("new", "u", since=100.0), REACTIVE)
-    assert next_of(queue, now=3.0 * usual_s - 1.0) == "new"
-    assert next_of(queue, now=3.0 * usual_s + 1.0) == "old"
+    for name, lasts_s in (("a", 30.0), ("b", 20.0), ("c", 1e6)):
+        queue.put(entry(name, name, lasts_s=lasts_s), REACTIVE)
+    queue.put(entry("back", "d", lasts_s=6.0), PROACTIVE)
+    queue.age(now=10.0)
+    assert (back := queue.get(SessionId("back"))) and back.is_aged and not back.is_overdue
+    queue.age(now=12.0)
+    assert next_of(queue) == "back", "it is overdue now"
+    queue.take(SessionId("back"))
+    queue.age(now=100.0)
+    assert next_of(queue) == "b" and next_of(queue, may=lambda tenant: tenant != "b") == "a"
+    assert queue.newest_of(TenantId("b")) is queue.get(SessionId("b")), "who may have to leave"
+    queue.take(SessionId("b"))
+    queue.take(SessionId("a"))
+    assert next_of(queue) == "c" and not queue._overdue
 
 
 def test_the_newest_of_the_least_entitled_is_found():

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
-from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
 
@@ -28,8 +29,8 @@ class Books:
         self.ledger = KvLedger(most)
         self.told = self.ledger.told
 
-    def turn(self, conversation=ONE, replica=A, prompt=1000, cached=0, output=100):
-        self.ledger.settle(ref(*conversation), replica, now=0.0)
+    def turn(self, conversation=ONE, replica=A, prompt=1000, cached=0, output=100, agent=0):
+        self.ledger.settle(ref(*conversation), replica, agent=AgentKey(TenantId("t"), agent), now=0.0)
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
         self.ledger.turn_over(conversation, replica, usage)
 
@@ -66,6 +67,21 @@ def test_what_was_found_is_not_written_again():
     assert books.ledger.held(ONE, A) == 1100
     books.turn(TWO, prompt=160_000, cached=None)
     assert books.ledger.held(ONE, A) == 0, "half of it, for all we know"
+
+
+def test_of_prompts_that_change_no_more_is_expected_than_is_found_nor_of_others_of_their_type():
+    books = Books()
+    for turn in range(4):
+        for name in ("a1", "a2"):
+            books.turn((SessionId(name), ThreadId("1")), cached=300 if turn else 0, agent=1)
+    assert books.ledger.left((SessionId("a1"), ThreadId("1")), A) == books.ledger.held(
+        (SessionId("a1"), ThreadId("1")), A
+    )
+    assert books.ledger.held((SessionId("a1"), ThreadId("1")), A) == pytest.approx(300, abs=40)
+    for name, agent in (("new", 1), ("other", 2)):
+        books.turn((SessionId(name), ThreadId("1")), agent=agent)
+    assert books.ledger.held((SessionId("new"), ThreadId("1")), A) == pytest.approx(510, abs=60)
+    assert books.ledger.held((SessionId("other"), ThreadId("1")), A) == 1100
 
 
 def test_nothing_is_held_by_a_replica_that_was_lost():

@@ -161,6 +161,7 @@ class Graph(Family):
         "_remaining",
         "agent",
         "family",
+        "found",
         "shared",
         "shared_tokens",
         "start",
@@ -178,6 +179,8 @@ class Graph(Family):
         """Tokens that were cached already when a conversation began."""
         self.shared_tokens = 0.0
         """What nearly all of them found; 0 while that is unknown."""
+        self.found = DecayedMean(half_life=50)
+        """Of what a turn left, the share that the next one found, if nothing was evicted: prompts change."""
         self._ahead: dict[int, Ahead] = {}
         """By turns; until the family has seen many more."""
         self._remaining: list[Remaining] | None = None
