@@ -33,7 +33,9 @@ def demand_of(graph: Graph, turn: int, tokens: float, *, back: float = 1.0) -> D
     """Of a session alone, its shared prefix left out, which is counted once for all. `back`: the chance that
     it comes back at all."""
     own = max(0.0, tokens - graph.shared_tokens)
-    return tuple([back * alive * (own + grown) for alive, grown in zip(*graph.ahead(turn), strict=True)])
+    return tuple(
+        [back * alive * (own + grown) for alive, grown in zip(*graph.outlook().ahead(turn), strict=True)]
+    )
 
 
 class Residents:

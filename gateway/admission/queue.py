@@ -181,7 +181,7 @@ def entry_of(
     """A session that begins to wait, with what its type's graph says of its work to come. `cycle_s`: what
     sessions take from one turn to the next."""
     turn = max(1, member.turn)
-    turns = 1.0 + graph.remaining(turn).turns
+    turns = 1.0 + graph.outlook().remaining(turn).turns
     return Entry(
         session=member.session,
         tenant=member.tenant,

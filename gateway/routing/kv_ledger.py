@@ -225,8 +225,8 @@ class KvLedger:
 
     def grows_to(self, agent: AgentKey, *, turns: int = 0, tokens: float = 0.0) -> float:
         """Tokens that a session is expected to hold in the end that made so many turns, and holds so many."""
-        graph = self._graphs.known(agent)
-        return (tokens or graph.first_tokens()) + graph.remaining(max(1, turns)).growth
+        outlook = self._graphs.known(agent).outlook()
+        return (tokens or outlook.first_tokens) + outlook.remaining(max(1, turns)).growth
 
     # --- what happens to sessions ----------------------------------------------------------------------
 

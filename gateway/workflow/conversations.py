@@ -242,7 +242,7 @@ class Conversations:
             confidence=max(ends, share),
             ends=ends,
             pause=pause,
-            grows=graph.growth(known.turns + 1),
+            grows=graph.outlook().growth(known.turns + 1),
         )
 
     def held(self, session: SessionId) -> Held | None:

@@ -519,7 +519,7 @@ def test_who_holds_more_than_its_share_is_of_its_own_class_on_engines():
 
 
 def end_chance(play: Play, turn: int) -> float:
-    return play.workflow.graphs.known(OF_T).lifetimes.ends(turn)
+    return play.workflow.graphs.known(OF_T).lifetimes.outlook().ends(turn)
 
 
 def pauses(play: Play, *tools: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decay import DecayedMean
 from gateway.tool_probe.quantiles import LogQuantiles
-from gateway.workflow.aeg.lifetimes import LATE_TURN, Ahead, Lifetimes, Remaining
+from gateway.workflow.aeg.lifetimes import Lifetimes, Outlook
 from gateway.workflow.aeg.steps import Step, ToolSet
 
 START: Final = -1
@@ -153,12 +153,11 @@ class Family:
 
 class Graph(Family):
     __slots__ = (
-        "_ahead",
         "_given",
         "_holds_until",
         "_nodes",
         "_numbers",
-        "_remaining",
+        "_outlook",
         "agent",
         "family",
         "found",
@@ -181,9 +180,8 @@ class Graph(Family):
         """What nearly all of them found; 0 while that is unknown."""
         self.found = DecayedMean(half_life=50)
         """Of what a turn left, the share that the next one found, if nothing was evicted: prompts change."""
-        self._ahead: dict[int, Ahead] = {}
-        """By turns; until the family has seen many more."""
-        self._remaining: list[Remaining] | None = None
+        self._outlook: Outlook | None = None
+        """Until the family has seen many more turns."""
         self._holds_until = 0
 
     def saw_step(self, before: ToolSet | None, tools: ToolSet) -> None:
@@ -297,28 +295,12 @@ class Graph(Family):
         share = counts[likeliest] / (1.0 + sum(following.values()) - following.get(END, 0.0))
         return self._numbers[likeliest].tools, share
 
-    def ahead(self, turn: int) -> Ahead:
-        turns, turn = self.family.lifetimes.turns, min(turn, LATE_TURN)
-        if turns >= self._holds_until:
+    def outlook(self) -> Outlook:
+        turns = self.family.lifetimes.turns
+        if self._outlook is None or turns >= self._holds_until:
             self._holds_until = turns + min(_HOLDS_FOR, 1 + turns // 16)
-            self._ahead.clear()
-            self._remaining = None
-        found = self._ahead.get(turn)
-        if found is None:
-            found = self._ahead[turn] = self.lifetimes.ahead(turn, self.family.lifetimes)
-        return found
-
-    def growth(self, turn: int) -> float:
-        return self.lifetimes.growth(turn, self.family.lifetimes)
-
-    def first_tokens(self) -> float:
-        return self.lifetimes.first_tokens(self.family.lifetimes)
-
-    def remaining(self, turn: int) -> Remaining:
-        self.ahead(turn)
-        if self._remaining is None:
-            self._remaining = self.lifetimes.remaining(self.family.lifetimes)
-        return self._remaining[min(turn, LATE_TURN)]
+            self._outlook = self.lifetimes.outlook(self.family.lifetimes.outlook())
+        return self._outlook
 
     def tool_s(self) -> float:
         return self.tools_s.mean(self.family.tools_s.mean(0.0, 1e-9), ENOUGH)

@@ -43,9 +43,11 @@ class Ahead(NamedTuple):
 class Remaining(NamedTuple):
     """Of one that made so many turns and holds x tokens, over all turns to come, until it ends.
 
-    An absorbing chain: after t turns it ends with the chance h, else the next turn adds g tokens. So what is
-    expected after t follows from what is after t + 1, and past `LATE_TURN` nothing changes any more:
-    N = (1 - h) (1 + N'), M = (1 - h) (g + M'), G = (1 - h) (g + g N' + G').
+    An absorbing chain: after a turn it ends with the chance 1 - q, else the next turn adds g tokens. So what
+    is expected of it follows from what is expected one turn later:
+    N = q (1 + N'), M = q (g + M'), G = q (g + g N' + G').
+    While q and g are the same for m turns, with S = (1 - q^m) / (1 - q) and E = q / (1 - q):
+    N = q^m N' + q S, M = q^m M' + g q S, G = q^m G' + g ((1 + E) q S + m q^m (N' - E)).
     """
 
     turns: float
@@ -55,13 +57,76 @@ class Remaining(NamedTuple):
     token_turns: float
     """G: N x + G are the tokens that it holds, summed over its turns."""
 
-    def before(self, ends: float, growth: float) -> "Remaining":
-        on = 1.0 - ends
+    def before(self, turns: int, goes_on: float, growth: float) -> "Remaining":
+        """So many turns earlier."""
+        q, g, later = goes_on, growth, goes_on**turns
+        passed, endless = q * (1.0 - later) / (1.0 - q), q / (1.0 - q)
         return Remaining(
-            on * (1.0 + self.turns),
-            on * (growth + self.growth),
-            on * (growth * (1.0 + self.turns) + self.token_turns),
+            later * self.turns + passed,
+            later * self.growth + g * passed,
+            later * self.token_turns
+            + g * ((1.0 + endless) * passed + turns * later * (self.turns - endless)),
         )
+
+
+class Outlook:
+    """What is expected of conversations of one type, as it was worked out once: by number of turns."""
+
+    __slots__ = ("_ahead", "_remaining", "ends_by_class", "first_tokens", "growth_by_class")
+
+    def __init__(self, ends: list[float], growth: list[float], first_tokens: float) -> None:
+        self.ends_by_class = ends
+        self.growth_by_class = growth
+        self.first_tokens = first_tokens
+        self._ahead: dict[int, Ahead] = {}
+        self._remaining: dict[int, Remaining] = {}
+
+    def ends(self, turn: int) -> float:
+        """The chance that one which made `turn` turns makes no other."""
+        return self.ends_by_class[_CLASSES[min(turn, LATE_TURN)]]
+
+    def growth(self, turn: int) -> float:
+        """Tokens by which the `turn`-th turn is expected to make it longer."""
+        return self.growth_by_class[_CLASSES[min(turn, LATE_TURN)]]
+
+    def ahead(self, turn: int) -> Ahead:
+        turn = min(turn, LATE_TURN)
+        found = self._ahead.get(turn)
+        if found is None:
+            found = self._ahead[turn] = self._look_ahead(turn)
+        return found
+
+    def _look_ahead(self, turn: int) -> Ahead:
+        alive, grown, at = 1.0, 0.0, turn
+        chances, lengths = [], []
+        for horizon in HORIZONS:
+            end = turn + horizon
+            while at < end:
+                stop = min(end, _until(at), _until(at + 1) - 1)
+                alive *= (1.0 - self.ends(at)) ** (stop - at)
+                grown += (stop - at) * self.growth(at + 1)
+                at = stop
+            chances.append(alive)
+            lengths.append(grown)
+        return Ahead(tuple(chances), tuple(lengths))
+
+    def remaining(self, turn: int) -> Remaining:
+        turn = min(turn, LATE_TURN)
+        found = self._remaining.get(turn)
+        if found is None:
+            found = self._remaining[turn] = self._sum_up(turn)
+        return found
+
+    def _sum_up(self, turn: int) -> Remaining:
+        if turn == LATE_TURN:
+            turns, growth = self._goes_on(turn) / (1.0 - self._goes_on(turn)), self.growth(turn)
+            return Remaining(turns, turns * growth, turns * growth * (1.0 + turns))
+        following = _until(turn)  # whose turn is the first of another class
+        found = self.remaining(following).before(1, self._goes_on(turn), self.growth(following))
+        return found.before(following - turn - 1, self._goes_on(turn), self.growth(turn))
+
+    def _goes_on(self, turn: int) -> float:
+        return 1.0 - min(1.0 - _LEAST_END, max(_LEAST_END, self.ends(turn)))
 
 
 class Lifetimes:
@@ -95,64 +160,32 @@ class Lifetimes:
 
     def saw_end(self, turn: int, by: float = 1.0) -> None:
         """The `turn`-th turn was the last one; `by` = -1 takes that back."""
-        place = _class_of(turn)
+        place = _CLASSES[min(turn, LATE_TURN)]
         self._ends[place] = max(0.0, self._ends[place] + by * self._gain)
 
-    def ends(self, turn: int, broader: "Lifetimes | None" = None) -> float:
-        """The chance that one which made `turn` turns makes no other."""
-        place = _class_of(turn)
-        prior = broader.ends(turn) if broader is not None else _PRIOR_END
-        seen, ends = self._seen[place] / self._gain, self._ends[place] / self._gain
-        return min(1.0, (ends + prior * _STRENGTH) / (seen + _STRENGTH))
-
-    def first_tokens(self, broader: "Lifetimes | None" = None) -> float:
+    def outlook(self, broader: Outlook | None = None) -> Outlook:
+        """`broader`: of what it is like where little was seen; None: nothing is known of that either."""
         if broader is None:
-            return self._first_prompt.mean(_PRIOR_PROMPT, 1e-9)
-        return self._first_prompt.mean(broader.first_tokens(), 1.0)
-
-    def growth(self, turn: int, broader: "Lifetimes | None" = None) -> float:
-        """Tokens by which the `turn`-th turn is expected to make it longer."""
-        if broader is not None:
-            prior = broader.growth(turn)
+            first_tokens = self._first_prompt.mean(_PRIOR_PROMPT, 1e-9)
+            growth = [self._grown.mean(_PRIOR_GROWTH * first_tokens, _STRENGTH)] * len(_FIRST_TURNS)
+            ends = [_PRIOR_END] * len(_FIRST_TURNS)
         else:
-            prior = self._grown.mean(_PRIOR_GROWTH * self.first_tokens(), _STRENGTH)
-        place = _CLASSES[turn] if turn < LATE_TURN else -1
-        return max(0.0, self._growth[place].mean(prior, _STRENGTH))
-
-    def remaining(self, broader: "Lifetimes") -> list[Remaining]:
-        """By turns made, from 0 to `LATE_TURN`."""
-        ends = [self.ends(turn, broader) for turn in _FIRST_TURNS]
-        growth = [self.growth(turn, broader) for turn in _FIRST_TURNS]
-        late = max(ends[-1], _LEAST_END)
-        turns = (1.0 - late) / late
-        found = [Remaining(turns, turns * growth[-1], turns * growth[-1] * (1.0 + turns))]
-        for at in range(LATE_TURN - 1, -1, -1):
-            found.append(found[-1].before(ends[_CLASSES[at]], growth[_CLASSES[at + 1]]))
-        found.reverse()
-        return found
-
-    def ahead(self, turn: int, broader: "Lifetimes") -> Ahead:
-        alive, grown, at = 1.0, 0.0, turn
-        chances, lengths = [], []
-        for horizon in HORIZONS:
-            end = turn + horizon
-            while at < end:
-                stop = min(end, _next_class(at), _next_class(at + 1) - 1)
-                alive *= (1.0 - self.ends(at, broader)) ** (stop - at)
-                grown += (stop - at) * self.growth(at + 1, broader)
-                at = stop
-            chances.append(alive)
-            lengths.append(grown)
-        return Ahead(tuple(chances), tuple(lengths))
+            first_tokens = self._first_prompt.mean(broader.first_tokens, 1.0)
+            growth, ends = broader.growth_by_class, broader.ends_by_class
+        weight = _STRENGTH * self._gain
+        counts = zip(self._ends, self._seen, ends, strict=True)
+        means = zip(self._growth, growth, strict=True)
+        return Outlook(
+            [min(1.0, (ended + prior * weight) / (seen + weight)) for ended, seen, prior in counts],
+            [max(0.0, mean.mean(prior, _STRENGTH)) for mean, prior in means],
+            first_tokens,
+        )
 
 
-def _class_of(turn: int) -> int:
-    return max(0, bisect_right(_FIRST_TURNS, turn) - 1)
+_CLASSES: Final = tuple(max(0, bisect_right(_FIRST_TURNS, turn) - 1) for turn in range(LATE_TURN + 1))
+_UNTIL: Final = tuple(_FIRST_TURNS[place + 1] for place in _CLASSES[:LATE_TURN])
 
 
-_CLASSES: Final = tuple(_class_of(turn) for turn in range(LATE_TURN + 1))
-
-
-def _next_class(turn: int) -> int:
-    place = _class_of(turn) + 1
-    return _FIRST_TURNS[place] if place < len(_FIRST_TURNS) else 1 << 30
+def _until(turn: int) -> int:
+    """The first turn of the next class."""
+    return _UNTIL[turn] if turn < LATE_TURN else 1 << 30

@@ -81,7 +81,7 @@ def test_an_end_is_taken_back_whole():
     for step in (Step(("bash",), 7), Step(("bash",), 8), READ):
         for agent in (AGENT, SIBLING):
             assert share(known, step, agent) == pytest.approx(share(never, step, agent), abs=2e-3)
-    assert known.of(AGENT).ahead(3) == never.of(AGENT).ahead(3)
+    assert known.of(AGENT).outlook().ahead(3) == never.of(AGENT).outlook().ahead(3)
     assert not any(to == END for _, to, _, _ in known.of(AGENT).edges())
 
 
@@ -138,7 +138,7 @@ def test_probabilities_are_some_whatever_happened(history):
                 graph.was_no_end(ANSWER, turn)
             case _:
                 graph.saw_turn(turn, tokens=amount, grown=amount - 1e5)
-        pause, ahead = graph.pause(ANSWER), graph.ahead(turn)
+        pause, ahead = graph.pause(ANSWER), graph.outlook().ahead(turn)
         assert 0.0 <= pause.returns <= 1.0 and 0.0 <= pause.back(amount) <= 1.0 and 0 <= graph.returns() <= 1
         assert all(0.0 <= alive <= 1.0 for alive in ahead.alive) and ahead.alive[0] == 1.0
         assert list(ahead.alive) == sorted(ahead.alive, reverse=True)

@@ -20,9 +20,9 @@ def test_the_chance_of_an_end_is_learned_by_turn_number():
         for turn in range(1, 5):
             known.saw_turn(turn, None)
         known.saw_end(4)
-    assert known.ends(1) < 0.01 and known.ends(2) < 0.01
-    assert 0.4 < known.ends(4) < 0.6  # turns 3 and 4 are one class
-    alive = known.ahead(1, Lifetimes()).alive
+    assert known.outlook().ends(1) < 0.01 and known.outlook().ends(2) < 0.01
+    assert 0.4 < known.outlook().ends(4) < 0.6  # turns 3 and 4 are one class
+    alive = known.outlook(Lifetimes().outlook()).ahead(1).alive
     assert alive[0] == 1.0 and alive[HORIZONS.index(8)] < 0.4
 
 
@@ -38,19 +38,19 @@ def test_conversations_that_still_live_count_for_the_turns_they_lived():
                 known.saw_end(turn)
                 break
     for turn in (1, 2, 4, 8, 16):
-        assert known.ends(turn) == pytest.approx(0.1, abs=0.04)
-    assert known.ahead(1, known).alive[HORIZONS.index(8)] == pytest.approx(0.9**8, rel=0.2)
+        assert known.outlook().ends(turn) == pytest.approx(0.1, abs=0.04)
+    assert known.outlook(known.outlook()).ahead(1).alive[HORIZONS.index(8)] == pytest.approx(0.9**8, rel=0.2)
 
 
 def test_an_end_can_be_taken_back():
     known = Lifetimes()
     known.saw_turn(3, None)
-    before = known.ends(3)
+    before = known.outlook().ends(3)
     known.saw_end(3)
-    assert known.ends(3) > before
+    assert known.outlook().ends(3) > before
     for _ in range(2):  # never below nothing
         known.saw_end(3, -1.0)
-        assert known.ends(3) == pytest.approx(before)
+        assert known.outlook().ends(3) == pytest.approx(before)
 
 
 def test_what_is_new_is_like_its_family():
@@ -58,15 +58,15 @@ def test_what_is_new_is_like_its_family():
     for _ in range(1000):
         known.saw_turn(1, 4_000.0)
         known.saw_end(1)
-    assert new.ends(1, known) == pytest.approx(known.ends(1))
-    assert new.ends(0) == new.ends(1) == pytest.approx(0.05)
-    assert new.ahead(200, new).alive[-1] == pytest.approx(0.95**32)
-    assert new.growth(30, known) == pytest.approx(4_000, rel=0.05), (
+    assert new.outlook(known.outlook()).ends(1) == pytest.approx(known.outlook().ends(1))
+    assert new.outlook().ends(0) == new.outlook().ends(1) == pytest.approx(0.05)
+    assert new.outlook(new.outlook()).ahead(200).alive[-1] == pytest.approx(0.95**32)
+    assert new.outlook(known.outlook()).growth(30) == pytest.approx(4_000, rel=0.05), (
         "turns that nobody made are like those made"
     )
-    assert new.growth(30) == 1_000.0, "a tenth of ten thousand tokens"
+    assert new.outlook().growth(30) == 1_000.0, "a tenth of ten thousand tokens"
     new.saw_turn(1, None, 2_000)
-    assert new.growth(30) == pytest.approx(200.0)
+    assert new.outlook().growth(30) == pytest.approx(200.0)
 
 
 def test_the_first_turns_grow_other_than_the_rest():
@@ -74,11 +74,14 @@ def test_the_first_turns_grow_other_than_the_rest():
     for _ in range(200):
         known.saw_turn(2, 9000.0)
         known.saw_turn(10, 100.0)
-    assert known.growth(2) > 8000 and known.growth(12) < 400
-    assert known.ahead(1, known).grown[1] > 8000 and known.ahead(10, known).grown[1] < 400
+    assert known.outlook().growth(2) > 8000 and known.outlook().growth(12) < 400
+    assert (
+        known.outlook(known.outlook()).ahead(1).grown[1] > 8000
+        and known.outlook(known.outlook()).ahead(10).grown[1] < 400
+    )
     for _ in range(1000):
         known.saw_turn(10, -100.0)
-    assert known.growth(10) == 0.0
+    assert known.outlook().growth(10) == 0.0
 
 
 def test_what_lies_ahead_is_the_product_and_the_sum_turn_by_turn():
@@ -89,13 +92,14 @@ def test_what_lies_ahead_is_the_product_and_the_sum_turn_by_turn():
             level.saw_turn(rng.randrange(1, 200), rng.uniform(0, 1e4))
             if rng.random() < 0.2:
                 level.saw_end(rng.randrange(1, 200))
+    outlook = known.outlook(broader.outlook())
     for turn in (1, 2, 7, 16, 31, 128, 129, 500):
-        ahead = known.ahead(turn, broader)
+        ahead = outlook.ahead(turn)
         for place, horizon in enumerate(HORIZONS):
             alive, grown = 1.0, 0.0
             for at in range(turn, turn + horizon):
-                alive *= 1.0 - known.ends(at, broader)
-                grown += known.growth(at + 1, broader)
+                alive *= 1.0 - outlook.ends(at)
+                grown += outlook.growth(at + 1)
             assert ahead.alive[place] == pytest.approx(alive) and ahead.grown[place] == pytest.approx(grown)
 
 
@@ -105,9 +109,9 @@ def test_many_turns_lose_nothing():
         known.saw_turn(1, 100.0)
         if number % 4 == 0:
             known.saw_end(1)
-    assert known.ends(1) == pytest.approx(0.25, abs=0.01) and known.growth(1) == pytest.approx(
-        100.0, rel=0.01
-    )
+    assert known.outlook().ends(1) == pytest.approx(0.25, abs=0.01) and known.outlook().growth(
+        1
+    ) == pytest.approx(100.0, rel=0.01)
 
 
 def taught(agent: AgentKey, *, turns: int = 200) -> Graphs:
@@ -120,13 +124,14 @@ def taught(agent: AgentKey, *, turns: int = 200) -> Graphs:
 def test_what_was_worked_out_is_bounded_and_worked_out_anew():
     graph = taught(AGENT).of(AGENT)
     for turn in range(1, 5_000):
-        graph.ahead(turn)
-    assert len(graph._ahead) == LATE_TURN and graph.ahead(4_000) == graph.ahead(LATE_TURN)
-    before = graph.ahead(1).alive[-1]
+        graph.outlook().ahead(turn)
+    assert len(graph.outlook()._ahead) == LATE_TURN
+    assert graph.outlook().ahead(4_000) == graph.outlook().ahead(LATE_TURN)
+    before = graph.outlook().ahead(1).alive[-1]
     for _ in range(64):
         graph.saw_turn(1, tokens=1e3, grown=None)
         graph.ended(Step(), 1)
-    assert graph.ahead(1).alive[-1] < before
+    assert graph.outlook().ahead(1).alive[-1] < before
 
 
 def test_how_long_tools_take():
@@ -154,7 +159,7 @@ def test_another_tenants_conversations_teach_ours_nothing():
 
     def expected() -> list[object]:
         graphs: list[Graph] = [known.of(agent) for agent in (AGENT, SIBLING)]
-        return [(each.ahead(3), each.shared_tokens, each.tool_s()) for each in graphs]
+        return [(each.outlook().ahead(3), each.shared_tokens, each.tool_s()) for each in graphs]
 
     before = expected()
     for _ in range(100):
@@ -163,3 +168,20 @@ def test_another_tenants_conversations_teach_ours_nothing():
         known.of(stranger).went_on(Step(("bash",)), 99.0)
         known.of(stranger).ended(Step(), 3)
     assert expected() == before
+
+
+def test_what_remains_is_the_sum_turn_by_turn():
+    rng = random.Random(3)
+    known = Lifetimes()
+    for _ in range(3000):
+        known.saw_turn(rng.randrange(1, 200), rng.uniform(0, 1e4))
+        if rng.random() < 0.2:
+            known.saw_end(rng.randrange(1, 200))
+    outlook = known.outlook()
+    for turn in (0, 1, 2, 5, 16, 100, 128, 129, 500):
+        alive, grown, turns, token_turns = 1.0, 0.0, 0.0, 0.0
+        for at in range(turn, turn + 4_000):
+            alive *= 1.0 - outlook.ends(at)
+            grown += outlook.growth(at + 1)
+            turns, token_turns = turns + alive, token_turns + alive * grown
+        assert outlook.remaining(turn)[::2] == pytest.approx((turns, token_turns))
