@@ -83,14 +83,15 @@ class BalanceAndAdmit:
         return bound is None
 
     def _must_move(self, first: Entry | None, *, now: float) -> Entry | None:
-        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and the
-        aged's privilege."""
+        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and one at
+        a time that has aged, or is overdue. What it takes the others is the controller's to get back."""
         quiet_s = self._places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self.rest_s():
             return first or self._queue.next(lambda _: True, is_cpu_bound=False)
-        if first is not None and first.is_aged and not self._places.above:
-            return first
-        return None
+        if first is None or self._places.above:
+            return None
+        is_fixed = self._config.policy != "sessions" or self.blocked_by is WaitReason.TOOLS_FULL
+        return first if first.is_aged or (first.is_overdue and not is_fixed) else None
 
     def rest_s(self) -> float:
         """How long the pool may rest while somebody waits.

@@ -5,8 +5,9 @@ typeset.
 
 Symbols: *elevated CPU pressure* → `is_cpu_bound`: those that bring the least work for tools first.
 
-Deviations: MARS prefers smaller prefills; here those whose *session* is projected to hold the least KV at its
-largest, in steps of a quarter, and of equal ones the order of their tasks' arrival (Sutradhara §4.3).
+Deviations: MARS prefers smaller prefills; here those whose *session* is projected to hold the least KV over
+all its turns to come, in steps of a quarter, and of equal ones the order of their tasks' arrival (Sutradhara
+§4.3). That is shortest remaining work first, where what is scarce is KV times the time for which it is held.
 Where tools are the bottleneck, MARS prefers sessions with much to do on the
 GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
 itself. Where KV is short MARS lets what fits pass what does not; that gained nothing (decision 0029).
@@ -30,7 +31,7 @@ from gateway.domain.ids import SessionId, TenantId
 
 class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order: Literal["smallest", "arrival"] = "smallest"
-    """Which session is next: the smallest; to compare with, in order of arrival."""
+    """Which session is next: that with the least KV to come; to compare with, in order of arrival."""
     cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
     """From this CPU pressure on, sessions that bring few tools come first."""
 
@@ -43,8 +44,8 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     agent: AgentKey
     tokens: float
     """What it brings at once."""
-    size: float
-    """What it is expected to hold at its largest."""
+    work: float
+    """KV tokens that it is expected to hold, summed over its turns to come."""
     task_arrived_s: float
     tool_s: float = 0.0
     """What its tools are expected to take, all together."""
@@ -73,9 +74,7 @@ class TenantQueue:
     def __init__(self, order: str) -> None:
         self._order = order
         self._entries: dict[SessionId, Entry] = {}
-        self._warm: _Heap = []
-        self._oldest: _Heap = []
-        self._smallest: _Heap = []
+        self._in_order: _Heap = []
         self._lightest: _Heap = []
         self._newest: _Heap = []
         self._count = 0
@@ -91,28 +90,23 @@ class TenantQueue:
         self._entries[entry.session] = entry
         self._count += 1
         entry.number = self._count
-        arrived = entry.task_arrived_s
+        arrived, is_cold = entry.task_arrived_s, not entry.is_warm
+        by_work = (is_cold, _step(entry.work), arrived)
         for heap, key in (
-            (self._oldest, (entry.since_s,)),
+            (self._in_order, by_work if self._order == "smallest" else (is_cold, entry.since_s)),
+            (self._lightest, (is_cold, not entry.is_light, _step(1000.0 * entry.tool_s), arrived)),
             (self._newest, (-arrived,)),
-            (self._smallest, (_step(entry.size), arrived)),
-            (self._lightest, (not entry.is_light, _step(1000.0 * entry.tool_s), arrived)),
         ):
             heapq.heappush(heap, (key, self._count, entry))
-        if entry.is_warm:
-            heapq.heappush(self._warm, ((arrived,), self._count, entry))
 
     def take(self, session: SessionId) -> Entry:
         """Takes a session out. Raises KeyError if it does not wait."""
         entry = self._entries.pop(session)
-        for heap in (self._warm, self._oldest, self._smallest, self._lightest, self._newest):
+        for heap in (self._in_order, self._lightest, self._newest):
             if len(heap) > 2 * len(self._entries) + 16:
                 heap[:] = [item for item in heap if self._is_in(item[2])]
                 heapq.heapify(heap)
         return entry
-
-    def oldest(self) -> Entry | None:
-        return self._first(self._oldest)
 
     def newest(self) -> Entry | None:
         return self._first(self._newest)
@@ -121,11 +115,8 @@ class TenantQueue:
         return self._first(self._lightest)
 
     def next(self, *, is_cpu_bound: bool) -> Entry | None:
-        if self._warm and (warm := self._first(self._warm)) is not None:
-            return warm
-        if self._order == "arrival":
-            return self._first(self._oldest)
-        return self._first(self._lightest if is_cpu_bound else self._smallest)
+        goes_by_tools = is_cpu_bound and self._order != "arrival"
+        return self._first(self._lightest if goes_by_tools else self._in_order)
 
     def _first(self, heap: _Heap) -> Entry | None:
         while heap:

@@ -14,7 +14,6 @@ from typing import Final
 
 from gateway.admission.classes import ServiceClass
 from gateway.admission.fair_share import FairShare
-from gateway.admission.footprint import demand_of
 from gateway.admission.packing import Entry, TenantQueue
 from gateway.admission.sessions import Member
 from gateway.domain.ids import SessionId, TenantId
@@ -180,14 +179,14 @@ def entry_of(
 ) -> Entry:
     """A session that begins to wait, with what its type's graph says of its work to come. `cycle_s`: what
     sessions take from one turn to the next."""
-    turn = max(1, member.turn)
-    turns = 1.0 + graph.outlook().remaining(turn).turns
+    remaining = graph.outlook().remaining(max(1, member.turn))
+    turns = 1.0 + remaining.turns
     return Entry(
         session=member.session,
         tenant=member.tenant,
         agent=member.agent,
         tokens=member.tokens,
-        size=max(demand_of(graph, turn, member.tokens)),
+        work=turns * member.tokens + remaining.token_turns,
         task_arrived_s=member.task_arrived_s,
         tool_s=turns * graph.tool_s(),
         lasts_s=turns * cycle_s,

@@ -24,8 +24,9 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Turns in the waiting room, all pools together."""
     max_waiting_bytes: Annotated[int, Meta(ge=0)] = 1 << 30
     """Bodies held for waiting turns, all pools together."""
-    max_door_wait: Annotated[float, Meta(gt=0)] = 1.0
-    """A session that waited so many times as long as it is expected to take is next, whatever its size."""
+    max_door_wait: Annotated[float, Meta(gt=0)] = 2.0
+    """A session that waited so many times as long as it is expected to take is next, whatever its size, and
+    one at a time enters beyond the limits. More: means are shorter, and the last wait longer."""
     session_cap: Annotated[int, Meta(ge=1)] = 12
     """Sessions in at a time, for the policy `session-cap`."""
     footprint_share: Annotated[float, Meta(gt=0, le=1)] = 0.9

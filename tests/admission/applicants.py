@@ -49,7 +49,7 @@ def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, *
         tenant=TenantId(tenant),
         agent=UNKNOWN_AGENT,
         tokens=size,
-        size=size,
+        work=size,
         task_arrived_s=arrived,
         since_s=since,
         **{"tool_s": 1.0, "lasts_s": 1e6, **fields},

@@ -127,6 +127,19 @@ def test_who_brings_little_for_tools_passes_one_that_is_overdue_and_has_to_wait_
     assert play.let_in() == ["light"] and list(play.waiting) == ["r2"]
 
 
+def test_who_is_overdue_enters_beyond_the_limits_one_at_a_time():
+    play = Play(max_door_wait=0.5)
+    play.is_let_in("s0")
+    play.pool.window.sessions, play.pool.limits.update_due_s = 1.0, float("inf")
+    for name in ("s1", "s2"):
+        play.ask(name)
+    waiting = play.pool.queue.get(SessionId("s1"))
+    assert waiting is not None
+    assert play.later(0.5 * waiting.lasts_s - 1.0) == [] and play.later(2.0) == ["s1"]
+    assert play.later(waiting.lasts_s) == [], "s1 is above"
+    assert play.end("s1") == ["s2"], "who is above gives its place back"
+
+
 def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
     play = Play(window={"min_feedback_s": 5.0})
     play.is_let_in("s1", agent=1)
@@ -176,7 +189,7 @@ def test_who_was_in_before_is_first():
 def test_an_empty_queue_has_nobody():
     waiting = TenantQueue("smallest")
     assert waiting.next(is_cpu_bound=False) is None
-    assert waiting.oldest() is waiting.newest() is None
+    assert waiting.newest() is None
     with pytest.raises(KeyError):
         waiting.take(SessionId("nobody"))
 
@@ -218,17 +231,13 @@ class Queues(RuleBasedStateMachine):
     def agrees_with_the_oracle(self):
         waiting = list(self.oracle.values())
         assert len(self.queue) == len(waiting)
-        warm = [each for each in waiting if each.is_warm]
-        for is_cpu_bound, key in ((False, lambda e: e.size), (True, lambda e: e.tool_s)):
+        for is_cpu_bound, key in ((False, lambda e: e.work), (True, lambda e: e.tool_s)):
             found = self.queue.next(is_cpu_bound=is_cpu_bound)
-            if warm:
-                assert found is min(warm, key=lambda e: e.task_arrived_s)
-            else:
-                assert found is min(waiting, key=lambda e: (key(e), e.task_arrived_s), default=None)
+            in_order = sorted(waiting, key=lambda e: (not e.is_warm, key(e), e.task_arrived_s))
+            assert found is (in_order[0] if in_order else None)
         assert self.queue.newest() is max(waiting, key=lambda e: e.task_arrived_s, default=None)
-        assert self.queue.oldest() is min(waiting, key=lambda e: e.since_s, default=None)
         assert all(SessionId(name) in self.queue for name in self.oracle)
-        for heap in (self.queue._oldest, self.queue._smallest, self.queue._lightest, self.queue._newest):
+        for heap in (self.queue._in_order, self.queue._lightest, self.queue._newest):
             assert len(heap) <= 2 * len(waiting) + 17
 
 
@@ -306,7 +315,7 @@ def test_nobody_gets_more_than_it_asks_for_nor_less_than_another_who_asks_for_mo
 def test_gateways_are_told_of_a_bounded_number_of_tenants_and_of_all_their_sessions():
     play = Play().has(kv_tokens=10_000)
     for number in range(MOST_TOLD + 50):
-        play.ask(f"s{number}", tenant=TenantId(f"t{number:03}"))
+        play.ask(f"s{number}", tenant=TenantId(f"t{number:03}"), prompt_tokens=1_000.0)
     for number in range(3):
         play.ask(f"more-{number}", tenant=TenantId("t299"))
     fair = play.policy.pools[POOL].fair

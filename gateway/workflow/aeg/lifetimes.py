@@ -1,6 +1,8 @@
 """How many turns conversations make, and how much each adds: by number of turns.
 
-Source: none; the Kaplan–Meier estimate with a prior, over classes of turn numbers, with forward decay.
+Source: none; the Kaplan–Meier estimate with a prior, over classes of turn numbers, with forward decay; of
+who is there some turns from now with Efron's correction (1967): nobody, where nobody was seen to come so far.
+Ends are seen late, by a long silence, so at first all seem to go on for ever.
 
 Invariants: memory is fixed; an observation weighs half as much after `_HALF_LIFE` later ones; a conversation
 that still lives counts for the turns that it made, so short ones are not over-represented; chances lie in
@@ -24,6 +26,8 @@ _RESCALE_AT: Final = 1e9
 _PRIOR_END: Final = 0.05
 _LEAST_END: Final = 1e-3
 """No conversation is expected to go on for ever."""
+_SEEN: Final = 5.0
+"""Turns that must have been made of a class, before anybody is expected in it."""
 _STRENGTH: Final = 10.0
 """Turns that the broader class weighs."""
 _PRIOR_GROWTH: Final = 0.1
@@ -72,9 +76,11 @@ class Remaining(NamedTuple):
 class Outlook:
     """What is expected of conversations of one type, as it was worked out once: by number of turns."""
 
-    __slots__ = ("_ahead", "_remaining", "ends_by_class", "first_tokens", "growth_by_class")
+    __slots__ = ("_ahead", "_remaining", "ends_by_class", "first_tokens", "growth_by_class", "seen_until")
 
-    def __init__(self, ends: list[float], growth: list[float], first_tokens: float) -> None:
+    def __init__(self, ends: list[float], growth: list[float], first_tokens: float, seen_until: int) -> None:
+        """`seen_until`: the first turn that nobody was seen to make."""
+        self.seen_until = seen_until
         self.ends_by_class = ends
         self.growth_by_class = growth
         self.first_tokens = first_tokens
@@ -106,7 +112,7 @@ class Outlook:
                 alive *= (1.0 - self.ends(at)) ** (stop - at)
                 grown += (stop - at) * self.growth(at + 1)
                 at = stop
-            chances.append(alive)
+            chances.append(alive if end < self.seen_until or not horizon else 0.0)
             lengths.append(grown)
         return Ahead(tuple(chances), tuple(lengths))
 
@@ -172,6 +178,8 @@ class Lifetimes:
         else:
             first_tokens = self._first_prompt.mean(broader.first_tokens, 1.0)
             growth, ends = broader.growth_by_class, broader.ends_by_class
+        seen = [place for place, weight in enumerate(self._seen) if weight >= _SEEN * self._gain]
+        seen_until = _until(_FIRST_TURNS[seen[-1]]) if seen else 0
         weight = _STRENGTH * self._gain
         counts = zip(self._ends, self._seen, ends, strict=True)
         means = zip(self._growth, growth, strict=True)
@@ -179,6 +187,7 @@ class Lifetimes:
             [min(1.0, (ended + prior * weight) / (seen + weight)) for ended, seen, prior in counts],
             [max(0.0, mean.mean(prior, _STRENGTH)) for mean, prior in means],
             first_tokens,
+            max(seen_until, broader.seen_until if broader is not None else 0),
         )
 
 

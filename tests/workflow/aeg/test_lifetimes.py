@@ -60,7 +60,7 @@ def test_what_is_new_is_like_its_family():
         known.saw_end(1)
     assert new.outlook(known.outlook()).ends(1) == pytest.approx(known.outlook().ends(1))
     assert new.outlook().ends(0) == new.outlook().ends(1) == pytest.approx(0.05)
-    assert new.outlook(new.outlook()).ahead(200).alive[-1] == pytest.approx(0.95**32)
+    assert new.outlook(new.outlook()).ends(200) == pytest.approx(0.05)
     assert new.outlook(known.outlook()).growth(30) == pytest.approx(4_000, rel=0.05), (
         "turns that nobody made are like those made"
     )
@@ -127,11 +127,22 @@ def test_what_was_worked_out_is_bounded_and_worked_out_anew():
         graph.outlook().ahead(turn)
     assert len(graph.outlook()._ahead) == LATE_TURN
     assert graph.outlook().ahead(4_000) == graph.outlook().ahead(LATE_TURN)
-    before = graph.outlook().ahead(1).alive[-1]
+    before = graph.outlook().ahead(1).alive[1]
     for _ in range(64):
         graph.saw_turn(1, tokens=1e3, grown=None)
         graph.ended(Step(), 1)
-    assert graph.outlook().ahead(1).alive[-1] < before
+    assert graph.outlook().ahead(1).alive[1] < before
+
+
+def test_nobody_is_expected_to_come_further_than_anybody_came():
+    known, family = Lifetimes(), Lifetimes()
+    assert known.outlook(family.outlook()).ahead(1).alive == (1.0, *[0.0] * (len(HORIZONS) - 1))
+    for _ in range(10):
+        for turn in range(1, 7):
+            family.saw_turn(turn, 500.0)
+    alive = known.outlook(family.outlook()).ahead(3).alive
+    assert [chance > 0.0 for chance in alive] == [horizon <= 5 for horizon in HORIZONS], "turns 5 to 8"
+    assert known.outlook(family.outlook()).remaining(3).turns > 10, "how long it lasts is another question"
 
 
 def test_how_long_tools_take():
