@@ -11,7 +11,8 @@ all its turns to come, in steps of a quarter, and of equal ones the order of the
 Where tools are the bottleneck, MARS prefers sessions with much to do on the
 GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
 itself. Where KV is short MARS lets what fits pass what does not; that gained nothing (decision 0029).
-Sessions that were in before and gave their place back come first: their state is still warm. MARS bounds no
+Sessions that were in before and gave their place back come first, in the order of their tasks' arrival: their
+state is still warm. MARS bounds no
 wait; here `max_door_wait` does (`queue.py`).
 
 Invariants: a session is in the queue at most once; taking out or picking costs logarithmic time, whatever the
@@ -42,8 +43,6 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     session: SessionId
     tenant: TenantId
     agent: AgentKey
-    tokens: float
-    """What it brings at once."""
     work: float
     """KV tokens that it is expected to hold, summed over its turns to come."""
     task_arrived_s: float
@@ -91,7 +90,7 @@ class TenantQueue:
         self._count += 1
         entry.number = self._count
         arrived, is_cold = entry.task_arrived_s, not entry.is_warm
-        by_work = (is_cold, _step(entry.work), arrived)
+        by_work = (is_cold, _step(entry.work) if is_cold else 0, arrived)
         for heap, key in (
             (self._in_order, by_work if self._order == "smallest" else (is_cold, entry.since_s)),
             (self._lightest, (is_cold, not entry.is_light, _step(1000.0 * entry.tool_s), arrived)),

@@ -185,7 +185,6 @@ def entry_of(
         session=member.session,
         tenant=member.tenant,
         agent=member.agent,
-        tokens=member.tokens,
         work=turns * member.tokens + remaining.token_turns,
         task_arrived_s=member.task_arrived_s,
         tool_s=turns * graph.tool_s(),

@@ -233,7 +233,10 @@ class Queues(RuleBasedStateMachine):
         assert len(self.queue) == len(waiting)
         for is_cpu_bound, key in ((False, lambda e: e.work), (True, lambda e: e.tool_s)):
             found = self.queue.next(is_cpu_bound=is_cpu_bound)
-            in_order = sorted(waiting, key=lambda e: (not e.is_warm, key(e), e.task_arrived_s))
+            warm = [] if is_cpu_bound else [each for each in waiting if each.is_warm]
+            in_order = sorted(
+                warm or waiting, key=lambda e: (not e.is_warm, not warm and key(e), e.task_arrived_s)
+            )
             assert found is (in_order[0] if in_order else None)
         assert self.queue.newest() is max(waiting, key=lambda e: e.task_arrived_s, default=None)
         assert all(SessionId(name) in self.queue for name in self.oracle)

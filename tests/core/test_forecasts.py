@@ -380,31 +380,6 @@ def answered(play: Playbook, sent: list[tuple[str, str]]) -> None:
         _ = play >> started(request) >> first_token(request) >> finished(request, usage=told)
 
 
-def finds(play: Playbook, number: int, found: int) -> int:
-    """A conversation goes on, and finds so much in the cache; how much was expected."""
-    request, tokens = f"r{number}", 3_000 + 500 * number
-    _ = play.begins(request, body_bytes=4 * tokens, stream=True, explicit=stated("s", thread="t"))
-    usage = Usage(prompt_tokens=tokens, cached_tokens=found, output_tokens=50)
-    _ = play >> first_token(request) >> finished(request, usage=usage)
-    return play.seen(rec.GpuSubmit)[-1].expected.cached_tokens
-
-
-def test_hits_that_never_come_are_not_expected_for_ever():
-    """A system prompt that changes each turn: what is cached ends where it does."""
-    play = Playbook(have_homes=True)
-    for number in range(12):
-        expected = finds(play, number, 1_350 if number else 0)
-        if number > 3:
-            assert expected == pytest.approx(1_350, rel=0.35)
-        play.now += 1.0
-
-
-def test_one_miss_is_no_rule():
-    play = Playbook(have_homes=True)
-    expected = [finds(play, number, found) for number, found in enumerate((0, 3_050, 0, 4_050))]
-    assert expected[-1] == 4_050
-
-
 def test_what_a_failed_answer_said_is_paid_for_whatever_way_it_came():
     play = Playbook(bounds=[{"name": "b", "of": "tenant", "per": "day", "tokens": 1_000}])
     play >> arrived("r1", body_bytes=400) << dispatch("r1", to="a")
