@@ -28,6 +28,7 @@ from gateway.admission.queue import SessionQueue
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.window import OVERLOADED
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import RequestId, SessionId, TenantId
 
@@ -73,8 +74,7 @@ class BalanceAndAdmit:
         return (entry, True) if entry is not None else None
 
     def next(self, *, now: float) -> Entry | None:
-        config = self._config
-        is_bound = config.follows_tools and self._cpu.read(now=now).pressure >= config.packing.cpu_pressure
+        is_bound = self._config.follows_tools and self._cpu.read(now=now).pressure >= OVERLOADED
         return self._queue.next(self.may_hold, is_cpu_bound=is_bound)
 
     def _fits(self, entry: Entry, *, now: float) -> bool:

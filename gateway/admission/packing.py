@@ -21,10 +21,9 @@ number that waits.
 
 import heapq
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import SessionId, TenantId
@@ -33,8 +32,6 @@ from gateway.domain.ids import SessionId, TenantId
 class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order: Literal["smallest", "arrival"] = "smallest"
     """Which session is next: that with the least KV to come; to compare with, in order of arrival."""
-    cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
-    """From this CPU pressure on, sessions that bring few tools come first."""
 
 
 class Entry(msgspec.Struct, kw_only=True, eq=False):
@@ -80,9 +77,6 @@ class TenantQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __contains__(self, session: SessionId) -> bool:
-        return session in self._entries
 
     def put(self, entry: Entry) -> None:
         assert entry.session not in self._entries

@@ -39,9 +39,7 @@ NOTHING_KNOWN = Asked()
 
 
 class PlacementPolicy:
-    """Which of these replicas should run the turn?
-
-    A policy that is told something that it has no use for need not say so."""
+    """Which of these replicas should run the turn?"""
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN

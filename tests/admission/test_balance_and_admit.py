@@ -239,7 +239,6 @@ class Queues(RuleBasedStateMachine):
             )
             assert found is (in_order[0] if in_order else None)
         assert self.queue.newest() is max(waiting, key=lambda e: e.task_arrived_s, default=None)
-        assert all(SessionId(name) in self.queue for name in self.oracle)
         for heap in (self.queue._in_order, self.queue._lightest, self.queue._newest):
             assert len(heap) <= 2 * len(waiting) + 17
 

@@ -20,7 +20,6 @@ from tests.core.playbook import (
     arrived,
     cut,
     dispatch,
-    down,
     facts,
     failed,
     finished,
@@ -28,7 +27,6 @@ from tests.core.playbook import (
     left,
     started,
     stated,
-    up,
 )
 
 BYTES_PER_TOKEN = 5
@@ -69,15 +67,6 @@ def test_a_replica_that_is_known_does_what_was_expected():
     assert found.prompt_tokens == pytest.approx(2_000 + 450 * 39, rel=0.01)
     assert found.cached_tokens == 2_000 + 450 * 38 + 50
     assert found.output_tokens == pytest.approx(50, abs=1)
-
-
-def test_what_an_engine_held_went_with_it():
-    play = Playbook(have_homes=True)
-    _ = conversation(play, 3)
-    _ = play >> down("a") >> up("a")
-    found = one_turn(play, 4, 4_000, first_s=0.4, rest_s=1.0)
-    assert found.cached_tokens == 0
-    assert one_turn(play, 5, 4_100, first_s=0.4, rest_s=1.0).cached_tokens > 0
 
 
 def test_without_streaming_the_first_token_comes_with_the_end():
