@@ -70,18 +70,14 @@ def test_what_was_found_is_not_written_again():
 
 
 def test_of_prompts_that_change_no_more_is_expected_than_is_found_nor_of_others_of_their_type():
-    books = Books()
+    books, new, other = Books(), (SessionId("new"), ThreadId("1")), (SessionId("other"), ThreadId("1"))
     for turn in range(4):
-        for name in ("a1", "a2"):
-            books.turn((SessionId(name), ThreadId("1")), cached=300 if turn else 0, agent=1)
-    assert books.ledger.left((SessionId("a1"), ThreadId("1")), A) == books.ledger.held(
-        (SessionId("a1"), ThreadId("1")), A
-    )
-    assert books.ledger.held((SessionId("a1"), ThreadId("1")), A) == pytest.approx(300, abs=40)
-    for name, agent in (("new", 1), ("other", 2)):
-        books.turn((SessionId(name), ThreadId("1")), agent=agent)
-    assert books.ledger.held((SessionId("new"), ThreadId("1")), A) == pytest.approx(510, abs=60)
-    assert books.ledger.held((SessionId("other"), ThreadId("1")), A) == 1100
+        for conversation in (ONE, TWO):
+            books.turn(conversation, cached=300 if turn else 0, agent=1)
+    assert books.ledger.left(ONE, A) == books.ledger.held(ONE, A) == pytest.approx(300, abs=40)
+    books.turn(new, agent=1)
+    books.turn(other, agent=2)
+    assert books.ledger.held(new, A) == pytest.approx(510, abs=60) and books.ledger.held(other, A) == 1100
 
 
 def test_nothing_is_held_by_a_replica_that_was_lost():
