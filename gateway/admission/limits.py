@@ -187,13 +187,16 @@ class Limits:
             token_s = outcome.prefill_s / max(1, prompt - (usage.cached_tokens or 0))
         self.gpu.saw_turn(min(left, prompt), usage.cached_tokens, token_s=token_s)
 
-    def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
-        """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""
+    def update(
+        self, waiting: int, peaks: float, *, blocked_by: WaitReason | None, now: float
+    ) -> Excess | None:
+        """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue, which are
+        expected to hold `peaks` tokens at most."""
         self.update_due_s = now + _UPDATE_S
         self._places.count_anew()
         self.window.set_feedback(self.cycle_s.mean(10.0))
         had = self.beyond_kv() > 0
-        self._look_ahead(waiting)
+        self._look_ahead(waiting, peaks)
         self.seen = seen = self._look(blocked_by, now=now)
         change = self.window.update(seen, now=now)
         if change is None:
@@ -208,11 +211,12 @@ class Limits:
         self.say(change.reason, waiting=waiting, now=now)
         return excess
 
-    def _look_ahead(self, waiting: int) -> None:
+    def _look_ahead(self, waiting: int, peaks: float) -> None:
         residents = self._places.residents
         self.throughput.update(
             sessions=self._places.count,
             waiting=waiting,
+            peaks=peaks,
             replicas=self.part * len(self._up),
             held=residents.now(),
             demand=residents.peak(),

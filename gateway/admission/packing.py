@@ -40,6 +40,8 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     session: SessionId
     tenant: TenantId
     agent: AgentKey
+    peak: float
+    """KV tokens that it is expected to hold at most."""
     work: float
     """KV tokens that it is expected to hold, summed over its turns to come."""
     task_arrived_s: float

@@ -301,7 +301,8 @@ class PoolAdmission:
             return
         self.is_stirred = True
         self._settle(now=now)
-        excess = self.limits.update(waiting=len(self.queue), blocked_by=self.balance.blocked_by, now=now)
+        queue, blocked_by = self.queue, self.balance.blocked_by
+        excess = self.limits.update(len(queue), queue.peaks, blocked_by=blocked_by, now=now)
         self.giving_back.after_update(excess, waiting=len(self.queue), now=now)
         self.giving_back.keep_promises(waiting=len(self.queue), now=now)
 

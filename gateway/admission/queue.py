@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.admission.classes import ServiceClass
 from gateway.admission.fair_share import FairShare
+from gateway.admission.footprint import demand_of
 from gateway.admission.packing import Entry, TenantQueue
 from gateway.admission.sessions import Member
 from gateway.domain.ids import SessionId, TenantId
@@ -40,6 +41,8 @@ class SessionQueue:
         """Which wait among the others of their tenants, too; the longest overdue first."""
         self._crowds: dict[TenantId, int] = {}
         self._number = 0
+        self.peaks = 0.0
+        """KV tokens that those that wait are expected to hold at most, all together."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -54,6 +57,7 @@ class SessionQueue:
     def put(self, entry: Entry, service_class: ServiceClass) -> None:
         self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
         self._fair.wait(entry.tenant, 1)
+        self.peaks += entry.peak
         self._put(entry, service_class)
         if len(self._due) > 2 * len(self._entries) + 64:
             self._due = [item for item in self._due if self._is_in(item[2])]
@@ -64,6 +68,7 @@ class SessionQueue:
         entry = self._take(session)
         self._crowds[entry.tenant] -= 1
         self._fair.wait(entry.tenant, -1)
+        self.peaks = self.peaks - entry.peak if self._entries else 0.0
         self._overdue.pop(session, None)
         if not self._crowds[entry.tenant]:
             del self._crowds[entry.tenant]
@@ -185,6 +190,7 @@ def entry_of(
         session=member.session,
         tenant=member.tenant,
         agent=member.agent,
+        peak=max(demand_of(graph, max(1, member.turn), member.tokens)),
         work=turns * member.tokens + remaining.token_turns,
         task_arrived_s=member.task_arrived_s,
         tool_s=turns * graph.tool_s(),

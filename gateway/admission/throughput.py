@@ -163,15 +163,24 @@ class Throughput:
         self._sums = [total * _KEEP + value for total, value in zip(self._sums, seen, strict=True)]
 
     def update(
-        self, *, sessions: int, waiting: int, replicas: float, held: float, demand: float, budget: float
+        self,
+        *,
+        sessions: int,
+        waiting: int,
+        peaks: float,
+        replicas: float,
+        held: float,
+        demand: float,
+        budget: float,
     ) -> None:
         """`sessions`: in now, which hold `held` tokens and at most `demand`; `waiting`: those that would be
-        in, too; `budget`: tokens that all replicas have for them."""
+        in, too, with at most `peaks`; `budget`: tokens that all replicas have for them."""
         had, self.most, self.lost = self.most, 0.0, 0.0
         self.enough_tokens = math.inf
         if not self.is_known or not sessions or not replicas or math.isinf(budget) or demand <= 0:
             return
-        tokens = max(held, demand) / sessions
+        # The mean of all: that of those alone who are in changes with who is in.
+        tokens = (max(held, demand) + peaks) / (sessions + waiting)
         turns, kv_tokens = self._turns(tokens, grown=max(1.0, demand / max(held, 1.0))), budget / replicas
         there, fit = (sessions + waiting) / replicas, max(1.0, kv_tokens / tokens)
         if there <= _SURE * fit:

@@ -67,63 +67,43 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens by which its next turn makes it longer."""
 
 
-class Conversation:
+class Conversation(msgspec.Struct, eq=False):
     """As far as it has come."""
 
-    __slots__ = (
-        "agent",
-        "due_s",
-        "ended_s",
-        "grown",
-        "has_gone_on",
-        "is_code",
-        "is_live",
-        "is_opening",
-        "is_over",
-        "is_supposed_over",
-        "key",
-        "late",
-        "look_s",
-        "looks",
-        "pause",
-        "step",
-        "text_calls",
-        "tokens",
-        "turns",
-    )
+    agent: AgentKey
+    text_calls: TextCalls
+    is_opening: bool = True
+    """It begins here, and not by another gateway, or in the middle of another one."""
+    key: int = 0
+    """Of its type, among its owner's tools."""
+    step: Step | None = None
+    """Its last one; None before the first."""
+    pause: Pause | None = None
+    turns: int = 0
+    tokens: float = 0.0
+    """What it holds: its last prompt and answer."""
+    grown: float | None = None
+    """So much more than before its last turn; None if that was its first."""
+    is_live: bool = False
+    due_s: float = 0.0
+    """When it counts as over."""
+    look_s: float = inf
+    """When that is looked at: its place in the heap."""
+    ended_s: float = 0.0
+    has_gone_on: bool = False
+    """A request came behind its last step, and that is what was learned."""
+    is_supposed_over: bool = False
+    """It ended with its last step, and that is what was learned."""
+    is_over: bool = False
+    late: int | None = None
+    """The kind of agent whose conversation it took the place of, while its answer is on its way."""
+    is_code: bool = False
+    """Its last answer was a code block, and perhaps a call."""
+    looks: tuple[int, ...] = ()
+    """How what came behind its last code block looked."""
 
-    def __init__(self, agent: AgentKey, text_calls: TextCalls, *, is_opening: bool = True) -> None:
-        """`is_opening`: it begins here, and not by another gateway, or in the middle of another one."""
-        self.agent = agent
-        self.is_opening = is_opening
-        self.key = hash(agent[1:])
-        """Of its type, among its owner's tools."""
-        self.text_calls = text_calls
-        self.step: Step | None = None
-        """Its last one; None before the first."""
-        self.pause: Pause | None = None
-        self.turns = 0
-        self.tokens = 0.0
-        """What it holds: its last prompt and answer."""
-        self.grown: float | None = None
-        """So much more than before its last turn; None if that was its first."""
-        self.is_live = False
-        self.due_s = 0.0
-        """When it counts as over."""
-        self.look_s = inf
-        """When that is looked at: its place in the heap."""
-        self.ended_s = 0.0
-        self.has_gone_on = False
-        """A request came behind its last step, and that is what was learned."""
-        self.is_supposed_over = False
-        """It ended with its last step, and that is what was learned."""
-        self.is_over = False
-        self.late: int | None = None
-        """The kind of agent whose conversation it took the place of, while its answer is on its way."""
-        self.is_code = False
-        """Its last answer was a code block, and perhaps a call."""
-        self.looks: tuple[int, ...] = ()
-        """How what came behind its last code block looked."""
+    def __post_init__(self) -> None:
+        self.key = hash(self.agent[1:])
 
     @property
     def is_paused(self) -> bool:

@@ -48,6 +48,7 @@ def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, *
         session=SessionId(name),
         tenant=TenantId(tenant),
         agent=UNKNOWN_AGENT,
+        peak=size,
         work=size,
         task_arrived_s=arrived,
         since_s=since,

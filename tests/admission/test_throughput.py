@@ -97,11 +97,31 @@ def taught(turns: Turns) -> Throughput:
 
 def most(turns: Turns, *, waiting: int, replicas: int = 1) -> Throughput:
     asked = taught(turns)
-    held = 11 * replicas * turns.tokens
-    asked.update(
-        sessions=11 * replicas, waiting=waiting, replicas=replicas, held=held, demand=held, budget=held
-    )
+    tell(asked, 11 * replicas, waiting, turns.tokens, replicas)
     return asked
+
+
+def tell(asked: Throughput, sessions: int, waiting: int, tokens: float, replicas=1, *, grown=1.0, fit=0):
+    """All are alike, and those that are in fill the cache, or `fit` would."""
+    asked.update(
+        sessions=sessions,
+        waiting=waiting,
+        peaks=grown * waiting * tokens,
+        replicas=replicas,
+        held=sessions * tokens,
+        demand=grown * sessions * tokens,
+        budget=grown * (fit or sessions) * tokens,
+    )
+
+
+def test_how_large_sessions_are_does_not_hang_on_which_of_them_are_in():
+    small = msgspec.structs.replace(LONG_PROMPTS, tokens=20_000.0)
+    bounds = []
+    for size, others in ((80_000.0, 20_000.0), (20_000.0, 80_000.0)):
+        asked = taught(small)
+        asked.update(sessions=1, waiting=1, peaks=others, replicas=1, held=size, demand=size, budget=90_000.0)
+        bounds.append((asked.most, asked.enough_tokens))
+    assert bounds[0] == bounds[1], "else the limit changes with each of its own effects"
 
 
 @pytest.mark.parametrize("replicas", [1, 4])
@@ -139,10 +159,9 @@ def test_where_they_have_it_for_some_more_these_may():
 
 def test_who_will_have_grown_takes_longer_to_compute():
     asked = taught(msgspec.structs.replace(SHORT_PROMPTS, anew_s=0.3))
-    now = 11 * SHORT_PROMPTS.tokens
     bounds = []
     for grown in (1.0, 3.0):
-        asked.update(sessions=11, waiting=20, replicas=1, held=now, demand=grown * now, budget=grown * now)
+        tell(asked, 11, 20, SHORT_PROMPTS.tokens, grown=grown)
         bounds.append(asked.most)
     assert bounds[0] > bounds[1]
 
@@ -151,7 +170,7 @@ def test_a_few_turns_say_nothing():
     asked = Throughput()
     for _ in range(3):
         asked.saw_turn(takes(SHORT_PROMPTS), silent_s=4.0, kept_s=4.0, prompt_tokens=1_000)
-    asked.update(sessions=2, waiting=50, replicas=1, held=2_000.0, demand=2_000.0, budget=2_000.0)
+    tell(asked, 2, 50, 1_000.0)
     assert asked.most == 0.0 and asked.token_s is None
 
 
@@ -201,8 +220,7 @@ def test_first_turns_teach_nothing_of_what_would_be_lost():
     first = msgspec.structs.replace(tools, fresh_s=tools.anew_s)
     for _ in range(2_000):
         asked.saw_turn(takes(first), silent_s=None, kept_s=28.0, prompt_tokens=57_000)
-    held = 11 * LONG_PROMPTS.tokens
-    asked.update(sessions=11, waiting=60, replicas=1, held=held, demand=held, budget=held)
+    tell(asked, 11, 60, LONG_PROMPTS.tokens)
     assert asked.most == 0.0
 
 
@@ -232,8 +250,5 @@ def test_where_all_just_fit_the_cache_is_not_filled_to_the_brim():
 def _quick_tools(*, waiting: int) -> Throughput:
     """Eight sessions of eleven that fit, which have less to do than an engine can."""
     asked = taught(msgspec.structs.replace(LONG_PROMPTS, silences_s=[0.5] * 10, kept_s=0.5))
-    held = 8 * LONG_PROMPTS.tokens
-    asked.update(
-        sessions=8, waiting=waiting, replicas=1, held=held, demand=held, budget=11 * LONG_PROMPTS.tokens
-    )
+    tell(asked, 8, waiting, LONG_PROMPTS.tokens, fit=11)
     return asked

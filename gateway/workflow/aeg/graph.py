@@ -140,8 +140,6 @@ class Node(_Behind):
 class Family:
     """What is known of all types of one client software."""
 
-    __slots__ = ("__weakref__", "by_kind", "lifetimes", "steps", "tasks", "tools_s")
-
     def __init__(self) -> None:
         self.by_kind = {True: _Behind(), False: _Behind()}
         """Behind steps that ask for tools, and behind those that do not."""
@@ -152,20 +150,6 @@ class Family:
 
 
 class Graph(Family):
-    __slots__ = (
-        "_given",
-        "_holds_until",
-        "_nodes",
-        "_numbers",
-        "_outlook",
-        "agent",
-        "family",
-        "found",
-        "shared",
-        "shared_tokens",
-        "start",
-    )
-
     def __init__(self, agent: AgentKey, family: Family) -> None:
         super().__init__()
         self.agent = agent
