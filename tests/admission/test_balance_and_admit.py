@@ -186,14 +186,6 @@ def test_who_was_in_before_is_first():
     assert order(queue(entry("a", size=1), entry("b", size=900, arrived=5, is_warm=True))) == "ba"
 
 
-def test_an_empty_queue_has_nobody():
-    waiting = TenantQueue("smallest")
-    assert waiting.next(is_cpu_bound=False) is None
-    assert waiting.newest() is None
-    with pytest.raises(KeyError):
-        waiting.take(SessionId("nobody"))
-
-
 class Queues(RuleBasedStateMachine):
     """Beside the queue a list, which is searched."""
 

@@ -236,11 +236,8 @@ def test_where_not_all_can_be_in_no_more_are_than_get_nearly_the_most_done(repli
     assert done[0] > 0.93 * done[1]
 
 
-def test_where_all_fit_with_room_to_spare_nobody_is_one_too_many():
-    assert _quick_tools(waiting=1).enough_tokens == math.inf
-
-
 def test_where_all_just_fit_the_cache_is_not_filled_to_the_brim():
+    assert _quick_tools(waiting=1).enough_tokens == math.inf, "with room to spare nobody is one too many"
     asked = _quick_tools(waiting=2)  # 10 of 11
     assert asked.enough_tokens == pytest.approx(0.85 * 11 * LONG_PROMPTS.tokens)
     many = _quick_tools(waiting=20)

@@ -61,9 +61,7 @@ def test_what_is_new_is_like_its_family():
     assert new.outlook(known.outlook()).ends(1) == pytest.approx(known.outlook().ends(1))
     assert new.outlook().ends(0) == new.outlook().ends(1) == pytest.approx(0.05)
     assert new.outlook(new.outlook()).ends(200) == pytest.approx(0.05)
-    assert new.outlook(known.outlook()).growth(30) == pytest.approx(4_000, rel=0.05), (
-        "turns that nobody made are like those made"
-    )
+    assert new.outlook(known.outlook()).growth(30) == pytest.approx(4_000, rel=0.05), "as those made"
     assert new.outlook().growth(30) == 1_000.0, "a tenth of ten thousand tokens"
     new.saw_turn(1, None, 2_000)
     assert new.outlook().growth(30) == pytest.approx(200.0)
@@ -109,9 +107,8 @@ def test_many_turns_lose_nothing():
         known.saw_turn(1, 100.0)
         if number % 4 == 0:
             known.saw_end(1)
-    assert known.outlook().ends(1) == pytest.approx(0.25, abs=0.01) and known.outlook().growth(
-        1
-    ) == pytest.approx(100.0, rel=0.01)
+    outlook = known.outlook()
+    assert (outlook.ends(1), outlook.growth(1) / 100.0) == pytest.approx((0.25, 1.0), abs=0.01)
 
 
 def taught(agent: AgentKey, *, turns: int = 200) -> Graphs:
