@@ -14,7 +14,7 @@ WAITING = 5000
 def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     for tenants in (1, 10, WAITING):
         decision_ms, event_ms = decisions(tenants, rounds=300 if is_quick else 3000)
-        verdict.at_most(f"decision_p99_ms_{tenants}_tenants", decision_ms, 2.0)
+        verdict.at_most(f"decision_p99_ms_{tenants}_tenants", decision_ms, 1.0)
         verdict.tell(f"event_p99_ms_{tenants}_tenants", event_ms)
 
 
