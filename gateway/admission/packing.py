@@ -8,12 +8,11 @@ Symbols: *elevated CPU pressure* → `is_cpu_bound`: those that bring the least 
 Deviations: MARS prefers smaller prefills; here those whose *session* is projected to hold the least KV over
 all its turns to come, in steps of a quarter, and of equal ones the order of their tasks' arrival (Sutradhara
 §4.3). That is shortest remaining work first, where what is scarce is KV times the time for which it is held.
-Where tools are the bottleneck, MARS prefers sessions with much to do on the
-GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
-itself. Where KV is short MARS lets what fits pass what does not; that gained nothing (decision 0029).
+Where tools are the bottleneck, MARS prefers sessions with much to do on the GPU, because they bring fewer
+tools; here what they bring is expected from their agent type, and counts itself. Where KV is short MARS lets
+what fits pass what does not; that gained nothing (decision 0029).
 Sessions that were in before and gave their place back come first, in the order of their tasks' arrival: their
-state is still warm. MARS bounds no
-wait; here `max_door_wait` does (`queue.py`).
+state is still warm. MARS bounds no wait; here `max_door_wait` does (`queue.py`).
 
 Invariants: a session is in the queue at most once; taking out or picking costs logarithmic time, whatever the
 number that waits.

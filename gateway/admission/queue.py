@@ -2,8 +2,8 @@
 
 Invariants: a session is in it at most once; who is next is found by looking at a bounded number of tenants,
 and of each at one session; reactive sessions, and aged ones, come before proactive ones; whoever waited
-`max_door_wait` times as long as it will be there is next, the longest overdue first, unless its tenant may
-not have another place, or holds far more than its share.
+`max_door_wait` times as long as it is expected to stay is next, the longest overdue first, unless its tenant
+may not have another place, or holds far more than its share.
 """
 
 import heapq
@@ -26,7 +26,8 @@ _LOOKED_AT: Final = 32
 
 class SessionQueue:
     def __init__(self, order: str, fair: FairShare, *, age_s: float, max_door_wait: float) -> None:
-        """`age_s`: after so long a proactive session waits among the reactive ones."""
+        """`age_s`: after so long a proactive session waits among the reactive ones. `max_door_wait`: a
+        session is overdue after so many times as long as it is expected to stay."""
         self._order = order
         self._fair = fair
         self._age_s = age_s

@@ -179,7 +179,7 @@ class Throughput:
         self.enough_tokens = math.inf
         if not self.is_known or not sessions or not replicas or math.isinf(budget) or demand <= 0:
             return
-        # The mean of all: that of those alone who are in changes with who is in.
+        # The mean over waiting sessions, too: without them it changes with each admission.
         tokens = (max(held, demand) + peaks) / (sessions + waiting)
         turns, kv_tokens = self._turns(tokens, grown=max(1.0, demand / max(held, 1.0))), budget / replicas
         there, fit = (sessions + waiting) / replicas, max(1.0, kv_tokens / tokens)

@@ -191,7 +191,7 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The session that a turn acts as: the one that it was found to belong to, or a new one if that is a
     guess.
 
-    So nobody who acts on it can act on a guess, but for placement, which a wrong one costs nothing."""
+    So whoever acts on it acts on no guess. Placement alone reads `guess`: a wrong one costs a prefill."""
 
     session: SessionId
     source: SessionSource

@@ -47,7 +47,7 @@ MAX_OTHERS: Final = 256
 _UNKNOWN_HORIZON: Final = 500_000.0
 _SAFE_SHARE: Final = 0.1
 _LIKE_OTHERS: Final = 2.0
-"""So many turns of its type weigh as much as that nothing is known of what prompts change."""
+"""Turns of a type that weigh as much as the prior: all that a turn left is found."""
 _HORIZON_SHARE: Final = 0.7
 """Of the KV cache: the rest is what runs."""
 
@@ -270,12 +270,12 @@ class KvLedger:
 
     def expect_no_more(self, session: SessionId) -> None:
         """Until it is heard of again."""
+        self._working.pop(session, None)
+        self._idle.pop(session, None)
         known = self._sessions.get(session)
         if known is not None and known.is_expected:
             self._count(known, -1)
             known.is_expected = False
-            self._working.pop(session, None)
-            self._idle.pop(session, None)
 
     def session_ended(self, session: SessionId) -> None:
         for conversation in reversed(self.conversations(session)):
@@ -292,8 +292,9 @@ class KvLedger:
             share = usage.share_found(min(before.tokens, prompt))
             if share is not None:
                 entry.found = entry.found[1], share
-                if self.first(conversation[0]) == conversation:
-                    self._graphs.of(self.agent(conversation[0])).found.add(share)
+                agent = self.agent(conversation[0])
+                if self.first(conversation[0]) == conversation and agent != UNKNOWN_AGENT:
+                    self._graphs.of(agent).found.add(share)
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if entry is None:
             return

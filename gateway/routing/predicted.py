@@ -107,8 +107,8 @@ class PredictedPlacement(PlacementPolicy):
             return self._by_load.place(candidates)
         self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
-        if (guess := _followed(session)) is not None and guess.edge in _GOES_ON:
-            self.ledger.expect_no_more(guess.session)  # it probably lives on as this one
+        if (before := _before(session)) is not None:
+            self.ledger.expect_no_more(before)  # it probably lives on as this one
         self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
         return Placement(replica=chosen, reason=reason)
 
@@ -132,8 +132,10 @@ class PredictedPlacement(PlacementPolicy):
         if home is None:
             return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
         at_home = next((load for load in candidates if load.replica == home), None)
+        is_guess = stays is PlacementReason.GUESS_LIVES_THERE
         if at_home is None:
-            return self._for_a_newcomer(candidates, session, asked, PlacementReason.HOME_IS_GONE)
+            reason = PlacementReason.LEAST_LOADED if is_guess else PlacementReason.HOME_IS_GONE
+            return self._for_a_newcomer(candidates, session, asked, reason)
         is_full = self.ledger.sums(home).held > self.ledger.fits(home)
         least = min([load.running for load in candidates])
         is_busy = at_home.slower > 1.0 or at_home.running > least + _FEW
@@ -155,6 +157,8 @@ class PredictedPlacement(PlacementPolicy):
         if best == home:
             return home, stays
         reason = PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
+        if is_guess:
+            reason = PlacementReason.LEAST_LOADED
         return best, _because(costs, best, reason, home=home)
 
     def _less_full(
@@ -187,8 +191,8 @@ class PredictedPlacement(PlacementPolicy):
     def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked) -> list[_Cost]:
         tokens = asked.tokens()
         counted_at, wants = self.ledger.counted(session.session)
-        if counted_at is None and (guess := _followed(session)) is not None and guess.edge in _GOES_ON:
-            counted_at, wants = self.ledger.counted(guess.session)
+        if counted_at is None and (before := _before(session)) is not None:
+            counted_at, wants = self.ledger.counted(before)
         if counted_at is None:
             wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
         wants = max(wants, tokens)
@@ -322,9 +326,16 @@ class PredictedPlacement(PlacementPolicy):
 
 
 def _followed(session: SessionRef) -> Guess | None:
-    """A request that failed and comes again left nothing where it was: another replica may do better."""
+    """The guess that placement follows. A request that failed and comes again left nothing where it was, and
+    another replica may do better."""
     guess = session.guess
     return guess if guess is not None and guess.edge is not Edge.RETRIES else None
+
+
+def _before(session: SessionRef) -> SessionId | None:
+    """The session that this one probably was until now."""
+    guess = session.guess
+    return guess.session if guess is not None and guess.edge in _GOES_ON else None
 
 
 def _best_of_these(

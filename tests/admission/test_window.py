@@ -43,8 +43,6 @@ def seen(
 
 
 class Played:
-    """A window that is asked once a second."""
-
     def __init__(self, config=CONFIG) -> None:
         self.window = Window(config)
         self.now = 0.0

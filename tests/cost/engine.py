@@ -19,8 +19,6 @@ from lab.simulator.engine.roofline import Batch, step_s
 
 @dataclass
 class Served:
-    """A turn on its way through the engine."""
-
     session: int
     arrived_s: float
     prompt_tokens: int

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
 A, B = ReplicaId("a"), ReplicaId("b")
 ONE = (SessionId("s1"), ThreadId("1"))
@@ -26,7 +27,8 @@ def ref(session: str, thread: str = "1") -> SessionRef:
 
 class Books:
     def __init__(self, most: int = 100):
-        self.ledger = KvLedger(most)
+        self.graphs = Graphs(AegConfig())
+        self.ledger = KvLedger(most, self.graphs)
         self.told = self.ledger.told
 
     def turn(self, conversation=ONE, replica=A, prompt=1000, cached=0, output=100, agent=0):
@@ -77,6 +79,12 @@ def test_of_prompts_that_change_no_more_is_expected_than_is_found_nor_of_others_
     assert books.ledger.left(ONE, A) == books.ledger.held(ONE, A) == pytest.approx(300, abs=40)
     books.turn(new, agent=1)
     books.turn(other, agent=2)
+    for cached in (0, 300):
+        books.ledger.settle(ref("adopted"), A, now=0.0)  # another gateway's: whose it is is not known
+        books.ledger.turn_over(
+            (SessionId("adopted"), ThreadId("1")), A, Usage(prompt_tokens=1000, cached_tokens=cached)
+        )
+    assert UNKNOWN_AGENT not in [graph.agent for graph in books.graphs], "it would teach all tenants"
     assert books.ledger.held(new, A) == pytest.approx(510, abs=60) and books.ledger.held(other, A) == 1100
 
 

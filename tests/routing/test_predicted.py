@@ -431,7 +431,9 @@ def test_a_guess_is_followed_while_that_pays_and_a_session_that_may_have_gone_on
     fleet.answer("s", "a", prompt=10_000)
     assert fleet.policy.sessions_at == {"a": 2}, "it was another one: it goes on"
     fleet.oracle.queued = {"a": 50.0}
-    assert fleet.place("s3", tokens=10_500.0, guess=guess, a=9, b=0).replica == "b"
+    found = fleet.place("s3", tokens=10_500.0, guess=guess, a=9, b=0)
+    assert (found.replica, found.reason) == ("b", PlacementReason.LEAST_LOADED), "it never had a home"
+    assert fleet.place("s5", tokens=500.0, guess=guess, b=0).reason is PlacementReason.LEAST_LOADED
     fleet.policy.session_ended(SessionId("s"))
     assert fleet.place("s4", tokens=500.0, guess=guess, a=3, b=0).reason is PlacementReason.LEAST_LOADED
 

@@ -128,8 +128,6 @@ async def test_every_path_of_a_gateway_is_answered_for_all(start):
 
 
 class FakeHistory:
-    """Answers what it is told to."""
-
     def __init__(self) -> None:
         self.status = 200
         self.body = b'{"from": "history"}'

@@ -32,8 +32,6 @@ def basic(key: str) -> bytes:
 
 
 class Listener:
-    """One who reads the events."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.data = b""

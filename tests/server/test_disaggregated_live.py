@@ -62,8 +62,6 @@ def body(path: str, said: str, *, stream: bool) -> dict[str, Any]:
 
 
 class Told:
-    """An answer."""
-
     def __init__(self, url: str, path: str, said: str, *, stream: bool = False) -> None:
         sent = json.dumps(body(path, said, stream=stream)).encode()
         request = urllib.request.Request(url + path, sent, {"content-type": "application/json"})

@@ -21,8 +21,6 @@ def control(session: str, act: str = "stop", headers: bytes = b"", **body: objec
 
 
 class Slow:
-    """Answers when it is let."""
-
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.left = 0

@@ -51,8 +51,6 @@ class Pace:
 
 @dataclass
 class Served:
-    """A request as an engine saw it."""
-
     agent: str
     step: int
     began_s: float

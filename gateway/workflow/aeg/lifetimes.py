@@ -1,8 +1,8 @@
 """How many turns conversations make, and how much each adds: by number of turns.
 
-Source: none; the Kaplan–Meier estimate with a prior, over classes of turn numbers, with forward decay; of
-who is there some turns from now with Efron's correction (1967): nobody, where nobody was seen to come so far.
-Ends are seen late, by a long silence, so at first all seem to go on for ever.
+Source: Kaplan and Meier (1958), with a prior, over classes of turn numbers, with forward decay. Who is there
+some turns from now has Efron's correction (1967): nobody, beyond the turns that anybody was seen to make. An
+end is known only after a long silence, so at first all sessions seem to go on for ever.
 
 Invariants: memory is fixed; an observation weighs half as much after `_HALF_LIFE` later ones; a conversation
 that still lives counts for the turns that it made, so short ones are not over-represented; chances lie in
@@ -178,8 +178,8 @@ class Lifetimes:
         else:
             first_tokens = self._first_prompt.mean(broader.first_tokens, 1.0)
             growth, ends = broader.growth_by_class, broader.ends_by_class
-        seen = [place for place, weight in enumerate(self._seen) if weight >= _SEEN * self._gain]
-        seen_until = _until(_FIRST_TURNS[seen[-1]]) if seen else 0
+        made = [place for place, weight in enumerate(self._seen) if weight >= _SEEN * self._gain]
+        seen_until = _until(_FIRST_TURNS[made[-1]]) if made else 0
         weight = _STRENGTH * self._gain
         counts = zip(self._ends, self._seen, ends, strict=True)
         means = zip(self._growth, growth, strict=True)
