@@ -22,7 +22,7 @@ from gateway.core.prefill_legs import PrefillLegs
 from gateway.core.prefills_ahead import PrefillsAhead
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
-from gateway.domain.decision import Placement, PlacementReason
+from gateway.domain.decision import Edge, Placement, PlacementReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Answer, Usage, Work
@@ -30,6 +30,7 @@ from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.routing.ranks import Ranks
 
 _EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
+_FINDS_WHAT_WAS_LEFT: Final = (Edge.CONTINUES, Edge.RETRIES)
 CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 """Work that costs an engine next to nothing and so never waits for a place."""
 
@@ -101,8 +102,10 @@ class Dispatcher:
             self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
         held, live.left = 0.0, None
         if live.session is not None:
-            held = self._placement.held(live.session, placement.replica)
-            live.left = self._placement.left(live.session, placement.replica)
+            session, ledger = live.session, self._placement.ledger
+            held = ledger.held_by(session, placement.replica)
+            if session.edge in _FINDS_WHAT_WAS_LEFT:
+                live.left = ledger.left((session.session, session.thread), placement.replica) or None
         expected = self._forecasts.sent(live, placement.replica, held, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come

@@ -120,13 +120,7 @@ class Endings:
                 alone=live.alone if is_answered else None,
             )
             if answer is not None and is_answered:
-                self._placement.turn_over(
-                    live.session,
-                    live.tried[-1],
-                    answer.usage,
-                    pauses=end.silence.has_tools if end.silence is not None else end.has_calls,
-                    now=now,
-                )
+                self._placement.turn_over(live.session, live.tried[-1], answer.usage)
         self._admission.turn_over(live.request, outcome, now=now)
         if outcome is None:
             self._admission.used(live.tenant, usage, now=now)
@@ -139,10 +133,14 @@ class Endings:
         for record in records:
             if type(record) is rec.SessionEnded:
                 self._admission.session_over(record.session, now=now)
-                self._placement.session_ended(record.session)
+                self._placement.ledger.session_ended(record.session)
                 self._ranks.session_ended(record.session)
                 self._ahead.session_over(record.session, now=now)
                 self._bounding.session_over(record.session)
+        over = self._sessions.predictor.conversations.over
+        for session in over:
+            self._placement.ledger.expect_no_more(session)
+        over.clear()
         for run in self._sessions.ran:
             self._admission.tools_ran(run.session, run.names, run.duration_s)
         self._sessions.ran.clear()

@@ -195,7 +195,8 @@ class Gate:
         assert live.pool is not None
         if live.session is None or live.home is not None or len(candidates) < 1:
             return True
-        if not self._placement.is_adrift(candidates, live.session):
+        home = self._placement.ledger.home(live.session)
+        if home is None or any(load.replica == home for load in candidates):
             return True
         return self._trickle.may_move(live.request, live.pool, live.facts.text_bytes, len(candidates))
 

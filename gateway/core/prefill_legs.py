@@ -110,7 +110,11 @@ class PrefillLegs:
         `with_room`: those of some replicas that may have one more turn."""
         assert live.session is not None and live.pool is not None
         tokens = self._forecasts.expected_tokens(live)
-        home, held = self._placement.likely(candidates, live.session, tokens)
+        ledger = self._placement.ledger
+        lives_at = ledger.home(live.session)
+        least = min(candidates, key=lambda load: load.running)
+        home = next((load for load in candidates if load.replica == lives_at), least)
+        held = min(ledger.held_by(live.session, home.replica), tokens)
         others = with_room(
             self._fleet.may_prefill(live.pool, without=home.replica, model=live.model, now=now)
         )
@@ -120,13 +124,13 @@ class PrefillLegs:
         found, new_tokens = [], tokens - held
         transfer_s = self._rates[live.pool].transfer_s(new_tokens, now=now)
         for load in others:
-            held_there = min(self._placement.held(live.session, load.replica), tokens)
+            held_there = min(ledger.held_by(live.session, load.replica), tokens)
             found.append((self._work(load, tokens, held_there, now=now), load.replica, held_there))
         there, replica, held_at = min(found, key=lambda each: each[0].cost_s + transfer_s)
         # Without a leg it would not wait at a busy home, but run as a whole where that is quicker.
         elsewhere = [load for load in candidates if load.replica != home.replica]
         for load in heapq.nsmallest(_LOOKED_AT, elsewhere, key=lambda load: load.running):
-            held_there = min(self._placement.held(live.session, load.replica), tokens)
+            held_there = min(ledger.held_by(live.session, load.replica), tokens)
             here = min(here, self._work(load, tokens, held_there, now=now), key=lambda work: work.cost_s)
         if not pays(self._config, new_tokens=new_tokens, here=here, there=there, transfer_s=transfer_s):
             return None
@@ -183,7 +187,7 @@ class PrefillLegs:
 
     def placed(self, live: LiveRequest) -> None:
         if live.leg_left is not None and live.session is not None:
-            self._placement.prefilled((live.session.session, live.session.thread), *live.leg_left)
+            self._placement.ledger.turn_over((live.session.session, live.session.thread), *live.leg_left)
             live.leg_left = None
 
     def went_on(self, live: LiveRequest, first_token_s: float) -> None:

@@ -165,7 +165,9 @@ class PrefillsAhead:
 
     def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
         for pause in tuple(self._wanted.get(replica, {}).values()):
-            if not self._may_begin(replica) or self._placement.spare(replica) < pause.tokens:
+            ledger = self._placement.ledger
+            spare = ledger.horizon(replica) - ledger.sums(replica).held
+            if not self._may_begin(replica) or spare < pause.tokens:
                 return
             if pause.turn in self._under_way:
                 continue  # it was told to give way, and has yet to end
@@ -289,7 +291,7 @@ class PrefillsAhead:
         pause = ahead.pause
         ahead.ended_s, ahead.usage = now, usage
         if usage is not None:
-            self._placement.prefilled(pause.conversation, pause.replica, usage)
+            self._placement.ledger.turn_over(pause.conversation, pause.replica, usage)
             self._unwant(pause)
             pause.gave_way = False
         elif pause.gave_way or not ahead.is_off:

@@ -38,7 +38,7 @@ class Replicas:
         self._fleet = fleet
         self._gate = gate
         self._admission = admission
-        self._placement = placement
+        self._ledger = placement.ledger
         self._ranks = ranks
         self._predictor = predictor
         self._forecasts = forecasts
@@ -61,7 +61,7 @@ class Replicas:
                 return stranded
             case ev.ResidencyTold():
                 if self._fleet.get(event.replica) is not None:
-                    self._placement.told(event.replica, event.tokens)
+                    self._ledger.told(event.replica, event.tokens)
             case ev.EngineReported():
                 self._reported(event, now=now)
             case ev.SharesReceived():
@@ -71,7 +71,7 @@ class Replicas:
         return []
 
     def share(self) -> Share:
-        replicas = {each.facts.id: self._placement.share(each.facts.id, each.running) for each in self._fleet}
+        replicas = {each.facts.id: self._ledger.share(each.facts.id, each.running) for each in self._fleet}
         pools = {pool: admission.share() for pool, admission in self._admission.pools.items()}
         return Share(replicas=replicas, pools=pools)
 
@@ -79,7 +79,7 @@ class Replicas:
         for each in self._fleet:
             said = [share.replicas[each.facts.id] for share in shares if each.facts.id in share.replicas]
             each.elsewhere = sum(share.running for share in said)
-            self._placement.share_with(each.facts.id, said)
+            self._ledger.others_have(each.facts.id, said)
         for pool, admission in self._admission.pools.items():
             others = [share.pools[pool] for share in shares if pool in share.pools]
             admission.share_with(others, now=now)
@@ -87,7 +87,7 @@ class Replicas:
     def forget(self, *, now: float) -> None:
         for replica in self._fleet.forgotten:
             self._stream.replica_changed(replica, "left", "is no member any more", now=now)
-            self._placement.replica_left(replica)
+            self._ledger.replica_left(replica)
             self._forecasts.replica_left(replica)
             self._predictor.replica_left(replica)
         self._fleet.forgotten.clear()
@@ -118,7 +118,7 @@ class Replicas:
             self._stream.replica_changed(replica, "down", why, now=now)
         if gone is None or not was_up:
             return []
-        self._placement.replica_lost(replica)
+        self._ledger.replica_lost(replica)
         self._ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)
         return self._gate.strand(gone.facts.pool, now=now)
@@ -141,7 +141,7 @@ class Replicas:
         if replica is not None and replica.is_up:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._predictor.engine_reported(event.replica, event.signals.kv_used)
-            self._placement.engine_reported(event.replica, event.signals)
+            self._ledger.engine_reported(event.replica, event.signals)
             self._fleet.adapters.told(event.replica, event.signals.most_adapters, event.signals.adapters)
             if event.signals.ranks is not None:
                 self._ranks.replica_has(event.replica, event.signals.ranks)

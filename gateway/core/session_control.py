@@ -97,6 +97,9 @@ class SessionControl:
                 edge=Edge.CONTINUES,
             )
             usage = Usage(prompt_tokens=trace.prompt_tokens, output_tokens=trace.output_tokens)
-            self._placement.adopt(session, trace.replica, usage, now=now)
+            ledger = self._placement.ledger
+            ledger.settle(session, trace.replica)
+            ledger.turn_over((trace.session, trace.thread), trace.replica, usage)
+            ledger.expect_no_more(trace.session)  # by us: its own gateway counts it
         if trace.stopped_for_s:
             self._bounding.stop(trace.session, until_s=now + trace.stopped_for_s)

@@ -269,7 +269,7 @@ def _view_replica(
     facts = state.facts
     said = signals.get(facts.id, NO_SIGNALS)
     why, until_s = brain.fleet.health.ejected(facts.id) or (None, None)
-    lives_there: Mapping[ReplicaId, int] = brain.placement.sessions_at
+    lives_there: Mapping[ReplicaId, int] = brain.placement.ledger.sessions_at
     return ReplicaView(
         id=facts.id,
         pool=facts.pool,

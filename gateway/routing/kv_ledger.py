@@ -6,9 +6,9 @@ Symbols: cached(w, s) → `held`, in tokens.
 
 Theory of operation. A conversation's *home* is where its last turn was placed. What its turns left is held
 there, and where it was before. A session counts as living at the home of its first conversation while its
-next turn is expected. Few clients say that a session is over. So it is expected no more once it was silent
-for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
-counts again when it is heard of. It is expected to grow as its agent type's execution graph says.
+next turn is expected. Few clients say that a session is over, so it is expected until its agent type's
+execution graph supposes that all of its conversations are (`expect_no_more`); it keeps its home, and counts
+again with its next turn. It is expected to grow as that graph says.
 
 Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
 what was used least recently, so what a conversation left is gone once about as many tokens were written
@@ -32,18 +32,16 @@ import msgspec
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, Guess, SessionRef
 from gateway.domain.engine import EngineSignals
-from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
-TOOLS_RUN_S: Final = 300.0
-"""At most so long (S4)."""
-IDLE_S: Final = 15.0
-"""After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
 MAX_OTHERS: Final = 256
 """Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
+_FORKS: Final = 0.8
+"""A sub-agent under its session's own system prompt, whose prompt is at least this share of what the session
+holds, is taken to begin with that: harnesses fork themselves so."""
 _UNKNOWN_HORIZON: Final = 500_000.0
 _SAFE_SHARE: Final = 0.1
 _LIKE_OTHERS: Final = 2.0
@@ -124,9 +122,6 @@ class KvLedger:
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._conversations: OrderedDict[Conversation, _Conversation] = OrderedDict()
         self._sessions: dict[SessionId, Session] = {}
-        self._working: OrderedDict[SessionId, float] = OrderedDict()
-        self._idle: OrderedDict[SessionId, float] = OrderedDict()
-        """Sessions that are expected and when each was heard of last, the longest silent first."""
         self._sums: dict[ReplicaId, Sums] = {}
         self._elsewhere: dict[ReplicaId, Sums] = {}
         self._replicas: dict[ReplicaId, _Replica] = {}
@@ -138,8 +133,10 @@ class KvLedger:
     def sessions_at(self) -> dict[ReplicaId, int]:
         return {replica: sums.sessions for replica, sums in self._sums.items()}
 
-    def own_sums(self, replica: ReplicaId) -> Sums:
-        return self._sums.get(replica, _NOTHING)
+    def share(self, replica: ReplicaId, running: int) -> ReplicaShare:
+        """What other gateways must know of our sessions there; `running`: turns of ours."""
+        own = self._sums.get(replica, _NOTHING)
+        return ReplicaShare(running=running, sessions=own.sessions, held=own.held, wanted=own.wanted)
 
     def sums(self, replica: ReplicaId) -> Sums:
         own = self._sums.get(replica, _NOTHING)
@@ -162,21 +159,9 @@ class KvLedger:
         known = self._conversations.get((session.session, session.thread or NO_THREAD))
         return known.home if known is not None else self.of_first(session.session)
 
-    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        home = self.home(session)
-        return home is not None and home not in [load.replica for load in candidates]
-
     def of_first(self, session: SessionId) -> ReplicaId | None:
         known = self._sessions.get(session)
         return self._conversations[known.first].home if known is not None else None
-
-    def first(self, session: SessionId) -> Conversation | None:
-        known = self._sessions.get(session)
-        return known.first if known is not None else None
-
-    def agent(self, session: SessionId) -> AgentKey:
-        known = self._sessions.get(session)
-        return known.agent if known is not None else UNKNOWN_AGENT
 
     def conversations(self, session: SessionId) -> list[Conversation]:
         known = self._sessions.get(session)
@@ -200,6 +185,31 @@ class KvLedger:
         if known.told is not None and conversation[0] in known.named:
             return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
         return self.left(conversation, replica) if known.holds(copy) else 0.0
+
+    def held_by(
+        self, session: SessionRef, replica: ReplicaId, tokens: float = 0.0, agent: AgentKey = UNKNOWN_AGENT
+    ) -> float:
+        """Of what its prompt of so many tokens begins with."""
+        own = (session.session, session.thread)
+        return self.held(own, replica) or self.held(self._begins_with(own, session, tokens, agent), replica)
+
+    def _begins_with(
+        self, own: Conversation, session: SessionRef, tokens: float, agent: AgentKey
+    ) -> Conversation:
+        if self.context(own):
+            return own
+        if (guess := followed(session)) is not None:
+            return guess.session, guess.thread or NO_THREAD
+        first = self._sessions.get(session.session)
+        if first is None or first.first == own:
+            return own
+        is_fork = session.edge is Edge.FORKS or (
+            session.edge is Edge.SPAWNED
+            and agent.agent_type != 0
+            and agent.agent_type == first.agent.agent_type
+            and tokens >= _FORKS * self.context(first.first)
+        )
+        return first.first if is_fork else own
 
     def left(self, conversation: Conversation, replica: ReplicaId) -> float:
         """What must be held there, if nothing was evicted since: less than its last turn had where prompts of
@@ -230,48 +240,18 @@ class KvLedger:
 
     # --- what happens to sessions ----------------------------------------------------------------------
 
-    def settle(
-        self,
-        session: SessionRef,
-        replica: ReplicaId,
-        *,
-        agent: AgentKey = UNKNOWN_AGENT,
-        now: float,
-    ) -> None:
-        is_known = session.session in self._sessions
-        self._move((session.session, session.thread), replica, agent)
-        if session.edge is not Edge.SERVES or not is_known:
-            self.heard(session.session, works=session.edge is not Edge.SERVES, now=now)
-        others = self._sessions[session.session].others
-        if others is not None and len(others) > MAX_OTHERS:
-            self._forget((session.session, next(iter(others))))
+    def settle(self, session: SessionRef, replica: ReplicaId, *, agent: AgentKey = UNKNOWN_AGENT) -> None:
+        known = self._move((session.session, session.thread), replica, agent)
+        if session.edge is not Edge.SERVES and not known.is_expected:
+            known.is_expected = True
+            self._count(known, 1)
+        if known.others is not None and len(known.others) > MAX_OTHERS:
+            self._forget((session.session, next(iter(known.others))))
         elif len(self._conversations) > self._max:
             self._forget(next(iter(self._conversations)))
 
-    def heard(self, session: SessionId, *, works: bool, now: float) -> None:
-        """A turn of it begins, or was answered. `works`: it runs, or tools do, so another turn follows."""
-        known = self._sessions.get(session)
-        if known is None:
-            return
-        self._working.pop(session, None)
-        self._idle.pop(session, None)
-        (self._working if works else self._idle)[session] = now
-        if not known.is_expected:
-            known.is_expected = True
-            self._count(known, 1)
-
-    def pass_time(self, *, now: float) -> None:
-        for silent, most_s in ((self._working, TOOLS_RUN_S), (self._idle, IDLE_S)):
-            while silent:
-                session, since_s = next(iter(silent.items()))
-                if now - since_s <= most_s:
-                    break
-                self.expect_no_more(session)
-
     def expect_no_more(self, session: SessionId) -> None:
-        """Until it is heard of again."""
-        self._working.pop(session, None)
-        self._idle.pop(session, None)
+        """Until its next turn."""
         known = self._sessions.get(session)
         if known is not None and known.is_expected:
             self._count(known, -1)
@@ -282,6 +262,7 @@ class KvLedger:
             self._forget(conversation)
 
     def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
+        """A turn of it left there what `usage` says. Does nothing if that does not say it."""
         prompt, found, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens or 0
         if prompt is None:
             return
@@ -292,9 +273,9 @@ class KvLedger:
             share = usage.share_found(min(before.tokens, prompt))
             if share is not None:
                 entry.found = entry.found[1], share
-                agent = self.agent(conversation[0])
-                if self.first(conversation[0]) == conversation and agent != UNKNOWN_AGENT:
-                    self._graphs.of(agent).found.add(share)
+                of = self._sessions.get(conversation[0])
+                if of is not None and of.first == conversation and of.agent != UNKNOWN_AGENT:
+                    self._graphs.of(of.agent).found.add(share)
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if entry is None:
             return
@@ -331,7 +312,7 @@ class KvLedger:
 
     # --- books -----------------------------------------------------------------------------------------
 
-    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey) -> None:
+    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey) -> Session:
         entry = self._conversations.get(conversation)
         known = self._sessions.get(conversation[0])
         if known is not None and known.first == conversation:
@@ -356,14 +337,13 @@ class KvLedger:
             known.others = known.others or {}
             known.others.pop(conversation[1], None)
             known.others[conversation[1]] = None
+        return known
 
     def _grow(self, known: Session, home: ReplicaId, tokens: float, turns: int, grows_to: float) -> None:
-        held, wanted = known.tokens, known.wants
+        sums = self._sums[home] if known.is_expected else Sums()
+        sums.held += tokens - known.tokens
+        sums.wanted += max(tokens, grows_to) - max(known.tokens, known.grows_to)
         known.tokens, known.turns, known.grows_to = tokens, turns, grows_to
-        if known.is_expected:
-            sums = self._sums[home]
-            sums.held += tokens - held
-            sums.wanted += known.wants - wanted
 
     def _forget(self, conversation: Conversation) -> None:
         session, thread = conversation
@@ -371,8 +351,6 @@ class KvLedger:
         if known is not None and known.first == conversation:
             self._count(known, -1)
             del self._sessions[session]
-            self._working.pop(session, None)
-            self._idle.pop(session, None)
         elif known is not None and known.others is not None:
             known.others.pop(thread, None)
         del self._conversations[conversation]
@@ -391,3 +369,10 @@ class KvLedger:
 
     def _of(self, replica: ReplicaId) -> _Replica:
         return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(next(self._lives)))
+
+
+def followed(session: SessionRef) -> Guess | None:
+    """The guess that placement follows. A request that failed and comes again left nothing where it was, and
+    another replica may do better."""
+    guess = session.guess
+    return guess if guess is not None and guess.edge is not Edge.RETRIES else None

@@ -20,7 +20,7 @@ Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a 
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Annotated, Final, NamedTuple
 
@@ -29,14 +29,11 @@ from msgspec import Meta
 
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import Edge, Guess, Placement, PlacementReason, SessionRef
-from gateway.domain.engine import EngineSignals
+from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
-from gateway.domain.shares import ReplicaShare
-from gateway.routing.kv_ledger import NO_THREAD, Conversation, KvLedger
+from gateway.routing.kv_ledger import KvLedger, followed
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.workflow.aeg.graphs import Graphs
 
@@ -45,9 +42,6 @@ _FEW: Final = 3
 _LOOKED_AT: Final = 3
 _GOES_ON: Final = (Edge.CONTINUES, Edge.REWINDS, Edge.COMPACTS)
 """A guess by one of these takes a session for the one that was there before."""
-_FORKS: Final = 0.8
-"""A sub-agent under its session's own system prompt, whose prompt is at least this share of what the session
-holds, is taken to begin with that: harnesses fork themselves so."""
 _MOVE_PAYS: Final = 0.8
 """A move must be predicted to take no more than this share of staying."""
 _LESS_FULL: Final = 0.9
@@ -89,14 +83,10 @@ _UNPRICED: Final[Callable[[_Cost], float]] = attrgetter("unpriced_s")
 class PredictedPlacement(PlacementPolicy):
     def __init__(self, config: RoutingConfig, foresight: Foresight, graphs: Graphs | None = None) -> None:
         self._foresight = foresight
+        super().__init__(KvLedger(config.max_conversations, graphs))
         self._by_load = LeastLoaded()
-        self.ledger = KvLedger(config.max_conversations, graphs)
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
         """Of a usual turn: what has to be computed of its prompt, and what its session holds after it."""
-
-    @property
-    def sessions_at(self) -> Mapping[ReplicaId, int]:
-        return self.ledger.sessions_at
 
     # --- where -------------------------------------------------------------------------------------
 
@@ -105,29 +95,17 @@ class PredictedPlacement(PlacementPolicy):
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
-        self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
         if (before := _before(session)) is not None:
             self.ledger.expect_no_more(before)  # it probably lives on as this one
-        self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
+        self.ledger.settle(session, chosen, agent=asked.agent)
         return Placement(replica=chosen, reason=reason)
-
-    def likely(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef, tokens: float
-    ) -> tuple[ReplicaLoad, float]:
-        home = self.ledger.home(session)
-        least = min(candidates, key=attrgetter("running"))
-        there = next((load for load in candidates if load.replica == home), least)
-        return there, min(self.held(session, there.replica), tokens)
-
-    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        return self.ledger.is_adrift(candidates, session)
 
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> tuple[ReplicaId, PlacementReason]:
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
-        if home is None and (guess := _followed(session)) is not None:
+        if home is None and (guess := followed(session)) is not None:
             home, stays = self.ledger.home(guess), PlacementReason.GUESS_LIVES_THERE
         if home is None:
             return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
@@ -223,41 +201,12 @@ class PredictedPlacement(PlacementPolicy):
     def _turn_s(
         self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked
     ) -> tuple[float, float]:
-        own = self._held(session, load.replica, tokens, asked.agent)
+        own = self.ledger.held_by(session, load.replica, tokens, asked.agent)
         held = min(max(own, asked.handed_over), tokens)
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
         completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill_s = self._foresight.turn_s(load.replica, tokens - held, held, 1)
         return completion_s * load.slower, HOLDS_UP * prefill_s * load.running
-
-    def held(self, session: SessionRef, replica: ReplicaId) -> float:
-        return self._held(session, replica, 0.0, UNKNOWN_AGENT)
-
-    def left(self, session: SessionRef, replica: ReplicaId) -> float | None:
-        if session.edge not in (Edge.CONTINUES, Edge.RETRIES):
-            return None
-        return self.ledger.left((session.session, session.thread), replica) or None
-
-    def _held(self, session: SessionRef, replica: ReplicaId, tokens: float, agent: AgentKey) -> float:
-        held = self.ledger.held((session.session, session.thread), replica)
-        if held:
-            return held
-        return self.ledger.held(self._begins_with(session, tokens, agent), replica)
-
-    def _begins_with(self, session: SessionRef, tokens: float, agent: AgentKey) -> Conversation:
-        own, guess = (session.session, session.thread), _followed(session)
-        if guess is not None and not self.ledger.context(own):
-            return guess.session, guess.thread or NO_THREAD
-        first = self.ledger.first(session.session)
-        if first is None or first == own or self.ledger.context(own):
-            return own
-        is_fork = session.edge is Edge.FORKS or (
-            session.edge is Edge.SPAWNED
-            and agent.agent_type != 0
-            and agent.agent_type == self.ledger.agent(session.session).agent_type
-            and tokens >= _FORKS * self.ledger.context(first)
-        )
-        return first if is_fork else own
 
     def _room(self, replica: ReplicaId) -> float:
         return _ROOM * self.ledger.fits(replica)
@@ -267,69 +216,16 @@ class PredictedPlacement(PlacementPolicy):
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def turn_over(
-        self,
-        session: SessionRef,
-        replica: ReplicaId,
-        usage: Usage,
-        *,
-        pauses: bool,
-        now: float,
-    ) -> None:
-        if session.edge is Edge.SERVES:
+    def turn_over(self, session: SessionRef, replica: ReplicaId, usage: Usage) -> None:
+        prompt = usage.prompt_tokens
+        if session.edge is Edge.SERVES or prompt is None:
             return
         conversation = (session.session, session.thread)
-        self.ledger.heard(session.session, works=pauses, now=now)
         opens = not self.ledger.context(conversation)
         self.ledger.turn_over(conversation, replica, usage)
-        if usage.prompt_tokens is None:
-            return
-        context = usage.prompt_tokens + (usage.output_tokens or 0)
-        self._context_tokens += _AVERAGED * (context - self._context_tokens)
+        self._context_tokens += _AVERAGED * (prompt + (usage.output_tokens or 0) - self._context_tokens)
         if usage.cached_tokens is not None and not opens:
-            new_tokens = usage.prompt_tokens - usage.cached_tokens
-            self._new_tokens += _AVERAGED * (new_tokens - self._new_tokens)
-
-    def adopt(self, session: SessionRef, replica: ReplicaId, usage: Usage, *, now: float) -> None:
-        self.ledger.settle(session, replica, now=now)
-        self.ledger.turn_over((session.session, session.thread), replica, usage)
-
-    def prefilled(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
-        self.ledger.turn_over(conversation, replica, usage)
-
-    def spare(self, replica: ReplicaId) -> float:
-        return self.ledger.horizon(replica) - self.ledger.sums(replica).held
-
-    def share(self, replica: ReplicaId, running: int) -> ReplicaShare:
-        own = self.ledger.own_sums(replica)
-        return ReplicaShare(running=running, sessions=own.sessions, held=own.held, wanted=own.wanted)
-
-    def share_with(self, replica: ReplicaId, others: Sequence[ReplicaShare]) -> None:
-        self.ledger.others_have(replica, others)
-
-    def session_ended(self, session: SessionId) -> None:
-        self.ledger.session_ended(session)
-
-    def replica_lost(self, replica: ReplicaId) -> None:
-        """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""
-        self.ledger.replica_lost(replica)
-
-    def replica_left(self, replica: ReplicaId) -> None:
-        self._by_load.replica_left(replica)
-        self.ledger.replica_left(replica)
-
-    def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
-        self.ledger.told(replica, tokens)
-
-    def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
-        self.ledger.engine_reported(replica, signals)
-
-
-def _followed(session: SessionRef) -> Guess | None:
-    """The guess that placement follows. A request that failed and comes again left nothing where it was, and
-    another replica may do better."""
-    guess = session.guess
-    return guess if guess is not None and guess.edge is not Edge.RETRIES else None
+            self._new_tokens += _AVERAGED * (prompt - usage.cached_tokens - self._new_tokens)
 
 
 def _before(session: SessionRef) -> SessionId | None:

@@ -46,6 +46,7 @@ class ByLoad(PlacementPolicy):
     """Placement that tests can foretell: no session has a home."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._by_load = LeastLoaded()
 
     def place(

@@ -267,7 +267,7 @@ def test_an_end_of_what_never_began_is_the_drivers_mistake():
 
 def test_a_fault_when_it_ends_leaves_nothing_in_the_books(monkeypatch):
     fleet = Fleet().asks("s").calls("s")
-    monkeypatch.setattr(fleet.brain.placement, "prefilled", lambda *_: 1 / 0)
+    monkeypatch.setattr(fleet.brain.placement.ledger, "turn_over", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fleet.brain.handle(ev.PrefillEnded(RequestId("s-1"), AHEAD), now=fleet.now)
     fleet.brain.recover(now=fleet.now)

@@ -311,7 +311,7 @@ def test_it_is_known_what_the_prefill_replica_holds():
     assert isinstance(placement, PredictedPlacement)
     fleet.sent_on()
     session = fleet.brain.live[RequestId("r1")].session
-    assert session is not None and placement.held(session, ReplicaId("p")) == 5_001
+    assert session is not None and placement.ledger.held_by(session, ReplicaId("p")) == 5_001
 
 
 # --- what is predicted -------------------------------------------------------------------------------

@@ -338,7 +338,7 @@ def test_one_that_rests_gives_its_place_to_others():
 
 @pytest.mark.parametrize(
     ("known", "changes", "lives_at"),
-    [("a b", {}, {"b": 1}), ("a b", {"is_side": True}, {}), ("a", {}, {}), ("a b", {"replica": None}, {})],
+    [("a b", {}, "b"), ("a b", {"is_side": True}, None), ("a", {}, None), ("a b", {"replica": None}, None)],
 )
 def test_a_session_of_another_gateway_lives_where_it_ran_there(known: str, changes: dict[str, Any], lives_at):
     other = Playbook(replicas="b")
@@ -349,4 +349,6 @@ def test_a_session_of_another_gateway_lives_where_it_ran_there(known: str, chang
     sent = msgspec.structs.replace(trace, **changes)
     here = Playbook(replicas=known, have_homes=True)
     here >> ev.SessionAdopted(msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=TurnTrace))
-    assert here.brain.placement.sessions_at == lives_at
+    ledger = here.brain.placement.ledger
+    assert ledger.of_first(trace.session) == lives_at
+    assert not ledger.sessions_at, "its own gateway counts it"

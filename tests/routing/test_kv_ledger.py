@@ -32,7 +32,7 @@ class Books:
         self.told = self.ledger.told
 
     def turn(self, conversation=ONE, replica=A, prompt=1000, cached=0, output=100, agent=0):
-        self.ledger.settle(ref(*conversation), replica, agent=AgentKey(TenantId("t"), agent), now=0.0)
+        self.ledger.settle(ref(*conversation), replica, agent=AgentKey(TenantId("t"), agent))
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
         self.ledger.turn_over(conversation, replica, usage)
 
@@ -80,7 +80,7 @@ def test_of_prompts_that_change_no_more_is_expected_than_is_found_nor_of_others_
     books.turn(new, agent=1)
     books.turn(other, agent=2)
     for cached in (0, 300):
-        books.ledger.settle(ref("adopted"), A, now=0.0)  # another gateway's: whose it is is not known
+        books.ledger.settle(ref("adopted"), A)  # another gateway's: whose it is is not known
         books.ledger.turn_over(
             (SessionId("adopted"), ThreadId("1")), A, Usage(prompt_tokens=1000, cached_tokens=cached)
         )
@@ -128,7 +128,7 @@ def test_of_few_sessions_it_is_remembered_that_an_engine_named_them():
 
 def test_a_server_that_says_nothing_teaches_nothing():
     books = Books()
-    books.ledger.settle(ref(*ONE), A, now=0.0)
+    books.ledger.settle(ref(*ONE), A)
     books.ledger.turn_over(ONE, A, Usage())
     assert books.ledger.context(ONE) == 0
     books.turn(cached=None)
@@ -173,19 +173,18 @@ def test_memory_is_bounded_and_the_oldest_goes_first():
     )
 )
 def test_the_books_balance(steps):
-    ledger, now = KvLedger(5), 0.0
+    ledger = KvLedger(5)
     for what, session, thread, replica, tokens in steps:
         match what:
             case "end":
                 ledger.session_ended(SessionId(session))
             case "silence":
-                now += 200.0
-                ledger.pass_time(now=now)
+                ledger.expect_no_more(SessionId(session))
             case "turn":
                 usage = Usage(prompt_tokens=tokens, output_tokens=1)
                 ledger.turn_over((SessionId(session), ThreadId(thread)), ReplicaId(replica), usage)
             case _:
-                ledger.settle(ref(session, thread), ReplicaId(replica), now=now)
+                ledger.settle(ref(session, thread), ReplicaId(replica))
         assert len(ledger._conversations) <= 5
         expected = [each for each in ledger._sessions.values() if each.is_expected]
         homes = [ledger._conversations[each.first].home for each in expected]

@@ -96,17 +96,11 @@ class Fleet:
 
     def room(self, kv_tokens, *replicas):
         for replica in replicas:
-            self.policy.engine_reported(replica, EngineSignals(kv_tokens=kv_tokens))
+            self.policy.ledger.engine_reported(replica, EngineSignals(kv_tokens=kv_tokens))
 
-    def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1", edge=Edge.OPENS):
+    def answer(self, session, replica, prompt=1000, cached=0, thread="1", edge=Edge.OPENS):
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=0)
-        self.policy.turn_over(
-            turn(session, thread, edge),
-            replica,
-            usage,
-            pauses=pauses,
-            now=self.now,
-        )
+        self.policy.turn_over(turn(session, thread, edge), replica, usage)
 
 
 def turn(session, thread="1", edge=Edge.OPENS):
@@ -131,40 +125,24 @@ def test_newcomers_spread_though_tools_run():
     assert chosen == {"a": 3, "b": 3, "c": 3}
 
 
-def test_who_is_silent_does_not_count_until_it_comes_back():
+def test_who_is_expected_no_more_does_not_count_until_it_comes_back():
     fleet = Fleet()
+    ledger = fleet.policy.ledger
     for number in range(4):
         fleet.place(f"gone-{number}", a=0, b=0)
-        fleet.answer(f"gone-{number}", "ab"[number % 2], prompt=20_000, pauses=number % 2 == 0)
-    assert fleet.policy.sessions_at == {"a": 2, "b": 2}
-    fleet.now = 20.0
+        fleet.answer(f"gone-{number}", "ab"[number % 2], prompt=20_000)
+    assert ledger.sessions_at == {"a": 2, "b": 2}
+    for name in ("gone-1", "gone-3", "gone-3", "unknown"):
+        ledger.expect_no_more(SessionId(name))
     chosen = [fleet.place(f"s{number}", a=0, b=0).replica for number in range(4)]
-    assert chosen == ["b", "b", "a", "b"], "tools run on a, and nobody is left on b"
-    fleet.now = 301.0
-    fleet.place("gone-1", a=0, b=0)
-    assert fleet.policy.sessions_at == {"a": 1, "b": 4}, "what tools took for so long is gone as well"
-    assert fleet.place("gone-0", a=0, b=0).reason is HERE
-    assert fleet.policy.sessions_at == {"a": 2, "b": 4}
-    for name in ("gone-0", "gone-1", "gone-2", "gone-3"):
-        fleet.policy.session_ended(SessionId(name))
-    assert fleet.policy.sessions_at == {"a": 1, "b": 3}
-
-
-def test_a_side_request_does_not_end_a_tool_phase_nor_begin_one():
-    fleet = Fleet()
-    for name, pauses in (("works", True), ("rests", False)):
-        fleet.lives(name, A, pauses=pauses)
-        fleet.place(name, edge=Edge.SERVES, a=0)
-        fleet.answer(name, A, pauses=False, edge=Edge.SERVES)
-    fleet.place("title", edge=Edge.SERVES, a=0)  # nothing was heard of it before
-    fleet.answer("title", A, pauses=False, edge=Edge.SERVES)
-    assert fleet.policy.sessions_at == {"a": 3}
-    fleet.now += 16.0
-    fleet.place("new", b=0)
-    assert fleet.policy.sessions_at == {"a": 1, "b": 1}
-    fleet.now += 290.0
-    fleet.place("newer", b=0)
-    assert fleet.policy.sessions_at == {"b": 2}
+    assert chosen == ["b", "b", "a", "b"], "others work on a, and nobody is left on b"
+    fleet.place("gone-1", edge=Edge.SERVES, a=0, b=0)
+    assert ledger.sessions_at == {"a": 3, "b": 3}, "a title is no turn of it"
+    assert fleet.place("gone-1", a=0, b=0).reason is HERE
+    assert ledger.sessions_at == {"a": 3, "b": 4}
+    for number in range(4):
+        ledger.session_ended(SessionId(f"gone-{number}"))
+    assert ledger.sessions_at == {"a": 1, "b": 3}
 
 
 def test_unlike_replicas_get_what_they_are_good_at():
@@ -194,7 +172,7 @@ def test_it_moves_when_that_pays_and_only_then():
     fleet.oracle.queued = {"a": 20.0}
     placement = fleet.place("s", tokens=11_000.0, a=9, b=0)
     assert placement.replica == "b" and placement.reason is BUSY
-    assert fleet.policy.sessions_at == {"b": 1}
+    assert fleet.policy.ledger.sessions_at == {"b": 1}
 
 
 def test_those_that_run_there_count():
@@ -209,12 +187,9 @@ def test_a_lost_home_is_left_for_where_it_is_best():
     fleet = Fleet()
     fleet.place("s", a=0, b=9, c=9)
     fleet.oracle.queued = {"b": 5.0}
-    candidates = [ReplicaLoad(B, 0), ReplicaLoad(C, 0)]
-    assert fleet.policy.is_adrift(candidates, turn("s"))
     placement = fleet.place("s", b=0, c=0)
     assert placement.replica == "c" and placement.reason is PlacementReason.HOME_IS_GONE
-    assert not fleet.policy.is_adrift(candidates, turn("s"))
-    assert not fleet.policy.is_adrift(candidates, turn("new"))
+    assert fleet.policy.ledger.home(turn("s")) == "c" and fleet.policy.ledger.home(turn("new")) is None
 
 
 def test_a_sole_candidate_is_taken():
@@ -243,7 +218,7 @@ def test_sessions_are_spread_by_what_those_of_their_agent_grow_to():
     )
     assert small[large] <= 5
     assert fleet.place("another", agent=1, tokens=9e4, a=0, b=0).replica != large
-    fleet.policy.session_ended(SessionId("large"))
+    fleet.policy.ledger.session_ended(SessionId("large"))
     assert fleet.place("next", agent=1, tokens=9e4, a=0, b=0).replica == large, "where the other one is not"
 
 
@@ -251,7 +226,7 @@ def test_no_more_is_computed_again_than_sessions_usually_hold():
     fleet = Fleet()
     fleet.oracle.pace = {"b": 2.0}
     for name, at in (("s", "a"), ("t", "a"), ("u", "b")):
-        fleet.policy.engine_reported(ReplicaId(at), EngineSignals(kv_tokens=20_000))
+        fleet.policy.ledger.engine_reported(ReplicaId(at), EngineSignals(kv_tokens=20_000))
         fleet.place(name, **{at: 0})
     for _ in range(100):
         fleet.answer("s", "a")
@@ -272,14 +247,14 @@ def fleet_of_a_full_home() -> Fleet:
 def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
     fleet = fleet_of_a_full_home()
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "what it left there is there"
-    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     placement = fleet.place("s", tokens=61_000.0, a=0, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.HOME_IS_FULL
     wanted = [fleet.policy.ledger.sums(each).wanted for each in (A, B)]
     assert wanted == pytest.approx([79_000.0] * 2), (
         "a tenth of ten thousand tokens for each of 19 turns to come"
     )
-    fleet.policy.told(A, {SessionId("t"): 2_000.0})
+    fleet.policy.ledger.told(A, {SessionId("t"): 2_000.0})
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
 
 
@@ -289,7 +264,7 @@ def test_a_full_home_is_compared_with_those_that_are_least_full():
     for name in "bcd":
         for number in range(2):
             fleet.lives(f"{name}{number}", name, prompt=60_000)
-    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, a=0, b=0, c=0, d=0, e=0).replica == "e"
 
 
@@ -312,15 +287,15 @@ def test_first_prompts_say_nothing_of_usual_turns():
 
 def test_who_fits_into_the_host_tier_is_no_crowd():
     fleet = fleet_of_a_full_home()
-    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
-    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=100_000, host_kv_tokens=150_000))
+    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.engine_reported(A, EngineSignals(kv_tokens=100_000, host_kv_tokens=150_000))
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE
 
 
 def test_without_a_crowd_it_stays_and_nothing_is_predicted():
     fleet = fleet_of_a_full_home()
-    fleet.policy.session_ended(SessionId("t"))
-    fleet.policy.told(A, {SessionId("s"): 2_000.0})
+    fleet.policy.ledger.session_ended(SessionId("t"))
+    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0})
     fleet.oracle.asked = 0
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE and fleet.oracle.asked == 0
 
@@ -330,9 +305,9 @@ def test_it_does_not_stand_in_its_own_way():
     fleet.room(200_000, A, B)
     for name, at, tokens in (("s", "a", 60_000), ("t", "a", 141_000), ("u", "b", 140_500)):
         fleet.lives(name, at, prompt=tokens)
-    fleet.policy.told(A, {SessionId("s"): 0.0, SessionId("t"): 141_000.0})
+    fleet.policy.ledger.told(A, {SessionId("s"): 0.0, SessionId("t"): 141_000.0})
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE, "one lives with it here, and there"
-    fleet.policy.session_ended(SessionId("u"))
+    fleet.policy.ledger.session_ended(SessionId("u"))
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).replica == "b"
 
 
@@ -340,7 +315,7 @@ def test_it_stays_where_others_have_no_room_either():
     fleet = fleet_of_a_full_home()
     for name in ("u", "v"):
         fleet.lives(name, "b", prompt=60_000)
-    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
 
 
@@ -348,12 +323,12 @@ def test_a_full_home_is_not_left_for_one_that_would_be_as_full():
     fleet = fleet_of_a_full_home()
     for name, at in (("u", "a"), ("v", "b"), ("w", "b")):
         fleet.lives(name, at, prompt=60_000)
-    fleet.policy.told(A, {SessionId("s"): 2_000.0})
+    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0})
     fleet.oracle.pace = {"a": 1.29}
     assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "then three would live there, as here"
     fleet.oracle.pace = {"a": 9.0}
     assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "three lose as much there as here"
-    fleet.policy.session_ended(SessionId("w"))
+    fleet.policy.ledger.session_ended(SessionId("w"))
     moved = fleet.place("s", tokens=60_000.0, a=0, b=0)
     assert moved.replica == "b" and moved.reason is PlacementReason.HOME_IS_FULL
 
@@ -373,8 +348,8 @@ def test_sessions_that_are_there_are_expected_to_grow_as_others_did_meanwhile():
     assert fleet.policy.ledger.sums(A).wanted == before
     fleet.place("s", a=0)
     assert 4_999 < fleet.policy.ledger.sums(A).wanted < before / 2, "few make a second turn"
-    fleet.policy.session_ended(SessionId("s"))
-    assert not fleet.policy.sessions_at
+    fleet.policy.ledger.session_ended(SessionId("s"))
+    assert not fleet.policy.ledger.sessions_at
 
 
 def test_what_will_grow_is_no_crowd_yet():
@@ -402,7 +377,7 @@ def test_a_busy_home_is_not_left_for_where_more_live():
     fleet.oracle.queued = {"a": 20.0}
     assert fleet.place("s", tokens=11_000.0, a=9, b=0).reason is HERE, "idle as it is, six live there"
     for number in range(6):
-        fleet.policy.session_ended(SessionId(f"other-{number}"))
+        fleet.policy.ledger.session_ended(SessionId(f"other-{number}"))
     assert fleet.place("s", tokens=11_000.0, a=9, b=0).reason is BUSY
 
 
@@ -427,14 +402,14 @@ def test_a_guess_is_followed_while_that_pays_and_a_session_that_may_have_gone_on
     guess = Guess(session=at, thread=thread, source=source, confidence=0.8, edge=edge, parent=None)
     found = fleet.place("s2", tokens=10_500.0, guess=guess, a=1, b=0)
     assert (found.replica, found.reason) == ("a", PlacementReason.GUESS_LIVES_THERE)
-    assert fleet.policy.sessions_at == {"a": 1 if thread else 2}
-    fleet.answer("s", "a", prompt=10_000)
-    assert fleet.policy.sessions_at == {"a": 2}, "it was another one: it goes on"
+    assert fleet.policy.ledger.sessions_at == {"a": 1 if thread else 2}
+    fleet.place("s", tokens=10_000.0, a=1, b=0)
+    assert fleet.policy.ledger.sessions_at == {"a": 2}, "it was another one: it goes on"
     fleet.oracle.queued = {"a": 50.0}
     found = fleet.place("s3", tokens=10_500.0, guess=guess, a=9, b=0)
     assert (found.replica, found.reason) == ("b", PlacementReason.LEAST_LOADED), "it never had a home"
     assert fleet.place("s5", tokens=500.0, guess=guess, b=0).reason is PlacementReason.LEAST_LOADED
-    fleet.policy.session_ended(SessionId("s"))
+    fleet.policy.ledger.session_ended(SessionId("s"))
     assert fleet.place("s4", tokens=500.0, guess=guess, a=3, b=0).reason is PlacementReason.LEAST_LOADED
 
 
@@ -482,8 +457,8 @@ def test_books_are_closed():
         fleet.answer(f"s{number}", fleet.policy.ledger.of_first(SessionId(f"s{number}")))
     assert len(fleet.policy.ledger._conversations) == 3
     for number in range(9):
-        fleet.policy.session_ended(SessionId(f"s{number}"))
-    assert not fleet.policy.sessions_at and not fleet.policy.ledger._conversations
+        fleet.policy.ledger.session_ended(SessionId(f"s{number}"))
+    assert not fleet.policy.ledger.sessions_at and not fleet.policy.ledger._conversations
 
 
 def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
@@ -495,7 +470,7 @@ def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
     ledger = fleet.policy.ledger
     assert ledger.of_first(SessionId("quiet")) is not None
     assert len(ledger._conversations) == MAX_OTHERS + 2
-    fleet.policy.session_ended(SessionId("loud"))
+    fleet.policy.ledger.session_ended(SessionId("loud"))
     assert len(ledger._conversations) == 1
 
 
@@ -553,7 +528,7 @@ def test_a_full_home_that_is_cheap_is_left_for_none_that_is_as_full():
     fleet = fleet_of_a_full_home()
     for number in range(2):
         fleet.lives(f"b{number}", "b", prompt=60_000)
-    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, prices={"b": 0.1}, a=0, b=0).reason is HERE
     assert fleet.place("s", tokens=61_000.0, prices={"a": 9.0}, a=0, b=0).reason is CHEAPER
 
@@ -575,9 +550,9 @@ def spread(lies):
         conversation = SessionId(name), ThreadId("1")
         for replica in (A, B):
             fleet.policy.ledger.turn_over(conversation, replica, Usage(prompt_tokens=1))
-        fleet.policy.session_ended(SessionId(name))
-    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
-    fleet.policy.engine_reported(B, EngineSignals(kv_tokens=500_000))
+        fleet.policy.ledger.session_ended(SessionId(name))
+    fleet.policy.ledger.engine_reported(A, EngineSignals(kv_tokens=50_000))
+    fleet.policy.ledger.engine_reported(B, EngineSignals(kv_tokens=500_000))
     return [fleet.place(f"s{number}", a=0, b=0).replica for number in range(8)]
 
 

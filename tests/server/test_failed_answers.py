@@ -223,7 +223,7 @@ async def test_what_says_to_be_one_session_goes_where_least_runs(start: Any) -> 
         assert not [name for name, _ in response.headers if name.lower().startswith(b"x-turnpike")]
     assert seen(bench) == [2, 2]
     assert {request.body for backend in bench.backends for request in backend.seen} == {CHAT}
-    assert not len(bench.brain.sessions.sessions) and not bench.brain.placement.sessions_at
+    assert not len(bench.brain.sessions.sessions) and not bench.brain.placement.ledger.sessions_at
 
 
 async def test_one_that_is_busy_gets_no_more(start: Any) -> None:

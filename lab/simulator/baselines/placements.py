@@ -12,7 +12,7 @@ conversations of an agent share; smg's `cache_threshold`, `balance_abs_threshold
 Deviations: the beginning of a prompt that is known is known exactly, by its conversation, and that which
 agents share by what engines found of it; the originals compare texts, and forget.
 
-Invariants: the chosen replica is one of the candidates; nothing is ever forgotten but sessions that end.
+Invariants: the chosen replica is one of the candidates; nothing is ever forgotten.
 """
 
 import zlib
@@ -39,6 +39,7 @@ def _there(replica: ReplicaId) -> Placement:
 
 class RoundRobin(PlacementPolicy):
     def __init__(self) -> None:
+        super().__init__()
         self._turn = 0
 
     def place(
@@ -50,6 +51,7 @@ class RoundRobin(PlacementPolicy):
 
 class FewestRunning(PlacementPolicy):
     def __init__(self) -> None:
+        super().__init__()
         self._by_load = LeastLoaded()
 
     def place(
@@ -62,6 +64,7 @@ class SessionHash(PlacementPolicy):
     """As the production stack's `session` router."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._rings: dict[frozenset[ReplicaId], tuple[list[int], list[ReplicaId]]] = {}
 
     def place(
@@ -84,6 +87,7 @@ class _Seen(PlacementPolicy):
     """What was sent where."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._conversations: dict[tuple[SessionId, ThreadId], dict[ReplicaId, int]] = {}
         self._agents: dict[int, set[ReplicaId]] = {}
         self._agent_of: dict[tuple[SessionId, ThreadId], int] = {}
@@ -109,15 +113,7 @@ class _Seen(PlacementPolicy):
             self._agents.setdefault(asked.agent.agent_type, set()).add(replica)
         return _there(replica)
 
-    def turn_over(
-        self,
-        session: SessionRef,
-        replica: ReplicaId,
-        usage: Usage,
-        *,
-        pauses: bool,
-        now: float,
-    ) -> None:
+    def turn_over(self, session: SessionRef, replica: ReplicaId, usage: Usage) -> None:
         """The first turn of a conversation finds what it shares with others."""
         key = (session.session, session.thread)
         places = self._conversations.get(key, {})
@@ -126,10 +122,6 @@ class _Seen(PlacementPolicy):
             found = int(share * places.get(replica, 0))
             agent = self._agent_of[key]
             self._shared_bytes[agent] = max(self._shared_bytes.get(agent, 0), found)
-
-    def session_ended(self, session: SessionId) -> None:
-        for key in [key for key in self._conversations if key[0] == session]:
-            del self._conversations[key], self._agent_of[key]
 
 
 class PrefixTrie(_Seen):

@@ -14,11 +14,8 @@ Invariants: the chosen replica is one of the candidates; those of `KvLedger`.
 
 from collections.abc import Sequence
 
-from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
+from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId
-from gateway.domain.request import Usage
-from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 
 
@@ -28,43 +25,17 @@ class SessionAffinity(PlacementPolicy):
         average, and more than `spill_floor` turns."""
         self._spill_factor = spill_factor
         self._spill_floor = spill_floor
+        super().__init__()
         self._by_load = LeastLoaded()
-        self.ledger = KvLedger(max_conversations=200_000)
-
-    @property
-    def sessions_at(self) -> dict[ReplicaId, int]:
-        return self.ledger.sessions_at
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
-        self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session)
-        self.ledger.settle(session, chosen.replica, now=asked.now)
+        self.ledger.settle(session, chosen.replica)
         return Placement(replica=chosen.replica, reason=reason)
-
-    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        return self.ledger.is_adrift(candidates, session)
-
-    def turn_over(
-        self,
-        session: SessionRef,
-        replica: ReplicaId,
-        usage: Usage,
-        *,
-        pauses: bool,
-        now: float,
-    ) -> None:
-        if session.edge is not Edge.SERVES:
-            self.ledger.heard(session.session, works=pauses, now=now)
-
-    def session_ended(self, session: SessionId) -> None:
-        self.ledger.session_ended(session)
-
-    def replica_left(self, replica: ReplicaId) -> None:
-        self._by_load.replica_left(replica)
 
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef
@@ -81,4 +52,4 @@ class SessionAffinity(PlacementPolicy):
         return load, PlacementReason.SESSION_LIVES_THERE
 
     def _emptiest(self, candidates: Sequence[ReplicaLoad]) -> ReplicaLoad:
-        return min(candidates, key=lambda c: (self.sessions_at.get(c.replica, 0), c.running))
+        return min(candidates, key=lambda c: (self.ledger.sessions_at.get(c.replica, 0), c.running))

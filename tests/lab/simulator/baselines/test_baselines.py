@@ -107,7 +107,7 @@ def test_it_leaves_a_home_that_is_much_busier_than_the_others_and_stays_away():
     placement = affinity.place(loads(a=1, b=6), turn("s"))
     assert placement.replica == "a" and placement.reason is PlacementReason.HOME_IS_BUSY
     assert affinity.place(loads(a=1, b=0), turn("s")).replica == "a"
-    assert affinity.sessions_at == {"a": 1}
+    assert affinity.ledger.sessions_at == {"a": 1}
 
 
 def test_sub_agents_follow_their_parent_and_leave_it_in_peace():
@@ -117,7 +117,7 @@ def test_sub_agents_follow_their_parent_and_leave_it_in_peace():
     assert affinity.place(loads(a=0, b=2), turn("s", "sub-2")).replica == "a"
     assert affinity.place(loads(a=1, b=1), turn("s", "sub-2")).replica == "a"
     assert affinity.place(loads(a=1, b=1), turn("s", "main")).replica == "b"
-    assert affinity.sessions_at == {"b": 1}
+    assert affinity.ledger.sessions_at == {"b": 1}
 
 
 def test_affinity_keeps_a_session_and_puts_a_new_one_where_the_fewest_are():
