@@ -23,7 +23,8 @@ from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
-from gateway.workflow.predictor import Predictor
+from gateway.workflow.conversations import Conversations
+from gateway.workflow.hints import Hints
 from gateway.workflow.sessions import Sessions
 
 
@@ -42,8 +43,8 @@ def assemble(
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
     live = live_settings(config)
     forecasts = Forecasts(live.profiles)
-    predictor = Predictor(config.workflow)
-    graphs = predictor.conversations.graphs
+    conversations = Conversations(config.workflow.progress, is_shared=config.workflow.share_learned)
+    graphs = conversations.graphs
     if placement is None:
         placement = PredictedPlacement(config.routing, forecasts, graphs)
     return Coordinator(
@@ -55,7 +56,8 @@ def assemble(
             Sessions(config.sessions, session_ids),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
-            predictor,
+            conversations,
+            Hints(config.workflow.reuse, graphs),
             trusted=live.trusted if live.quotas else None,
             publishes=publishes,
         ),

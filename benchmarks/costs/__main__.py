@@ -4,7 +4,7 @@
 
 `decisions`: admission while 5,000 sessions wait.
 `identity`: to recognise a request's session, beyond parsing it, beside 100,000 others. `workflow`: the
-predictor, from a request's arrival to the hint at its pause, beside 10,000 sessions.
+workflow view, from a request's arrival to the hint at its pause, beside 10,000 sessions.
 """
 
 import sys

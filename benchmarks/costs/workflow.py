@@ -16,7 +16,9 @@ from benchmarks.verdict import Verdict, percentile
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
-from gateway.workflow.predictor import Predictor, WorkflowConfig
+from gateway.workflow.conversations import Conversations, ConversationsConfig
+from gateway.workflow.hints import Hints
+from gateway.workflow.retention import RetentionConfig
 
 SEED: Final = 7
 TYPES: Final = 50
@@ -32,7 +34,8 @@ class Agents:
     def __init__(self, sessions: int) -> None:
         self.rng = random.Random(SEED)
         self.now = 0.0
-        self.predictor = Predictor(WorkflowConfig())
+        self.known = Conversations(ConversationsConfig())
+        self.hints = Hints(RetentionConfig(), self.known.graphs)
         self.habits = [
             [
                 self.rng.choices(
@@ -79,15 +82,14 @@ class Agents:
         )
         self.last[number] = step
         self.now += PAUSE_S
-        predictor = self.predictor
+        known, hints = self.known, self.hints
         start = time.thread_time()
-        predictor.arrived(ref, facts, now=self.now)
-        predictor.hint_with_request(ref, facts, REPLICA, age_s=1.0, service_class="reactive")
-        pause = predictor.answered(ref, facts, answer, now=self.now)
+        thread = known.arrived(ref, facts, now=self.now)
+        assert thread is not None
+        hints.with_request(ref, thread, REPLICA, age_s=1.0, service_class="reactive")
+        pause = known.answered(ref, facts, answer, now=self.now)
         if pause is not None:
-            decision = predictor.retention(ref.thread, pause, REPLICA)
-            if decision is not None:
-                predictor.hint_at_pause(ref, decision)
+            hints.at_pause(ref, hints.retention(thread, pause, REPLICA))
         return time.thread_time() - start
 
 

@@ -32,8 +32,8 @@ from gateway.routing.predicted import RoutingConfig
 from gateway.routing.prefill_ahead import PrefillAheadConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
-from gateway.workflow.predictor import WorkflowConfig
 from gateway.workflow.sessions import SessionsConfig
+from gateway.workflow.settings import WorkflowConfig
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

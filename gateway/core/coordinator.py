@@ -135,7 +135,7 @@ class Coordinator:
             self._admit,
         )
         self._replicas = Replicas(
-            fleet, self.gate, admission, placement, self.ranks, sessions.predictor, forecasts, stream
+            fleet, self.gate, admission, placement, self.ranks, sessions.hints, forecasts, stream
         )
         self._session_control = SessionControl(
             self.live, fleet, sessions, placement, self.gate, self.bounding, self.endings, out
@@ -281,7 +281,7 @@ class Coordinator:
             request=event.request,
             tenant=event.tenant,
             key=event.key,
-            owner=self.sessions.predictor.owner_of(event.tenant),
+            owner=self.sessions.conversations.owner_of(event.tenant),
             facts=facts,
             pool=None,
             home=None,
@@ -300,14 +300,7 @@ class Coordinator:
             self.endings.refuse(live, refusal, now=now)
             return
         if facts.is_turn:
-            live.session, found = self.sessions.turn_arrived(
-                event.request, event.tenant, facts, home, now=now
-            )
-            live.agent = self.sessions.predictor.agent(live.session, facts, live.owner)
-            session = self.sessions.sessions.get(live.session.session)
-            if session is not None:
-                live.task_arrived_s = session.started_s
-            self.endings.tell(found, now=now)
+            self.endings.tell(self.sessions.turn_arrived(live, home, now=now), now=now)
             if self.sessions.are_too_many:
                 self.endings.tell(self.sessions.expire(now=now), now=now)
         if named is not None:

@@ -89,7 +89,7 @@ class Endings:
         if self._bounding.is_on:
             self.free_place(live.session.session, now=now)
         if self._ahead and answer is not None and answer.is_good:
-            behind = self._sessions.predictor.behind(live.session)
+            behind = self._sessions.conversations.behind(live.session)
             if behind is not None and behind[1].tools:
                 self._ahead.paused(live, answer.usage, *behind, now=now)
 
@@ -137,7 +137,7 @@ class Endings:
                 self._ranks.session_ended(record.session)
                 self._ahead.session_over(record.session, now=now)
                 self._bounding.session_over(record.session)
-        over = self._sessions.predictor.conversations.over
+        over = self._sessions.conversations.over
         for session in over:
             self._placement.ledger.expect_no_more(session)
         over.clear()

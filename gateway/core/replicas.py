@@ -18,7 +18,7 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.shares import Share
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.ranks import Ranks
-from gateway.workflow.predictor import Predictor
+from gateway.workflow.hints import Hints
 
 Event = ev.FleetEvent | ev.EngineReported
 
@@ -31,16 +31,16 @@ class Replicas:
         admission: SessionAdmission,
         placement: PlacementPolicy,
         ranks: Ranks,
-        predictor: Predictor,
+        hints: Hints,
         forecasts: Forecasts,
         stream: Stream,
     ) -> None:
         self._fleet = fleet
         self._gate = gate
         self._admission = admission
-        self._ledger = placement.ledger
+        self._placement, self._ledger = placement, placement.ledger
         self._ranks = ranks
-        self._predictor = predictor
+        self._hints = hints
         self._forecasts = forecasts
         self._stream = stream
 
@@ -87,9 +87,9 @@ class Replicas:
     def forget(self, *, now: float) -> None:
         for replica in self._fleet.forgotten:
             self._stream.replica_changed(replica, "left", "is no member any more", now=now)
-            self._ledger.replica_left(replica)
+            self._placement.replica_left(replica)
             self._forecasts.replica_left(replica)
-            self._predictor.replica_left(replica)
+            self._hints.replica_left(replica)
         self._fleet.forgotten.clear()
 
     def tell_of_health(self, *, now: float) -> None:
@@ -140,7 +140,7 @@ class Replicas:
         replica = self._fleet.get(event.replica)
         if replica is not None and replica.is_up:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
-            self._predictor.engine_reported(event.replica, event.signals.kv_used)
+            self._hints.engine_reported(event.replica, event.signals.kv_used)
             self._ledger.engine_reported(event.replica, event.signals)
             self._fleet.adapters.told(event.replica, event.signals.most_adapters, event.signals.adapters)
             if event.signals.ranks is not None:

@@ -13,19 +13,21 @@ from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.core.publishing import Publishing
 from gateway.domain import records as rec
-from gateway.domain.decision import Edge, SessionRef
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.by_agent import agent_key
+from gateway.domain.decision import Edge
+from gateway.domain.ids import ReplicaId, SessionId, TenantId
 from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall, Usage
 from gateway.domain.turn_trace import TurnTrace
 from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import ToolRun
+from gateway.tool_probe.text_calls import LateCalls
 from gateway.workflow.aeg.graph import Held, Silence
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conduct import Conduct
-from gateway.workflow.conversations import StepPrediction
+from gateway.workflow.conversations import Conversations, StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
-from gateway.workflow.predictor import Predictor
+from gateway.workflow.hints import Hints
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome
 
@@ -49,7 +51,8 @@ class SessionBook:
         sessions: Sessions,
         tools: ToolBoundaries,
         residence: StateResidence,
-        predictor: Predictor,
+        conversations: Conversations,
+        hints: Hints,
         *,
         trusted: Container[TenantId] | None = None,
         publishes: bool = False,
@@ -58,7 +61,8 @@ class SessionBook:
         everybody's. `publishes`: there are other gateways, which must find our sessions."""
         self.sessions = sessions
         self.tools = tools
-        self.predictor = predictor
+        self.conversations = conversations
+        self.hints = hints
         self.residence = residence
         self.trusted = trusted
         self.said: list[tuple[ReplicaId, str]] = []
@@ -74,10 +78,12 @@ class SessionBook:
                 return home
         return None
 
-    def turn_arrived(
-        self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
-    ) -> tuple[SessionRef, list[rec.Record]]:
+    def turn_arrived(self, live: LiveRequest, home: Residence | None, *, now: float) -> list[rec.Record]:
+        """Finds its session, and notes at the request which one that is, since when it is there, and of which
+        type of agent."""
+        turn, tenant, facts = live.request, live.tenant, live.facts
         session, ref = self.sessions.arrived(turn, tenant, facts, home.session if home else None, now=now)
+        live.session, live.task_arrived_s = ref, session.started_s
         self.conduct.arrived(session.log[-1], ref, facts)
         out: list[rec.Record] = []
         if session.turns == 1:
@@ -110,11 +116,13 @@ class SessionBook:
         )
         went_on = ref.parent if ref.edge is Edge.CONTINUES else None
         closed = self.tools.results_came(session.id, facts.tool_result_ids, went_on=went_on, now=now)
-        agent = self.predictor.arrived(ref, facts, tenant, now=now)
+        thread = self.conversations.arrived(ref, facts, live.owner, now=now)
+        known = thread or self.conversations.thread(ref.thread)
+        live.agent = known.agent if known is not None else agent_key(ref, facts, live.owner)
         if closed is not None:
             new = facts.transcript.new
-            run = ToolRun(session.id, agent, closed.names, closed.duration_s)
-            self.ran.append(run)
+            key = thread.key if thread is not None else 0
+            self.ran.append(ToolRun(session.id, key, closed.names, closed.duration_s))
             out.append(
                 rec.ToolEnd(
                     at_s=now,
@@ -128,15 +136,14 @@ class SessionBook:
                 )
             )
             out.append(self._tool_num(now=now))
-        if went_on is not None:
-            out += self._recognised(ref, went_on, turn, facts, now=now)
-        return ref, out
+        if went_on is not None and known is not None:
+            late_calls = known.text_calls.came(went_on, turn, facts.transcript.new, now=now)
+            out += self._recognised(late_calls, now=now) if late_calls else ()
+        return out
 
-    def _recognised(
-        self, ref: SessionRef, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
-    ) -> list[rec.Record]:
+    def _recognised(self, late_calls: list[LateCalls], *, now: float) -> list[rec.Record]:
         out: list[rec.Record] = []
-        for late in self.predictor.recognised(ref, went_on, turn, facts, now=now):
+        for late in late_calls:
             late_s = now - late.came_s
             if not late_s:  # else it is not known who ran beside them
                 self.ran.append(ToolRun(late.session, late.agent, late.names, late.duration_s))
@@ -200,9 +207,9 @@ class SessionBook:
         assert live.session is not None
         if self.publishing is not None and turn is not None:
             self.publishing.ended(live, turn, answer)
-        pause = self.predictor.answered(live.session, live.facts, answer, now=now)
+        conversations = self.conversations
+        pause = conversations.answered(live.session, live.facts, answer, now=now)
         has_calls = bool(pause.tools) if pause is not None else answer is not None and bool(answer.tool_calls)
-        conversations = self.predictor.conversations
         silence = conversations.silence(session.id, now=now)
         thread = conversations.thread(live.session.thread) if pause is not None else None
         grown = thread.grown if thread is not None else None
@@ -224,7 +231,7 @@ class SessionBook:
                 names = pause.tools
                 self.tools.text_called(session.id, live.request, names, now=now)
                 if not names:
-                    self.predictor.doubted(live.session, live.request, live.facts, answer, now=now)
+                    conversations.doubted(live.session, live.request, live.facts, answer, now=now)
             if names:
                 out.append(
                     rec.ToolStart(
@@ -244,14 +251,18 @@ class SessionBook:
         self, live: LiveRequest, replica: ReplicaId, service_class: str | None, *, now: float
     ) -> str | None:
         assert live.session is not None
-        if (left := self.predictor.hint_where_it_was(live.session, replica)) is not None:
+        if (left := self.hints.where_it_was(live.session, replica)) is not None:
             self.said.append(left)
-        hint = self.predictor.hint_with_request(
+        thread, stated = self.conversations.thread(live.session.thread), live.facts.explicit
+        if thread is None:
+            return None
+        hint = self.hints.with_request(
             live.session,
-            live.facts,
+            thread,
             replica,
             age_s=now - live.task_arrived_s,
             service_class=service_class,
+            is_final=stated is not None and stated.final,
             stated=self._believed(live),
         )
         live.is_hinted = hint is not None
@@ -283,11 +294,11 @@ class SessionBook:
     def _paused(self, live: LiveRequest, pause: StepPrediction, *, now: float) -> list[rec.Record]:
         assert live.session is not None
         decision = None
-        if live.is_hinted and live.tried:
+        thread = self.conversations.thread(live.session.thread) if live.is_hinted else None
+        if thread is not None and live.tried:
             replica = live.tried[-1]
-            decision = self.predictor.retention(live.session.thread, pause, replica, self._believed(live))
-            hint = self.predictor.hint_at_pause(live.session, decision) if decision is not None else None
-            if hint is not None:
+            decision = self.hints.retention(thread, pause, replica, self._believed(live))
+            if (hint := self.hints.at_pause(live.session, decision)) is not None:
                 self.said.append((replica, hint))
         if pause.tier is Tier.UNKNOWN:
             return []
@@ -321,7 +332,8 @@ class SessionBook:
     def _ended(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
         was_active = bool(self.tools.open_calls(session.id))
         self.tools.forget(session.id)
-        self.said += self.predictor.session_over(session.id)
+        self.conversations.session_over(session.id)
+        self.said += self.hints.session_over(session.id)
         out: list[rec.Record] = [
             rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
         ]

@@ -38,7 +38,10 @@ class ToEngines:
     def with_prefill(self, conversation: Conversation, replica: ReplicaId) -> str | None:
         if not self._fleet.abilities(replica).turnpike_hints:
             return None
-        return self._sessions.predictor.hint_with_prefill(*conversation, replica)
+        thread = self._sessions.conversations.thread(conversation[1])
+        return (
+            self._sessions.hints.with_prefill(*conversation, thread, replica) if thread is not None else None
+        )
 
     def displaces(self, replica: ReplicaId) -> bool:
         return self._fleet.abilities(replica).turnpike_hints

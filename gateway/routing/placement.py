@@ -36,11 +36,27 @@ class Asked(msgspec.Struct, frozen=True):
 NOTHING_KNOWN = Asked()
 
 
+class LeastLoaded:
+    def __init__(self) -> None:
+        self._last_chosen: dict[ReplicaId, int] = {}
+        self._choices = 0
+
+    def place(self, candidates: Sequence[ReplicaLoad]) -> Placement:
+        chosen = min(candidates, key=lambda load: (load.running, self._last_chosen.get(load.replica, 0)))
+        self._choices += 1
+        self._last_chosen[chosen.replica] = self._choices
+        return Placement(replica=chosen.replica, reason=PlacementReason.LEAST_LOADED)
+
+    def replica_left(self, replica: ReplicaId) -> None:
+        self._last_chosen.pop(replica, None)
+
+
 class PlacementPolicy:
     """Which of these replicas should run the turn? What they hold of whom is in its ledger."""
 
     def __init__(self, ledger: KvLedger | None = None) -> None:
         self.ledger = ledger if ledger is not None else KvLedger(max_conversations=200_000)
+        self._by_load = LeastLoaded()
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
@@ -51,16 +67,7 @@ class PlacementPolicy:
     def turn_over(self, session: SessionRef, replica: ReplicaId, usage: Usage) -> None:
         """A turn was answered, to its end."""
 
-
-class LeastLoaded:
-    def __init__(self) -> None:
-        self._last_chosen: dict[ReplicaId, int] = {}
-        self._choices = 0
-
-    def place(self, candidates: Sequence[ReplicaLoad]) -> Placement:
-        chosen = min(candidates, key=lambda load: (load.running, self._last_chosen.get(load.replica, 0)))
-        self._choices += 1
-        self._last_chosen[chosen.replica] = self._choices
-        if len(self._last_chosen) > 2 * len(candidates) + 64:  # most of them have left
-            self._last_chosen = {load.replica: self._choices for load in candidates}
-        return Placement(replica=chosen.replica, reason=PlacementReason.LEAST_LOADED)
+    def replica_left(self, replica: ReplicaId) -> None:
+        """It is no member any more, and nothing runs there."""
+        self._by_load.replica_left(replica)
+        self.ledger.replica_left(replica)

@@ -34,7 +34,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger, followed
-from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.workflow.aeg.graphs import Graphs
 
 _FEW: Final = 3
@@ -84,7 +84,6 @@ class PredictedPlacement(PlacementPolicy):
     def __init__(self, config: RoutingConfig, foresight: Foresight, graphs: Graphs | None = None) -> None:
         self._foresight = foresight
         super().__init__(KvLedger(config.max_conversations, graphs))
-        self._by_load = LeastLoaded()
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
         """Of a usual turn: what has to be computed of its prompt, and what its session holds after it."""
 

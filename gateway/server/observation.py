@@ -111,7 +111,7 @@ class Observation:
             prices={each.model: each for each in config.prices},
         )
         self.metrics.is_store_up = self.views.is_store_up = self._is_store_up
-        self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations.graphs)
+        self.views.graphs = lambda: view_graphs(coordinator.sessions.conversations.graphs)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take, ChangeLog().log_replicas]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces: TraceContexts | None = None

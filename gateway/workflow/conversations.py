@@ -25,10 +25,10 @@ from msgspec import Meta
 
 from gateway.domain.by_agent import AgentKey, agent_key, kind_of
 from gateway.domain.decision import Edge, SessionRef
-from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
+from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
-from gateway.tool_probe.text_calls import TextCalls
+from gateway.tool_probe.text_calls import Block, TextCalls
 from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
@@ -112,8 +112,10 @@ class Conversation(msgspec.Struct, eq=False):
 
 
 class Conversations:
-    def __init__(self, config: ConversationsConfig) -> None:
+    def __init__(self, config: ConversationsConfig, *, is_shared: bool = False) -> None:
+        """`is_shared`: what one tenant's conversations teach counts for all."""
         self._config = config
+        self._is_shared = is_shared
         self.graphs = Graphs(config.types)
         self.text_calls: TenantLru[TenantId, None, TextCalls] = TenantLru(config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
@@ -125,6 +127,10 @@ class Conversations:
 
     def __len__(self) -> int:
         return len(self._threads)
+
+    def owner_of(self, tenant: TenantId) -> TenantId:
+        """Whose what it teaches is."""
+        return NOBODYS if self._is_shared else tenant
 
     def thread(self, thread: ThreadId) -> Conversation | None:
         return self._threads.get(thread)
@@ -172,6 +178,21 @@ class Conversations:
         graph = self.graphs.of(known.agent)
         self._grow(known, graph, answer)
         return self._step(ref.thread, known, graph, facts, answer)
+
+    def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
+        """The type of its conversation, and what is expected behind the last step.
+
+        None while another one is on its way."""
+        known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
+        found = self.predict(known) if known is not None and known.is_paused else None
+        return (known.key, found) if known is not None and found is not None else None
+
+    def doubted(
+        self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
+    ) -> None:
+        known, manner = self._threads.get(ref.thread), answer.utterance.manner
+        if known is not None and manner.is_code and not facts.tool_count:
+            known.text_calls.doubted(turn, Block(known.key, ref.session, manner.names, now))
 
     def session_over(self, session: SessionId) -> None:
         for thread in self._sessions.pop(session, ()):

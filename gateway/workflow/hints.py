@@ -9,8 +9,12 @@ Invariants: hints about a thread have growing numbers; a hint is text of less th
 
 from typing import Final
 
-from gateway.domain.ids import SessionId, ThreadId
-from gateway.workflow.retention import RetentionDecision
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+from gateway.domain.request import Claims
+from gateway.workflow.aeg.graphs import AegConfig, Graphs
+from gateway.workflow.conversations import Conversation, StepPrediction
+from gateway.workflow.retention import Retention, RetentionConfig, RetentionDecision
 
 try:
     from turnpike_vllm.hints import MAX_SECONDS, VERSION, Hint, sign
@@ -19,7 +23,8 @@ except ImportError:  # a gateway may be installed without it, and then has nothi
 else:
     HAS_CONTRACT = True
 
-GONE: Final = RetentionDecision(reuse=0.0, retain_s=0.0, returns_in_s=None)
+_MAX_REPLICAS: Final = 4096
+_GONE: Final = RetentionDecision(reuse=0.0, retain_s=0.0, returns_in_s=None)
 
 
 def signed(hint: str, key: str) -> str:
@@ -27,16 +32,84 @@ def signed(hint: str, key: str) -> str:
 
 
 class Hints:
-    """Writes hints, and numbers them; None where the contract is not installed."""
+    """None is written where the contract is not installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: RetentionConfig | None = None, graphs: Graphs | None = None) -> None:
+        self._retention = Retention(config or RetentionConfig())
+        self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._number = 0
+        self._kv_used: dict[ReplicaId, float] = {}
+        self._told: dict[SessionId, ReplicaId] = {}
+        """Live sessions of which an engine was told something, and which one."""
 
-    def at_end(self, session: SessionId) -> str | None:
-        if not HAS_CONTRACT:
+    def engine_reported(self, replica: ReplicaId, kv_used: float | None) -> None:
+        if kv_used is not None and (replica in self._kv_used or len(self._kv_used) < _MAX_REPLICAS):
+            self._kv_used[replica] = kv_used
+
+    def replica_left(self, replica: ReplicaId) -> None:
+        self._kv_used.pop(replica, None)
+
+    def retention(
+        self,
+        thread: Conversation,
+        pause: StepPrediction,
+        replica: ReplicaId | None,
+        stated: Claims | None = None,
+    ) -> RetentionDecision:
+        """Of the state that a turn has left there. `stated`: by its client, if it is believed."""
+        used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
+        return self._retention.at_pause(thread, pause, kv_used=used, stated=stated)
+
+    def with_request(
+        self,
+        ref: SessionRef,
+        thread: Conversation,
+        replica: ReplicaId,
+        *,
+        age_s: float,
+        service_class: str | None,
+        is_final: bool = False,
+        stated: Claims | None = None,
+    ) -> str | None:
+        self._told[ref.session] = replica
+        decision = self._provisional(thread, replica, stated)
+        return self.write(
+            ref.session,
+            ref.thread,
+            decision,
+            age_s=age_s,
+            is_final=is_final,
+            service_class=service_class,
+        )
+
+    def where_it_was(self, ref: SessionRef, replica: ReplicaId) -> tuple[ReplicaId, str] | None:
+        before = self._told.get(ref.session)
+        if before is None or before == replica or ref.edge is not Edge.CONTINUES:
             return None
+        hint = self.write(ref.session, ref.thread, _GONE)
+        return (before, hint) if hint is not None else None
+
+    def with_prefill(
+        self, session: SessionId, thread_id: ThreadId, thread: Conversation, replica: ReplicaId
+    ) -> str | None:
+        decision = self._provisional(thread, replica)
+        return self.write(session, thread_id, decision, service_class="proactive")
+
+    def at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:
+        return self.write(ref.session, ref.thread, decision)
+
+    def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
+        replica = self._told.pop(session, None)
+        if replica is None or not HAS_CONTRACT:
+            return []
         self._number += 1
-        return Hint(session=session, seq=self._number, is_finished=True).as_json()
+        return [(replica, Hint(session=session, seq=self._number, is_finished=True).as_json())]
+
+    def _provisional(
+        self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
+    ) -> RetentionDecision:
+        goes_on = self._graphs.of(thread.agent).returns()
+        return self._retention.provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def write(
         self,

@@ -136,8 +136,8 @@ class _Run:
         self._threads: dict[int, ThreadId] = {}
         self._conversations: dict[int, Conversation] = {}
         self._replay = Replay(exchanges, without_ids=without_ids, on_record=self._record, on_end=self._end)
-        self._predictor = self._replay.brain.sessions.predictor
-        self.conversations = self._predictor.conversations
+        self._hints = self._replay.brain.sessions.hints
+        self.conversations = self._replay.brain.sessions.conversations
         self._replay.run()
         self._next = _what_follows(exchanges)
 
@@ -176,10 +176,9 @@ class _Run:
         if known is None or known.step is None or known.is_live or self._exchanges[number].is_broken:
             return
         step = self.conversations.predict(known)
-        decision = self._predictor.retention(thread, step, None) if thread is not None and step else None
-        if decision is not None and step is not None:
+        if step is not None:
             self._conversations[number] = known
-            self._said[number] = step, decision
+            self._said[number] = step, self._hints.retention(known, step, None)
 
 
 def _symbol(exchange: Exchange) -> ToolSet:

@@ -115,7 +115,7 @@ def _graph(arguments: argparse.Namespace) -> int:
     )
     replay = Replay(exchanges, without_ids=False)
     replay.run()
-    conversations = replay.brain.sessions.predictor.conversations
+    conversations = replay.brain.sessions.conversations
     graphs = sorted(conversations.graphs, key=lambda graph: -graph.lifetimes.turns)
     if arguments.type >= len(graphs):
         raise ValueError(f"there are {len(graphs)} agent types")

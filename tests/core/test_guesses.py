@@ -17,14 +17,14 @@ from tests.workflow.world import call, result, said, user
 
 GREETING = "Hello! How can I help you today?"
 LOOKS = ("open_calls", "ready_calls")
-ACTIONS = ("admission", "placement", "predictor", "tools")
+ACTIONS = ("admission", "placement", "conversations", "tools")
 
 
 def listen(world: World) -> list[tuple[str, str]]:
     """What policies are asked and told from now on: the part, and everything that it was given."""
     brain: Any = world.play.brain
     heard: list[tuple[str, str]] = []
-    parts = (brain.admission, brain.placement, brain.sessions.predictor, brain.sessions.tools)
+    parts = (brain.admission, brain.placement, brain.sessions.conversations, brain.sessions.tools)
     for name, part in zip(ACTIONS, parts, strict=True):
         for method in dir(part):
             if not method.startswith("_") and method not in LOOKS and callable(getattr(part, method)):

@@ -149,6 +149,6 @@ def test_what_is_learned_of_many_tenants_with_many_agents_is_bounded():
         world.answer(turn, 2_000)
     admission: Any = world.play.brain.admission
     [pool] = admission.pools.values()
-    assert len(world.play.brain.sessions.predictor.conversations.graphs) == 20
+    assert len(world.play.brain.sessions.conversations.graphs) == 20
     assert len(admission._cpu._usual) <= 512
     assert not pool.places.members and not pool.places.residents.agents

@@ -100,20 +100,20 @@ class Run:
         return cpu._seen + len(cpu._unread)
 
     def graph(self) -> set[tuple[str, str]]:
-        (graph,) = view_graphs(self.bench.brain.sessions.predictor.conversations.graphs)
+        (graph,) = view_graphs(self.bench.brain.sessions.conversations.graphs)
         labels = {node.id: node.label for node in graph.nodes}
         return {(labels[edge.from_], labels[edge.to]) for edge in graph.edges}
 
     def reuse(self) -> float:
         """What engines are told while tools run: how likely the state is to be used again."""
-        predictor = self.bench.brain.sessions.predictor
+        book = self.bench.brain.sessions
         newest = next(self.bench.brain.sessions.sessions.newest_first())
         thread = newest.log[-1].thread.id
-        known = predictor.conversations.thread(thread)
+        known = book.conversations.thread(thread)
         assert known is not None
-        found = predictor.conversations.predict(known)
+        found = book.conversations.predict(known)
         assert found is not None
-        decision = predictor.retention(thread, found, ReplicaId("default-0"), None)
+        decision = book.hints.retention(known, found, ReplicaId("default-0"), None)
         assert decision is not None
         return decision.reuse
 

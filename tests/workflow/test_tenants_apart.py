@@ -154,7 +154,7 @@ def test_many_short_lies_of_one_tenant_end_nothing_of_another():
         for at in range(40):
             world.answer(world.ask([user(f"Later {at}")], tenant="loud", after=0.1), "Done.")
         first = world.answered(SAME, "I look.", call("call_aaaaaaaaaaaa"), tenant="quiet")
-        known = world.play.brain.sessions.predictor.conversations
+        known = world.play.brain.sessions.conversations
         thread: Any = known.thread(first.thread) if first.thread is not None else None
         found: Any = known.predict(thread)
         kept.append(found)

@@ -24,7 +24,7 @@ from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
-from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from lab.simulator.baselines.session_affinity import SessionAffinity
 
 THRESHOLD: Final = 0.3
@@ -50,10 +50,6 @@ class RoundRobin(PlacementPolicy):
 
 
 class FewestRunning(PlacementPolicy):
-    def __init__(self) -> None:
-        super().__init__()
-        self._by_load = LeastLoaded()
-
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
     ) -> Placement:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
-from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 
 
 class SessionAffinity(PlacementPolicy):
@@ -26,7 +26,6 @@ class SessionAffinity(PlacementPolicy):
         self._spill_factor = spill_factor
         self._spill_floor = spill_floor
         super().__init__()
-        self._by_load = LeastLoaded()
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
