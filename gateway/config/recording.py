@@ -12,9 +12,6 @@ class RecordingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     path: Annotated[str, PRIVATE] | None = None
     """Where events and commands are recorded, texts as keyed hashes, in a file for its owner alone; nowhere
     if not set. Workers have `<path>.worker-N` each."""
-    words: bool = False
-    """Record hashes of words, too, so that quotes are recognised while it records. `<path>.key` then holds
-    their key: who has both files can guess texts word by word."""
     max_bytes: Annotated[int, Meta(ge=4096)] = 1 << 30
     """At this size the recording ends."""
     max_pending: Annotated[int, Meta(ge=1)] = 20_000

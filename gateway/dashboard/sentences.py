@@ -59,7 +59,6 @@ EDGES: Final = {
     "compacts": "goes on from a summary of the conversation",
     "serves": "a side request, such as a title",
     "spawned": "a sub-agent, started by a tool call",
-    "quotes": "another conversation that was handed an answer",
 }
 """How a turn follows another one."""
 SOURCES: Final = {
@@ -70,8 +69,6 @@ SOURCES: Final = {
     "echo": "our own answer came back",
     "prefix": "the conversation is known",
     "retry": "the same request again",
-    "quote": "it quotes a known conversation",
-    "adjacent": "it came at once after an answer",
     "connection": "its body could not be read, so it is its connection's",
     "new": "first turn of a new session",
 }

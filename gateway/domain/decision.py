@@ -134,10 +134,6 @@ class SessionSource(Word):
     """A conversation that we know came back; what stands behind it is not what we answered."""
     RETRY = "retry"
     """The same request again, after an attempt that failed."""
-    QUOTE = "quote"
-    """A new conversation quotes one that we know: a sub-agent's task, a summary, an earlier answer."""
-    ADJACENT = "adjacent"
-    """A new conversation of the only program at work, at once after it had its answer."""
     CONNECTION = "connection"
     """Its body could not be read, and no header states an id: a session of its connection's."""
     NEW = "new"
@@ -171,8 +167,6 @@ class Edge(Word):
     """A side request (title, summary, commit message) on behalf of the thread."""
     SPAWNED = "spawned"
     """A sub-agent, started by a tool call of its parent."""
-    QUOTES = "quotes"
-    """Another conversation of the same run, which was handed an answer of its parent."""
 
 
 class Guess(msgspec.Struct, frozen=True, kw_only=True, gc=False):

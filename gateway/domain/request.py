@@ -1,6 +1,5 @@
 """What the brain knows of a request and of its answer: facts, never bytes."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -75,66 +74,6 @@ class AssistantBlock(msgspec.Struct, frozen=True, gc=False):
     has_calls: bool = False
 
 
-class Words:
-    """What a conversation says in words, as marks (`Transcript` explains them); these are of no words.
-
-    Marks cost more than all the rest, and hardly any turn is found by them: who has words makes marks of
-    them when they are asked for.
-    """
-
-    __slots__ = ()
-
-    @property
-    def size(self) -> int:
-        """How many bytes it keeps until its marks are read."""
-        return 0
-
-    def prompt(self) -> "Words":
-        return self
-
-    @property
-    def texts(self) -> Sequence[str]:
-        """What was written after the newest answer, newest first: for recordings, which hash it at once."""
-        return ()
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Hashes of what looks like an id in the new texts, newest first; a bounded number."""
-        return ()
-
-    def share(self, marks: tuple[int, ...], size: int) -> float:
-        """How much of the new text that carries these marks a text of that size could make up, 0 to 1."""
-        return 0.0
-
-    def drop(self) -> None:
-        """Nobody will ask again: lets go of the conversation, which is as large as the request."""
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        return ()
-
-    @property
-    def new_probes(self) -> frozenset[int]:
-        return frozenset()
-
-    @property
-    def old_probes(self) -> frozenset[int]:
-        return frozenset()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Words) and self._marks == other._marks
-
-    def __hash__(self) -> int:
-        return hash(self._marks)
-
-    @property
-    def _marks(self) -> tuple[object, ...]:
-        return self.asked, self.new_probes, self.old_probes
-
-
-NO_WORDS: Final = Words()
-
-
 class NewItems(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What a request brings since the newest answer: results of tools, what a person or a program wrote."""
 
@@ -185,23 +124,10 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     agent_type: int = 0
     """The same, without what differs from run to run: dates, paths, counters; 0 if there is neither."""
     head: PromptHead | None = None
-    words: Words = NO_WORDS
     new: NewItems = NO_NEW_ITEMS
     """What stands behind the newest answer."""
     media_bytes: int = 0
     """Of the body, what is neither text nor counts as some (`gateway/wire/media.py`)."""
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        return self.words.asked
-
-    @property
-    def new_probes(self) -> frozenset[int]:
-        return self.words.new_probes
-
-    @property
-    def old_probes(self) -> frozenset[int]:
-        return self.words.old_probes
 
 
 _OF_SESSIONS: Final = (Work.GENERATE, Work.TUNNEL)
@@ -309,35 +235,14 @@ class Utterance:
         self.chars = chars
 
     @property
-    def size(self) -> int:
-        return 0
-
-    @property
-    def said(self) -> tuple[int, ...]:
-        return ()
-
-    @property
     def manner(self) -> Manner:
         return NO_MANNER
 
-    @property
-    def handed(self) -> tuple[tuple[int, ...], ...]:
-        """Marks of each text in the arguments of its tool calls: what a sub-agent may be told."""
-        return ()
-
-    @property
-    def handed_sizes(self) -> tuple[int, ...]:
-        return ()
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Utterance) and self._hashes == other._hashes
+        return isinstance(other, Utterance) and (self.text, self.chars) == (other.text, other.chars)
 
     def __hash__(self) -> int:
-        return hash(self._hashes)
-
-    @property
-    def _hashes(self) -> tuple[object, ...]:
-        return self.text, self.chars, self.said, self.handed
+        return hash((self.text, self.chars))
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

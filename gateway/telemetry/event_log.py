@@ -30,7 +30,7 @@ from gateway.core.events import Event, RequestArrived, SettingsChanged, SpendRem
 from gateway.domain.records import BoundReached, TurnArrived
 from gateway.domain.request import PromptHead, RequestFacts
 from gateway.domain.spending import OTHER_AGENTS, Spent
-from gateway.wire.hashed_words import hash_all_words, hash_words, words_of_hashes
+from gateway.wire.hashed_words import hash_words, words_of_hashes
 from gateway.wire.hashing import keyed
 
 VERSION: Final = 2
@@ -47,12 +47,11 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=hash_words)
-_word_encoder: Final = msgspec.json.Encoder(enc_hook=hash_all_words)
 _event: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event, dec_hook=words_of_hashes)
 
 
-def encode_event(event: Event, *, has_words: bool) -> bytes:
-    return (_word_encoder if has_words else _encoder).encode(_renamed(event))
+def encode_event(event: Event) -> bytes:
+    return _encoder.encode(_renamed(event))
 
 
 def decode_event(line: bytes) -> Event:

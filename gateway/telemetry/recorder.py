@@ -3,8 +3,8 @@
 The brain is given each event as the log has it, so that a replay cannot differ for what the log leaves out.
 A recording that would have a hole ends instead, and says so.
 
-What keyed its hashes is kept beside it, in a file of its own, only where a replay needs it: where words are
-recorded, and where other gateways hash alike.
+What keyed its hashes is kept beside it, in a file of its own, only where a replay needs it: where other
+gateways hash alike.
 """
 
 import logging
@@ -39,8 +39,7 @@ class Recorder:
         if (secret := hash_secret()) is None:
             secret = secrets.token_bytes(32)
             key_hashes(secret)
-        self._has_words = recording.words
-        needs_key = recording.words or config.shared.url is not None
+        needs_key = config.shared.url is not None
         key = Path(recording.path + KEY_SUFFIX)
         key.unlink(missing_ok=True)
         if needs_key:
@@ -64,7 +63,7 @@ class Recorder:
         if self._is_over:
             return event
         try:
-            self._event = encode_event(event, has_words=self._has_words)
+            self._event = encode_event(event)
             return as_told(decode_event(self._event), event)
         except (ValueError, TypeError, NotImplementedError) as error:  # no request fails for its recording
             self._end(f"an event cannot be written: {error}")

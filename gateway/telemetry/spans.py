@@ -40,7 +40,7 @@ _MAX_TOOLS: Final = 32
 """Of one answer that have a span each; what more says nothing else, since all begin and end together."""
 _OTHER_ERROR: Final = "_OTHER"
 """The conventions' word for an error of which no more is known."""
-_STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.QUOTES, Edge.FORKS))
+_STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.FORKS))
 
 
 class _Attempt(msgspec.Struct):

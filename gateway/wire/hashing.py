@@ -71,8 +71,3 @@ def text_hash(text: str) -> int:
 def digest_all(pieces: Iterable[bytes | Raw]) -> list[int]:
     hashes = list(map(xxh3_64_intdigest, pieces, repeat(_seed[0])))
     return hashes if _key[0] is None else list(map(keyed, hashes))
-
-
-def inner_digests(pieces: Iterable[bytes | Raw]) -> list[int]:
-    """The same without the key: for what stays in the process, or is keyed where it leaves."""
-    return list(map(xxh3_64_intdigest, pieces, repeat(_seed[0])))

@@ -7,7 +7,6 @@ all that is an item's role, its text and its calls.
 
 import contextlib
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -35,7 +34,6 @@ _CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'f
 _INPUT: Final = "Action Input:"
 _OBSERVED: Final = "\nObservation:"
 _OBSERVATION: Final = "Observation:"
-_MAX_DEPTH: Final = 8
 _LOOK: Final = 6
 """Characters at either end of a text: `<retur…put>`, `Observ…`, `…ash-$`."""
 _FAILED: Final = (
@@ -60,7 +58,6 @@ _MAX_PICTURES: Final = 2**22
 """Of a larger one pictures count by their bytes, too: to read them takes some 4 ms a megabyte."""
 MAX_STRUCTURE: Final = 2**14
 """So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most."""
-MAX_TEXTS: Final = 64
 _MAX_IDS: Final = 256
 _FAILS_NEAR: Final = 2000
 """Bytes at the beginning of a result in which a failure is looked for."""
@@ -213,19 +210,6 @@ def without_thought(text: str) -> str:
     return "".join(kept)
 
 
-def read_texts(raw: Raw | bytes) -> list[str]:
-    """The texts of an item, without tool results: what a person or a program wrote; the newest
-    `MAX_TEXTS`."""
-    if isinstance(raw, Raw) and is_large(raw):
-        return []
-    try:
-        content = _DECODER.decode(raw)
-    except UNREADABLE:
-        return []
-    kind, texts, _, _ = understand(content)
-    return texts[-MAX_TEXTS:] if kind in (USER, ASSISTANT, SYSTEM) else []
-
-
 def understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
     if type(item) is not dict:  # `isinstance` costs a call, and what was decoded is of no other type
         return NOTHING, [], [], []
@@ -311,11 +295,3 @@ def canonical_arguments(arguments: Any) -> Any:
         return _DECODER.decode(arguments)
     except UNREADABLE:
         return arguments.strip()
-
-
-def argument_texts(arguments: Any, depth: int = _MAX_DEPTH) -> Iterator[str]:
-    if isinstance(arguments, str):
-        yield arguments
-    elif depth and isinstance(arguments, dict | list):
-        for value in arguments.values() if isinstance(arguments, dict) else arguments:
-            yield from argument_texts(value, depth - 1)

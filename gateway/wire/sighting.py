@@ -11,7 +11,7 @@ from gateway.wire.hashing import text_hash
 from gateway.wire.items import as_run, without_thought
 from gateway.wire.object_end import ObjectEnd
 from gateway.wire.said import Said
-from gateway.wire.spoken import SpokenWords
+from gateway.wire.spoken import Spoken
 
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024
@@ -233,7 +233,7 @@ class Sighting:
         if self._bytes_left < 0:
             return Utterance()
         spoken = without_thought(self._said.decode("utf-8", "surrogatepass"))
-        return SpokenWords(
+        return Spoken(
             text=text_hash(as_run(spoken)),
             spoken=spoken,
             arguments=tuple(map(bytes, self._arguments.values())),

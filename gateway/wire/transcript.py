@@ -23,7 +23,6 @@ from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_
 from gateway.wire.memory import Memory
 from gateway.wire.prompt_head import head_of, short_hashes
 from gateway.wire.repeats import read_step
-from gateway.wire.wording import Marked, RequestWords
 
 MAX_BLOCKS: Final = 8
 MAX_RECENT: Final = 4
@@ -58,8 +57,6 @@ class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """How many of its items there are up to the newest that makes a call."""
     said: int = 0
     """The same, up to the newest of the model's."""
-    asked: int = 0
-    """The same, up to the newest that a user wrote behind that; 0 if none is."""
     media_bytes: int = 0
 
 
@@ -81,7 +78,6 @@ class TranscriptReader:
         self._agents: Memory[tuple[int, int, PromptHead]] = Memory(max_known)
         self._types: Memory[tuple[int, bytes, bytes]] = Memory(max_known)
         """By the bytes that a type is made of: sessions of one agent begin alike, and go on otherwise."""
-        self._marked = Marked()
         self.tells_steps = False
         """Whether repeats are counted: `NewItems.called` costs another look at the newest items."""
 
@@ -102,7 +98,6 @@ class TranscriptReader:
             agent=agent,
             agent_type=agent_type,
             head=head,
-            words=RequestWords(items, raws, found.asked, self._item, self._marked),
             new=self._new(items, raws, news),
             media_bytes=found.media_bytes,
         )
@@ -243,7 +238,7 @@ def _find_cut(read: Sequence[Item]) -> int:
 
 def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
     tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
-    called, said, asked = state.called, state.said, state.asked
+    called, said = state.called, state.said
     answers: list[tuple[int, Item]] = []
     """Those in a row, each with the hash of what stands before it."""
     for place, item in enumerate(items, count + 1):
@@ -251,11 +246,9 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
         if item.ids:
             called = place
         if kind == ASSISTANT:
-            said, asked = place, 0
+            said = place
             answers.append((tail, item))
         elif kind in _ENDS:
-            if kind == USER and item.text:
-                asked = place
             if answers:
                 found = _blocks(answers)
                 blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
@@ -271,7 +264,7 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
         found = _blocks(answers)
         blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
     media = state.media_bytes + sum(item.media_bytes for item in items)
-    return _Checkpoint(tail, recent, blocks, run, called, said, asked, media)
+    return _Checkpoint(tail, recent, blocks, run, called, said, media)
 
 
 def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:

@@ -39,6 +39,8 @@ BACKING_OFF: Final = 2.0
 
 MAX_UNANSWERED: Final = 2
 """Messages that a client writes behind a conversation whose answer it leaves out."""
+_MIN_ECHO_CHARS: Final = 16
+"""A shorter answer says nothing by itself, without the conversation before it."""
 REJECTED_S: Final = 30.0
 """So soon a program asks on that cannot use an answer; its tools may run before that."""
 
@@ -239,9 +241,7 @@ def _by_echo(traces: Traces, facts: RequestFacts, within: Within) -> Link | None
     if not facts.transcript.blocks:
         return None
     known = holders(traces.texts, facts.transcript.blocks[0].text)
-    if known:
-        traces.read_words()
-        known = [turn for turn in known if turn.said and within(turn)]
+    known = [turn for turn in known if turn.chars >= _MIN_ECHO_CHARS and within(turn)]
     if len(_sessions(known)) != 1:
         return None
     return Link(max(known, key=lambda turn: turn.arrived_s), SessionSource.ECHO)

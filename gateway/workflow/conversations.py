@@ -255,7 +255,7 @@ class Conversations:
         leaves behind is of no use to the others. None if none of them has made a step."""
         working, longest = 0.0, None
         for thread in self._sessions.get(session, ()):
-            if (known := self._threads.get(thread)) is None:
+            if (known := self._threads.get(thread)) is None or known.is_over:
                 continue
             if longest is None or known.tokens > longest.tokens:
                 longest = known
@@ -299,12 +299,22 @@ class Conversations:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
         self.graphs.of(agent)  # whoever reads of it knows its family
+        if ref.edge in _NEW:
+            self._end_those_before(ref.session, agent)
         known = Conversation(ref.session, agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
             self._remember(ref)
         self._threads[ref.thread] = known
         self._threads.move_to_end(ref.thread)
         return known
+
+    def _end_those_before(self, session: SessionId, agent: AgentKey) -> None:
+        """Under one id its client has begun anew, or a summary took the place of what was said: whatever
+        rests there of the same type is over."""
+        for thread in self._sessions.get(session, ()):
+            known = self._threads.get(thread)
+            if known is not None and known.agent == agent and not _works(known):
+                self._learn_end(known)
 
     def _remember(self, ref: SessionRef) -> None:
         threads = self._sessions.setdefault(ref.session, [])

@@ -10,8 +10,6 @@ Invariants: nothing is changed here, but that a session may turn out to be a mem
 leaves the run that its client states, unless that is a group.
 """
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import Final, Protocol
 
 from gateway.domain.decision import Edge, SessionSource
@@ -19,7 +17,6 @@ from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.wire.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.inference import CONFIDENCE, GUESS, Identity, anybody, infer
-from gateway.workflow.neighbours import QUIET_S, find_neighbour
 from gateway.workflow.traces import Traces
 from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread
 
@@ -27,7 +24,6 @@ _SOURCES: Final = {
     TURNPIKE_SCHEMA: SessionSource.TURNPIKE_HEADER,
     CONNECTION_SCHEMA: SessionSource.CONNECTION,
 }
-_MAX_LOOKED_AT: Final = 8
 _INTERLEAVED_S: Final = 60.0
 
 
@@ -37,8 +33,6 @@ class Book(Protocol):
     def find_explicit(self, key: ExplicitKey) -> Session | None: ...
 
     def find_own(self, key: ExplicitKey) -> Session | None: ...
-
-    def newest_first(self, tenant: TenantId) -> Iterator[Session]: ...
 
 
 def identify(
@@ -63,7 +57,7 @@ def identify(
                 edge=Edge.CONTINUES,
                 parent=state_session.main.tip,
             )
-        return found if found.session is not None else _by_time(book, tenant, facts, now=now)
+        return found
     key = (tenant, stated.schema, stated.session)
     session = book.find_explicit(key)
     if session is None:
@@ -74,28 +68,6 @@ def identify(
     if session.group is not None:
         return _among(traces, facts, session, now=now)
     return _stated(traces, facts, stated, key, session, now=now)
-
-
-def _by_time(book: Book, tenant: TenantId, facts: RequestFacts, *, now: float) -> Identity:
-    active: list[Session] = []
-    for session in islice(book.newest_first(tenant), _MAX_LOOKED_AT):
-        if now - session.last_seen_s > QUIET_S or len(active) > 1:
-            break
-        is_alike = bool(session.log) and session.log[-1].client == facts.client
-        if is_alike and session.run not in active:
-            active.append(session.run)
-    turn = find_neighbour(active, facts, now=now)
-    if turn is None:
-        return Identity()
-    is_side = facts.tool_count == 0 and turn.offers_tools
-    return Identity(
-        source=SessionSource.ADJACENT,
-        confidence=CONFIDENCE[SessionSource.ADJACENT],
-        session=turn.session,
-        thread=turn.thread if is_side else None,
-        edge=Edge.SERVES if is_side else Edge.QUOTES,
-        parent=turn,
-    )
 
 
 def _source(stated: ExplicitId) -> SessionSource:
@@ -131,7 +103,7 @@ def _stated(
     found.confidence = CONFIDENCE[found.source]
     found.key, found.name = key, name
     if name is not None:
-        return _in_named_thread(found, thread, session)
+        return _in_named_thread(found, thread, session, facts)
     if found.session is not None:
         if key is not None:
             _notice_interleaving(found, session, now=now)
@@ -139,9 +111,10 @@ def _stated(
     found.session = session
     main = session.main.tip
     if facts.tool_count == 0 or main is None or not main.offers_tools:
-        found.thread = session.main
+        found.thread, found.parent = session.main, main
         found.edge = Edge.SERVES if facts.tool_count == 0 else Edge.CONTINUES
-        found.parent = main
+        if found.edge is Edge.CONTINUES and main is not None and main.agent != facts.transcript.agent:
+            found.edge, found.parent = Edge.OPENS, None  # it began with a title
         return found
     if main.has_open_calls:
         found.edge, found.parent = Edge.SPAWNED, main
@@ -154,14 +127,19 @@ def _stated(
     return found
 
 
-def _in_named_thread(found: Identity, thread: Thread | None, session: Session) -> Identity:
+def _in_named_thread(
+    found: Identity, thread: Thread | None, session: Session, facts: RequestFacts
+) -> Identity:
     is_elsewhere = found.thread is not thread
+    is_new = found.session is None and facts.transcript.tail != 0
     found.session, found.thread = session, thread
     if thread is None:
         found.edge = Edge.SPAWNED
         found.parent = found.parent or session.main.tip
     elif is_elsewhere or found.parent is None:
-        found.edge, found.parent = Edge.CONTINUES, thread.tip
+        # Where nothing that we answered stands in it, a summary took the place of what was said.
+        found.edge = Edge.COMPACTS if is_new and thread.tip is not None else Edge.CONTINUES
+        found.parent = thread.tip
     return found
 
 

@@ -1,9 +1,9 @@
-"""What content says of a turn: the evidence of `ancestry.py` and `quotes.py`, weighed.
+"""What content says of a turn: the evidence of `ancestry.py`, weighed.
 
 Source: ours (docs/design/sessions.md).
 
 Invariants: nothing is changed here. Confidence grows with the evidence: ids that we minted, the whole
-conversation, its answer, a quote, the moment.
+conversation, its answer.
 """
 
 from typing import Final
@@ -13,7 +13,6 @@ import msgspec
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.request import RequestFacts
 from gateway.workflow.ancestry import Link, Within, find_parent, find_retried
-from gateway.workflow.quotes import find_quote, thread_for
 from gateway.workflow.traces import Traces
 from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn
 
@@ -27,8 +26,6 @@ CONFIDENCE: Final[dict[SessionSource, float]] = {
     # The very same bytes after a failure; only twins that failed together could be mistaken.
     SessionSource.RETRY: 0.95,
     SessionSource.PREFIX: 0.8,
-    SessionSource.QUOTE: 0.8,
-    SessionSource.ADJACENT: 0.6,
     # Not that all of it is one conversation, but that limits hold it together.
     SessionSource.CONNECTION: 0.95,
     # Nothing linked it to an earlier turn; it may still continue one that we could not recognise.
@@ -91,16 +88,6 @@ def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) ->
             parent=link.turn,
             has_secrets=link.is_proof,
             told_secrets=link.is_told,
-        )
-    quote = find_quote(traces, facts, within, now=now)
-    if quote is not None:
-        return Identity(
-            source=SessionSource.QUOTE,
-            confidence=CHOICE if quote.is_choice else CONFIDENCE[SessionSource.QUOTE],
-            session=quote.turn.session,
-            thread=thread_for(quote, quote.turn.session),
-            edge=quote.edge,
-            parent=None if quote.edge is Edge.OPENS else quote.turn,
         )
     return Identity()
 

@@ -6,8 +6,7 @@ Source: ours (docs/design/sessions.md). The first hit wins:
 2. a failed attempt that this request repeats;
 3. protocol state or a call id that we minted and that comes back (`ancestry.py`);
 4. our own answer behind a conversation that we know, or that answer alone (`ancestry.py`);
-5. a quote of what a run said, was asked, or handed to a tool (`quotes.py`);
-6. otherwise the turn starts a new session.
+5. otherwise the turn starts a new session.
 
 Deviations: a *session* is the whole agent run, what admission counts: a main conversation, sub-agents, side
 requests, what came after a compaction. Each conversation is a *thread* of it. An id that a client states
@@ -23,10 +22,10 @@ forgotten; forgetting only ever makes a later turn start anew.
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.domain.decision import Edge, Guess, SessionRef, SessionSource
+from gateway.domain.decision import Edge, Guess, SessionRef
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice
-from gateway.domain.request import NO_WORDS, Answer, RequestFacts, Utterance
+from gateway.domain.request import Answer, RequestFacts, Utterance
 from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.hashing import hash_text
 from gateway.workflow.ancestry import find_retried
@@ -45,8 +44,6 @@ ACTS_FROM: Final = 0.9
 """A turn joins a session if that is at least so sure; else it starts one of its own, with the guess noted.
 
 Any value above 0.8 and up to 0.95 does the same. docs/design/session-accuracy.md has what was measured."""
-_QUOTABLE_TURNS: Final = 2
-"""Per thread; older turns can be continued, but are not recognised by quotes any more."""
 
 
 class Sessions(Shelf):
@@ -85,20 +82,12 @@ class Sessions(Shelf):
         session.log.append(turn)
         session.turns += 1
         session.live_turns += 1
-        words = facts.transcript.words
-        prompt = words.prompt()
-        traces.add_arrival(turn, NO_WORDS if prompt is NO_WORDS or traces.is_worn(turn.body) else prompt)
+        traces.add_arrival(turn)
         if facts.attempt:
             traces.counting.add(facts.client)
-        if session.turns == 1:
-            session.opened = facts.transcript.asked if turn.offers_tools else ()
-            if not turn.offers_tools and not facts.transcript.blocks and not traces.is_worn(turn.body):
-                traces.add_title(turn, facts.transcript.new_probes)
-            if found.source is SessionSource.NEW:
-                traces.add_fruitless(turn.body)
         self._live[request] = turn
-        self._age(session, traces)
-        words.drop()
+        if len(session.log) > self._config.max_turns:
+            self._trim(session, traces)
         self.touch(session, now=now)
         if is_guess:
             guess = _guess(found)
@@ -150,7 +139,7 @@ class Sessions(Shelf):
         utterance = answer.utterance if answer is not None and answer.status < 400 else NO_UTTERANCE
         turn.text, turn.chars = utterance.text, utterance.chars
         traces = self.traces_of(session.tenant)
-        traces.add_answer(turn, utterance)
+        traces.add_answer(turn)
         if len(session.log) > self._config.max_turns:
             self._trim(session, traces)
         self.touch(session, now=now)
@@ -263,16 +252,12 @@ class Sessions(Shelf):
     def _place(self, turn: Turn, found: Identity, facts: RequestFacts) -> None:
         thread, parent = turn.thread, found.parent
         turn.is_side = found.edge is Edge.SERVES
-        turn.is_opening = parent is None or found.edge in (Edge.SPAWNED, Edge.QUOTES, Edge.SERVES)
+        turn.is_opening = parent is None or found.edge in (Edge.SPAWNED, Edge.SERVES)
         if parent is not None and found.edge is Edge.RETRIES:
             parent.retried_by = turn
             turn.first_s = parent.first_s
             turn.is_opening, turn.is_side = parent.is_opening, parent.is_side
-        elif parent is not None and found.edge is Edge.SPAWNED:
-            parent.spawned += 1
-        elif parent is not None and turn.is_side:
-            parent.is_served = True
-        elif parent is not None and found.edge is not Edge.QUOTES:
+        elif parent is not None and found.edge is not Edge.SPAWNED and not turn.is_side:
             if not turn.is_guessed:
                 parent.is_answered = True
             if not (turn.is_guessed and parent.is_continued):
@@ -280,14 +265,6 @@ class Sessions(Shelf):
         if turn.is_guessed or not turn.is_side:
             thread.tip = turn
             thread.agent = facts.transcript.agent
-
-    def _age(self, session: Session, traces: Traces) -> None:
-        quotable = session.log[-1].thread.quotable
-        quotable.append(session.log[-1])
-        if len(quotable) > _QUOTABLE_TURNS:
-            traces.remove_marks(quotable.pop(0))
-        if len(session.log) > self._config.max_turns:
-            self._trim(session, traces)
 
     def _trim(self, session: Session, traces: Traces) -> None:
         """The newest turn of each thread is forgotten last, one that lives never."""
@@ -303,8 +280,6 @@ class Sessions(Shelf):
                 return
             session.log.remove(oldest)
             traces.remove(oldest)
-            if oldest in oldest.thread.quotable:
-                oldest.thread.quotable.remove(oldest)
 
 
 def _guess(found: Identity) -> Guess:

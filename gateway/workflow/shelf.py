@@ -1,7 +1,7 @@
 """The sessions that are kept: by their ids, by the ids that clients state, by when they were last seen.
 
 Invariants: of one session, whatever its client sends, less than a mebibyte is kept (`max_turns` turns with
-`max_call_ids` ids and some marks each, `MAX_NAMED` threads, `MAX_KEYS` ids); at most `max_sessions` are kept,
+`max_call_ids` ids each, `MAX_NAMED` threads, `MAX_KEYS` ids); at most `max_sessions` are kept,
 and whoever has most of them loses some first; a session with a live turn is never forgotten; who is forgotten
 leaves no trace.
 """
@@ -21,7 +21,7 @@ from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
 from gateway.wire.memory import Memory
 from gateway.workflow.by_tenant import ByTenant
 from gateway.workflow.inference import CONFIDENCE, Identity
-from gateway.workflow.traces import MAX_TWINS, Traces, Unread
+from gateway.workflow.traces import MAX_TWINS, Traces
 from gateway.workflow.turns import ExplicitKey, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
@@ -53,7 +53,6 @@ class Shelf:
         self._by_tenant = ByTenant()
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
-        self._unread = Unread()
         self._twins: Memory[bool] = Memory(MAX_TWINS)
 
     def __len__(self) -> int:
@@ -62,7 +61,7 @@ class Shelf:
     def traces_of(self, tenant: TenantId) -> Traces:
         known = self._traces.get(tenant)
         if known is None:
-            known = self._traces[tenant] = Traces(self._unread, self._twins)
+            known = self._traces[tenant] = Traces(self._twins)
         return known
 
     def twins_found(self, names: Iterable[int]) -> None:

@@ -28,14 +28,6 @@ class Outcome(enum.Enum):
     FAILED = "failed"
 
 
-class Handed(msgspec.Struct, frozen=True, gc=False):
-    """A text that a call handed over."""
-
-    marks: tuple[int, ...]
-    size: int
-    """In characters."""
-
-
 class Turn(msgspec.Struct, kw_only=True, eq=False):
     """One request and its answer."""
 
@@ -51,13 +43,10 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     is_opening: bool
     """It built on no turn that we know."""
     is_side: bool
-    asked: tuple[int, ...] = ()
     outcome: Outcome = Outcome.LIVE
     ended_s: float = 0.0
     text: int = 0
     chars: int = 0
-    said: tuple[int, ...] = ()
-    handed: tuple[Handed, ...] = ()
     minted: tuple[int, ...] = ()
     """Hashes of the ids that its answer minted, oldest first."""
     calls: int = 0
@@ -70,8 +59,6 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     first_s: float = 0.0
     due_s: float | None = None
     """When its client was told to ask again."""
-    is_served: bool = False
-    """A side request about its answer was made."""
     is_guessed: bool = False
     """What it follows is a guess, so it is a turn of another session."""
     has_secrets: bool = False
@@ -80,8 +67,6 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """Such an answer stands in its conversation, so the hash of that is a secret, too."""
     is_twin: bool = False
     """It was another gateway's, where another session was given the same: it proves nothing."""
-    spawned: int = 0
-    """Sub-agents that were recognised by its calls."""
     changed: tuple[str, int] | None = None
     """Where its prompt began to differ from the one before (`conduct.py`)."""
 
@@ -134,8 +119,6 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     """Of its first turn."""
     head: PromptHead | None = None
     head_tokens: int = 0
-    quotable: list[Turn] = []
-    """Its newest turns, which are recognised by what they say."""
     is_unexplained: bool = False
     """It began under its session's stated id, and nothing that the session did explains it."""
 
@@ -176,8 +159,6 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     explicit_keys: list[ExplicitKey] = []
     main: Thread = msgspec.UNSET  # type: ignore[assignment]
     thread_count: int = 0
-    opened: tuple[int, ...] = ()
-    """What its first turn asked: the marks of its opening."""
     named: dict[str, Thread] = {}
     log: list[Turn] = []
     """The turns that are remembered, oldest first."""
@@ -190,17 +171,6 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     @property
     def run(self) -> "Session":
         return self.whole or self
-
-    def run_turns(self) -> list[Turn]:
-        run = self.run
-        if not run.parts:
-            return run.log
-        turns = [turn for part in (run, *run.parts.values()) for turn in part.log]
-        return sorted(turns, key=lambda turn: turn.arrived_s)
-
-    @property
-    def run_count(self) -> int:
-        return self.turns + (self.whole is not None or bool(self.parts))
 
     def may_be_part_of(self, other: "Session") -> None:
         self.guess, self.whole, self.group = other.id, other.run, other.group
@@ -217,7 +187,6 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
         """
         for thread in {turn.thread for turn in self.log} | {self.main, *self.named.values()}:
             thread.tip = None
-            thread.quotable = []
         self.is_forgotten = True
         for turn in self.log:
             turn.next = turn.retried_by = None

@@ -58,19 +58,13 @@ def replayed(world: World) -> Any:
     return owner, messages, {"agent": "other/2"}
 
 
-def quoted(world: World) -> Any:
-    owner = world.ask([user("Weather in Paris?")])
-    world.answer(owner, None, call("call_aaaaaaaaaaaa", "worker", task="look into the weather of Paris now"))
-    return owner, [user("look into the weather of Paris now")], {"system": "You work.", "tools": None}
-
-
 def repeated(world: World) -> Any:
     owner = world.ask([user("What is new?")])
     world.refuse(owner)
     return owner, [user("What is new?")], {}
 
 
-@pytest.mark.parametrize("scene", [canned, counting, replayed, quoted, repeated])
+@pytest.mark.parametrize("scene", [canned, counting, replayed, repeated])
 def test_nobody_hears_of_the_session_that_is_guessed(scene):
     world = World()
     owner, history, how = scene(world)
@@ -92,7 +86,7 @@ def test_nobody_hears_of_the_session_that_is_guessed(scene):
             assert getattr(record, "session", None) != owner.session, record
 
 
-@pytest.mark.parametrize("scene", [canned, counting, replayed, quoted, repeated])
+@pytest.mark.parametrize("scene", [canned, counting, replayed, repeated])
 def test_no_receipt_header_or_hint_names_the_session_that_is_guessed(scene):
     world = World()
     owner, history, how = scene(world)
@@ -138,7 +132,7 @@ def test_a_stranger_does_not_keep_the_owner_from_going_on():
 
 def test_the_session_of_a_guess_goes_on_as_itself():
     world = World()
-    owner, history, how = quoted(world)
+    owner, history, how = replayed(world)
     sub = world.ask(history, **how)
     answer = "It rains in Paris, and it will rain until the evening, says the office of meteorology there."
     world.answer(sub, answer)

@@ -397,7 +397,7 @@ def test_a_fork_follows_its_parent_while_it_pays():
 def test_a_guess_is_followed_while_that_pays_and_a_session_that_may_have_gone_on_counts_once(thread):
     fleet, source = Fleet(), SessionSource.PREFIX
     fleet.lives("s", "a", prompt=10_000)
-    edge = Edge.CONTINUES if thread else Edge.QUOTES
+    edge = Edge.CONTINUES if thread else Edge.SERVES
     at = SessionId("s")
     guess = Guess(session=at, thread=thread, source=source, confidence=0.8, edge=edge, parent=None)
     found = fleet.place("s2", tokens=10_500.0, guess=guess, a=1, b=0)

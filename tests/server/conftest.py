@@ -37,7 +37,7 @@ async def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 
     async def start_bench(**settings: Any) -> Bench:
         bench = Bench()
-        recording = {"path": str(tmp_path / f"events-{len(benches)}"), "words": True}
+        recording = {"path": str(tmp_path / f"events-{len(benches)}")}
         await bench.start(**{"recording": recording, **settings})
         benches.append(bench)
         return bench

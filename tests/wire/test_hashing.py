@@ -5,22 +5,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.domain.request import Answer, Transcript, Utterance, Words
+from gateway.domain.request import Answer, Manner, Utterance
 from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.hashed_words import hash_all_words, words_of_hashes
+from gateway.wire.hashed_words import hash_words, words_of_hashes
 from gateway.wire.hashing import digest, digest_all, hash_seed, hash_text, seed_hashes, text_hash
-from gateway.wire.marks import leave_marks
 from gateway.wire.slices import finish
-from gateway.wire.spoken import SpokenWords
+from gateway.wire.spoken import Spoken
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, decode_body, encode, raws, user
-from tests.wire.test_transcript import chat
 
 
 @pytest.fixture
@@ -43,8 +39,8 @@ def hashes() -> list[int]:
     script = read_facts(classify("POST", "/v1/chat/completions"), [(b"user-agent", b"a")], body)
     found = script.transcript
     return [
-        digest(b"x"), *digest_all([b"x"]), text_hash("x"), hash_text("x"), *leave_marks(words), script.client,
-        found.tail, found.body, *found.asked, *found.new_probes, *(block.text for block in found.blocks),
+        digest(b"x"), *digest_all([b"x"]), text_hash("x"), hash_text("x"), script.client,
+        found.tail, found.body, *(block.text for block in found.blocks),
     ]  # fmt: skip
 
 
@@ -69,64 +65,25 @@ LONG = "The quick brown fox jumps over the lazy dog, and then it rests under the
 
 
 def recorded(value: Any) -> Any:
-    line = msgspec.json.encode(value, enc_hook=hash_all_words)
+    line = msgspec.json.encode(value, enc_hook=hash_words)
     return msgspec.json.decode(line, type=type(value), dec_hook=words_of_hashes)
 
 
-def conversation(*texts: str) -> Transcript:
-    return chat(*[user(text) for text in texts])
-
-
-@pytest.mark.parametrize(
-    "transcript",
-    [
-        Transcript(),
-        conversation(LONG),
-        conversation("Name: call_0123456789abcdef01\nnpm test\n" + LONG, "fix the bug"),
-        chat(
-            user(LONG),
-            assistant(text="Done with it, all of it."),
-            user("Now the other one, please, at once."),
-        ),
-        conversation("a task:\n" + LONG),
-    ],
-)
-def test_a_recorded_request_answers_as_the_request(transcript):
-    words, hashed = transcript.words, recorded(transcript).words
-    assert hashed == words and (hashed.ids, hashed.prompt().asked) == (words.ids, words.prompt().asked)
-    for quote in (LONG, "npm test", "fix the bug", "the lazy dog", ""):
-        assert hashed.share(leave_marks(quote), len(quote)) == words.share(leave_marks(quote), len(quote))
-    assert not hashed.texts
-
-
-@given(
-    st.lists(st.text(alphabet="ab \n:<>1.", max_size=60), max_size=4), st.text(alphabet="ab \n:", max_size=20)
-)
-def test_whatever_is_said(texts, quote):
-    words, marks = conversation(*texts, LONG).words, leave_marks(quote)
-    hashed = recorded(Transcript(words=words)).words
-    assert hashed.share(marks, len(quote)) == words.share(marks, len(quote))
-    assert hashed.new_probes == words.new_probes
-
-
-def test_a_recorded_answer_says_what_the_answer_said():
-    said = SpokenWords(text=7, spoken=LONG, arguments=(b'{"prompt": "look into the tests of the parser"}',))
-    answer = recorded(Answer(status=200, utterance=said))
-    assert answer.utterance == said and answer.utterance.handed_sizes == said.handed_sizes
-    assert answer.utterance.handed and recorded(Answer(status=200)).utterance == Utterance()
-
-
-def test_no_text_is_recorded():
-    line = msgspec.json.encode(conversation(LONG), enc_hook=hash_all_words)
+def test_a_recorded_answer_says_what_the_answer_said_and_no_text():
+    said = Spoken(text=7, spoken=LONG, arguments=(b'{"prompt": "look into the tests of the parser"}',))
+    line = msgspec.json.encode(Answer(status=200, utterance=said), enc_hook=hash_words)
     assert not any(word.encode() in line for word in LONG.split() if len(word) > 3)
+    answer = recorded(Answer(status=200, utterance=said))
+    assert answer.utterance == said and answer.utterance.manner == said.manner != Manner()
+    assert recorded(Answer(status=200)).utterance == Utterance()
 
 
 def test_nothing_else_is_recorded_by_accident():
     with pytest.raises(NotImplementedError):
-        msgspec.json.encode(object(), enc_hook=hash_all_words)
+        msgspec.json.encode(object(), enc_hook=hash_words)
     with pytest.raises(NotImplementedError):
         words_of_hashes(object, {})
-    assert words_of_hashes(Words, {}).asked == ()
+    assert words_of_hashes(Utterance, {}) == Utterance()
 
 
 PROMPT = "You are a careful agent. Today is {day}. You work in {path} on item {n}. Use the tools."

@@ -197,20 +197,17 @@ def steps(work: Callable[[], Any]) -> int:
 
 
 def read_request(path: str, protocol: Protocol, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the server reads it, and as the brain may: all words that a quote is searched for in."""
+    """As the server reads it."""
     monkeypatch.setattr("gateway.wire.facts.TRANSCRIPTS", TranscriptReader())  # nothing is remembered
     facts = read_facts(classify("POST", path), [], body)
-    script = facts.transcript
     assert facts.protocol is protocol
-    _ = script.asked, script.new_probes, script.old_probes, script.words.ids, script.words.share((1,), 10)
 
 
 def read_answer(protocol: Protocol, kind: str, body: bytes) -> None:
     observer = observe(protocol, Work.GENERATE, kind, None)
     for at in range(0, len(body), 512):
         observer.feed(body[at : at + 512])
-    said = observer.answer(200).utterance
-    _ = said.said, said.handed, said.manner
+    _ = observer.answer(200).utterance.manner
 
 
 SMALL, LARGE = 250, 1_000

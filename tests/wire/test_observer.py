@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Utterance, Work
 from gateway.wire import observer as module
 from gateway.wire.hashing import text_hash
-from gateway.wire.marks import leave_marks
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from tests.examples import examples
 from tests.wire.shapes import (
@@ -275,14 +274,11 @@ def _messages_events() -> list[dict]:
         (Protocol.MESSAGES, STREAM, sse(_messages_events(), named=True)),
     ],
 )
-def test_what_was_said_and_handed_to_tools(protocol, content_type, stream):
+def test_what_was_said(protocol, content_type, stream):
     observer = observe(protocol, Work.GENERATE, content_type, None)
     observer.feed(stream)
     said = observer.answer(200).utterance
-    assert said.text == text_hash(SAID) and said.said == leave_marks(SAID)
-    assert set(said.handed) == {
-        leave_marks(text) for text in (TASK["prompt"], "of all the files", "a plain long text here")
-    }
+    assert said.text == text_hash(SAID) and said.chars >= len(SAID) and said.manner.opening
 
 
 def test_the_first_of_several_answers_is_the_one():

@@ -4,7 +4,6 @@ import pytest
 
 from gateway.domain.request import Utterance
 from gateway.wire import sighting as module
-from gateway.wire import spoken
 from gateway.wire.hashing import text_hash
 from gateway.wire.items import read_item
 from gateway.wire.sighting import Sighting
@@ -60,14 +59,13 @@ def test_a_long_stream_of_tokens_takes_the_memory_of_its_text():
     assert sighting.has_said and used < 2 * module.MAX_SAID_BYTES
 
 
-def test_what_is_handed_is_bounded(monkeypatch):
+def test_calls_are_bounded(monkeypatch):
     monkeypatch.setattr(module, "MAX_CALLS", 2)
-    monkeypatch.setattr(spoken, "MAX_HANDED", 1)
     sighting = Sighting()
     for call in "abc":
         sighting.add_arguments(call, f'"do the task {call}{call} now"')
     sighting.add_arguments("a", None)
-    assert len(sighting._arguments) == 2 and len(sighting.answer(200).utterance.handed) == 1
+    assert len(sighting._arguments) == 2
 
 
 def test_what_a_model_makes_up_behind_its_call_is_not_said():

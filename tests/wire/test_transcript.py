@@ -7,7 +7,6 @@ from gateway.domain.request import AssistantBlock, Transcript
 from gateway.wire import transcript as module
 from gateway.wire.body import items_of
 from gateway.wire.hashing import text_hash
-from gateway.wire.marks import leave_marks
 from gateway.wire.slices import finish
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, decode_body, encode, result, user
@@ -67,7 +66,6 @@ def test_items_of_one_answer_are_one_block():
 
 def test_a_bare_input_is_a_user_message():
     assert responses("Hi there, how are you?").tail == tail(user("Hi there, how are you?"))
-    assert responses("Hi there, how are you?").asked == leave_marks("Hi there, how are you?")
     assert responses(None).tail == 0
 
 
@@ -88,29 +86,6 @@ def test_agents_differ_by_system_prompt_and_tools():
         responses("Hi", instructions="Be good."),
     ]
     assert len({script.agent for script in agents}) == 5
-
-
-def test_new_texts_and_old_ones():
-    old, new = "Please list all of the files here", "And now edit every one of them"
-    script = chat(user(old), assistant(text="I have listed all files for you."), user("preamble"), user(new))
-    assert set(leave_marks(new)) <= script.new_probes and script.asked == leave_marks(new)
-    assert not set(leave_marks(old)) & script.new_probes
-    assert set(leave_marks(old)) <= script.old_probes
-    assert set(leave_marks("I have listed all files for you.")) <= script.old_probes
-    assert chat(user(old)).old_probes == frozenset()
-
-
-def test_what_only_a_system_prompt_says():
-    system = "You are in a role play game with these roles"
-    script = chat({"role": "system", "content": system})
-    assert script.tail == 0 and set(leave_marks(system)) <= script.new_probes
-    assert not set(leave_marks(system)) & chat({"role": "system", "content": system}, user()).new_probes
-
-
-def test_a_history_with_calls_is_known_by_their_ids_or_not_at_all():
-    text = "Please list all of the files here"
-    assert chat(user(text), assistant("a", text=text), result("a")).old_probes == frozenset()
-    assert chat(user(text), assistant(text="Ok."), user("More")).old_probes
 
 
 GROWING = [

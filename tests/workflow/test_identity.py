@@ -58,7 +58,7 @@ def test_threads_of_a_run_are_told_by_name():
     assert {sub.session for sub in subs} == {main.session} and {sub.edge for sub in subs} == {Edge.SPAWNED}
     assert len({main.thread, *(sub.thread for sub in subs)}) == 3
     again = world.ask([user("Anything")], session_id="s", thread_id="a")
-    assert (again.thread, again.parent, again.edge) == (subs[0].thread, subs[0].turn, Edge.CONTINUES)
+    assert (again.thread, again.parent, again.edge) == (subs[0].thread, subs[0].turn, Edge.COMPACTS)
 
 
 def test_sub_agents_without_a_thread_name_are_told_by_content():
@@ -89,18 +89,21 @@ def test_side_requests_under_the_runs_id_are_in_its_thread():
     first = world.answered([FIX], "Step 0.", x_session_id="s")
     side = world.ask([user("Write a commit message")], tools=None, system="You write.", x_session_id="s")
     assert {title.thread, first.thread, side.thread} == {first.thread}
-    assert (first.edge, side.edge, side.parent) == (Edge.CONTINUES, Edge.SERVES, first.turn)
+    assert (first.edge, side.edge, side.parent) == (Edge.OPENS, Edge.SERVES, first.turn)
 
 
-def test_a_compaction_under_an_id_stays_in_its_thread():
+@pytest.mark.parametrize("names", [{"session_id": "s", "thread_id": "s"}, {"x_session_id": "s"}])
+def test_a_compaction_under_an_id_stays_in_its_session_and_in_a_thread_that_is_named(names: Any):
     world = World()
-    messages, turn = world.talk([FIX], ("Step 0.", call("call_aaaaaaaaaaaa")), x_session_id="s")
+    messages, turn = world.talk([FIX], ("Step 0.", call("call_aaaaaaaaaaaa")), **names)
     world.answer(turn, "Done with half of it.")
     history = [*messages, said("Done with half of it."), user("Summarise.")]
-    ask = world.ask(history, tools=None, x_session_id="s")
+    ask = world.ask(history, tools=None, **names)
     world.answer(ask, "The parser shall be fixed, and half of it is.")
-    new = world.ask([user("The parser shall be fixed, and half of it is.")], x_session_id="s")
-    assert (new.session, new.thread, new.edge) == (turn.session, turn.thread, Edge.COMPACTS)
+    new = world.ask([user("The parser shall be fixed, and half of it is.")], **names)
+    is_named = "thread_id" in names
+    assert new.session == turn.session and (new.thread == turn.thread) is is_named
+    assert new.edge is (Edge.COMPACTS if is_named else Edge.OPENS)
 
 
 def test_a_stored_response_of_a_forgotten_turn_still_names_the_session():

@@ -15,7 +15,7 @@ from gateway.domain.request import RequestFacts
 from gateway.domain.session_ids import numbered_ids
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.spoken import SpokenWords
+from gateway.wire.spoken import Spoken
 from gateway.workflow import shelf
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
@@ -239,7 +239,7 @@ def test_a_session_takes_less_than_ten_kilobytes():
             sessions.arrived(request, T, found, now=float(at))
             sessions.learn_id(request, given_id(f"call_{at}_{step}_aaaaaa"), is_call=True)
             text = f"I will take step {step} for {at} now"
-            spoken = SpokenWords(text=hash((at, step)), spoken=text, arguments=())
+            spoken = Spoken(text=hash((at, step)), spoken=text, arguments=())
             sessions.ended(request, answer(utterance=spoken), Outcome.ANSWERED, now=float(at))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -267,11 +267,3 @@ def test_a_forgotten_session_dies_without_the_garbage_collector():
         assert gc.collect() == 0
     finally:
         gc.enable()
-
-
-def test_a_turn_in_progress_does_not_keep_its_request():
-    """A conversation is as large as the body; thousands of turns are in progress."""
-    sessions, opening = Sessions(SessionsConfig(), numbered_ids()), read(1, 0)
-    assert opening.transcript.new_probes and opening.transcript.words.prompt().size
-    sessions.arrived(RequestId("1"), T, opening, now=0.0)
-    assert not opening.transcript.new_probes and not opening.transcript.words.prompt().size

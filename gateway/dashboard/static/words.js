@@ -12,7 +12,7 @@ export const evidence = (source, confidence) => (source === "new" ? SOURCES.new 
 export const PHASES = ["queue", "prefill", "decode", "tool", "idle"].map((id) => ({ id, name: id, says: GLOSSARY[id] }));
 
 /** What a conversation that is not a session's first is called in a row. */
-export const THREADS = { spawned: "sub-agent", serves: "side", forks: "branch", quotes: "quotes", compacts: "summary" };
+export const THREADS = { spawned: "sub-agent", serves: "side", forks: "branch", compacts: "summary" };
 
 export const KEYS = [
   ["↑ ↓", "session above, below; Page Up, Page Down, Home, End"],

@@ -73,7 +73,6 @@ def _prefixes(session, thread=0):
         (Edge.RETRIES, (TurnRef(0, 0), 100)),
         (Edge.COMPACTS, (TurnRef(0, 0), 64)),
         (Edge.SERVES, (TurnRef(0, 0), 64)),
-        (Edge.QUOTES, (None, 0)),
         (Edge.SPAWNED, (None, 0)),
         (Edge.OPENS, (None, 0)),
     ],
