@@ -115,7 +115,6 @@ def test_the_worst_session_takes_no_more_than_a_mebibyte():
         body = [user(f"{said} {at}"), *results]
         world.answered(body, said, *calls, session_id="s", thread_id=f"thread-{at}", after=0.1)
         world.play.records.clear()
-        world.sessions.traces_of("t").read_words()  # the words that wait have a bound of their own
         sizes.append(sum(map(sys.getsizeof, reachable(world.sessions))))
     assert len(world.sessions) == 1
     assert sizes[-1] < MOST_BYTES
