@@ -182,6 +182,20 @@ def test_a_session_is_over_once_all_its_conversations_seem_to_be_those_that_fail
     assert world.known.over[1:2] == ["fails"] and "s" not in world.known.over[1:], "it runs again"
 
 
+def test_what_begins_anew_under_an_id_takes_the_place_of_what_rests_there():
+    """Its client compacted, or cleared; a conversation whose tools run is not over."""
+    world = World()
+    for name, tools, is_over in ("s.2", ("read",), False), ("s.3", (), True):
+        world.turn("s", *tools, edge=Edge.OPENS)
+        anew = msgspec.structs.replace(ref("s", Edge.OPENS), thread=ThreadId(name))
+        world.known.arrived(anew, facts(), now=world.now)
+        world.known.answered(anew, facts(), answer(), now=world.now)
+        assert thread(world, "s").is_over is is_over
+    assert world.known.held(SessionId("s")).turns == 1, "of the newest, and not of what was said before"
+    world.turn("s", "read")
+    assert not thread(world, "s").is_over and tasks(world, "s") == 0, "it went on after all"
+
+
 def test_a_step_has_one_outcome():
     """However often its next request is sent, and whatever becomes of that."""
     world = World()
