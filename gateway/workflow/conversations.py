@@ -39,9 +39,6 @@ _MOST_AT_ONCE: Final = 16
 _LEAST_SILENCE_S: Final = 2.0
 _SILENT_AT_FIRST_S: Final = {True: 60.0, False: 10.0}
 """While it is not known how long such pauses last, with tools that run and without."""
-_ASIDE: Final = (Edge.SERVES,)
-_NEW: Final = (Edge.OPENS,)
-"""Together with another prompt: a client may begin with a title, and under one id."""
 _BEGIN: Final = (Edge.OPENS, Edge.SPAWNED)
 
 
@@ -110,6 +107,10 @@ class Conversation(msgspec.Struct, eq=False):
     def is_paused(self) -> bool:
         return self.step is not None and not self.is_live and not self.has_gone_on
 
+    @property
+    def is_expected(self) -> bool:
+        return self.is_live or (self.is_paused and not self.is_supposed_over)
+
 
 class Conversations:
     def __init__(self, config: ConversationsConfig, *, is_shared: bool = False) -> None:
@@ -138,12 +139,12 @@ class Conversations:
     def arrived(
         self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float
     ) -> Conversation | None:
-        if ref.edge in _ASIDE:
+        if ref.edge is Edge.SERVES:
             return None
         known = self._threads.get(ref.thread)
         if known is None:
             known = self._start(ref, facts, owner)
-        elif ref.edge in _NEW and known.step is not None and known.agent.agent_type != kind_of(facts):
+        elif ref.edge is Edge.OPENS and known.step is not None and known.agent.agent_type != kind_of(facts):
             known = self._begin_anew(ref, facts, known)
         else:
             self._threads.move_to_end(ref.thread)
@@ -161,7 +162,7 @@ class Conversations:
         now: float,
     ) -> StepPrediction | None:
         """The turn is over. None if that was no step."""
-        known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
+        known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
         if known is None:
             return None
         if known.late is not None and known.late == kind_of(facts):
@@ -183,7 +184,7 @@ class Conversations:
         """The type of its conversation, and what is expected behind the last step.
 
         None while another one is on its way."""
-        known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
+        known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
         found = self.predict(known) if known is not None and known.is_paused else None
         return (known.key, found) if known is not None and found is not None else None
 
@@ -299,7 +300,7 @@ class Conversations:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
         self.graphs.of(agent)  # whoever reads of it knows its family
-        if ref.edge in _NEW:
+        if ref.edge is Edge.OPENS:
             self._end_those_before(ref.session, agent)
         known = Conversation(ref.session, agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
@@ -392,12 +393,8 @@ class Conversations:
             known.is_supposed_over = True
             self.graphs.of(known.agent).ended(known.step, known.turns)
         threads = map(self._threads.get, self._sessions.get(known.session, ()))
-        if not any(each is not None and (each.is_live or _is_expected(each)) for each in threads):
+        if not any(each is not None and each.is_expected for each in threads):
             self.over.append(known.session)
-
-
-def _is_expected(known: Conversation) -> bool:
-    return known.is_paused and not known.is_supposed_over
 
 
 def _works(known: Conversation) -> bool:
