@@ -160,6 +160,8 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
 
     def went_well(self, tenant: TenantId, effort: int, *, now: float) -> None:
         self.served_s = now
+        if not self.failed:
+            return
         for whose in [each for each, asked in self.failed.items() if each != tenant and effort >= asked]:
             del self.failed[whose]
             _keep_two(self.excused_s, whose, now)

@@ -234,7 +234,7 @@ class FleetHealth:
         if failed:
             self._failed(replica, breaker, f"fails: {how}" if how else "fails", effort, tenant, now=now)
         elif failed is not None and effort:
-            if effort >= breaker.failed_effort:
+            if breaker.failures and effort >= breaker.failed_effort:
                 if self.failing(replica) is not None:
                     self.said.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.clear_failures()

@@ -95,7 +95,7 @@ class PredictedPlacement(PlacementPolicy):
         if session is None:
             return self._by_load.place(candidates)
         chosen, reason = self._choose(candidates, session, asked)
-        if (before := _before(session)) is not None:
+        if session.guess is not None and (before := _before(session)) is not None:
             self.ledger.expect_no_more(before)  # it probably lives on as this one
         self.ledger.settle(session, chosen, agent=asked.agent)
         return Placement(replica=chosen, reason=reason)
@@ -108,13 +108,15 @@ class PredictedPlacement(PlacementPolicy):
             home, stays = self.ledger.home(guess), PlacementReason.GUESS_LIVES_THERE
         if home is None:
             return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
-        at_home = next((load for load in candidates if load.replica == home), None)
+        at_home, least = None, candidates[0].running
+        for load in candidates:
+            at_home = load if load.replica == home else at_home
+            least = min(least, load.running)
         is_guess = stays is PlacementReason.GUESS_LIVES_THERE
         if at_home is None:
             reason = PlacementReason.LEAST_LOADED if is_guess else PlacementReason.HOME_IS_GONE
             return self._for_a_newcomer(candidates, session, asked, reason)
         is_full = self.ledger.sums(home).held > self.ledger.fits(home)
-        least = min([load.running for load in candidates])
         is_busy = at_home.slower > 1.0 or at_home.running > least + _FEW
         is_dear = at_home.price > 0.0 and any(load.price < at_home.price for load in candidates)
         if len(candidates) == 1 or not (is_busy or is_full or is_dear):
