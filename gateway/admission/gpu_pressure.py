@@ -46,8 +46,6 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     pressure: float
     """1 and more is overload; below a half all is well."""
     reason: str
-    is_loss_known: bool = False
-    """There is evidence of how much was lost; without any, nothing is known to be well."""
     loss: float = 0.0
 
 
@@ -175,7 +173,6 @@ class GpuPressure:
         reason = max(signs, key=lambda name: signs[name])
         return GpuReading(
             pressure=signs[reason],
-            is_loss_known=loss is not None,
             reason=reason if signs[reason] > 0 else "none",
             loss=loss or 0.0,
         )

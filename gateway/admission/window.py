@@ -7,10 +7,9 @@ Symbols: *raw concurrency window* → `sessions`, and `with_tools` for sessions 
 *KV-derived limit* → `budget`; *CPU-derived limit* → `cpu_limit`.
 
 Deviations: the KV-derived limit counts projected footprints of sessions, not requests, and is itself moved by
-additive increase and multiplicative decrease around what the engine states as its capacity: if nothing useful
-is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So no
-constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits before
-the first overload but the stated capacity. Where those who are in would fit into it, lost state moves the
+additive increase and multiplicative decrease below a share of what the engine states as its capacity, and
+freely where it states none. So no constant belongs to a GPU or a model. Nothing limits before the first
+overload but the stated capacity. Where those who are in would fit into it, lost state moves the
 budget alone: nobody has to leave, because who leaves loses what it has. MARS lets turns in ever more slowly
 near its limit (progressive soft cap); here that changes nothing that could be measured. A decrease counts
 from the sessions that are in, and waits until it has taken effect: at most one a *feedback time*, which is
@@ -34,8 +33,6 @@ from gateway.domain.ids import PoolId
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
-_IN_USE: Final = 0.9
-"""Share of the budget that has to be held, before that nothing is lost says anything."""
 _CAPACITY_CHANGED: Final = 0.05
 """A stated capacity is followed once it has changed by so large a share: a host tier's changes with what
 sessions take from turn to turn."""
@@ -140,9 +137,11 @@ class Window:
     def reference(self) -> float:
         """Tokens by which it is told what holding sessions back would gain. Not the budget where that was
         lowered: then fewer fit, it seems, and these get so little done that all might as well be in."""
-        if self._capacity is None:
-            return self.budget
-        return max(self.budget, self._config.kv_share * self._capacity)
+        return self.budget if self._capacity is None else self._most()
+
+    def _most(self) -> float:
+        """The budget's start, and its ceiling: that more fits is found out by losing it."""
+        return self._config.kv_share * self._capacity if self._capacity is not None else math.inf
 
     def _follow_capacity(self, seen: WindowInputs) -> WindowChange | None:
         if seen.capacity is None:
@@ -150,11 +149,11 @@ class Window:
         if self._capacity is not None:
             if abs(seen.capacity - self._capacity) <= _CAPACITY_CHANGED * self._capacity:
                 return None
-        if self._capacity is None or math.isinf(self.budget):
-            self.budget = self._config.kv_share * seen.capacity
+        before, self._capacity = self._capacity, seen.capacity
+        if before is None or math.isinf(self.budget):
+            self.budget = self._most()
         else:
-            self.budget *= seen.capacity / self._capacity
-        self._capacity = seen.capacity
+            self.budget = min(self._most(), self.budget * seen.capacity / before)
         return self._change("capacity", is_decrease=False)
 
     def _decrease(self, seen: WindowInputs, *, now: float) -> WindowChange:
@@ -184,8 +183,9 @@ class Window:
             self.sessions += max(1.0, 0.05 * self.sessions)
         elif seen.blocked_by == "tools":
             self.with_tools += max(1.0, 0.05 * self.with_tools)
-        elif seen.blocked_by == "kv" and seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget:
+        elif seen.blocked_by == "kv" and self.budget < self._most():
             self.budget += self._config.kv_increase * (self._capacity or self.budget)
+            self.budget = min(self.budget, self._most())
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
             self.sessions += 1.0
         elif math.isfinite(self.with_tools) and self.with_tools < 2 * seen.with_tools + 2:

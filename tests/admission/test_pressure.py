@@ -27,8 +27,9 @@ def warm(gpu: GpuPressure, turns: int, *, left=10_000, found=10_000):
 
 
 def test_nothing_is_known_at_first():
-    reading = read(GpuPressure())
-    assert (reading.pressure, reading.reason, reading.is_loss_known) == (0.0, "none", False)
+    gpu = GpuPressure()
+    reading = read(gpu)
+    assert (reading.pressure, reading.reason) == (0.0, "none") and gpu._loss() is None
 
 
 def test_lost_state_is_pressure():
@@ -37,7 +38,7 @@ def test_lost_state_is_pressure():
     assert read(gpu).pressure == 0.0  # too few turns to say
     warm(gpu, 4)
     reading = read(gpu)
-    assert reading.reason == "state_lost" and reading.is_loss_known
+    assert reading.reason == "state_lost" and gpu._loss() is not None
     assert reading.loss == pytest.approx(0.5, abs=0.02) and reading.pressure > 1.0
 
 
@@ -48,7 +49,7 @@ def test_only_more_loss_than_was_reckoned_with_is_pressure():
         for _ in range(20):  # 10 s of 100 s are lost
             gpu.saw_turn(10_000, 10_000 - 1000 - 256, token_s=0.5e-3)
         reading = gpu.read(sessions=10, reckoned_with=reckoned_with, feedback_s=1e6, now=100.0)
-        assert reading.is_loss_known
+        assert gpu._loss() is not None
         return reading.pressure
 
     assert pressure(0.2) == 0.0
@@ -77,14 +78,14 @@ def test_a_few_blocks_are_no_loss():
     gpu = GpuPressure()
     warm(gpu, 10, found=9_800)
     gpu.saw_turn(0, 0)
-    assert read(gpu).pressure == 0.0 and read(gpu).is_loss_known
+    assert read(gpu).pressure == 0.0 and gpu._loss() is not None
 
 
 def test_old_evidence_fades_and_a_change_starts_afresh():
     gpu = GpuPressure()
     warm(gpu, 20, found=0)
     assert read(gpu, now=0.0).pressure > 1.0
-    assert not read(gpu, now=1000.0).is_loss_known
+    assert read(gpu, now=1000.0).pressure == 0.0 and gpu._loss() is None
     warm(gpu, 20, found=0)
     gpu.start_afresh()
     assert read(gpu, now=1000.0).pressure == 0.0
@@ -97,7 +98,7 @@ def test_turns_that_have_become_so_slow_that_few_end_are_seen_all_the_same():
         gpu.saw_turn(100_000, 0, token_s=0.25e-3)
         _ = read(gpu, now=now)
     reading = read(gpu, now=now)
-    assert reading.is_loss_known and reading.pressure > 1.0 and reading.reason == "state_lost"
+    assert gpu._loss() is not None and reading.pressure > 1.0 and reading.reason == "state_lost"
 
 
 def test_engines_without_cached_tokens_tell_by_their_counters():
@@ -105,7 +106,7 @@ def test_engines_without_cached_tokens_tell_by_their_counters():
     gpu.engine_reported(A, EngineSignals(prefix_hit=1000))
     for _ in range(12):
         gpu.saw_turn(10_000, None)
-    assert not read(gpu).is_loss_known  # no hits at all: perhaps it has no such cache
+    assert gpu._loss() is None  # no hits at all: perhaps it has no such cache
     gpu.engine_reported(A, EngineSignals(prefix_hit=1000 + 30_000))
     assert read(gpu).loss == pytest.approx(0.75)
     gpu.engine_reported(A, EngineSignals(prefix_hit=50))  # it was started anew
