@@ -191,7 +191,8 @@ def test_what_begins_anew_under_an_id_takes_the_place_of_what_rests_there():
         world.known.arrived(anew, facts(), now=world.now)
         world.known.answered(anew, facts(), answer(), now=world.now)
         assert thread(world, "s").is_over is is_over
-    assert world.known.held(SessionId("s")).turns == 1, "of the newest, and not of what was said before"
+    held = world.known.held(SessionId("s"))
+    assert held is not None and held.turns == 1, "of the newest, and not of what was said before"
     world.turn("s", "read")
     assert not thread(world, "s").is_over and tasks(world, "s") == 1, "it went on after all"
 
