@@ -83,9 +83,10 @@ throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._SURE 0.7
 lifetimes._PRIOR_GROWTH, lifetimes._PRIOR_PROMPT, lifetimes._PRIOR_END, lifetimes._STRENGTH,
 graph.ENOUGH, graph._STRENGTH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER,
 gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
-gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, window._LEAST_OF_STATED 0.4 0.8, predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97,
-predicted.HOLDS_UP 0.25 1.0, predicted._ROOM 0.6 0.95, predicted._ALIKE 1.1 2.0,
-kv_ledger._HORIZON_SHARE 0.4 0.95, kv_ledger._UNKNOWN_HORIZON
+gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, window._LEAST_OF_STATED 0.4 0.8,
+predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97, predicted.HOLDS_UP 0.25 1.0, predicted._ROOM
+0.6 0.95, predicted._ALIKE 1.1 2.0, kv_ledger.TOOLS_RUN_S, kv_ledger.IDLE_S, kv_ledger._HORIZON_SHARE 0.4
+0.95, kv_ledger._UNKNOWN_HORIZON
 """
 """What placement and the limits of one tenant's sessions are set by, and other values: half and twice what
 it is, where none are named. Bounds of memory, what is for several tenants, and what is for tools' hosts are

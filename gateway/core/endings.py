@@ -120,7 +120,9 @@ class Endings:
                 alone=live.alone if is_answered else None,
             )
             if answer is not None and is_answered:
-                self._placement.turn_over(live.session, live.tried[-1], answer.usage)
+                silence, tried = end.silence, live.tried[-1]
+                pauses = silence.has_tools if silence is not None else end.has_calls
+                self._placement.turn_over(live.session, tried, answer.usage, pauses=pauses, now=now)
         self._admission.turn_over(live.request, outcome, now=now)
         if outcome is None:
             self._admission.used(live.tenant, usage, now=now)
@@ -137,10 +139,6 @@ class Endings:
                 self._ranks.session_ended(record.session)
                 self._ahead.session_over(record.session, now=now)
                 self._bounding.session_over(record.session)
-        over = self._sessions.conversations.over
-        for session in over:
-            self._placement.ledger.expect_no_more(session)
-        over.clear()
         for run in self._sessions.ran:
             self._admission.tools_ran(run.session, run.names, run.duration_s)
         self._sessions.ran.clear()

@@ -197,3 +197,10 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The turn that this one follows."""
     guess: Guess | None = None
     """Where else the turn may belong, if the session is new for want of proof."""
+
+    @property
+    def followed(self) -> Guess | None:
+        """The guess that placement follows. A request that failed and comes again left nothing where it was,
+        and another replica may do better."""
+        guess = self.guess
+        return guess if guess is not None and guess.edge is not Edge.RETRIES else None

@@ -6,9 +6,9 @@ Symbols: cached(w, s) → `held`, in tokens.
 
 Theory of operation. A conversation's *home* is where its last turn was placed. What its turns left is held
 there, and where it was before. A session counts as living at the home of its first conversation while its
-next turn is expected. Few clients say that a session is over, so it is expected until its agent type's
-execution graph supposes that all of its conversations are (`expect_no_more`); it keeps its home, and counts
-again with its next turn. It is expected to grow as that graph says.
+next turn is expected. Few clients say that a session is over, so it is expected no more once it was silent
+for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
+counts again with its next turn. It is expected to grow as its agent type's execution graph says.
 
 Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
 what was used least recently, so what a conversation left is gone once about as many tokens were written
@@ -37,6 +37,10 @@ from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
+TOOLS_RUN_S: Final = 300.0
+"""At most so long (S4)."""
+IDLE_S: Final = 15.0
+"""After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
 MAX_OTHERS: Final = 256
 """Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
 _FORKS: Final = 0.8
@@ -122,6 +126,11 @@ class KvLedger:
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._conversations: OrderedDict[Conversation, _Conversation] = OrderedDict()
         self._sessions: dict[SessionId, Session] = {}
+        self._silent_since_s: dict[bool, OrderedDict[SessionId, float]] = {
+            True: OrderedDict(),
+            False: OrderedDict(),
+        }
+        """Expected sessions, by whether they work, the longest silent first."""
         self._sums: dict[ReplicaId, Sums] = {}
         self._elsewhere: dict[ReplicaId, Sums] = {}
         self._replicas: dict[ReplicaId, _Replica] = {}
@@ -198,7 +207,7 @@ class KvLedger:
     ) -> Conversation:
         if self.context(own):
             return own
-        if (guess := followed(session)) is not None:
+        if (guess := session.followed) is not None:
             return guess.session, guess.thread or NO_THREAD
         first = self._sessions.get(session.session)
         if first is None or first.first == own:
@@ -240,18 +249,39 @@ class KvLedger:
 
     # --- what happens to sessions ----------------------------------------------------------------------
 
-    def settle(self, session: SessionRef, replica: ReplicaId, *, agent: AgentKey = UNKNOWN_AGENT) -> None:
+    def settle(
+        self, session: SessionRef, replica: ReplicaId, *, agent: AgentKey = UNKNOWN_AGENT, now: float = 0.0
+    ) -> None:
+        is_new = session.session not in self._sessions
         known = self._move((session.session, session.thread), replica, agent)
-        if session.edge is not Edge.SERVES and not known.is_expected:
-            known.is_expected = True
-            self._count(known, 1)
+        if session.edge is not Edge.SERVES or is_new:
+            self.expect(session.session, works=session.edge is not Edge.SERVES, now=now)
         if known.others is not None and len(known.others) > MAX_OTHERS:
             self._forget((session.session, next(iter(known.others))))
         elif len(self._conversations) > self._max:
             self._forget(next(iter(self._conversations)))
 
+    def expect(self, session: SessionId, *, works: bool, now: float) -> None:
+        """A turn of it begins, or was answered. `works`: it runs, or tools do, so another turn follows."""
+        known = self._sessions.get(session)
+        if known is None:
+            return
+        self._silent_since_s[not works].pop(session, None)
+        self._silent_since_s[works].pop(session, None)
+        self._silent_since_s[works][session] = now
+        if not known.is_expected:
+            known.is_expected = True
+            self._count(known, 1)
+
+    def pass_time(self, *, now: float) -> None:
+        for works, silent in self._silent_since_s.items():
+            while silent and now - next(iter(silent.values())) > (TOOLS_RUN_S if works else IDLE_S):
+                self.expect_no_more(next(iter(silent)))
+
     def expect_no_more(self, session: SessionId) -> None:
         """Until its next turn."""
+        for silent in self._silent_since_s.values():
+            silent.pop(session, None)
         known = self._sessions.get(session)
         if known is not None and known.is_expected:
             self._count(known, -1)
@@ -349,7 +379,7 @@ class KvLedger:
         session, thread = conversation
         known = self._sessions.get(session)
         if known is not None and known.first == conversation:
-            self._count(known, -1)
+            self.expect_no_more(session)
             del self._sessions[session]
         elif known is not None and known.others is not None:
             known.others.pop(thread, None)
@@ -369,10 +399,3 @@ class KvLedger:
 
     def _of(self, replica: ReplicaId) -> _Replica:
         return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(next(self._lives)))
-
-
-def followed(session: SessionRef) -> Guess | None:
-    """The guess that placement follows. A request that failed and comes again left nothing where it was, and
-    another replica may do better."""
-    guess = session.guess
-    return guess if guess is not None and guess.edge is not Edge.RETRIES else None

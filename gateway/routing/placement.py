@@ -64,8 +64,10 @@ class PlacementPolicy:
         """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
         raise NotImplementedError
 
-    def turn_over(self, session: SessionRef, replica: ReplicaId, usage: Usage) -> None:
-        """A turn was answered, to its end."""
+    def turn_over(
+        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, pauses: bool, now: float
+    ) -> None:
+        """A turn was answered, to its end. `pauses`: the session's tools run now."""
 
     def replica_left(self, replica: ReplicaId) -> None:
         """It is no member any more, and nothing runs there."""

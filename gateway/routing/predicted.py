@@ -33,7 +33,7 @@ from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
-from gateway.routing.kv_ledger import KvLedger, followed
+from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.workflow.aeg.graphs import Graphs
 
@@ -94,17 +94,18 @@ class PredictedPlacement(PlacementPolicy):
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
+        self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
         if session.guess is not None and (before := _before(session)) is not None:
             self.ledger.expect_no_more(before)  # it probably lives on as this one
-        self.ledger.settle(session, chosen, agent=asked.agent)
+        self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
         return Placement(replica=chosen, reason=reason)
 
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> tuple[ReplicaId, PlacementReason]:
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
-        if home is None and (guess := followed(session)) is not None:
+        if home is None and (guess := session.followed) is not None:
             home, stays = self.ledger.home(guess), PlacementReason.GUESS_LIVES_THERE
         if home is None:
             return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
@@ -217,9 +218,13 @@ class PredictedPlacement(PlacementPolicy):
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def turn_over(self, session: SessionRef, replica: ReplicaId, usage: Usage) -> None:
-        prompt = usage.prompt_tokens
-        if session.edge is Edge.SERVES or prompt is None:
+    def turn_over(
+        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, pauses: bool, now: float
+    ) -> None:
+        if session.edge is Edge.SERVES:
+            return
+        self.ledger.expect(session.session, works=pauses, now=now)
+        if (prompt := usage.prompt_tokens) is None:
             return
         conversation = (session.session, session.thread)
         opens = not self.ledger.context(conversation)

@@ -67,7 +67,6 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
 class Conversation(msgspec.Struct, eq=False):
     """As far as it has come."""
 
-    session: SessionId
     agent: AgentKey
     text_calls: TextCalls
     is_opening: bool = True
@@ -107,10 +106,6 @@ class Conversation(msgspec.Struct, eq=False):
     def is_paused(self) -> bool:
         return self.step is not None and not self.is_live and not self.has_gone_on
 
-    @property
-    def is_expected(self) -> bool:
-        return self.is_live or (self.is_paused and not self.is_supposed_over)
-
 
 class Conversations:
     def __init__(self, config: ConversationsConfig, *, is_shared: bool = False) -> None:
@@ -123,8 +118,6 @@ class Conversations:
         self._due: list[tuple[float, ThreadId]] = []
         """A heap: when to look whether a conversation is over."""
         self._sessions: dict[SessionId, list[ThreadId]] = {}
-        self.over: list[SessionId] = []
-        """Sessions all of whose conversations are supposed to be over since this was last emptied."""
 
     def __len__(self) -> int:
         return len(self._threads)
@@ -171,8 +164,6 @@ class Conversations:
         known.is_live = False
         is_whole = answer is not None and answer.has_terminal and answer.is_good
         if answer is None or answer.status >= 400 or not (answer.tool_calls or is_whole):
-            known.due_s = now + self._config.gone_after_s
-            self._look_later(known, ref.thread)
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
@@ -302,7 +293,7 @@ class Conversations:
         self.graphs.of(agent)  # whoever reads of it knows its family
         if ref.edge is Edge.OPENS:
             self._end_those_before(ref.session, agent)
-        known = Conversation(ref.session, agent, text_calls, is_opening=ref.edge in _BEGIN)
+        known = Conversation(agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
             self._remember(ref)
         self._threads[ref.thread] = known
@@ -364,10 +355,10 @@ class Conversations:
                 continue  # it is looked at again after its next answer
             if known.due_s <= when_s:
                 gone_s = known.ended_s + self._config.gone_after_s
-                self._suppose_over(known)
                 if now >= gone_s:
                     self._learn_end(known)
                     continue
+                self._suppose_over(known)
                 known.due_s = gone_s
             self._look_later(known, thread)
         while len(self._threads) > self._config.max_threads:
@@ -392,9 +383,6 @@ class Conversations:
         if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
             known.is_supposed_over = True
             self.graphs.of(known.agent).ended(known.step, known.turns)
-        threads = map(self._threads.get, self._sessions.get(known.session, ()))
-        if not any(each is not None and each.is_expected for each in threads):
-            self.over.append(known.session)
 
 
 def _works(known: Conversation) -> bool:

@@ -173,18 +173,19 @@ def test_memory_is_bounded_and_the_oldest_goes_first():
     )
 )
 def test_the_books_balance(steps):
-    ledger = KvLedger(5)
+    ledger, now = KvLedger(5), 0.0
     for what, session, thread, replica, tokens in steps:
         match what:
             case "end":
                 ledger.session_ended(SessionId(session))
             case "silence":
-                ledger.expect_no_more(SessionId(session))
+                now += 200.0
+                ledger.pass_time(now=now)
             case "turn":
                 usage = Usage(prompt_tokens=tokens, output_tokens=1)
                 ledger.turn_over((SessionId(session), ThreadId(thread)), ReplicaId(replica), usage)
             case _:
-                ledger.settle(ref(session, thread), ReplicaId(replica))
+                ledger.settle(ref(session, thread), ReplicaId(replica), now=now)
         assert len(ledger._conversations) <= 5
         expected = [each for each in ledger._sessions.values() if each.is_expected]
         homes = [ledger._conversations[each.first].home for each in expected]

@@ -98,9 +98,9 @@ class Fleet:
         for replica in replicas:
             self.policy.ledger.engine_reported(replica, EngineSignals(kv_tokens=kv_tokens))
 
-    def answer(self, session, replica, prompt=1000, cached=0, thread="1", edge=Edge.OPENS):
+    def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1", edge=Edge.OPENS):
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=0)
-        self.policy.turn_over(turn(session, thread, edge), replica, usage)
+        self.policy.turn_over(turn(session, thread, edge), replica, usage, pauses=pauses, now=self.now)
 
 
 def turn(session, thread="1", edge=Edge.OPENS):
@@ -125,24 +125,41 @@ def test_newcomers_spread_though_tools_run():
     assert chosen == {"a": 3, "b": 3, "c": 3}
 
 
-def test_who_is_expected_no_more_does_not_count_until_it_comes_back():
+def test_who_is_silent_does_not_count_until_its_next_turn():
     fleet = Fleet()
     ledger = fleet.policy.ledger
     for number in range(4):
         fleet.place(f"gone-{number}", a=0, b=0)
-        fleet.answer(f"gone-{number}", "ab"[number % 2], prompt=20_000)
+        fleet.answer(f"gone-{number}", "ab"[number % 2], prompt=20_000, pauses=number % 2 == 0)
     assert ledger.sessions_at == {"a": 2, "b": 2}
-    for name in ("gone-1", "gone-3", "gone-3", "unknown"):
-        ledger.expect_no_more(SessionId(name))
+    fleet.now = 20.0
     chosen = [fleet.place(f"s{number}", a=0, b=0).replica for number in range(4)]
-    assert chosen == ["b", "b", "a", "b"], "others work on a, and nobody is left on b"
-    fleet.place("gone-1", edge=Edge.SERVES, a=0, b=0)
-    assert ledger.sessions_at == {"a": 3, "b": 3}, "a title is no turn of it"
-    assert fleet.place("gone-1", a=0, b=0).reason is HERE
-    assert ledger.sessions_at == {"a": 3, "b": 4}
+    assert chosen == ["b", "b", "a", "b"], "tools run on a, and nobody is left on b"
+    fleet.now = 301.0
+    fleet.place("gone-1", a=0, b=0)
+    assert ledger.sessions_at == {"a": 1, "b": 4}, "what tools took for so long is gone as well"
+    assert fleet.place("gone-0", a=0, b=0).reason is HERE
+    assert ledger.sessions_at == {"a": 2, "b": 4}
     for number in range(4):
         ledger.session_ended(SessionId(f"gone-{number}"))
     assert ledger.sessions_at == {"a": 1, "b": 3}
+
+
+def test_a_side_request_does_not_end_a_tool_phase_nor_begin_one():
+    fleet = Fleet()
+    for name, pauses in (("works", True), ("rests", False)):
+        fleet.lives(name, A, pauses=pauses)
+        fleet.place(name, edge=Edge.SERVES, a=0)
+        fleet.answer(name, A, pauses=False, edge=Edge.SERVES)
+    fleet.place("title", edge=Edge.SERVES, a=0)  # nothing was known of it before
+    fleet.answer("title", A, pauses=False, edge=Edge.SERVES)
+    assert fleet.policy.ledger.sessions_at == {"a": 3}
+    fleet.now += 16.0
+    fleet.place("new", b=0)
+    assert fleet.policy.ledger.sessions_at == {"a": 1, "b": 1}
+    fleet.now += 290.0
+    fleet.place("newer", b=0)
+    assert fleet.policy.ledger.sessions_at == {"b": 2}
 
 
 def test_unlike_replicas_get_what_they_are_good_at():

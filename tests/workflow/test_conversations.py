@@ -164,24 +164,6 @@ def test_a_long_silence_ends_a_task_and_coming_back_undoes_it():
     assert not is_known(world, "s")
 
 
-def test_a_session_is_over_once_all_its_conversations_seem_to_be_those_that_fail_too():
-    world = World(gone_after_s=300.0)
-    found, sub = ref("s", Edge.OPENS), msgspec.structs.replace(ref("s", Edge.SPAWNED), thread=ThreadId("s.2"))
-    world.turn("s", "read")
-    world.known.arrived(sub, facts(), now=world.now)
-    world.turn("fails", edge=Edge.OPENS)
-    world.known.arrived(ref("fails"), facts(), now=world.now)
-    world.known.answered(ref("fails"), facts(), None, now=world.now)
-    world.turn("other", "read", gap_s=70.0)
-    assert world.known.over == [], "one of its conversations runs, and the other's client may try again"
-    world.known.answered(sub, facts(), answer(), now=world.now)
-    world.turn("other", "read", gap_s=11.0)
-    assert world.known.over == ["s"]
-    world.known.arrived(found, facts(), now=world.now)
-    world.turn("other", "read", gap_s=290.0)
-    assert world.known.over[1:2] == ["fails"] and "s" not in world.known.over[1:], "it runs again"
-
-
 def test_what_begins_anew_under_an_id_takes_the_place_of_what_rests_there():
     """Its client compacted, or cleared; a conversation whose tools run is not over."""
     world = World()

@@ -24,7 +24,7 @@ AGENT = AgentKey(NOBODYS, 1, 2)
 
 
 def thread(tokens: float = 1000.0) -> Conversation:
-    found = Conversation(SessionId("s"), AGENT, TextCalls())
+    found = Conversation(AGENT, TextCalls())
     found.tokens = tokens
     return found
 

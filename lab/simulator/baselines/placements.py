@@ -109,7 +109,9 @@ class _Seen(PlacementPolicy):
             self._agents.setdefault(asked.agent.agent_type, set()).add(replica)
         return _there(replica)
 
-    def turn_over(self, session: SessionRef, replica: ReplicaId, usage: Usage) -> None:
+    def turn_over(
+        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, pauses: bool, now: float
+    ) -> None:
         """The first turn of a conversation finds what it shares with others."""
         key = (session.session, session.thread)
         places = self._conversations.get(key, {})

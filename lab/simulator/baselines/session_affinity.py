@@ -14,8 +14,10 @@ Invariants: the chosen replica is one of the candidates; those of `KvLedger`.
 
 from collections.abc import Sequence
 
-from gateway.domain.decision import Placement, PlacementReason, SessionRef
+from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId
+from gateway.domain.request import Usage
 from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 
 
@@ -32,9 +34,16 @@ class SessionAffinity(PlacementPolicy):
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
+        self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session)
-        self.ledger.settle(session, chosen.replica)
+        self.ledger.settle(session, chosen.replica, now=asked.now)
         return Placement(replica=chosen.replica, reason=reason)
+
+    def turn_over(
+        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, pauses: bool, now: float
+    ) -> None:
+        if session.edge is not Edge.SERVES:
+            self.ledger.expect(session.session, works=pauses, now=now)
 
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef
