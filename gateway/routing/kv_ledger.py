@@ -292,7 +292,6 @@ class KvLedger:
             self._forget(conversation)
 
     def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
-        """A turn of it left there what `usage` says. Does nothing if that does not say it."""
         prompt, found, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens or 0
         if prompt is None:
             return
