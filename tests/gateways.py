@@ -48,7 +48,6 @@ def gateway_with(settings: str, directory: Path, **environment: str) -> Iterator
         **environment,
         "TURNPIKE_SERVER__LAME_DUCK_S": "0",
         "TURNPIKE_RECORDING__PATH": str(directory / "events"),
-        "TURNPIKE_RECORDING__WORDS": "true",
     }
     log = directory / "log"
     with log.open("w") as written, subprocess.Popen(command, stderr=written, env=env) as process:
