@@ -33,7 +33,7 @@ from gateway.domain.spending import OTHER_AGENTS, Spent
 from gateway.wire.hashed_words import hash_words, words_of_hashes
 from gateway.wire.hashing import keyed
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):

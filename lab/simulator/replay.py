@@ -59,12 +59,16 @@ _entry: Final = msgspec.json.Decoder(Entry, dec_hook=words_of_hashes)
 _beginning: Final = msgspec.json.Decoder(Beginning)
 
 
+class _Version(msgspec.Struct):
+    turnpike_events: int
+
+
 def decode_beginning(line: bytes) -> Beginning:
     """Raises ValueError."""
-    beginning = _beginning.decode(line)
-    if beginning.turnpike_events != VERSION:
-        raise ValueError(f"an event log of version {beginning.turnpike_events}, not {VERSION}")
-    return beginning
+    stated = msgspec.json.decode(line, type=_Version).turnpike_events  # first: settings change, too
+    if stated != VERSION:
+        raise ValueError(f"an event log of version {stated}, not {VERSION}")
+    return _beginning.decode(line)
 
 
 def decode_entry(line: bytes) -> Entry:
