@@ -46,6 +46,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     pressure: float
     """1 and more is overload; below a half all is well."""
     reason: str
+    is_loss_known: bool = False
+    """There is evidence of how much was lost; without any, nothing is known to be well."""
     loss: float = 0.0
 
 
@@ -174,6 +176,7 @@ class GpuPressure:
         return GpuReading(
             pressure=signs[reason],
             reason=reason if signs[reason] > 0 else "none",
+            is_loss_known=loss is not None,
             loss=loss or 0.0,
         )
 

@@ -33,6 +33,8 @@ from gateway.domain.ids import PoolId
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
+_IN_USE: Final = 0.9
+"""Share of a budget of which no capacity is stated that has to be held, before it grows."""
 _CAPACITY_CHANGED: Final = 0.05
 """A stated capacity is followed once it has changed by so large a share: a host tier's changes with what
 sessions take from turn to turn."""
@@ -183,7 +185,7 @@ class Window:
             self.sessions += max(1.0, 0.05 * self.sessions)
         elif seen.blocked_by == "tools":
             self.with_tools += max(1.0, 0.05 * self.with_tools)
-        elif seen.blocked_by == "kv" and self.budget < self._most():
+        elif seen.blocked_by == "kv" and self.budget < self._most() and self._is_well(seen):
             self.budget += self._config.kv_increase * (self._capacity or self.budget)
             self.budget = min(self.budget, self._most())
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
@@ -194,6 +196,10 @@ class Window:
             return None
         self._changed_s = now
         return self._change("healthy", is_decrease=False)
+
+    def _is_well(self, seen: WindowInputs) -> bool:
+        """Where no capacity is stated, that has to show: nothing is lost, though the budget is in use."""
+        return self._capacity is not None or (seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget)
 
     def _change(self, reason: str, *, is_decrease: bool) -> WindowChange:
         return WindowChange(

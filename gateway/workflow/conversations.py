@@ -167,6 +167,8 @@ class Conversations:
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
+        if known.turns == 0 and ref.edge is Edge.OPENS:
+            self._end_those_before(ref.session, known)
         graph = self.graphs.of(known.agent)
         self._grow(known, graph, answer)
         return self._step(ref.thread, known, graph, facts, answer)
@@ -247,7 +249,7 @@ class Conversations:
         leaves behind is of no use to the others. None if none of them has made a step."""
         working, longest = 0.0, None
         for thread in self._sessions.get(session, ()):
-            if (known := self._threads.get(thread)) is None or known.is_over:
+            if (known := self._threads.get(thread)) is None:
                 continue
             if longest is None or known.tokens > longest.tokens:
                 longest = known
@@ -291,8 +293,6 @@ class Conversations:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
         self.graphs.of(agent)  # whoever reads of it knows its family
-        if ref.edge is Edge.OPENS:
-            self._end_those_before(ref.session, agent)
         known = Conversation(agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
             self._remember(ref)
@@ -300,13 +300,19 @@ class Conversations:
         self._threads.move_to_end(ref.thread)
         return known
 
-    def _end_those_before(self, session: SessionId, agent: AgentKey) -> None:
+    def _end_those_before(self, session: SessionId, newest: Conversation) -> None:
         """Under one id its client has begun anew, or a summary took the place of what was said: whatever
-        rests there of the same type is over."""
+        rests there of the same type is over, and what it holds of no use."""
         for thread in self._sessions.get(session, ()):
             known = self._threads.get(thread)
-            if known is not None and known.agent == agent and not _works(known):
+            if (
+                known is not None
+                and known is not newest
+                and known.agent == newest.agent
+                and not _works(known)
+            ):
                 self._learn_end(known)
+                known.tokens = 0.0
 
     def _remember(self, ref: SessionRef) -> None:
         threads = self._sessions.setdefault(ref.session, [])

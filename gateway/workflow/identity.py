@@ -18,7 +18,7 @@ from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.wire.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.inference import CONFIDENCE, GUESS, Identity, anybody, infer
 from gateway.workflow.traces import Traces
-from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread
+from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn
 
 _SOURCES: Final = {
     TURNPIKE_SCHEMA: SessionSource.TURNPIKE_HEADER,
@@ -113,8 +113,8 @@ def _stated(
     if facts.tool_count == 0 or main is None or not main.offers_tools:
         found.thread, found.parent = session.main, main
         found.edge = Edge.SERVES if facts.tool_count == 0 else Edge.CONTINUES
-        if found.edge is Edge.CONTINUES and main is not None and main.agent != facts.transcript.agent:
-            found.edge, found.parent = Edge.OPENS, None  # it began with a title
+        if found.edge is Edge.CONTINUES and _is_after_title(main, facts):
+            found.edge, found.parent = Edge.OPENS, None
         return found
     if main.has_open_calls:
         found.edge, found.parent = Edge.SPAWNED, main
@@ -123,6 +123,7 @@ def _stated(
     if stated.schema != TURNPIKE_SCHEMA and (is_weak or main.outcome is Outcome.LIVE):
         assert key is not None
         return _new_member(session, key)
+    found.begins_anew = True
     found.is_unexplained = stated.schema != TURNPIKE_SCHEMA
     return found
 
@@ -130,17 +131,30 @@ def _stated(
 def _in_named_thread(
     found: Identity, thread: Thread | None, session: Session, facts: RequestFacts
 ) -> Identity:
-    is_elsewhere = found.thread is not thread
-    is_new = found.session is None and facts.transcript.tail != 0
+    is_elsewhere, is_known = found.thread is not thread, found.session is not None
     found.session, found.thread = session, thread
     if thread is None:
         found.edge = Edge.SPAWNED
         found.parent = found.parent or session.main.tip
     elif is_elsewhere or found.parent is None:
-        # Where nothing that we answered stands in it, a summary took the place of what was said.
-        found.edge = Edge.COMPACTS if is_new and thread.tip is not None else Edge.CONTINUES
-        found.parent = thread.tip
+        tip = found.parent = thread.tip
+        found.edge = Edge.CONTINUES
+        if is_known or tip is None or facts.transcript.blocks or facts.state_ids:
+            return found
+        if _is_after_title(tip, facts):
+            found.edge, found.parent = Edge.OPENS, None
+        elif tip.offers_tools and facts.tool_count == 0:
+            found.edge = Edge.SERVES
+        elif facts.transcript.tail and tip.outcome is Outcome.ANSWERED and not tip.has_open_calls:
+            found.edge = Edge.COMPACTS  # of all that was said nothing stands there: a summary does
     return found
+
+
+def _is_after_title(tip: Turn | None, facts: RequestFacts) -> bool:
+    """Its session, or its thread, began with a request of another kind, without tools."""
+    is_title = tip is not None and tip.is_opening and not tip.offers_tools and tip.agent != 0
+    is_other = tip is not None and tip.agent != facts.transcript.agent
+    return is_title and is_other and facts.tool_count > 0 and not facts.transcript.blocks
 
 
 def _notice_interleaving(found: Identity, session: Session, *, now: float) -> None:
@@ -151,6 +165,8 @@ def _notice_interleaving(found: Identity, session: Session, *, now: float) -> No
         other = turn.thread
         if other is found.thread or not (other.is_unexplained or found.thread.is_unexplained):
             continue
+        if not (other.is_root and found.thread.is_root):
+            continue  # one of them was called by the run itself
         before = found.parent.arrived_s if found.parent else 0.0
         if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
             session.group = session.explicit_keys[0]

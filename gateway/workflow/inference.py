@@ -52,6 +52,8 @@ class Identity(msgspec.Struct, kw_only=True):
     """The stated id that shall lead here from now on."""
     name: str | None = None
     group: ExplicitKey | None = None
+    begins_anew: bool = False
+    """Beside what its session did before, which rests."""
     is_unexplained: bool = False
     has_secrets: bool = False
     told_secrets: bool = False

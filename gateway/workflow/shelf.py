@@ -184,7 +184,7 @@ class Shelf:
         session.thread_count = max(session.thread_count, trace.thread_number)
         thread = Thread(id=trace.thread, session=session, name=trace.name, agent=trace.agent)
         if not session.log:
-            session.main = thread
+            session.main, thread.is_root = thread, True
         if trace.name is not None and len(session.named) < MAX_NAMED:
             session.named[trace.name] = thread
         return thread
@@ -207,10 +207,11 @@ class Shelf:
             session=session,
             name=found.name,
             agent=facts.transcript.agent,
+            is_root=session.thread_count == 1 or found.is_unexplained,
             is_unexplained=found.is_unexplained,
         )
-        if session.thread_count == 1:
-            session.main = thread
+        if session.thread_count == 1 or (found.begins_anew and thread.agent == session.main.agent):
+            session.main = thread  # its client has begun anew, or compacted: others work for this one now
         if found.name is not None:
             session.named[found.name] = thread
             if len(session.named) > MAX_NAMED:

@@ -119,6 +119,8 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     """Of its first turn."""
     head: PromptHead | None = None
     head_tokens: int = 0
+    is_root: bool = False
+    """Its session began with it, or it is unexplained."""
     is_unexplained: bool = False
     """It began under its session's stated id, and nothing that the session did explains it."""
 

@@ -26,9 +26,10 @@ def seen(
     blocked_by=None,
     cpu_limit=math.inf,
     beyond_kv=0.0,
+    is_loss_known=True,
 ) -> WindowInputs:
     return WindowInputs(
-        gpu=GpuReading(pressure=gpu, reason="state_lost"),
+        gpu=GpuReading(pressure=gpu, reason="state_lost", is_loss_known=is_loss_known),
         cpu=CpuReading(pressure=cpu, reason="tools_slow"),
         cpu_limit=cpu_limit,
         admitted=admitted,
@@ -133,8 +134,11 @@ def test_the_budget_grows_back_to_its_part_of_the_stated_capacity_and_no_further
     assert play.window.budget == pytest.approx(680)
     play.run(2000, **full)
     assert play.window.budget == 900
-    unstated = Played().run(12, gpu=2.0).run(2000, **(full | {"capacity": None}))
-    assert unstated.window.budget > 10_000, "nobody says how much fits"
+    for held, is_known, is_more in ((1e9, True, True), (1e9, False, False), (500.0, True, False)):
+        unstated = Played().run(12, gpu=2.0)
+        before = unstated.window.budget
+        unstated.run(200, **(full | {"capacity": None, "held": held}), is_loss_known=is_known)
+        assert (unstated.window.budget > before) is is_more, "nobody says how much fits"
 
 
 def test_who_thrashes_has_to_leave_and_who_would_fit_does_not():

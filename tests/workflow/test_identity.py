@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.domain.decision import Edge, SessionSource
+from tests.workflow.world import TOOLS, call, result, said, user
 from tests.workflow.world import GuessingWorld as World
-from tests.workflow.world import call, result, said, user
 
 FIX, OTHER = user("Please fix the bug in the parser"), user("Now write the documentation, please")
 
@@ -58,7 +58,7 @@ def test_threads_of_a_run_are_told_by_name():
     assert {sub.session for sub in subs} == {main.session} and {sub.edge for sub in subs} == {Edge.SPAWNED}
     assert len({main.thread, *(sub.thread for sub in subs)}) == 3
     again = world.ask([user("Anything")], session_id="s", thread_id="a")
-    assert (again.thread, again.parent, again.edge) == (subs[0].thread, subs[0].turn, Edge.COMPACTS)
+    assert (again.thread, again.parent, again.edge) == (subs[0].thread, subs[0].turn, Edge.CONTINUES)
 
 
 def test_sub_agents_without_a_thread_name_are_told_by_content():
@@ -104,6 +104,54 @@ def test_a_compaction_under_an_id_stays_in_its_session_and_in_a_thread_that_is_n
     is_named = "thread_id" in names
     assert new.session == turn.session and (new.thread == turn.thread) is is_named
     assert new.edge is (Edge.COMPACTS if is_named else Edge.OPENS)
+
+
+@pytest.mark.parametrize("header", ["x_session_id", "x_turnpike_session"])
+def test_behind_a_compaction_sub_agents_are_the_runs_own_and_the_id_stays_its(header: str):
+    world = World()
+    names: Any = {header: "s"}
+    first = world.answered([FIX], "Half of it is done.", **names)
+    new = [user("In short: half of it is done.")]
+    main = world.ask(new, **names)
+    made = [call(f"call_{name}aaaaaaaaaaaa", "task", prompt=name) for name in "ab"]
+    world.answer(main, "They shall do it.", *made)
+    subs = [world.ask([user(f"Sub {name}")], **names, system="You work.", after=0) for name in "ab"]
+    assert {sub.edge for sub in subs} == {Edge.SPAWNED} and {sub.parent for sub in subs} == {main.turn}
+    for name, sub in zip("ab", subs, strict=True):
+        world.answer(sub, f"Sub {name} looked into it.")
+        world.ask(
+            [user(f"Sub {name}"), said(f"Sub {name} looked into it."), user("Go")],
+            **names,
+            system="You work.",
+        )
+    back = world.ask(
+        [*new, said("They shall do it.", *made), *(result(each["id"]) for each in made)], **names
+    )
+    assert {first.session, back.session, *(sub.session for sub in subs)} == {"s-1"}
+    assert (back.thread, back.edge) == (main.thread, Edge.CONTINUES)
+    assert world.sessions.get("s-1").group is None
+
+
+@pytest.mark.parametrize(
+    ("what", "edge"),
+    [
+        ("retry", Edge.CONTINUES),
+        ("title", Edge.SERVES),
+        ("edited", Edge.CONTINUES),
+        ("beside", Edge.CONTINUES),
+    ],
+)
+def test_only_a_prompt_without_answers_behind_an_answer_compacts_a_named_thread(what: str, edge: Edge):
+    world = World()
+    names: Any = {"session_id": "s", "thread_id": "s"}
+    first = world.ask([FIX], **names)
+    if what == "retry":
+        world.refuse(first, 503)
+    elif what != "beside":
+        world.answer(first, "I fix it.")
+    history = [FIX, said("I shall not."), user("Go on")] if what == "edited" else [user("Something else")]
+    turn = world.ask(history, **names, tools=None if what == "title" else TOOLS, after=20)
+    assert (turn.thread, turn.edge) == (first.thread, edge)
 
 
 def test_a_stored_response_of_a_forgotten_turn_still_names_the_session():
