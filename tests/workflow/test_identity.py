@@ -139,12 +139,14 @@ def test_behind_a_compaction_sub_agents_are_the_runs_own_and_the_id_stays_its(he
         ("title", Edge.SERVES),
         ("edited", Edge.CONTINUES),
         ("beside", Edge.CONTINUES),
+        ("after a title", Edge.OPENS),
     ],
 )
 def test_only_a_prompt_without_answers_behind_an_answer_compacts_a_named_thread(what: str, edge: Edge):
     world = World()
     names: Any = {"session_id": "s", "thread_id": "s"}
-    first = world.ask([FIX], **names)
+    titles: Any = {"tools": None, "system": "You write titles."} if what == "after a title" else {}
+    first = world.ask([FIX], **names, **titles)
     if what == "retry":
         world.refuse(first, 503)
     elif what != "beside":
