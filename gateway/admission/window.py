@@ -139,10 +139,10 @@ class Window:
     def reference(self) -> float:
         """Tokens by which it is told what holding sessions back would gain. Not the budget where that was
         lowered: then fewer fit, it seems, and these get so little done that all might as well be in."""
-        return self.budget if self._capacity is None else self._most()
+        return self.budget if self._capacity is None else self._ceiling()
 
-    def _most(self) -> float:
-        """The budget's start, and its ceiling: that more fits is found out by losing it."""
+    def _ceiling(self) -> float:
+        """The budget begins with it and never exceeds it: whether more fits shows by losing state alone."""
         return self._config.kv_share * self._capacity if self._capacity is not None else math.inf
 
     def _follow_capacity(self, seen: WindowInputs) -> WindowChange | None:
@@ -153,9 +153,9 @@ class Window:
                 return None
         before, self._capacity = self._capacity, seen.capacity
         if before is None or math.isinf(self.budget):
-            self.budget = self._most()
+            self.budget = self._ceiling()
         else:
-            self.budget = min(self._most(), self.budget * seen.capacity / before)
+            self.budget = min(self._ceiling(), self.budget * seen.capacity / before)
         return self._change("capacity", is_decrease=False)
 
     def _decrease(self, seen: WindowInputs, *, now: float) -> WindowChange:
@@ -185,9 +185,9 @@ class Window:
             self.sessions += max(1.0, 0.05 * self.sessions)
         elif seen.blocked_by == "tools":
             self.with_tools += max(1.0, 0.05 * self.with_tools)
-        elif seen.blocked_by == "kv" and self.budget < self._most() and self._is_well(seen):
+        elif seen.blocked_by == "kv" and self.budget < self._ceiling() and self._is_well(seen):
             self.budget += self._config.kv_increase * (self._capacity or self.budget)
-            self.budget = min(self.budget, self._most())
+            self.budget = min(self.budget, self._ceiling())
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
             self.sessions += 1.0
         elif math.isfinite(self.with_tools) and self.with_tools < 2 * seen.with_tools + 2:

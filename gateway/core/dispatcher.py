@@ -30,7 +30,8 @@ from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.routing.ranks import Ranks
 
 _EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
-_FINDS_WHAT_WAS_LEFT: Final = (Edge.CONTINUES, Edge.RETRIES)
+_EXTENDS_PROMPT: Final = (Edge.CONTINUES, Edge.RETRIES)
+"""The prompt begins with all that its session's last turn left in the cache."""
 CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 """Work that costs an engine next to nothing and so never waits for a place."""
 
@@ -104,7 +105,7 @@ class Dispatcher:
         if live.session is not None:
             session, ledger = live.session, self._placement.ledger
             held = ledger.held_by(session, placement.replica)
-            if session.edge in _FINDS_WHAT_WAS_LEFT:
+            if session.edge in _EXTENDS_PROMPT:
                 live.left = ledger.left((session.session, session.thread), placement.replica) or None
         expected = self._forecasts.sent(live, placement.replica, held, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None

@@ -165,9 +165,10 @@ class PrefillsAhead:
 
     def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
         for pause in tuple(self._wanted.get(replica, {}).values()):
+            if not self._may_begin(replica):
+                return
             ledger = self._placement.ledger
-            spare = ledger.horizon(replica) - ledger.sums(replica).held
-            if not self._may_begin(replica) or spare < pause.tokens:
+            if ledger.horizon(replica) - ledger.sums(replica).held < pause.tokens:
                 return
             if pause.turn in self._under_way:
                 continue  # it was told to give way, and has yet to end

@@ -52,7 +52,7 @@ class LeastLoaded:
 
 
 class PlacementPolicy:
-    """Which of these replicas should run the turn? What they hold of whom is in its ledger."""
+    """Which of these replicas should run the turn? Its ledger estimates what they hold."""
 
     def __init__(self, ledger: KvLedger | None = None) -> None:
         self.ledger = ledger if ledger is not None else KvLedger(max_conversations=200_000)

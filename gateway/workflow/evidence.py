@@ -1,8 +1,8 @@
 """By what another gateway finds the one that has a session: names of 64 bits.
 
 Source: ours. Only what is acted upon has a name here: ids that clients state, ids that an answer minted,
-answers as they come back in a conversation, and what failed and comes again. What is
-guessed stays where it was.
+answers as they come back in a conversation, and what failed and comes again. Other gateways do not learn of
+guesses.
 
 Invariants: a name is a hash of the tenant and the evidence, so two tenants never share one; a request has at
 most `MAX_NAMES`, the strongest evidence first.

@@ -32,7 +32,7 @@ def signed(hint: str, key: str) -> str:
 
 
 class Hints:
-    """None is written where the contract is not installed."""
+    """Writes the hints of all sessions; nothing where the contract is not installed."""
 
     def __init__(self, config: RetentionConfig | None = None, graphs: Graphs | None = None) -> None:
         self._retention = Retention(config or RetentionConfig())

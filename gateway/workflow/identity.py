@@ -151,10 +151,11 @@ def _in_named_thread(
 
 
 def _is_after_title(tip: Turn | None, facts: RequestFacts) -> bool:
-    """Its session, or its thread, began with a request of another kind, without tools."""
-    is_title = tip is not None and tip.is_opening and not tip.offers_tools and tip.agent != 0
-    is_other = tip is not None and tip.agent != facts.transcript.agent
-    return is_title and is_other and facts.tool_count > 0 and not facts.transcript.blocks
+    """An agent opens where a request of another kind, without tools, stands alone."""
+    if tip is None or tip.offers_tools or not tip.is_opening or not tip.agent:
+        return False
+    opens = facts.tool_count > 0 and not facts.transcript.blocks
+    return opens and tip.agent != facts.transcript.agent
 
 
 def _notice_interleaving(found: Identity, session: Session, *, now: float) -> None:
