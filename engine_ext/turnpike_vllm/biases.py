@@ -108,7 +108,6 @@ class Biases:
             displace,
             watch,
         )
-        self.conductor.is_opportunist = settings.opportunist
         self.conductor.has_victims = features["victims"] == "on"
         self.conductor.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
@@ -334,7 +333,6 @@ class Biases:
             host_tier=Counter() if ferry is None else ferry.counts,
             preemptions=self.preemptions,
             order=self.conductor.order,
-            chunks=self.conductor.chunks,
             classes=self.conductor.classes,
             evictions=Counter(named=self.pool.named_victims),
             retention=Counter(

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from turnpike_vllm import opportunist
 from turnpike_vllm.classes import ALL, Piggyback, Plan
 from turnpike_vllm.classes import Row as Background
 from turnpike_vllm.coordinator import Coordinator, Rank
@@ -47,11 +46,9 @@ class Conductor:
         self.watch = watch
         self.queue: RankedQueue[Any] | None = None
         self.order: Counter[str] = Counter()
-        self.chunks: Counter[str] = Counter()
         self.classes: Counter[str] = Counter()
         self.live: Counter[ServiceClass] = Counter()
         """Requests in the scheduler."""
-        self.is_opportunist = False
         self.has_victims = True
         """Whether a better class may take somebody's place."""
         self.has_headroom = True
@@ -201,7 +198,7 @@ class Conductor:
             if most < tokens:
                 self.order["headroom"] += 1
                 tokens = min(tokens, max(most, self.pool.block_size))
-        return self._fit(request, computed, tokens, runs) if self.is_opportunist and tokens else tokens
+        return tokens
 
     def _background_chunk(self, row: Row, tokens: int, runs: bool, now: float) -> int:
         allowed = min(tokens, self._left)
@@ -216,25 +213,6 @@ class Conductor:
             self.classes["chunk_bounded"] += 1
         self._left = max(0, self._left - allowed)
         return allowed
-
-    def _fit(self, request: Any, computed: int, tokens: int, runs: bool) -> int:
-        """Shrink until the blocks are free. What cannot fit is left for the allocator to refuse."""
-        free, size = self.pool.free_blocks, self.pool.block_size
-        held = self.pool.blocks_held_by(request.request_id) if runs else computed // size
-        if (held + free) * size - computed >= tokens + (0 if runs else computed):
-            return tokens
-        if not runs:
-            free -= self.pool.free_hits(request, computed) + self.pool.manager.watermark_blocks
-        fitting = opportunist.shrink(
-            tokens, computed=computed, held_blocks=held, free_blocks=max(free, 0), block_size=size
-        )
-        if runs and not fitting:
-            # One block will have to be found elsewhere: of what is retained, or of another request.
-            fitting = min(tokens, size - computed % size)
-        if 0 < fitting < tokens:
-            self.chunks["shrunk"] += 1
-            return fitting
-        return tokens
 
     def _share(self, piggyback: Piggyback, is_reactive_alive: bool, now: float) -> Plan:
         if not self.live[ServiceClass.PROACTIVE]:

@@ -45,10 +45,9 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
         off("the waiting queue is of another kind", "coordinator", "classes")
     off(queue_lacks(queue_class), "coordinator")
     if not hasattr(scheduler, CHUNK_SEAM):
-        off("no seam for chunk sizes", "opportunist", "classes", "headroom", "host_tier")
+        off("no seam for chunk sizes", "classes", "headroom", "host_tier")
     if not scheduler.kv_cache_manager.enable_caching:
         off("prefix caching is off", "retention", "eviction", "host_tier")
-    off(KvPool.lacks_order(scheduler.kv_cache_manager), "eviction", "opportunist")
     off(HostCopies.lacks(scheduler), "host_tier")
     for name, reason in reasons(scheduler, settings.connectors):
         off(reason, name)
@@ -56,13 +55,9 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
         off(why.get("retention", "retention is switched off"), "host_tier")
     if settings.coordinator is None or "coordinator" in why:
         off(why.get("coordinator", "switched off"), "victims", "headroom")
-    none: dict[str, Any] = {
-        each.name: False if each.name == "opportunist" else None
-        for each in fields(settings)
-        if each.name in why
-    }
+    none: dict[str, Any] = {each.name: None for each in fields(settings) if each.name in why}
     features = {
-        name: why.get(name) or ("on" if getattr(settings, name, True) not in (None, False) else SWITCHED_OFF)
+        name: why.get(name) or ("on" if getattr(settings, name, True) is not None else SWITCHED_OFF)
         for name in BIASES
     }
     return replace(settings, **none), features

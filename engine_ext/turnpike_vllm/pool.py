@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+_ENDS = ("fake_free_list_head", "fake_free_list_tail")
 Wanted = Callable[[int], Sequence[Any]]
 
 
@@ -34,7 +35,7 @@ class KvPool:
         wanted = [
             (kv_cache_manager, "kv_cache_manager", ("get_blocks", "allocate_slots", "enable_caching")),
             (pool, "block_pool", ("touch", "free_blocks", "get_new_blocks", "get_cached_block", "blocks")),
-            (queue, "free_block_queue", ("remove", "prepend_n", "num_free_blocks", "fake_free_list_head")),
+            (queue, "free_block_queue", ("remove", "prepend_n", "num_free_blocks", *_ENDS)),
         ]
         return [
             f"{name}.{attribute}"
@@ -42,14 +43,6 @@ class KvPool:
             for attribute in attributes
             if not hasattr(owner, attribute)
         ]
-
-    @staticmethod
-    def lacks_order(kv_cache_manager: Any) -> str | None:
-        """What is missing of what only the order of eviction, and fitting into memory, need."""
-        queue = kv_cache_manager.block_pool.free_block_queue
-        found = {"fake_free_list_tail": queue, "watermark_blocks": kv_cache_manager}
-        lacks = [name for name, owner in found.items() if not hasattr(owner, name)]
-        return f"this vLLM has no {', '.join(lacks)}" if lacks else None
 
     def ample_blocks(self, requests: int) -> int:
         """Another block of each group for each of so many requests, and one to spare."""
@@ -94,14 +87,6 @@ class KvPool:
                 break
             found.append(blocks[0])
         return found
-
-    def free_hits(self, request: Any, tokens: int) -> int:
-        """Of the blocks of a hit of ``tokens``, how many are free: taking them up costs free blocks."""
-        found = (
-            self.pool.get_cached_block(each, [0])
-            for each in request.block_hashes[: tokens // self.block_size]
-        )
-        return sum(1 for blocks in found if blocks and blocks[0].ref_cnt == 0)
 
     def hold(self, blocks: Sequence[Any]) -> None:
         self.pool.touch(blocks)

@@ -109,8 +109,7 @@ class TurnpikeMixin:
         update = self._before_update(biases, scheduler.update_from_output)
         seams.replace(scheduler, "schedule", self._around_schedule(biases, scheduler.schedule, update))
         seams.replace(scheduler, "update_from_output", update)
-        may_cut = biases.conductor.has_headroom or settings.opportunist
-        if may_cut or settings.classes is not None or settings.host_tier is not None:
+        if biases.conductor.has_headroom or settings.classes is not None or settings.host_tier is not None:
             reserve = getattr(scheduler, CHUNK_SEAM)
             self._of_requests.append((scheduler, CHUNK_SEAM, self._around_reserve(biases, reserve), reserve))
         if settings.retention is not None or settings.coordinator is not None:

@@ -31,7 +31,6 @@ class Settings:
     """``None`` switches a bias off."""
 
     coordinator: CoordinatorConfig | None = field(default_factory=CoordinatorConfig)
-    opportunist: bool = True
     retention: RetentionConfig | None = field(default_factory=RetentionConfig)
     host_tier: HostTierConfig | None = field(default_factory=HostTierConfig)
     eviction: EvictionConfig | None = field(default_factory=EvictionConfig)
@@ -44,9 +43,7 @@ class Settings:
     """Sessions that are remembered; the one that was silent longest goes first."""
 
 
-OFF = Settings(
-    coordinator=None, opportunist=False, retention=None, host_tier=None, eviction=None, classes=None
-)
+OFF = Settings(coordinator=None, retention=None, host_tier=None, eviction=None, classes=None)
 
 _POLICIES: Mapping[str, Any] = {
     "coordinator": CoordinatorConfig,
@@ -55,8 +52,6 @@ _POLICIES: Mapping[str, Any] = {
     "eviction": EvictionConfig,
     "classes": ClassesConfig,
 }
-
-_SWITCHES = ("opportunist", "signed_hints")
 
 Config = TypeVar("Config")
 
@@ -74,7 +69,9 @@ def read_settings(additional_config: object) -> Settings:
             changes[name] = _policy(name, value)
         elif name == "connectors" and _are_names(value):
             changes[name] = tuple(value)
-        elif isinstance(value, bool) if name in _SWITCHES else name == "max_sessions" and _is_size(value):
+        elif (
+            isinstance(value, bool) if name == "signed_hints" else name == "max_sessions" and _is_size(value)
+        ):
             changes[name] = value
         else:
             raise SettingsError(f"{KEY}.{name}: unknown, or of the wrong kind")

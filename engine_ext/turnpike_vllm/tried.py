@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 BIASES: Final = (
-    *("coordinator", "victims", "headroom", "opportunist"),
+    *("coordinator", "victims", "headroom"),
     *("retention", "host_tier", "eviction", "classes"),
 )
 """``victims`` (who is displaced, and who is preempted first) and ``headroom`` belong to the coordinator."""
@@ -69,7 +69,7 @@ TRAITS: Final = (
     Trait(
         "several KV cache groups",
         lambda it: len(_specs(it)) != 1,
-        _NO_COPIES - {"opportunist", "eviction"},
+        _NO_COPIES - {"eviction"},
         "its blocks are counted in one group",
     ),
     Trait(

@@ -145,7 +145,7 @@ CASES = {
     "sliding window": Case(windowed(100), windows=(100,)),
     "hybrid": Case(
         windowed(None, 100),
-        frozenset({"host_tier", "opportunist", "eviction"}),
+        frozenset({"host_tier", "eviction"}),
         windows=(None, 100),
     ),
     "latent attention": Case(latent),
@@ -276,7 +276,6 @@ def acted(engine: SimulatedEngine) -> set[str]:
         "coordinator": engine.biases.conductor.queue is not None,
         "victims": told["order"].get("displaced"),
         "headroom": told["order"].get("headroom"),
-        "opportunist": told["chunks"].get("shrunk"),
         "retention": told["holds"].get("held"),
         "eviction": told["evictions"]["named"],
         "classes": told["classes"].get("chunk_bounded"),

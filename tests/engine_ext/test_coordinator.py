@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from turnpike_vllm.classes import ALL, ClassesConfig, Piggyback, Plan, Row
 from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig, Rank
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
-from turnpike_vllm.opportunist import shrink
 from turnpike_vllm.pace import Pace
 from turnpike_vllm.retention import Thread
 from turnpike_vllm.sessions import Session, Sessions, ThreadPolicy
@@ -162,39 +161,6 @@ def test_a_prefill_is_not_left_out_but_bounded() -> None:
     assert plan(row("a", 10**6, prefill=True)).left_out == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("tokens", "computed", "held", "free", "chunk"),
-    [
-        (1_000, 0, 0, 100, 1_000),
-        (1_000, 0, 0, 50, 500),
-        (1_000, 0, 0, 31, 250),
-        (1_000, 0, 0, 1, 16),
-        (1_000, 0, 0, 0, 0),
-        (1_000, 8, 1, 0, 8),  # what is left of the last block
-        (4, 30, 2, 0, 2),
-        (1_000, 16, 1, 0, 0),
-    ],
-)
-def test_by_halves(tokens: int, computed: int, held: int, free: int, chunk: int) -> None:
-    assert shrink(tokens, computed=computed, held_blocks=held, free_blocks=free, block_size=16) == chunk
-
-
-@given(
-    st.integers(1, 10_000),
-    st.integers(0, 5_000),
-    st.integers(0, 20),
-    st.integers(0, 700),
-    st.integers(1, 128),
-)
-def test_it_fits(tokens: int, computed: int, extra: int, free: int, size: int) -> None:
-    held = -(-computed // size) + extra
-    chunk = shrink(tokens, computed=computed, held_blocks=held, free_blocks=free, block_size=size)
-    assert 0 <= chunk <= tokens
-    assert -(-(computed + chunk) // size) <= held + free
-    least = min(tokens, size - computed % size)
-    assert chunk >= least or -(-(computed + least) // size) > held + free
-
-
 def heard(
     books: Sessions,
     seq: int,
@@ -265,7 +231,7 @@ def test_nothing_said_means_the_defaults() -> None:
     cases: list[object] = [None, {}, {"other": 1}, {"turnpike": {}}, "no mapping"]
     for raw in cases:
         assert read_settings(raw) == Settings()
-    assert Settings().retention is not None and Settings().opportunist
+    assert Settings().retention is not None and Settings().signed_hints
 
 
 def test_everything_off() -> None:
@@ -280,7 +246,7 @@ def test_numbers_and_switches() -> None:
                 "coordinator": {"max_wait_s": 9.5},
                 "eviction": {"size_max_blocks": 77},
                 "classes": False,
-                "opportunist": False,
+                "signed_hints": False,
                 "max_sessions": 9,
                 "connectors": ["NixlConnector"],
             }
@@ -289,7 +255,7 @@ def test_numbers_and_switches() -> None:
     assert found.retention is not None and (found.retention.grace_s, found.retention.budget) == (3.0, 0.5)
     assert found.coordinator is not None and found.coordinator.max_wait_s == 9.5
     assert found.eviction is not None and found.eviction.size_max_blocks == 77
-    assert found.classes is None and not found.opportunist and found.max_sessions == 9
+    assert found.classes is None and not found.signed_hints and found.max_sessions == 9
     assert found.connectors == ("NixlConnector",)
     assert read_settings({"turnpike": {"classes": True}}).classes is not None
 
@@ -299,7 +265,7 @@ def test_numbers_and_switches() -> None:
     [
         (3, "turnpike: must be"),
         ({"retentoin": True}, "turnpike.retentoin: unknown"),
-        ({"opportunist": 1}, "turnpike.opportunist"),
+        ({"signed_hints": 1}, "turnpike.signed_hints"),
         ({"max_sessions": 0}, "turnpike.max_sessions"),
         ({"connectors": "NixlConnector"}, "turnpike.connectors"),
         ({"connectors": [1]}, "turnpike.connectors"),

@@ -207,7 +207,7 @@ def test_then_the_coordinator_is_off_and_the_rest_is_on(monkeypatch: pytest.Monk
     engine = SimulatedEngine(SimulatedOptions())
     features = engine.biases.features
     assert features["coordinator"] == features["victims"] == "our queue has no prepend_request"
-    assert features["retention"] == features["opportunist"] == "on"
+    assert features["retention"] == features["eviction"] == "on"
     engine.submit([1, 2, 3], hint=Hint(session="s", seq=1))
     engine.run()
     assert type(engine.scheduler.waiting).__name__ == "FCFSRequestQueue"

@@ -382,25 +382,6 @@ class TestRetention:
         assert told["sessions"]["s"]["resident"] == 20
 
 
-class TestOpportunist:
-    def test_chunks_shrink_before_anybody_is_evicted(self, make: Make) -> None:
-        preempted, shrunk = {}, {}
-        for on in (False, True):
-            engine = make(
-                reserve_full_input=False,
-                turnpike={"opportunist": on, "coordinator": False, "retention": False, "eviction": False},
-            )
-            engine.submit(prompt(1, 600), max_tokens=100, hint=Hint(session="s", seq=1))
-            engine.run(until=0.05)
-            engine.submit(prompt(2, 1_200), max_tokens=20)
-            engine.run()
-            assert all(each.finished is not None for each in engine.done.values())
-            preempted[on] = sum(counters(engine)["preemptions"].values())
-            shrunk[on] = counters(engine)["chunks"].get("shrunk", 0)
-        assert shrunk[True] > 0 == shrunk[False]
-        assert preempted[True] <= preempted[False]
-
-
 class TestOrder:
     def test_the_next_call_of_an_old_task_goes_before_long_prompts_of_new_ones(self, make: Make) -> None:
         order = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 
-_BIASES = ("coordinator", "opportunist", "retention", "eviction", "classes")
+_BIASES = ("coordinator", "retention", "eviction", "classes")
 
 
 def _plugin(plan: Plan, values: Values) -> Plan:
