@@ -75,6 +75,8 @@ class Biases:
         self._hint_key = hint_key
         self.is_awake = False
         self.is_inert = False
+        self.failures = 0
+        """Since the server started."""
         self.heard: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
         self.launch = telemetry.LaunchDelay()
@@ -306,6 +308,7 @@ class Biases:
             "hints": [hints.VERSION],
             "state": "inert" if self.is_inert else "awake" if self.is_awake else "asleep",
             "features": self.features,
+            "failures": self.failures,
             "block_size": self.pool.block_size,
             "blocks": {
                 "total": self.pool.total_blocks,

@@ -1,5 +1,8 @@
 """The entry points that vLLM loads by name (``VLLM_PLUGINS=turnpike``).
 
+vLLM loads every plugin that is installed, unless ``VLLM_PLUGINS`` names some. This one does nothing unless it
+is named: the hint key, the engine core and the API server stay as they are.
+
 `register` (``vllm.general_plugins``) runs in every process and gives the engine core its utility methods.
 `Endpoints` (``vllm.endpoint_plugins``) adds routes to the API server:
 
@@ -17,6 +20,7 @@ import hmac
 import importlib
 import json
 import logging
+import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -38,10 +42,17 @@ MAX_BODY = 1 << 20
 
 def register() -> None:
     """Give the engine core the methods of `utilities`. Safe to call twice."""
+    if not is_named():
+        return
     secret_keys.hint_key()  # before this process starts others
     core = importlib.import_module("vllm.v1.engine.core").EngineCore
     for name, method in utilities.METHODS.items():
         setattr(core, name, method)
+
+
+def is_named() -> bool:
+    """Whether ``VLLM_PLUGINS`` names this plugin."""
+    return "turnpike" in os.environ.get("VLLM_PLUGINS", "").split(",")  # as vLLM reads it
 
 
 class Endpoints:
@@ -56,6 +67,8 @@ class Endpoints:
         self._refreshing: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
+        if not is_named():
+            return
         fastapi = importlib.import_module("fastapi")
         responses = importlib.import_module("fastapi.responses")
 
@@ -91,6 +104,8 @@ class Endpoints:
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """``engine_client`` is None where there is no engine; the routes then answer 503."""
+        if not is_named():
+            return
         self._engine = getattr(engine_client, "engine_core", None)
         self._keys = secret_keys.api_keys(getattr(args, "api_key", None))
         try:

@@ -9,6 +9,7 @@ scheduler object.
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,8 @@ from turnpike_vllm.biases import Biases
 from turnpike_vllm.detection import CHUNK_SEAM, detect
 from turnpike_vllm.ferry import Calls
 from turnpike_vllm.offload import NOT_CONFIGURED
-from turnpike_vllm.seams import Seams
+from turnpike_vllm.rows import ATTRIBUTE
+from turnpike_vllm.seams import MAX_RETRIES, RETRY_AFTER_S, Seams
 from turnpike_vllm.secret_keys import hint_key
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
 from turnpike_vllm.waiting import RankedQueue
@@ -37,6 +39,8 @@ class TurnpikeMixin:
 
     turnpike: Biases | None = None
     _is_in_step = False
+    _back_at = math.inf
+    """When the plugin is tried again after it failed."""
     _own_queue: Any = None
     """vLLM's queue, while ours is in its place."""
 
@@ -77,7 +81,10 @@ class TurnpikeMixin:
     # Seams of single requests and rare events: always there.
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        biases, scheduler = self.turnpike, _parent(self)
+        scheduler = _parent(self)
+        if self.turnpike is not None and self.turnpike.is_inert:
+            self._safely(self._come_back)
+        biases = self.turnpike
         if biases is not None and request.request_id not in scheduler.requests:
             self._safely(lambda: biases.arriving(request))
         return super().add_request(request, *args, **kwargs)  # type: ignore[misc]
@@ -300,13 +307,30 @@ class TurnpikeMixin:
         biases = self.turnpike
         if biases is None or biases.is_inert:
             return
-        logger.error("turnpike: a bias failed; from now on vLLM runs without", exc_info=error)
+        biases.failures += 1
+        after_s = RETRY_AFTER_S * 2 ** (biases.failures - 1)
+        again = f"for {after_s:.0f} s" if biases.failures <= MAX_RETRIES else "from now on"
+        logger.error("turnpike: a bias failed; vLLM runs without %s", again, exc_info=error)
         biases.is_inert = True
         self._of_requests.clear()
-        _undo(self._seams.restore)
+        is_undone = _undo(self._seams.restore)
         if not self._is_in_step:  # else its end does it
-            _undo(self._give_back_queue)
-        _undo(lambda: biases.fail(error))
+            is_undone &= _undo(self._give_back_queue)
+        is_undone &= _undo(lambda: biases.fail(error))
+        is_last = not is_undone or biases.failures > MAX_RETRIES
+        self._back_at = math.inf if is_last else biases.clock() + after_s
+
+    def _come_back(self) -> None:
+        """The plugin as it was at the start, asleep. Nothing of the one that failed is used again."""
+        failed = self.turnpike
+        if failed is None or failed.clock() < self._back_at or self._own_queue is not None:
+            return
+        self._back_at = math.inf
+        for request in _parent(self).requests.values():
+            vars(request).pop(ATTRIBUTE, None)
+        fresh = self._attach()
+        fresh.clock, fresh.failures = failed.clock, failed.failures
+        self.turnpike = fresh
 
 
 class TurnpikeScheduler(TurnpikeMixin, AsyncScheduler):  # type: ignore[misc]
@@ -333,11 +357,14 @@ def stock_class(vllm_config: Any) -> type[Any]:
     return found
 
 
-def _undo(act: Callable[[], None]) -> None:
+def _undo(act: Callable[[], None]) -> bool:
+    """Whether it was done."""
     try:
         act()
     except Exception:  # then blocks stay held until a restart; serving goes on
         logger.exception("turnpike: cannot let go")
+        return False
+    return True
 
 
 def _is_running(request: Any) -> bool:

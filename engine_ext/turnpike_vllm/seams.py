@@ -2,6 +2,9 @@
 
 from typing import Any
 
+RETRY_AFTER_S = 60.0
+"""A plugin that failed begins anew after so long; twice as long after each failure."""
+MAX_RETRIES = 3
 _ABSENT = object()
 
 

@@ -10,6 +10,7 @@ from lab.engine.simulated_config import Parts
 from tests.engine_ext.test_scheduler import balanced, prompt
 from turnpike_vllm.biases import CLAIMS_PER_BLOCK
 from turnpike_vllm.hints import Hint, ServiceClass
+from turnpike_vllm.seams import MAX_RETRIES, RETRY_AFTER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -128,9 +129,43 @@ def test_whatever_fails_nobody_is_lost(
         assert len([each for each in caplog.records if each.name == "vllm.turnpike"]) == 1
         assert "given up: InjectedError" in state["features"].values()
         assert engine.scheduler.reset_prefix_cache()
+        monkeypatch.undo()
+        comes_back(engine)
     else:
         assert number > 1  # so often, it is not asked
         balanced(engine)
+
+
+def comes_back(engine: SimulatedEngine) -> None:
+    failed = engine.biases
+    engine.submit(prompt(90, 40), hint=Hint(session="too soon", seq=1))
+    engine.run()
+    assert engine.biases is failed
+    engine.rest(RETRY_AFTER_S)
+    engine.submit(prompt(91, 40), hint=Hint(session="again", seq=1, retain_s=9.0))
+    engine.run()
+    state = engine.biases.snapshot()
+    assert (state["state"], state["failures"]) == ("awake", 1)
+    assert "on" in state["features"].values() and state["sessions"]["again"]["retained"] > 0
+    balanced(engine)
+
+
+def test_it_comes_back_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = build()
+    for failures in range(1, 2 + MAX_RETRIES):
+        engine.hint(Hint(session="wakes", seq=1))
+        running = engine.submit(prompt(failures, 200), max_tokens=300, hint=Hint(session="w", seq=1))
+        engine.run(until=engine.now + 0.1)
+        monkeypatch.setattr(engine.biases.conductor, "before_step", raises_at_call(1, lambda **_: None))
+        engine.hint(Hint(session="wakes", seq=2))  # the next step is looked at
+        engine.run(until=engine.now + 0.1)
+        assert engine.biases.is_inert and engine.biases.failures == failures
+        engine.rest(RETRY_AFTER_S * 2**failures)  # the request of the failed one runs on, beside the new one
+        engine.submit(prompt(20 + failures, 60), hint=Hint(session="x", seq=1))
+        engine.run()
+        assert engine.done[running].finished is not None
+        assert engine.biases.is_inert == (failures > MAX_RETRIES)
+        assert all(count == 0 for count in engine.biases.conductor.live.values()) or engine.biases.is_inert
 
 
 def displaced_badly(engine: SimulatedEngine, number: int) -> Callable[..., bool]:

@@ -193,6 +193,11 @@ class Core:
         return self.told
 
 
+@pytest.fixture(autouse=True)
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "turnpike")
+
+
 @pytest.fixture
 async def core() -> Core:
     return Core()
@@ -390,3 +395,26 @@ def test_the_engine_core_without_our_scheduler() -> None:
     core = SimpleNamespace(scheduler=SimpleNamespace())
     assert utilities.read(core)["state"] == "absent"
     assert utilities.hint(core, [], {})["state"] == "absent"
+
+
+@pytest.mark.parametrize("plugins", [None, "", "another"])
+async def test_without_being_named_nothing_is_touched(
+    core: Core, monkeypatch: pytest.MonkeyPatch, plugins: str | None
+) -> None:
+    """Without VLLM_PLUGINS vLLM loads whatever is installed."""
+    if plugins is None:
+        monkeypatch.delenv("VLLM_PLUGINS")
+    else:
+        monkeypatch.setenv("VLLM_PLUGINS", plugins)
+    monkeypatch.delenv(secret_keys.HINT_KEY, raising=False)
+    engine_core = type("EngineCore", (), {})
+    monkeypatch.setattr(plugin.importlib, "import_module", lambda _: SimpleNamespace(EngineCore=engine_core))
+    plugin.register()
+    found, app = Endpoints(), SimpleNamespace()  # any attribute of which would be an error
+    found.attach_router(app)
+    await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=None))
+    assert secret_keys.HINT_KEY not in os.environ
+    assert not set(utilities.METHODS) & set(vars(engine_core)) and found._refreshing is None
+    monkeypatch.setenv("VLLM_PLUGINS", "another,turnpike")
+    plugin.register()
+    assert set(utilities.METHODS) <= set(vars(engine_core))
