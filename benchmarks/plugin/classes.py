@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.plugin.engines import SEED, bias_count, hint, prompt, quiet_engine
 from benchmarks.verdict import Verdict, percentile
-from lab.engine.simulated import Done, SimulatedEngine, SimulatedOptions
+from lab.engine.simulated import RequestResult, SimulatedEngine, SimulatedOptions
 
 BACKLOG, BACK_PROMPT, BACK_ANSWER = 16, 1_000, 300
 PROMPT, ANSWER = 2_000, 150
@@ -25,8 +25,8 @@ SLOTS = 64
 @dataclass
 class Seen:
     engine: SimulatedEngine
-    reactive: list[Done]
-    background: list[Done]
+    reactive: list[RequestResult]
+    background: list[RequestResult]
 
     @property
     def background_tokens_per_s(self) -> float:
@@ -63,22 +63,24 @@ def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     verdict.at_least("promoted", bias_count(engine, "order", "promoted"), 1)
 
 
-def took(done: Done) -> float:
+def took(done: RequestResult) -> float:
     assert done.finished is not None
     return done.finished - done.arrived
 
 
-def isolated() -> Done:
-    engine = quiet_engine(SimulatedOptions(blocks=6_001, block_size=64, is_biased=False))
+def isolated() -> RequestResult:
+    engine = quiet_engine(SimulatedOptions(blocks=6_001, block_size=64, has_plugin=False))
     name = engine.submit(prompt(1, PROMPT), max_tokens=ANSWER)
     engine.run()
     return engine.done[name]
 
 
-def play(is_biased: bool, seconds: float, every_s: float) -> Seen:
-    policy = "fcfs" if is_biased else "priority"
+def play(has_plugin: bool, seconds: float, every_s: float) -> Seen:
+    policy = "fcfs" if has_plugin else "priority"
     engine = quiet_engine(
-        SimulatedOptions(blocks=6_001, block_size=64, max_num_seqs=SLOTS, is_biased=is_biased, policy=policy)
+        SimulatedOptions(
+            blocks=6_001, block_size=64, max_num_seqs=SLOTS, has_plugin=has_plugin, policy=policy
+        )
     )
     rng = random.Random(SEED)
     back: list[str] = []
@@ -92,7 +94,7 @@ def play(is_biased: bool, seconds: float, every_s: float) -> Seen:
             # Of unlike lengths, as they are.
             length = BACK_ANSWER // 2 + rng.randrange(BACK_ANSWER)
             tokens = prompt(len(back), BACK_PROMPT)
-            back.append(engine.submit(tokens, max_tokens=length, hint=said, priority=0 if is_biased else 1))
+            back.append(engine.submit(tokens, max_tokens=length, hint=said, priority=0 if has_plugin else 1))
             live.append(back[-1])
         if engine.now >= next_at:
             next_at += rng.expovariate(1 / every_s)

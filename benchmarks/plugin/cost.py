@@ -94,8 +94,8 @@ def _work(make: Callable[[Fill], SimulatedEngine], pipe: Connection) -> None:
         if isinstance(asked, int):
             assert engine is not None
             pipe.send(seconds_per_step(engine, asked))
-            if engine.biases is not None and engine.biases.is_awake:
-                assert is_full or engine.biases.conductor.is_settled, "every step was looked at"
+            if engine.plugin is not None and engine.plugin.is_awake:
+                assert is_full or engine.plugin.planner.is_steady, "every step was looked at"
         else:
             engine, is_full = make(asked), asked[1]
             pipe.send(0.0)
@@ -113,8 +113,8 @@ def seconds_per_step(engine: SimulatedEngine, steps: int) -> float:
             start = clock()
             output = scheduler.schedule()
             spent += clock() - start
-            engine.rest(0.008)  # what the model takes: the plugin learns from it what a step costs
-            produced = engine.fabricate(output)
+            engine.idle(0.008)  # what the model takes: the plugin learns from it what a step costs
+            produced = engine.make_model_output(output)
             start = clock()
             scheduler.update_from_output(output, produced)
             spent += clock() - start
@@ -124,22 +124,22 @@ def seconds_per_step(engine: SimulatedEngine, steps: int) -> float:
 
 
 def stock(fill: Fill) -> SimulatedEngine:
-    return filled(fill, is_biased=False, is_hinted=False)
+    return filled(fill, has_plugin=False, is_hinted=False)
 
 
 def idle(fill: Fill) -> SimulatedEngine:
-    engine = filled(fill, is_biased=True, is_hinted=False)
-    assert not engine.biases.is_awake
+    engine = filled(fill, has_plugin=True, is_hinted=False)
+    assert not engine.plugin.is_awake
     return engine
 
 
 def awake(fill: Fill) -> SimulatedEngine:
-    engine = filled(fill, is_biased=True, is_hinted=True)
-    assert engine.biases.is_awake and engine.account()[2] > 0
+    engine = filled(fill, has_plugin=True, is_hinted=True)
+    assert engine.plugin.is_awake and engine.account()[2] > 0
     return engine
 
 
-def filled(fill: Fill, *, is_biased: bool, is_hinted: bool) -> SimulatedEngine:
+def filled(fill: Fill, *, has_plugin: bool, is_hinted: bool) -> SimulatedEngine:
     """So many requests that decode, with 2,000 tokens behind each; hinted, 32 paused sessions hold their
     state."""
     running, is_full = fill
@@ -147,7 +147,7 @@ def filled(fill: Fill, *, is_biased: bool, is_hinted: bool) -> SimulatedEngine:
         blocks=24_576,
         block_size=BLOCK,
         max_batched_tokens=8_192,
-        is_biased=is_biased,
+        has_plugin=has_plugin,
         max_num_seqs=running if is_full else 128,
         depth=1,
     )

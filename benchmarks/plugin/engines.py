@@ -31,11 +31,11 @@ def prompt(seed: int, tokens: int) -> list[int]:
 
 def hint(session: str, *, service: int | None = None, **more: Any) -> Hint:
     """The newest that is said of a session."""
-    klass = None if service is None else ServiceClass(service)
-    return Hint(session=session, seq=next(_SEQ), service=klass, **more)
+    service_class = None if service is None else ServiceClass(service)
+    return Hint(session=session, seq=next(_SEQ), service=service_class, **more)
 
 
 def bias_count(engine: SimulatedEngine, bias: str, *what: str) -> int:
     """How often a bias acted; without names, all that it counts."""
-    counts: dict[str, int] = engine.biases.counters()[bias]
+    counts: dict[str, int] = engine.plugin.counters()[bias]
     return sum(counts.get(each, 0) for each in (what or counts))

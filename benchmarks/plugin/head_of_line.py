@@ -27,7 +27,7 @@ def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     seconds = 8.0 if is_quick else 40.0
     engines, waits, longs = {}, {}, {}
     for kind in ("stock", "turnpike"):
-        engines[kind], waits[kind], longs[kind] = play(seconds, is_biased=kind == "turnpike")
+        engines[kind], waits[kind], longs[kind] = play(seconds, has_plugin=kind == "turnpike")
         verdict.tell(f"{kind}_ttft_p50_s", statistics.median(waits[kind]))
         verdict.tell(f"{kind}_long_ttft_p50_s", statistics.median(longs[kind]))
     ours, theirs = engines["turnpike"], engines["stock"]

@@ -18,9 +18,9 @@ BLOCK = 16
 
 
 def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
-    engine, wait_s = newcomer(is_biased=True)
+    engine, wait_s = newcomer(has_plugin=True)
     verdict.at_most("newcomer_waits_s", wait_s, 1.1)
-    verdict.tell("newcomer_waits_without_retention_s", newcomer(is_biased=False)[1])
+    verdict.tell("newcomer_waits_without_retention_s", newcomer(has_plugin=False)[1])
     verdict.at_least("released_because_somebody_waited", bias_count(engine, "releases", "waited"), 1)
     rng = random.Random(SEED)
     unbalanced = stuck = left = 0
@@ -39,8 +39,8 @@ def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
         unbalanced += storm(engine, rng)
         engine.run(max_steps=20_000)
         stuck += sum(each.finished is None for each in engine.done.values())
-        engine.rest(4_000)
-        left += engine.biases.snapshot()["blocks"]["retained"]
+        engine.idle(4_000)
+        left += engine.plugin.snapshot()["blocks"]["retained"]
         acts += bias_count(engine, "holds", "held")
     verdict.tell("storms", storms)
     verdict.at_least("holds_in_the_storms", acts, 1)
@@ -49,9 +49,9 @@ def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     verdict.at_most("blocks_held_in_the_end", left, 0)
 
 
-def newcomer(*, is_biased: bool) -> tuple[SimulatedEngine, float]:
+def newcomer(*, has_plugin: bool) -> tuple[SimulatedEngine, float]:
     engine = quiet_engine(
-        SimulatedOptions(blocks=201, block_size=BLOCK, max_batched_tokens=512, is_biased=is_biased)
+        SimulatedOptions(blocks=201, block_size=BLOCK, max_batched_tokens=512, has_plugin=has_plugin)
     )
     for number in range(6):
         engine.submit(
@@ -84,7 +84,7 @@ def storm(engine: SimulatedEngine, rng: random.Random) -> int:
             case "reset":
                 engine.scheduler.reset_prefix_cache(reset_running_requests=rng.random() < 0.5)
             case "rest":
-                engine.rest(rng.uniform(0, 30))
+                engine.idle(rng.uniform(0, 30))
             case _:
                 for _ in range(rng.randrange(1, 30)):
                     engine.step()
@@ -93,7 +93,7 @@ def storm(engine: SimulatedEngine, rng: random.Random) -> int:
 
 
 def balances(engine: SimulatedEngine) -> bool:
-    told = engine.biases.snapshot()["blocks"]
+    told = engine.plugin.snapshot()["blocks"]
     free, used, retained = engine.account()
     return free + used + retained == engine.total_blocks and told["retained"] == retained
 

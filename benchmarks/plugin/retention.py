@@ -43,8 +43,8 @@ def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     for load, is_windowed in ((0.7, True), (0.95, True), (1.2, False)):
         shared: Any = {"rate": load * saturation, "seconds": seconds, "is_windowed": is_windowed}
         stock, ours = (
-            [Play(is_biased=is_biased, seed=seed, **shared).play() for seed in seeds]
-            for is_biased in (False, True)
+            [Play(has_plugin=has_plugin, seed=seed, **shared).play() for seed in seeds]
+            for has_plugin in (False, True)
         )
         judge(verdict, f"{load:g}{'' if is_windowed else '_no_window'}", stock, ours)
 
@@ -117,8 +117,10 @@ def tokens_of(who: Agent | float) -> int:
 class Play:
     """Sessions and strangers from their arrival outside to their end."""
 
-    def __init__(self, *, is_biased: bool, rate: float, seed: int, seconds: float, is_windowed: bool) -> None:
-        self.run = Run(quiet_engine(SimulatedOptions(blocks=BLOCKS, block_size=BLOCK, is_biased=is_biased)))
+    def __init__(
+        self, *, has_plugin: bool, rate: float, seed: int, seconds: float, is_windowed: bool
+    ) -> None:
+        self.run = Run(quiet_engine(SimulatedOptions(blocks=BLOCKS, block_size=BLOCK, has_plugin=has_plugin)))
         self.engine = self.run.engine
         self.room = WINDOW * self.engine.total_blocks * BLOCK if is_windowed else math.inf
         self.rng = random.Random(seed)
@@ -146,7 +148,7 @@ class Play:
             if self.events and (self.events[0][0] <= self.engine.now or self.engine.is_idle):
                 at, _, agent = heapq.heappop(self.events)
                 if self.engine.is_idle:
-                    self.engine.rest_until(at)
+                    self.engine.idle_until(at)
                 if agent is not None and agent.turn:
                     self.ask(agent)
                 else:
@@ -207,18 +209,18 @@ def saturating_rate() -> float:
     """Strangers a second that stock vLLM gets done beside the sessions, behind the window, if there are
     always more."""
     seconds = 20.0
-    run = Play(is_biased=False, rate=60.0, seed=SEED, seconds=seconds, is_windowed=True).play()
+    run = Play(has_plugin=False, rate=60.0, seed=SEED, seconds=seconds, is_windowed=True).play()
     done = [each for each in run.engine.done.values() if each.prompt_tokens == STRANGER]
     return sum(1 for each in done if each.finished is not None and each.finished < seconds) / seconds
 
 
-def two_pauses(is_biased: bool, *, reserve_full_input: bool) -> float:
+def two_pauses(has_plugin: bool, *, reserve_full_input: bool) -> float:
     """The share of the later turns' prompts that was still there."""
     engine = quiet_engine(
         SimulatedOptions(
             blocks=160,
             block_size=64,
-            is_biased=is_biased,
+            has_plugin=has_plugin,
             max_batched_tokens=2_048,
             reserve_full_input=reserve_full_input,
         )

@@ -7,15 +7,15 @@ Deviations: B_rf is 3 on the paper's hardware; here it is what the measured slac
     reactive step's time). An aged prefill gets tokens of the step instead of a second accelerator, its two
     privileges being a prefill slot and a place in the batch past the bound. "Evicted" means left out of this
     step, with its KV kept.
-Invariants: a step without reactive work leaves nobody out; reactive rows are never left out; an aged row is
-    never left out; a prefill that is let in gets at least one block's tokens.
+Invariants: a step without reactive work leaves nobody out; reactive rows are never left out; an aged one
+    is never left out; a prefill that is let in gets at least one block's tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from turnpike_vllm.pace import Pace
+from turnpike_vllm.step_time import StepTimeModel
 
 NO_BOUND: Final = 1 << 40
 
@@ -36,7 +36,7 @@ class ClassesConfig:
     what ``aged_tpot`` allows beside it, at most."""
 
 
-class Row(NamedTuple):
+class BackgroundRequest(NamedTuple):
     """A background request that runs."""
 
     key: object
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     is_aged: bool
 
 
-class Plan(NamedTuple):
+class StepShare(NamedTuple):
     """What background work gets of one step."""
 
     left_out: frozenset[object]
@@ -57,53 +57,55 @@ class Plan(NamedTuple):
     """Aged prompts get so many in any case."""
 
 
-ALL: Final = Plan(frozenset(), NO_BOUND, NO_BOUND)
+ALL: Final = StepShare(frozenset(), NO_BOUND, NO_BOUND)
 
 
 @dataclass
 class Piggyback:
     config: ClassesConfig
-    pace: Pace
+    pace: StepTimeModel
 
     def plan(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[BackgroundRequest],
         *,
         reactive_rows: int,
         reactive_context: int,
         reactive_prefill: int,
         is_reactive_alive: bool,
-    ) -> Plan:
+    ) -> StepShare:
         """``reactive_rows`` decode, with ``reactive_context`` tokens behind them; so many tokens of reactive
         prompts are computed; whether a reactive session lives at all."""
         if not reactive_rows and not reactive_prefill:
             return self._alone(rows) if is_reactive_alive else ALL
         return self._beside(rows, reactive_rows, reactive_context, reactive_prefill)
 
-    def _alone(self, rows: Sequence[Row]) -> Plan:
+    def _alone(self, rows: Sequence[BackgroundRequest]) -> StepShare:
         decoding = [each for each in rows if not each.is_prefill]
         tokens = self.pace.tokens_within(
             self.config.preempt_s, rows=len(decoding), context=sum(each.context for each in decoding)
         )
         bound = max(tokens, self.config.least_tokens)
-        return Plan(frozenset(), bound, bound)
+        return StepShare(frozenset(), bound, bound)
 
-    def _beside(self, rows: Sequence[Row], decoding: int, context: int, prefill: int) -> Plan:
+    def _beside(
+        self, rows: Sequence[BackgroundRequest], decoding: int, context: int, prefill: int
+    ) -> StepShare:
         config, pace = self.config, self.pace
         takes_s = pace.predict(rows=decoding, context=context, prefill=prefill)
         within_s = (1.0 + config.added_tpot) * takes_s
         left_out: set[object] = set()
         # The longest leave first, then the newest (§4.5): the shortest and oldest are let in first.
-        for row in sorted(rows, key=lambda each: (each.context, each.admitted)):
-            if row.is_prefill:
+        for request in sorted(rows, key=lambda each: (each.context, each.admitted)):
+            if request.is_prefill:
                 continue
-            longer = context + row.context
+            longer = context + request.context
             fits = pace.predict(rows=decoding + 1, context=longer, prefill=prefill) <= within_s
-            if row.is_aged or fits:
+            if request.is_aged or fits:
                 decoding, context = decoding + 1, longer
             else:
-                left_out.add(row.key)
+                left_out.add(request.key)
         aged_s = (1.0 + config.aged_tpot) * takes_s
         room = 0 if prefill else pace.tokens_within(within_s, rows=decoding, context=context)
         aged = pace.tokens_within(aged_s, rows=decoding, context=context) - prefill
-        return Plan(frozenset(left_out), room, max(0, min(aged, config.least_tokens)))
+        return StepShare(frozenset(left_out), room, max(0, min(aged, config.least_tokens)))

@@ -1,16 +1,16 @@
 """What of the settings can this vLLM's scheduler carry out? Looked for once, when the server starts.
 
-A seam that is missing switches off the biases that need it; so does a configuration in which they were not
+A seam that is missing switches off the features that need it; so does a configuration in which they were not
 tried (`tried.py`). Nothing here imports vLLM.
 """
 
 from dataclasses import fields, replace
 from typing import Any
 
+from turnpike_vllm.compatibility import FEATURES, reasons
 from turnpike_vllm.offload import HostCopies
 from turnpike_vllm.pool import KvPool
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError
-from turnpike_vllm.tried import BIASES, reasons
 from turnpike_vllm.waiting import RankedQueue
 
 CHUNK_SEAM = "_reserve_prefill_lookahead"
@@ -28,11 +28,11 @@ _NEEDED = (
 
 
 def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[Settings, dict[str, str]]:
-    """What of the settings this scheduler can carry out, and bias → "on" or why it is off.
+    """What of the settings this scheduler can carry out, and feature → "on" or why it is off.
 
     ``queue_class``: what vLLM's waiting queues are. Raises `SettingsError` if it can carry out nothing."""
     lacks = [name for name in _NEEDED if not hasattr(scheduler, name)]
-    lacks += KvPool.lacks(getattr(scheduler, "kv_cache_manager", None))
+    lacks += KvPool.missing_features(getattr(scheduler, "kv_cache_manager", None))
     if lacks:
         raise SettingsError(f"this vLLM has no {', '.join(lacks)}")
     why: dict[str, str] = {}
@@ -43,12 +43,12 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
 
     if not isinstance(scheduler.waiting, queue_class):
         off("the waiting queue is of another kind", "coordinator", "classes")
-    off(queue_lacks(queue_class), "coordinator")
+    off(missing_of_queue(queue_class), "coordinator")
     if not hasattr(scheduler, CHUNK_SEAM):
         off("no seam for chunk sizes", "classes", "headroom", "host_tier")
     if not scheduler.kv_cache_manager.enable_caching:
         off("prefix caching is off", "retention", "eviction", "host_tier")
-    off(HostCopies.lacks(scheduler), "host_tier")
+    off(HostCopies.missing_features(scheduler), "host_tier")
     for name, reason in reasons(scheduler, settings.connectors):
         off(reason, name)
     if settings.retention is None or "retention" in why:
@@ -58,12 +58,12 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
     none: dict[str, Any] = {each.name: None for each in fields(settings) if each.name in why}
     features = {
         name: why.get(name) or ("on" if getattr(settings, name, True) is not None else SWITCHED_OFF)
-        for name in BIASES
+        for name in FEATURES
     }
     return replace(settings, **none), features
 
 
-def queue_lacks(base: type[Any]) -> str | None:
+def missing_of_queue(base: type[Any]) -> str | None:
     """What vLLM's waiting queues have and ours has not: as its subclass, it could not even be made."""
     wanted: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
     lacks = [name for name in sorted(wanted) if not callable(getattr(RankedQueue, name, None))]

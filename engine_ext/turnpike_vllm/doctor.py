@@ -23,7 +23,7 @@ class Finding(NamedTuple):
     is_fine: bool
     what: str
     is_off: bool = False
-    """A bias that is off for a reason: nothing is wrong, but it should be known."""
+    """A feature that is off for a reason: nothing is wrong, but it should be known."""
 
     def __str__(self) -> str:
         return f"{('off' if self.is_off else 'ok ') if self.is_fine else 'BAD'}  {self.what}"
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 def examine(environment: Mapping[str, str], url: str | None, api_key: str | None = None) -> list[Finding]:
     """Of this installation, and of the server at ``url``."""
     key = api_key or environment.get("VLLM_API_KEY")
-    found = [*_installation(environment), *_seams()]
+    found = [*_installation(environment), *_patches()]
     return [*found, *_server(url, key)] if url is not None else found
 
 
@@ -47,7 +47,7 @@ def _installation(environment: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding(named, f"VLLM_PLUGINS is {plugins!r}{'' if named else ': the routes are not loaded'}")
 
 
-def _seams() -> Iterator[Finding]:
+def _patches() -> Iterator[Finding]:
     try:
         scheduler = importlib.import_module("turnpike_vllm.scheduler")
     except ImportError as error:

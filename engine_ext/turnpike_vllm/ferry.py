@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.host_tier import Fate, HostTier, Pause, Plan, State
 from turnpike_vllm.offload import LAST, HostCopies, Luggage
-from turnpike_vllm.pace import Pace
 from turnpike_vllm.pool import KvPool
+from turnpike_vllm.request_state import ATTRIBUTE, RequestState
 from turnpike_vllm.retention import Reason, Release, Retention, Thread
-from turnpike_vllm.rows import ATTRIBUTE, Row
+from turnpike_vllm.step_time import StepTimeModel
 
 AGAIN_S = 0.02
 """What could not be done is tried again after so long."""
@@ -35,7 +35,7 @@ class Ferry:
         tier: HostTier[Luggage],
         copies: HostCopies,
         pool: KvPool,
-        pace: Pace,
+        pace: StepTimeModel,
         retention: Retention[Any],
         release: Callable[[list[Release[Any]], float], None],
         calls: Calls,
@@ -55,21 +55,21 @@ class Ferry:
     # What happens to threads.
 
     def paused(
-        self, row: Row, blocks: int, *, gap_s: float | None, ttl_s: float, reuse: float, now: float
+        self, state: RequestState, blocks: int, *, gap_s: float | None, ttl_s: float, reuse: float, now: float
     ) -> None:
         """A turn has ended, and its blocks are held, or not."""
-        luggage = self.copies.luggage(row.request, blocks)
+        luggage = self.copies.luggage(state.request, blocks)
         if luggage is None or not luggage.on_host:
             return
         lost_s = self.pace.per_token_s * (blocks - luggage.on_host) * self.pool.block_size
         plan = self._plan(luggage, blocks, lost_s, gap_s=gap_s, ttl_s=ttl_s, reuse=reuse)
         if plan.fate is Fate.DROP:
             return
-        self.tier.pause(row.thread, blocks, luggage, plan, lost_s=lost_s, gap_s=gap_s, reuse=reuse, now=now)
-        if self.retention.get(row.thread) is None:
-            self.tier.left(row.thread, now=now)
+        self.tier.pause(state.thread, blocks, luggage, plan, lost_s=lost_s, gap_s=gap_s, reuse=reuse, now=now)
+        if self.retention.get(state.thread) is None:
+            self.tier.left(state.thread, now=now)
 
-    def heard(self, hint: Hint, *, now: float) -> None:
+    def apply_hint(self, hint: Hint, *, now: float) -> None:
         """A hint about a pause that may be going on."""
         thread, gap_s = Thread(hint.session, hint.thread), hint.prefetch_in_s
         if hint.is_finished:
@@ -221,7 +221,7 @@ class Ferry:
     def _plan(
         self, luggage: Luggage, blocks: int, lost_s: float, *, gap_s: float | None, ttl_s: float, reuse: float
     ) -> Plan:
-        pressure = max(self.retention.pressure, self.retention.strain)
+        pressure = max(self.retention.pressure, self.retention.blocked_share)
         return self.tier.decide(
             blocks,
             missing=self.copies.missing(luggage),
@@ -251,13 +251,13 @@ class Ferry:
         }
 
 
-def _row(request: Any, thread: Thread) -> Row:
+def _row(request: Any, thread: Thread) -> RequestState:
     """Behind everybody, for ever."""
-    return Row(
+    return RequestState(
         request=request,
         thread=thread,
         session=None,
-        klass=ServiceClass.PROACTIVE,
+        service_class=ServiceClass.PROACTIVE,
         task_at=math.inf,
         arrived=math.inf,
         priority=LAST,

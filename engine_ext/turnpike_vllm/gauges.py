@@ -16,10 +16,10 @@ class Gauges:
         def make(name: str, text: str, *labels: str) -> Any:
             return gauge(f"turnpike_engine_{name}", text, labels, multiprocess_mode="mostrecent")
 
-        self._state = make("state", "1: how the plugin, and each bias, is now.", "of", "state")
+        self._state = make("state", "1: how the plugin, and each feature, is now.", "of", "state")
         self._blocks = make("blocks", "KV blocks by what they are used for.", "state")
         self._requests = make("requests", "Requests by place and class.", "place", "class")
-        self._bias = make("bias", "What each bias has done since the start.", "bias", "what")
+        self._feature = make("feature", "What each feature has done since the start.", "feature", "what")
         self._launch = make("launch_delay_seconds", "From arrival to the first step.", "what")
 
     @classmethod
@@ -42,8 +42,8 @@ class Gauges:
         for place in ("running", "waiting"):
             for name, count in told[place].items():
                 self._requests.labels(place, name).set(count)
-        for bias, counts in told["counters"].items():
+        for feature, counts in told["counters"].items():
             for what, count in counts.items():
-                self._bias.labels(bias, what).set(count)
+                self._feature.labels(feature, what).set(count)
         for what, value in told["launch_delay"].items():
             self._launch.labels(what).set(value)

@@ -66,7 +66,7 @@ class HostCopies:
         self._count = 0
 
     @staticmethod
-    def lacks(scheduler: Any) -> str | None:
+    def missing_features(scheduler: Any) -> str | None:
         """Why this scheduler's connector cannot be used; None if it can."""
         connector = getattr(scheduler, "connector", None)
         if connector is None:

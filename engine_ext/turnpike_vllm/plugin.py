@@ -30,7 +30,7 @@ from turnpike_vllm import hints, secret_keys, utilities
 from turnpike_vllm.gauges import Gauges
 from turnpike_vllm.hints import Refusal
 from turnpike_vllm.settings import SettingsError, read_settings
-from turnpike_vllm.telemetry import together
+from turnpike_vllm.telemetry import merge_ranks
 
 logger = logging.getLogger("vllm.turnpike")
 
@@ -163,7 +163,7 @@ class Endpoints:
         except Exception as error:  # noqa: BLE001  # as in `_ask`
             logger.warning("turnpike: the engine cores did not answer: %s", error)
             return None
-        return together(found)
+        return merge_ranks(found)
 
     async def _refresh(self) -> None:
         """Keep the gauges fresh, and an idle engine's deadlines."""

@@ -1,7 +1,7 @@
-"""vLLM's block pool, as far as the biases touch it: hold blocks, let go of them, say which go first.
+"""vLLM's block pool, as far as the features touch it: hold blocks, let go of them, say which go first.
 
-Nothing here decides. Every method leaves the pool's own books right; `KvPool.lacks` says what a version of
-vLLM would have to have.
+Nothing here decides. Every method leaves the pool's own books right; `KvPool.missing_features` says
+what a version of vLLM would have to have.
 """
 
 from collections import Counter
@@ -23,12 +23,12 @@ class KvPool:
         """Without the null block, which no request ever gets."""
         self.groups = len(kv_cache_manager.get_blocks("").blocks)
         self.named_victims = 0
-        """Blocks that are overwritten because a bias said so."""
+        """Blocks that are overwritten because a feature said so."""
         self._held: Counter[int] = Counter()
         """Block → how often it is held: whatever the holds' own books say, all of it can be let go."""
 
     @staticmethod
-    def lacks(kv_cache_manager: Any) -> list[str]:
+    def missing_features(kv_cache_manager: Any) -> list[str]:
         """What is missing of what is used here."""
         pool = getattr(kv_cache_manager, "block_pool", None)
         queue = getattr(pool, "free_block_queue", None)
@@ -118,7 +118,7 @@ class KvPool:
             queue.prepend_n(moved)
         return len(moved)
 
-    def prefer(
+    def evict_first(
         self, wanted: Wanted, is_claimed: Callable[[Any], bool], failed: Callable[[Exception], None]
     ) -> Callable[..., Any]:
         """The pool's ``get_new_blocks``, with the blocks that ``wanted(count)`` names taken before others.
@@ -140,7 +140,7 @@ class KvPool:
         def get_new_blocks(num_blocks: int, *args: Any, **kwargs: Any) -> Any:
             try:
                 choose(num_blocks)
-            except Exception as error:  # noqa: BLE001  # no bias is worth somebody's request
+            except Exception as error:  # noqa: BLE001  # no feature is worth somebody's request
                 failed(error)
             return original(num_blocks, *args, **kwargs)
 

@@ -103,7 +103,7 @@ class Release(NamedTuple, Generic[Block]):
 
 
 @dataclass
-class Strain:
+class BlockedTimeShare:
     """For which share of the recent time was somebody waiting for memory?"""
 
     recent_s: float
@@ -135,7 +135,7 @@ class Retention(Generic[Block]):
     _count: int = 0
 
     def __post_init__(self) -> None:
-        self._strain = Strain(self.config.recent_s)
+        self._blocked = BlockedTimeShare(self.config.recent_s)
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -144,9 +144,9 @@ class Retention(Generic[Block]):
         return self._holds.get(thread)
 
     @property
-    def strain(self) -> float:
+    def blocked_share(self) -> float:
         """For which share of the recent time somebody waited for memory."""
-        return self._strain.share
+        return self._blocked.share
 
     @property
     def holds(self) -> list[Hold[Block]]:
@@ -156,7 +156,7 @@ class Retention(Generic[Block]):
         """Blocks that requests use, and whether one waits for memory. Call it once a step."""
         used = used_blocks / self.total_blocks
         self.pressure = min(1.0, max(0.0, (used - self.config.low) / (self.config.high - self.config.low)))
-        share = self._strain.observe(is_blocked=is_blocked, now=now)
+        share = self._blocked.observe(is_blocked=is_blocked, now=now)
         if self.has_given_up:
             self.has_given_up = share > self.config.resume_share
         elif share > self.config.give_up_share:

@@ -1,9 +1,9 @@
 """The seams in vLLM's scheduler: ``--scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler``.
 
 ``schedule()`` is wrapped, never copied: before a step the queue, the order of the running requests and the
-chunk sizes are biased, and vLLM's own code decides within them. Whatever a seam needs is looked for at the
-start (`detection.py`). What is missing costs one log line and the biases that need it; so does a wrong
-setting. The seams of every step are put in place by the first hint (`Biases`), as attributes of the one
+chunk sizes are changed, and vLLM's own code decides within them. Whatever a seam needs is looked for at the
+start (`detection.py`). What is missing costs one log line and the plugin that need it; so does a wrong
+setting. The seams of every step are put in place by the first hint (`EnginePlugin`), as attributes of the one
 scheduler object.
 """
 
@@ -18,12 +18,12 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import RequestStatus
 
-from turnpike_vllm.biases import Biases
 from turnpike_vllm.detection import CHUNK_SEAM, detect
+from turnpike_vllm.engine_plugin import EnginePlugin
 from turnpike_vllm.ferry import Calls
+from turnpike_vllm.method_patches import MAX_RETRIES, RETRY_AFTER_S, MethodPatches
 from turnpike_vllm.offload import NOT_CONFIGURED
-from turnpike_vllm.rows import ATTRIBUTE
-from turnpike_vllm.seams import MAX_RETRIES, RETRY_AFTER_S, Seams
+from turnpike_vllm.request_state import ATTRIBUTE
 from turnpike_vllm.secret_keys import hint_key
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
 from turnpike_vllm.waiting import RankedQueue
@@ -37,7 +37,7 @@ _NORMAL = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 class TurnpikeMixin:
     """Put before a vLLM scheduler class."""
 
-    turnpike: Biases | None = None
+    turnpike: EnginePlugin | None = None
     _is_in_step = False
     _back_at = math.inf
     """When the plugin is tried again after it failed."""
@@ -46,9 +46,9 @@ class TurnpikeMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._seams = Seams()
+        self._patches = MethodPatches()
         self._of_requests: list[tuple[Any, str, Any, Any]] = []
-        """Seams that each request of a step goes through: object, name, ours, vLLM's."""
+        """MethodPatches that each request of a step goes through: object, name, ours, vLLM's."""
         try:
             self.turnpike = self._attach()
         except SettingsError as error:
@@ -57,14 +57,14 @@ class TurnpikeMixin:
             # Whatever a new vLLM does differently must not keep it from serving.
             logger.exception("turnpike: cannot attach; vLLM runs as it is")
 
-    def _attach(self) -> Biases:
+    def _attach(self) -> EnginePlugin:
         scheduler: Any = self
         wanted: Settings = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
         settings, features = detect(self, wanted, RequestQueue)
         for name, state in features.items():
             if state not in ("on", SWITCHED_OFF, NOT_CONFIGURED):
                 logger.warning("turnpike: %s is off: %s", name, state)
-        return Biases(
+        return EnginePlugin(
             scheduler,
             settings,
             features,
@@ -78,93 +78,93 @@ class TurnpikeMixin:
             hint_key=hint_key() if wanted.signed_hints else None,
         )
 
-    # Seams of single requests and rare events: always there.
+    # MethodPatches of single requests and rare events: always there.
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         scheduler = _parent(self)
         if self.turnpike is not None and self.turnpike.is_inert:
             self._safely(self._come_back)
-        biases = self.turnpike
-        if biases is not None and request.request_id not in scheduler.requests:
-            self._safely(lambda: biases.arriving(request))
+        plugin = self.turnpike
+        if plugin is not None and request.request_id not in scheduler.requests:
+            self._safely(lambda: plugin.arriving(request))
         return super().add_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def _free_blocks(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        biases = self._awake()
-        if biases is not None:
-            self._safely(lambda: biases.freeing(request, is_normal=request.status in _NORMAL))
+        plugin = self._awake()
+        if plugin is not None:
+            self._safely(lambda: plugin.freeing(request, is_normal=request.status in _NORMAL))
         return super()._free_blocks(request, *args, **kwargs)  # type: ignore[misc]
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        biases = self._awake()
-        if biases is not None:
-            self._safely(lambda: biases.preempting(request))
+        plugin = self._awake()
+        if plugin is not None:
+            self._safely(lambda: plugin.preempting(request))
         return super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
-        biases = self._awake()
-        if biases is not None:
-            self._safely(biases.resetting)
+        plugin = self._awake()
+        if plugin is not None:
+            self._safely(plugin.resetting)
         return super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
 
-    # Seams of every step: put in place by the first hint.
+    # MethodPatches of every step: put in place by the first hint.
 
     def _install_seams(self) -> None:
-        biases, scheduler, seams = self.turnpike, _parent(self), self._seams
-        assert biases is not None
-        settings, manager = biases.settings, scheduler.kv_cache_manager
-        update = self._before_update(biases, scheduler.update_from_output)
-        seams.replace(scheduler, "schedule", self._around_schedule(biases, scheduler.schedule, update))
+        plugin, scheduler, seams = self.turnpike, _parent(self), self._patches
+        assert plugin is not None
+        settings, manager = plugin.settings, scheduler.kv_cache_manager
+        update = self._before_update(plugin, scheduler.update_from_output)
+        seams.replace(scheduler, "schedule", self._around_schedule(plugin, scheduler.schedule, update))
         seams.replace(scheduler, "update_from_output", update)
-        if biases.conductor.has_headroom or settings.classes is not None or settings.host_tier is not None:
+        if plugin.planner.has_headroom or settings.classes is not None or settings.host_tier is not None:
             reserve = getattr(scheduler, CHUNK_SEAM)
-            self._of_requests.append((scheduler, CHUNK_SEAM, self._around_reserve(biases, reserve), reserve))
+            self._of_requests.append((scheduler, CHUNK_SEAM, self._around_reserve(plugin, reserve), reserve))
         if settings.retention is not None or settings.coordinator is not None:
             allocate = manager.allocate_slots
             self._of_requests.append(
-                (manager, "allocate_slots", self._around_allocate(biases, allocate), allocate)
+                (manager, "allocate_slots", self._around_allocate(plugin, allocate), allocate)
             )
         for owner, name, ours, _ in self._of_requests:
             seams.replace(owner, name, ours)
-        evictor = biases.keeper.evictor
+        evictor = plugin.retainer.evictor
         if evictor is not None:
-            choose = biases.pool.prefer(evictor.victims, evictor.is_claimed, self._give_up)
+            choose = plugin.pool.evict_first(evictor.victims, evictor.is_claimed, self._give_up)
             seams.replace(manager.block_pool, "get_new_blocks", choose)
-        if biases.keeper.ferry is not None:
-            connector, watched = biases.keeper.ferry.watched(self._safely)
+        if plugin.retainer.ferry is not None:
+            connector, watched = plugin.retainer.ferry.watched(self._safely)
             seams.replace(connector, "update_connector_output", watched)
         if settings.coordinator is not None:
-            self._rank_those_that_wait(biases)
+            self._rank_those_that_wait(plugin)
 
     def _watch_requests(self, is_wanted: bool) -> None:
-        """A call for each request is most of what the biases cost: none is made in vain."""
+        """A call for each request is most of what the plugin cost: none is made in vain."""
         for owner, name, ours, original in self._of_requests:
             setattr(owner, name, ours if is_wanted else original)
 
     def _around_schedule(
-        self, biases: Biases, original: Callable[..., Any], update: Callable[..., Any]
+        self, plugin: EnginePlugin, original: Callable[..., Any], update: Callable[..., Any]
     ) -> Callable[..., Any]:
         """``update``: our `_before_update`, for the steps that are measured."""
-        scheduler, conductor = _parent(self), biases.conductor
+        scheduler, planner = _parent(self), plugin.planner
         free = scheduler.kv_cache_manager.block_pool.free_block_queue
-        timed = biases.timed
+        timed = plugin.timed
 
         def schedule(*args: Any, **kwargs: Any) -> Any:
-            step = conductor.steps = conductor.steps + 1
+            step = planner.steps = planner.steps + 1
             if (
-                step < conductor.passes_until
+                step < planner.passes_until
                 and len(scheduler.running) == len(scheduler.requests)
-                and free.num_free_blocks >= conductor.least_free
-                and biases.clock() < biases.quiet_until
+                and free.num_free_blocks >= planner.least_free
+                and plugin.clock() < plugin.quiet_until
             ):
-                # Should a bias fail in this one, the queue is given back at once: nobody is in it.
+                # Should a feature fail in this one, the queue is given back at once: nobody is in it.
                 return original(*args, **kwargs)
             # As in _safely, without the cost of another call.
             try:
-                biases.before_step()
+                plugin.before_step()
             except Exception as error:  # noqa: BLE001
                 self._give_up(error)
-            if biases.is_inert:
+            if plugin.is_inert:
                 return original(*args, **kwargs)
             self._is_in_step = True
             try:
@@ -174,25 +174,25 @@ class TurnpikeMixin:
                 if self._awake() is None:
                     _undo(self._give_back_queue)
             try:
-                biases.after_step(output)
+                plugin.after_step(output)
             except Exception as error:  # noqa: BLE001
                 self._give_up(error)
-            if timed and not biases.is_inert:
+            if timed and not plugin.is_inert:
                 scheduler.update_from_output = update
             return output
 
         return schedule
 
-    def _before_update(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
-        scheduler, timed = _parent(self), biases.timed
+    def _before_update(self, plugin: EnginePlugin, original: Callable[..., Any]) -> Callable[..., Any]:
+        scheduler, timed = _parent(self), plugin.timed
 
         def update_from_output(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             outputs = original(scheduler_output, *args, **kwargs)
-            if biases.is_inert:
+            if plugin.is_inert:
                 return outputs
             if timed:
                 try:
-                    biases.output_arrived(scheduler_output)
+                    plugin.output_arrived(scheduler_output)
                 except Exception as error:  # noqa: BLE001  # as in _safely
                     self._give_up(error)
                     return outputs
@@ -203,45 +203,43 @@ class TurnpikeMixin:
 
         return update_from_output
 
-    def _around_reserve(self, biases: Biases, original: Callable[..., int]) -> Callable[..., int]:
-        conductor = biases.conductor
+    def _around_reserve(self, plugin: EnginePlugin, original: Callable[..., int]) -> Callable[..., int]:
+        planner = plugin.planner
         is_plain = getattr(self, "num_prefill_lookahead", None) == 0  # then the original changes nothing
 
         def reserve(request: Any, computed: int, tokens: int, *args: Any, **kwargs: Any) -> int:
             if tokens == 1:  # as all that decode: the many, in every step
-                left_out = conductor.left_out
-                if left_out and request.request_id in left_out and not biases.is_inert:
-                    conductor.classes["left_out"] += 1
+                left_out = planner.left_out
+                if left_out and request.request_id in left_out and not plugin.is_inert:
+                    planner.classes["left_out"] += 1
                     return 0
-            elif not biases.is_inert:
+            elif not plugin.is_inert:
                 try:
-                    tokens = biases.chunk(request, computed, tokens)
+                    tokens = plugin.chunk(request, computed, tokens)
                 except Exception as error:  # noqa: BLE001  # as in _safely, without the cost of another call
                     self._give_up(error)
             return tokens if is_plain else original(request, computed, tokens, *args, **kwargs)
 
         return reserve
 
-    def _around_allocate(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _around_allocate(self, plugin: EnginePlugin, original: Callable[..., Any]) -> Callable[..., Any]:
         def allocate_slots(request: Any, *args: Any, **kwargs: Any) -> Any:
             blocks = original(request, *args, **kwargs)
             if blocks is not None:
                 return blocks
-            while blocks is None and not biases.is_inert:
-                if not self._safely(lambda: biases.starved(request)):
+            while blocks is None and not plugin.is_inert:
+                if not self._safely(lambda: plugin.starved(request)):
                     break
                 blocks = original(request, *args, **kwargs)
             return blocks
 
         return allocate_slots
 
-    def _rank_those_that_wait(self, biases: Biases) -> None:
-        conductor, scheduler = biases.conductor, _parent(self)
-        queue: RankedQueue[Any] = RankedQueue(
-            conductor.rank, conductor.next_rise, biases.clock(), self._give_up
-        )
+    def _rank_those_that_wait(self, plugin: EnginePlugin) -> None:
+        planner, scheduler = plugin.planner, _parent(self)
+        queue: RankedQueue[Any] = RankedQueue(planner.rank, planner.next_rise, plugin.clock(), self._give_up)
         self._own_queue, scheduler.waiting = scheduler.waiting, queue
-        conductor.queue = queue
+        planner.queue = queue
         queue.prepend_requests(list(self._own_queue))
 
     def _give_back_queue(self) -> None:
@@ -291,34 +289,34 @@ class TurnpikeMixin:
 
     # On doubt.
 
-    def _awake(self) -> Biases | None:
-        biases = self.turnpike
-        return biases if biases is not None and biases.is_awake and not biases.is_inert else None
+    def _awake(self) -> EnginePlugin | None:
+        plugin = self.turnpike
+        return plugin if plugin is not None and plugin.is_awake and not plugin.is_inert else None
 
     def _safely(self, act: Callable[[], Any]) -> Any:
         try:
             return act()
-        except Exception as error:  # noqa: BLE001  # no bias is worth somebody's request; it is logged
+        except Exception as error:  # noqa: BLE001  # no feature is worth somebody's request; it is logged
             self._give_up(error)
             return None
 
     def _give_up(self, error: Exception) -> None:
         """Everything that was replaced is vLLM's own again, and what was held is free."""
-        biases = self.turnpike
-        if biases is None or biases.is_inert:
+        plugin = self.turnpike
+        if plugin is None or plugin.is_inert:
             return
-        biases.failures += 1
-        after_s = RETRY_AFTER_S * 2 ** (biases.failures - 1)
-        again = f"for {after_s:.0f} s" if biases.failures <= MAX_RETRIES else "from now on"
-        logger.error("turnpike: a bias failed; vLLM runs without %s", again, exc_info=error)
-        biases.is_inert = True
+        plugin.failures += 1
+        after_s = RETRY_AFTER_S * 2 ** (plugin.failures - 1)
+        again = f"for {after_s:.0f} s" if plugin.failures <= MAX_RETRIES else "from now on"
+        logger.error("turnpike: a feature failed; vLLM runs without %s", again, exc_info=error)
+        plugin.is_inert = True
         self._of_requests.clear()
-        is_undone = _undo(self._seams.restore)
+        is_undone = _undo(self._patches.restore)
         if not self._is_in_step:  # else its end does it
             is_undone &= _undo(self._give_back_queue)
-        is_undone &= _undo(lambda: biases.fail(error))
-        is_last = not is_undone or biases.failures > MAX_RETRIES
-        self._back_at = math.inf if is_last else biases.clock() + after_s
+        is_undone &= _undo(lambda: plugin.fail(error))
+        is_last = not is_undone or plugin.failures > MAX_RETRIES
+        self._back_at = math.inf if is_last else plugin.clock() + after_s
 
     def _come_back(self) -> None:
         """The plugin as it was at the start, asleep. Nothing of the one that failed is used again."""
@@ -334,7 +332,7 @@ class TurnpikeMixin:
 
 
 class TurnpikeScheduler(TurnpikeMixin, AsyncScheduler):  # type: ignore[misc]
-    """The scheduler that vLLM itself would have taken, biased.
+    """The scheduler that vLLM itself would have taken, with the plugin.
 
     vLLM takes another where it does not overlap steps (pipelines on its first model runner, n-gram
     speculation, ...). There, the overlap would schedule tokens that no worker has yet."""

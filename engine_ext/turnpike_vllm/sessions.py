@@ -26,7 +26,7 @@ class Session:
     name: str
     task_at: float
     """When its task began, on the engine's clock."""
-    klass: ServiceClass = ServiceClass.REACTIVE
+    service_class: ServiceClass = ServiceClass.REACTIVE
     is_finished: bool = False
     threads: dict[str, ThreadPolicy] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class Sessions:
     def _update(self, session: Session, hint: Hint, now: float) -> None:
         session.is_finished = hint.is_finished
         if hint.service is not None:
-            session.klass = hint.service
+            session.service_class = hint.service
         if hint.age_s is not None:
             session.task_at = min(session.task_at, now - hint.age_s)
 

@@ -1,6 +1,6 @@
 """The plugin's settings: ``--additional-config '{"turnpike": {...}}'`` of the vLLM server.
 
-Every bias can be switched off, and every number of a policy's configuration set:
+Every feature can be switched off, and every number of a policy's configuration set:
 
     {"turnpike": {"retention": {"grace_s": 3.0}, "classes": false}}
 
@@ -19,7 +19,7 @@ from turnpike_vllm.retention import RetentionConfig
 
 KEY = "turnpike"
 SWITCHED_OFF = "switched off"
-"""What is told of a bias that its settings switch off."""
+"""What is told of a feature that its settings switch off."""
 
 
 class SettingsError(ValueError):
@@ -28,7 +28,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """``None`` switches a bias off."""
+    """``None`` switches a feature off."""
 
     coordinator: CoordinatorConfig | None = field(default_factory=CoordinatorConfig)
     retention: RetentionConfig | None = field(default_factory=RetentionConfig)
@@ -38,7 +38,7 @@ class Settings:
     signed_hints: bool = True
     """Follow those in requests only if a gateway has signed them; off where all clients may hint."""
     connectors: tuple[str, ...] = ()
-    """Classes of KV connectors, beside those that the biases were tried with, that they may run with."""
+    """Classes of KV connectors, beside those that the features were tried with, that they may run with."""
     max_sessions: int = 4_096
     """Sessions that are remembered; the one that was silent longest goes first."""
 

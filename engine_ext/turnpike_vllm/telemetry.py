@@ -1,4 +1,4 @@
-"""What the engine tells: counters of every bias, and how a snapshot is put together."""
+"""What the engine tells: counters of every feature, and how a snapshot is put together."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def counters(**groups: Counter[str]) -> dict[str, dict[str, int]]:
     return {name: dict(counts) for name, counts in groups.items()}
 
 
-def together(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def merge_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """One snapshot of the schedulers of all ranks, and what each one's state is. Sums, but for what is
     largest or soonest."""
     first = ranks[0]

@@ -13,28 +13,28 @@ _ABSENT: dict[str, Any] = {"state": "absent", "why": "the engine does not run Tu
 
 
 def read(core: Any) -> dict[str, Any]:
-    """A snapshot (`Biases.snapshot`), or why there is none."""
-    biases = _biases(core)
-    return _ABSENT if biases is None else biases.snapshot()
+    """A snapshot (`EnginePlugin.snapshot`), or why there is none."""
+    plugin = _plugin(core)
+    return _ABSENT if plugin is None else plugin.snapshot()
 
 
 def hint(core: Any, raw: list[Any], refused: Mapping[str, int]) -> dict[str, Any]:
     """Follow hints. ``refused`` counts those that the API server did not understand."""
-    biases = _biases(core)
-    if biases is None:
+    plugin = _plugin(core)
+    if plugin is None:
         return _ABSENT
-    before = biases.heard["followed"], biases.heard["stale"]
-    biases.heard.update(refused)
-    biases.hint([hints.parse(each) for each in raw])
+    before = plugin.hint_counts["followed"], plugin.hint_counts["stale"]
+    plugin.hint_counts.update(refused)
+    plugin.hint([hints.parse(each) for each in raw])
     return {
-        "state": "inert" if biases.is_inert else "awake",
-        "followed": biases.heard["followed"] - before[0],
-        "stale": biases.heard["stale"] - before[1],
+        "state": "inert" if plugin.is_inert else "awake",
+        "followed": plugin.hint_counts["followed"] - before[0],
+        "stale": plugin.hint_counts["stale"] - before[1],
     }
 
 
 METHODS: Mapping[str, Callable[..., Any]] = {READ: read, HINT: hint}
 
 
-def _biases(core: Any) -> Any:
+def _plugin(core: Any) -> Any:
     return getattr(core.scheduler, "turnpike", None)

@@ -61,7 +61,7 @@ class SimulatedOptions:
     max_num_seqs: int = 256
     max_batched_tokens: int = 8_192
     max_model_len: int = 131_072
-    is_biased: bool = True
+    has_plugin: bool = True
     """False: vLLM's own scheduler."""
     turnpike: Any = None
     """The settings (``additional_config``); None means the defaults."""
@@ -77,7 +77,7 @@ class SimulatedOptions:
 
 
 @dataclass
-class Done:
+class RequestResult:
     """What became of a request; times on the engine's clock."""
 
     arrived: float
@@ -105,7 +105,7 @@ class SimulatedEngine:
     def __init__(self, options: SimulatedOptions) -> None:
         self.options = options
         self.now = 0.0
-        self.done: dict[str, Done] = {}
+        self.done: dict[str, RequestResult] = {}
         self.steps = 0
         self.computed_tokens = 0
         """By all steps: prompts that were not cached, and what was said."""
@@ -117,13 +117,13 @@ class SimulatedEngine:
         self._in_flight: deque[_Step] = deque()
         self._free_at = 0.0
         self.copies = None if options.host is None else Copies(options.host, self._bytes_per_block)
-        biases = getattr(self.scheduler, "turnpike", None)
-        if biases is not None:
-            biases.clock = lambda: self.now
+        plugin = getattr(self.scheduler, "turnpike", None)
+        if plugin is not None:
+            plugin.clock = lambda: self.now
 
     @property
-    def biases(self) -> Any:
-        """The plugin's `Biases`, or None."""
+    def plugin(self) -> Any:
+        """The plugin's `EnginePlugin`, or None."""
         return getattr(self.scheduler, "turnpike", None)
 
     @property
@@ -162,14 +162,14 @@ class SimulatedEngine:
             block_hasher=self._hasher,
             **more,
         )
-        self.done[name] = Done(self.now, len(prompt))
+        self.done[name] = RequestResult(self.now, len(prompt))
         self.scheduler.add_request(request)
         return name
 
     def hint(self, hint: Hint) -> None:
         """As ``POST /turnpike/hints`` does."""
-        if self.biases is not None:
-            self.biases.hint([hint])
+        if self.plugin is not None:
+            self.plugin.hint([hint])
 
     def abort(self, name: str) -> None:
         status = self._vllm["request"].RequestStatus.FINISHED_ABORTED
@@ -208,20 +208,20 @@ class SimulatedEngine:
         if until is not None:
             self.now = max(self.now, until)
 
-    def rest(self, seconds: float) -> None:
+    def idle(self, seconds: float) -> None:
         """Let the clock go on while nothing runs."""
         self.now += seconds
 
-    def rest_until(self, at: float) -> None:
+    def idle_until(self, at: float) -> None:
         """Finish what there is, then `rest`. As the API server does of an idle engine, meet deadlines."""
         while self.now < at:
             if not self.is_idle:
                 self.step()
                 continue
-            due = None if self.biases is None else self.biases.keeper.next_deadline()
+            due = None if self.plugin is None else self.plugin.retainer.next_deadline()
             self.now = max(self.now, at if due is None else min(due, at))
             if due is not None and due <= self.now:
-                self.biases.tick()
+                self.plugin.tick()
 
     def account(self) -> tuple[int, int, int]:
         """Free, used by requests, retained: counted from the pool's own records."""
@@ -276,7 +276,7 @@ class SimulatedEngine:
         self._free_at = self.now
         self._update(step.output, step.answered)
 
-    def fabricate(self, output: Any, answered: Collection[str] | None = None) -> Any:
+    def make_model_output(self, output: Any, answered: Collection[str] | None = None) -> Any:
         """A model's output for a step in which all (or ``answered``) requests produce a token."""
         names = list(output.num_scheduled_tokens)
         produced = [
@@ -289,7 +289,7 @@ class SimulatedEngine:
         )
 
     def _update(self, output: Any, answered: list[str]) -> None:
-        produced = self.fabricate(output, frozenset(answered))
+        produced = self.make_model_output(output, frozenset(answered))
         if self.copies is not None:
             produced.kv_connector_output = self.copies.ended(output.kv_connector_metadata, self.now)
         outputs = self.scheduler.update_from_output(output, produced)
@@ -326,7 +326,7 @@ class SimulatedEngine:
         layout = kv.KVCacheConfig(
             num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=parts.kv_groups
         )
-        if options.is_biased:
+        if options.has_plugin:
             scheduler = importlib.import_module("turnpike_vllm.scheduler").TurnpikeScheduler
         else:
             scheduler = whole.scheduler_config.get_scheduler_cls()

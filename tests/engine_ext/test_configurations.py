@@ -12,8 +12,8 @@ from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from lab.engine.simulated_config import Parts
 from tests.engine_ext.functional_worker import Worker, greedy
 from tests.engine_ext.test_scheduler import balanced, prompt
+from turnpike_vllm.compatibility import FEATURES
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.tried import BIASES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -21,13 +21,13 @@ SIZE = 16
 DRAFTS = 3
 NO_KV = 0
 """The window of layers that keep a state."""
-ALL_BUT_ORDER = frozenset(BIASES) - {"coordinator"}
+ALL_BUT_ORDER = frozenset(FEATURES) - {"coordinator"}
 
 
 class Case(NamedTuple):
     configure: Callable[[Parts], None]
     off: frozenset[str] = frozenset({"host_tier"})
-    """Biases that must be off here, and all others on."""
+    """EnginePlugin that must be off here, and all others on."""
     windows: tuple[int | None, ...] = (None,)
     drafts: int = 0
     adapters: int = 0
@@ -188,8 +188,8 @@ class Checked(SimulatedEngine):
             drafts = [list(self.worker.known[each].drafts) for each in names]
             self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
 
-    def fabricate(self, output: Any, answered: Any = None) -> Any:
-        produced = super().fabricate(output, answered)
+    def make_model_output(self, output: Any, answered: Any = None) -> Any:
+        produced = super().make_model_output(output, answered)
         said = self._outputs.pop(id(output), {})
         produced.sampled_token_ids = [list(said.get(name, ())) for name in produced.req_ids]
         if self.case.is_producer:
@@ -264,16 +264,16 @@ def drive(engine: Checked, case: Case) -> dict[str, Asked]:
             **more,
         )
         asked[name] = each
-        if engine.biases is not None:
+        if engine.plugin is not None:
             balanced(engine)
     engine.run(max_steps=20_000)
     return asked
 
 
 def acted(engine: SimulatedEngine) -> set[str]:
-    told = engine.biases.counters()
+    told = engine.plugin.counters()
     counts = {
-        "coordinator": engine.biases.conductor.queue is not None,
+        "coordinator": engine.plugin.planner.queue is not None,
         "victims": told["order"].get("displaced"),
         "headroom": told["order"].get("headroom"),
         "retention": told["holds"].get("held"),
@@ -307,10 +307,10 @@ def multimodal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return patch
 
 
-@pytest.mark.parametrize("is_biased", [False, True], ids=["stock", "biased"])
+@pytest.mark.parametrize("has_plugin", [False, True], ids=["stock", "biased"])
 @pytest.mark.parametrize("name", CASES)
 def test_each_says_what_it_would_say_alone(
-    name: str, is_biased: bool, multimodal: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    name: str, has_plugin: bool, multimodal: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[name]
     if case.has_images:
@@ -334,7 +334,7 @@ def test_each_says_what_it_would_say_alone(
             block_size=SIZE,
             max_num_seqs=5,
             max_batched_tokens=128,
-            is_biased=is_biased,
+            has_plugin=has_plugin,
             reserve_full_input=False,
             policy=case.policy,
             depth=1 if name in ("sync", "ngram") else 2,
@@ -342,16 +342,16 @@ def test_each_says_what_it_would_say_alone(
         ),
         case,
     )
-    if is_biased:
-        features = engine.biases.features
+    if has_plugin:
+        features = engine.plugin.features
         assert {each for each, how in features.items() if how != "on"} == case.off
     asked = drive(engine, case)
     for request, each in asked.items():
         assert engine.done[request].tokens == greedy(each.prompt, each.max_tokens, each.adapter), request
     assert engine.is_idle
-    if is_biased:
-        assert engine.biases.snapshot()["state"] == "awake"
-        assert acted(engine) >= set(BIASES) - case.off - rarely_needed()
+    if has_plugin:
+        assert engine.plugin.snapshot()["state"] == "awake"
+        assert acted(engine) >= set(FEATURES) - case.off - rarely_needed()
         balanced(engine)
-        engine.rest(400)
-        assert engine.biases.snapshot()["blocks"]["free"] == engine.total_blocks
+        engine.idle(400)
+        assert engine.plugin.snapshot()["blocks"]["free"] == engine.total_blocks

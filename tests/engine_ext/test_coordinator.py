@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnpike_vllm.classes import ALL, ClassesConfig, Piggyback, Plan, Row
+from turnpike_vllm.classes import ALL, BackgroundRequest, ClassesConfig, Piggyback, StepShare
 from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig, Rank
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
-from turnpike_vllm.pace import Pace
 from turnpike_vllm.retention import Thread
 from turnpike_vllm.sessions import Session, Sessions, ThreadPolicy
 from turnpike_vllm.settings import OFF, Settings, SettingsError, read_settings
+from turnpike_vllm.step_time import StepTimeModel
 from turnpike_vllm.telemetry import LaunchDelay
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
@@ -83,18 +83,20 @@ STEPS = [(1, 1_000), (64, 64_000), (32, 1_000), (2_000, 0), (500, 10_000), (1_00
 
 
 def piggyback() -> Piggyback:
-    pace = Pace()
+    pace = StepTimeModel()
     for tokens, context in STEPS * 100:
         seconds = 0.010 + 1e-5 * tokens + 1e-7 * context
         pace.observe(seconds, tokens=tokens, context=context, rows=tokens if tokens < 100 else 0)
     return Piggyback(ClassesConfig(), pace)
 
 
-def row(key: str, context: int, *, admitted: float = 0.0, prefill: bool = False, aged: bool = False) -> Row:
-    return Row(key, context, admitted, prefill, aged)
+def row(
+    key: str, context: int, *, admitted: float = 0.0, prefill: bool = False, aged: bool = False
+) -> BackgroundRequest:
+    return BackgroundRequest(key, context, admitted, prefill, aged)
 
 
-def plan(*rows: Row, reactive: int = 1, prefill: int = 0, alive: bool = True) -> Plan:
+def plan(*rows: BackgroundRequest, reactive: int = 1, prefill: int = 0, alive: bool = True) -> StepShare:
     return piggyback().plan(
         rows,
         reactive_rows=reactive,
@@ -132,7 +134,7 @@ def test_aged_work_is_never_left_out() -> None:
 def test_aged_prompts_make_a_step_twice_as_long_at_most() -> None:
     shared = plan(row("aged", 100, prefill=True, aged=True))
     assert shared.aged_tokens == ClassesConfig().least_tokens  # 0.6 ms of 10
-    slow = Pace()
+    slow = StepTimeModel()
     for rows, chunk in [(1, 0), (2, 0), (4, 0), (2, 10), (2, 256), (1, 128)] * 50:
         seconds = max(0.110, 0.006 * (rows + chunk))
         slow.observe(seconds, tokens=rows + chunk, rows=rows, context=0)
@@ -202,7 +204,7 @@ def test_a_session_s_fields() -> None:
     books = Sessions(10)
     found = heard(books, 1, service=ServiceClass.PROACTIVE, age_s=7.0, now=10.0)
     assert isinstance(found, Session)
-    assert (found.klass, found.task_at) == (ServiceClass.PROACTIVE, 3.0)
+    assert (found.service_class, found.task_at) == (ServiceClass.PROACTIVE, 3.0)
     heard(books, 2, age_s=1.0, now=11.0)
     assert found.task_at == 3.0  # a task does not get younger
     heard(books, 3, is_finished=True)

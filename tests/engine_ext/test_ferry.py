@@ -50,7 +50,7 @@ def come_back(engine: SimulatedEngine, history: list[int]) -> str:
 
 
 def counts(engine: SimulatedEngine) -> dict[str, int]:
-    found: dict[str, int] = engine.biases.counters()["host_tier"]
+    found: dict[str, int] = engine.plugin.counters()["host_tier"]
     return found
 
 
@@ -59,9 +59,9 @@ class TestLeaving:
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         engine = build(host=None)
-        assert engine.biases.features["host_tier"] == "no KV offload is configured"
+        assert engine.plugin.features["host_tier"] == "no KV offload is configured"
         assert [each for each in caplog.records if each.name == "vllm.turnpike"] == []
-        assert engine.biases.snapshot()["host_tier"] is None
+        assert engine.plugin.snapshot()["host_tier"] is None
 
     @pytest.mark.parametrize(
         ("settings", "why"),
@@ -72,19 +72,19 @@ class TestLeaving:
         ],
     )
     def test_what_it_says_of_itself(self, settings: dict[str, Any], why: str) -> None:
-        assert build(turnpike=settings).biases.features["host_tier"] == why
+        assert build(turnpike=settings).plugin.features["host_tier"] == why
 
     def test_while_nobody_needs_the_blocks_they_stay(self) -> None:
         engine = build()
         pause(engine, prefetch_in_s=20.0)
-        engine.rest_until(10.0)
+        engine.idle_until(10.0)
         assert engine.account()[2] == 47 and counts(engine) == {}
 
     def test_somebody_who_waits_sends_away_a_long_gap_at_once(self) -> None:
         engine, _ = sent_away()
         engine.run(until=engine.now + 0.9)  # less than retention.wait_s
         assert counts(engine)["gave_way"] == 1
-        assert engine.biases.counters()["releases"] == {"demoted": 1}
+        assert engine.plugin.counters()["releases"] == {"demoted": 1}
         balanced(engine)
 
     def test_a_short_gap_stays(self) -> None:
@@ -112,7 +112,7 @@ class TestLeaving:
 class TestCalls:
     def test_it_is_back_before_it_returns(self) -> None:
         engine, history = sent_away()
-        engine.rest_until(20.1)
+        engine.idle_until(20.1)
         told = counts(engine)
         assert (told["gave_way"], told["called"], told["brought_back"]) == (1, 1, 1)
         assert engine.account()[2] == 47
@@ -122,23 +122,23 @@ class TestCalls:
         assert back.cached_tokens == 47 * SIZE and back.ttft_s < 0.02
         assert engine.copies is not None and engine.copies.loaded_blocks == loaded  # nothing was left to load
         assert counts(engine)["back_here"] == 1
-        assert engine.biases.snapshot()["state"] == "awake"
+        assert engine.plugin.snapshot()["state"] == "awake"
 
     def test_without_calls_the_turn_waits_for_its_copy(self) -> None:
         engine, history = sent_away(turnpike={"host_tier": {"max_calls": 0}})
-        engine.rest_until(20.1)
+        engine.idle_until(20.1)
         back = engine.done[come_back(engine, history)]
         assert back.cached_tokens == 47 * SIZE and back.ttft_s > 0.05
         assert "called" not in counts(engine) and counts(engine)["back_away"] == 1
 
     def test_who_returns_while_being_called_waits_for_that_copy_alone(self) -> None:
         engine, history = sent_away()
-        engine.rest_until(19.0)
+        engine.idle_until(19.0)
         name = engine.submit(history + prompt(9, 60), hint=Hint(session="a", seq=2))
         assert engine.copies is not None
         loaded = engine.copies.loaded_blocks
         engine.abort(name)
-        engine.rest_until(19.6)
+        engine.idle_until(19.6)
         engine.hint(Hint(session="a", seq=3, prefetch_in_s=1.0))
         name = come_back(engine, history)
         assert engine.done[name].cached_tokens == 47 * SIZE
@@ -156,59 +156,59 @@ class TestCalls:
 
     def test_while_somebody_waits_for_a_place_nobody_is_called(self) -> None:
         engine, _ = sent_away(max_num_seqs=2)
-        engine.rest_until(19.8)
+        engine.idle_until(19.8)
         for seed in (70, 71, 72):  # small: there is memory enough
             engine.submit(prompt(seed, SIZE), max_tokens=100)
-        engine.rest_until(20.09)
+        engine.idle_until(20.09)
         assert counts(engine)["no_room"] == 1
         assert not {"called", "refused"} & counts(engine).keys()
 
     def test_without_blocks_to_spare_nobody_is_called(self) -> None:
         engine, _ = sent_away()
-        engine.rest_until(19.7)
+        engine.idle_until(19.7)
         engine.submit(prompt(70, 60 * SIZE), max_tokens=200)
-        engine.rest_until(20.09)
+        engine.idle_until(20.09)
         assert counts(engine)["no_room"] == 1
         assert not {"called", "refused"} & counts(engine).keys()
 
     def test_what_the_host_has_lost_is_not_called(self) -> None:
         engine, _ = sent_away(host=HostMemory(blocks=100, bytes_per_s=5e9))
-        engine.rest_until(20.1)
+        engine.idle_until(20.1)
         assert counts(engine)["not_on_host"] == 1 and "called" not in counts(engine)
 
     def test_a_reset_while_it_is_on_its_way_leaves_nothing(self) -> None:
         engine, _ = sent_away()
-        engine.rest_until(19.98)
-        assert engine.biases.snapshot()["host_tier"]["called"] == 1
-        luggage = engine.biases.keeper.ferry.tier.get(Thread("a", "")).luggage
+        engine.idle_until(19.98)
+        assert engine.plugin.snapshot()["host_tier"]["called"] == 1
+        luggage = engine.plugin.retainer.ferry.tier.get(Thread("a", "")).luggage
         engine.scheduler.reset_prefix_cache()
         engine.run()
         assert engine.account() == (engine.total_blocks, 0, 0)
-        assert len(engine.biases.pool.cached_prefix(luggage.hashes)) < luggage.on_host
+        assert len(engine.plugin.pool.cached_prefix(luggage.hashes)) < luggage.on_host
         assert "brought_back" not in counts(engine)
 
     def test_a_bias_that_fails_leaves_nothing_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         engine, _ = sent_away()
-        engine.rest_until(19.98)
+        engine.idle_until(19.98)
 
         def broken(*_: Any, **__: Any) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(engine.biases.conductor, "before_step", broken)
+        monkeypatch.setattr(engine.plugin.planner, "before_step", broken)
         strangers(engine, 4, seed=200)
         engine.run()
-        assert engine.biases.snapshot()["state"] == "inert"
+        assert engine.plugin.snapshot()["state"] == "inert"
         assert engine.account() == (engine.total_blocks, 0, 0)
 
     def test_a_finished_session_is_not_called(self) -> None:
         engine, _ = sent_away()
         engine.run(until=5.0)
         engine.hint(Hint(session="a", seq=2, is_finished=True))
-        engine.rest_until(25.0)
+        engine.idle_until(25.0)
         assert "called" not in counts(engine) and engine.account()[0] == engine.total_blocks
 
     def test_bandwidth_is_measured(self) -> None:
         engine = build()
         pause(engine, prefetch_in_s=20.0)
-        told = engine.biases.snapshot()["host_tier"]
+        told = engine.plugin.snapshot()["host_tier"]
         assert told["to_host_bytes_per_s"] == pytest.approx(5e9, rel=0.1)

@@ -8,9 +8,9 @@ import pytest
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from lab.engine.simulated_config import Parts
 from tests.engine_ext.test_scheduler import balanced, prompt
-from turnpike_vllm.biases import CLAIMS_PER_BLOCK
+from turnpike_vllm.engine_plugin import CLAIMS_PER_BLOCK
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.seams import MAX_RETRIES, RETRY_AFTER_S
+from turnpike_vllm.method_patches import MAX_RETRIES, RETRY_AFTER_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -83,25 +83,25 @@ def is_vllm_s_own(engine: SimulatedEngine) -> None:
 
 
 FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {
-    "arriving": lambda biases: (biases, "arriving"),
-    "before_step": lambda biases: (biases.conductor, "before_step"),
-    "after_step": lambda biases: (biases, "after_step"),
-    "output_arrived": lambda biases: (biases, "output_arrived"),
-    "chunk": lambda biases: (biases.conductor, "chunk"),
-    "starved": lambda biases: (biases.keeper, "make_room"),
-    "preempting": lambda biases: (biases.keeper, "preempted"),
-    "freeing": lambda biases: (biases.keeper, "turn_ended"),
-    "admitted": lambda biases: (biases.keeper, "admitted"),
-    "heard": lambda biases: (biases.keeper, "heard"),
-    "observe": lambda biases: (biases.keeper, "observe"),
-    "rank": lambda biases: (biases.conductor.queue, "_rank"),
-    "next_rise": lambda biases: (biases.conductor.queue, "_next_rise"),
-    "victims": lambda biases: (biases.keeper.evictor, "_collect"),
-    "free list": lambda biases: (biases.pool, "_move_to_front"),
-    "displace": lambda biases: (biases.conductor, "displace"),
-    "preempt": lambda biases: (biases.scheduler.encoder_cache_manager, "free"),
-    "claim": lambda biases: (biases.keeper.evictor, "claim"),
-    "let go": lambda biases: (biases.keeper.retention, "drop"),
+    "arriving": lambda plugin: (plugin, "arriving"),
+    "before_step": lambda plugin: (plugin.planner, "before_step"),
+    "after_step": lambda plugin: (plugin, "after_step"),
+    "output_arrived": lambda plugin: (plugin, "output_arrived"),
+    "chunk": lambda plugin: (plugin.planner, "chunk"),
+    "starved": lambda plugin: (plugin.retainer, "make_room"),
+    "preempting": lambda plugin: (plugin.retainer, "preempted"),
+    "freeing": lambda plugin: (plugin.retainer, "turn_ended"),
+    "admitted": lambda plugin: (plugin.retainer, "admitted"),
+    "hint": lambda plugin: (plugin.retainer, "apply_hint"),
+    "observe": lambda plugin: (plugin.retainer, "observe"),
+    "rank": lambda plugin: (plugin.planner.queue, "_rank"),
+    "next_rise": lambda plugin: (plugin.planner.queue, "_next_rise"),
+    "victims": lambda plugin: (plugin.retainer.evictor, "_collect"),
+    "free list": lambda plugin: (plugin.pool, "_move_to_front"),
+    "displace": lambda plugin: (plugin.planner, "displace"),
+    "preempt": lambda plugin: (plugin.scheduler.encoder_cache_manager, "free"),
+    "claim": lambda plugin: (plugin.retainer.evictor, "claim"),
+    "let go": lambda plugin: (plugin.retainer.retention, "drop"),
 }
 
 
@@ -112,19 +112,19 @@ def test_whatever_fails_nobody_is_lost(
 ) -> None:
     engine = build()
     engine.hint(Hint(session="wakes", seq=1))
-    owner, name = FAULTS[fault](engine.biases)
+    owner, name = FAULTS[fault](engine.plugin)
     broken: Any = raises_at_call(number, getattr(owner, name))
     monkeypatch.setattr(owner, name, broken)
     if fault == "preempt":  # vLLM's own part of a displacement, at its worst moment
         monkeypatch.setattr(owner, name, vars(type(owner))[name].__get__(owner))
-        monkeypatch.setattr(engine.biases.conductor, "displace", displaced_badly(engine, number))
+        monkeypatch.setattr(engine.plugin.planner, "displace", displaced_badly(engine, number))
     work(engine)
     assert all(each.finished is not None for each in engine.done.values())
     assert engine.is_idle
-    if engine.biases.is_inert:
+    if engine.plugin.is_inert:
         is_vllm_s_own(engine)
         assert engine.account() == (engine.total_blocks, 0, 0)
-        state = engine.biases.snapshot()
+        state = engine.plugin.snapshot()
         assert state["state"] == "inert"
         assert len([each for each in caplog.records if each.name == "vllm.turnpike"]) == 1
         assert "given up: InjectedError" in state["features"].values()
@@ -137,14 +137,14 @@ def test_whatever_fails_nobody_is_lost(
 
 
 def comes_back(engine: SimulatedEngine) -> None:
-    failed = engine.biases
+    failed = engine.plugin
     engine.submit(prompt(90, 40), hint=Hint(session="too soon", seq=1))
     engine.run()
-    assert engine.biases is failed
-    engine.rest(RETRY_AFTER_S)
+    assert engine.plugin is failed
+    engine.idle(RETRY_AFTER_S)
     engine.submit(prompt(91, 40), hint=Hint(session="again", seq=1, retain_s=9.0))
     engine.run()
-    state = engine.biases.snapshot()
+    state = engine.plugin.snapshot()
     assert (state["state"], state["failures"]) == ("awake", 1)
     assert "on" in state["features"].values() and state["sessions"]["again"]["retained"] > 0
     balanced(engine)
@@ -156,16 +156,16 @@ def test_it_comes_back_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
         engine.hint(Hint(session="wakes", seq=1))
         running = engine.submit(prompt(failures, 200), max_tokens=300, hint=Hint(session="w", seq=1))
         engine.run(until=engine.now + 0.1)
-        monkeypatch.setattr(engine.biases.conductor, "before_step", raises_at_call(1, lambda **_: None))
+        monkeypatch.setattr(engine.plugin.planner, "before_step", raises_at_call(1, lambda **_: None))
         engine.hint(Hint(session="wakes", seq=2))  # the next step is looked at
         engine.run(until=engine.now + 0.1)
-        assert engine.biases.is_inert and engine.biases.failures == failures
-        engine.rest(RETRY_AFTER_S * 2**failures)  # the request of the failed one runs on, beside the new one
+        assert engine.plugin.is_inert and engine.plugin.failures == failures
+        engine.idle(RETRY_AFTER_S * 2**failures)  # the request of the failed one runs on, beside the new one
         engine.submit(prompt(20 + failures, 60), hint=Hint(session="x", seq=1))
         engine.run()
         assert engine.done[running].finished is not None
-        assert engine.biases.is_inert == (failures > MAX_RETRIES)
-        assert all(count == 0 for count in engine.biases.conductor.live.values()) or engine.biases.is_inert
+        assert engine.plugin.is_inert == (failures > MAX_RETRIES)
+        assert all(count == 0 for count in engine.plugin.planner.live.values()) or engine.plugin.is_inert
 
 
 def displaced_badly(engine: SimulatedEngine, number: int) -> Callable[..., bool]:
@@ -197,7 +197,7 @@ def test_it_overlaps_steps_where_vllm_does(is_async: bool) -> None:
     def build(**options: Any) -> Any:
         return SimulatedEngine(SimulatedOptions(configure=configure, **options)).scheduler
 
-    stock, biased = build(is_biased=False), build()
+    stock, biased = build(has_plugin=False), build()
     assert type(stock).__name__ == ("AsyncScheduler" if is_async else "Scheduler")
     # What is between them is the plugin alone.
     added = [each.__name__ for each in type(biased).__mro__ if each not in type(stock).__mro__]
@@ -224,14 +224,14 @@ def test_a_queue_that_lacks_what_vllm_s_queues_have_is_not_used() -> None:
 
     from vllm.v1.core.sched.request_queue import RequestQueue
 
-    from turnpike_vllm.detection import queue_lacks
+    from turnpike_vllm.detection import missing_of_queue
 
     class Newer(RequestQueue):  # type: ignore[misc]
         @abstractmethod
         def rotate_requests(self) -> None: ...
 
-    assert queue_lacks(RequestQueue) is None
-    assert queue_lacks(Newer) == "our queue has no rotate_requests"
+    assert missing_of_queue(RequestQueue) is None
+    assert missing_of_queue(Newer) == "our queue has no rotate_requests"
 
 
 def test_then_the_coordinator_is_off_and_the_rest_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_then_the_coordinator_is_off_and_the_rest_is_on(monkeypatch: pytest.Monk
 
     monkeypatch.delattr(RankedQueue, "prepend_request")
     engine = SimulatedEngine(SimulatedOptions())
-    features = engine.biases.features
+    features = engine.plugin.features
     assert features["coordinator"] == features["victims"] == "our queue has no prepend_request"
     assert features["retention"] == features["eviction"] == "on"
     engine.submit([1, 2, 3], hint=Hint(session="s", seq=1))
@@ -255,7 +255,7 @@ def test_what_nobody_hinted_is_remembered_once_however_often_it_is_asked() -> No
     for _ in range(300):
         engine.submit(prompt(1, 100), max_tokens=1)
     engine.run()
-    assert len(engine.biases.keeper.evictor) == 1
+    assert len(engine.plugin.retainer.evictor) == 1
 
 
 def test_strangers_are_bounded_and_overwritten_before_a_session_that_returns() -> None:
@@ -265,7 +265,7 @@ def test_strangers_are_bounded_and_overwritten_before_a_session_that_returns() -
     for number in range(60):
         engine.submit(prompt(2 + number, 400 + 16 * (number % 9)), max_tokens=1)
         engine.run()
-    evictor = engine.biases.keeper.evictor
+    evictor = engine.plugin.retainer.evictor
     assert evictor._entries <= CLAIMS_PER_BLOCK * engine.total_blocks
     assert len(evictor) < 6
     back = engine.submit(prompt(1, 500), max_tokens=1, hint=Hint(session="s", seq=2))
@@ -279,6 +279,6 @@ def test_many_sessions_on_one_prompt_leave_so_much_and_no_more() -> None:
     for number in range(600):
         engine.submit(prompt(1, 500), max_tokens=1, hint=Hint(session=f"s{number}", seq=1, is_final=True))
         engine.run()
-    evictor = engine.biases.keeper.evictor
+    evictor = engine.plugin.retainer.evictor
     assert 20 < len(evictor) <= CLAIMS_PER_BLOCK * engine.total_blocks / 31
     assert len(evictor._heap) <= 2 * len(evictor) + 65

@@ -47,7 +47,7 @@ class Watched(SimulatedEngine):
 
 
 def held_back(made: SimulatedEngine) -> int:
-    return int(made.biases.counters()["order"].get("headroom", 0))
+    return int(made.plugin.counters()["order"].get("headroom", 0))
 
 
 @pytest.mark.parametrize("classes", [True, False])
@@ -118,7 +118,7 @@ def test_nothing_is_left_where_it_was_not_tried() -> None:
     made = Watched(configure=with_adapters)
     long, _ = made.while_a_long_prompt_runs(prompt(2, SHORT))
     assert made.given[-1] == {long: STEP}
-    assert made.biases.features["headroom"] != "on"
+    assert made.plugin.features["headroom"] != "on"
 
 
 READS_S, TOKEN_S = 0.110, 0.006
@@ -195,7 +195,7 @@ def test_who_comes_is_not_kept_out_by_background_work_that_is_overdue() -> None:
 
 
 def test_a_connector_that_the_operator_has_tried_keeps_no_bias_off() -> None:
-    from turnpike_vllm.tried import reasons
+    from turnpike_vllm.compatibility import reasons
 
     class NixlConnector: ...
 

@@ -70,7 +70,7 @@ def play(engine: SimulatedEngine, storm: list[tuple[str, Any]]) -> None:
                 engine.step()
                 balanced(engine)
         elif kind == "rest":
-            engine.rest(what)
+            engine.idle(what)
         balanced(engine)
 
 
@@ -105,8 +105,8 @@ def test_the_books_balance_and_everybody_runs(
     engine.run(max_steps=20_000)
     assert all(each.finished is not None for each in engine.done.values())
     assert engine.is_idle
-    assert engine.biases.snapshot()["state"] in ("asleep", "awake")  # nothing failed on the way
-    engine.rest(3_700)
-    assert engine.biases.snapshot()["blocks"]["free"] == engine.total_blocks
+    assert engine.plugin.snapshot()["state"] in ("asleep", "awake")  # nothing failed on the way
+    engine.idle(3_700)
+    assert engine.plugin.snapshot()["blocks"]["free"] == engine.total_blocks
     balanced(engine)
     assert engine.scheduler.reset_prefix_cache()

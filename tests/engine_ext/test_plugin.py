@@ -1,6 +1,7 @@
 """Hints, and the API server's side, with an engine core that is pretended."""
 
 import asyncio
+import importlib
 import json
 import os
 from argparse import Namespace
@@ -251,7 +252,7 @@ async def test_the_gauges_follow(endpoints: Endpoints) -> None:
     assert REGISTRY.get_sample_value("turnpike_engine_blocks", {"state": "retained"}) == 1
     labels = {"place": "waiting", "class": "reactive"}
     assert REGISTRY.get_sample_value("turnpike_engine_requests", labels) == 2
-    assert REGISTRY.get_sample_value("turnpike_engine_bias", {"bias": "holds", "what": "held"}) == 4
+    assert REGISTRY.get_sample_value("turnpike_engine_feature", {"feature": "holds", "what": "held"}) == 4
     await asyncio.sleep(0.05)  # the refreshing goes on
     assert endpoints._refreshing is not None and not endpoints._refreshing.done()
 
@@ -408,7 +409,7 @@ async def test_without_being_named_nothing_is_touched(
         monkeypatch.setenv("VLLM_PLUGINS", plugins)
     monkeypatch.delenv(secret_keys.HINT_KEY, raising=False)
     engine_core = type("EngineCore", (), {})
-    monkeypatch.setattr(plugin.importlib, "import_module", lambda _: SimpleNamespace(EngineCore=engine_core))
+    monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(EngineCore=engine_core))
     plugin.register()
     found, app = Endpoints(), SimpleNamespace()  # any attribute of which would be an error
     found.attach_router(app)

@@ -47,14 +47,14 @@ def test_what_was_computed_is_held_until_its_turn_comes():
     engine = build(blocks=200)
     ahead(engine)
     engine.run()
-    assert engine.biases.keeper.retention.get(Thread("a", "")) is not None
+    assert engine.plugin.retainer.retention.get(Thread("a", "")) is not None
     for number in range(6):  # each needs a third of all blocks
         engine.submit(prompt(100 + number, 4_000), hint=Hint(session=f"s{number}", seq=1, is_final=True))
         engine.run()
     name = next_turn(engine)
     engine.run()
     assert engine.done[name].cached_tokens >= KNOWN - SIZE
-    assert engine.account()[2] == len(engine.biases.keeper.retention.get(Thread("a", "")).blocks)
+    assert engine.account()[2] == len(engine.plugin.retainer.retention.get(Thread("a", "")).blocks)
 
 
 def test_who_is_stopped_leaves_what_was_computed_by_then():

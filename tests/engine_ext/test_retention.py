@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnpike_vllm.retention import Reason, Release, Retention, RetentionConfig, Strain, Thread
+from turnpike_vllm.retention import BlockedTimeShare, Reason, Release, Retention, RetentionConfig, Thread
 
 A, B, C = Thread("a", ""), Thread("b", ""), Thread("c", "1")
 
@@ -124,10 +124,10 @@ def test_sustained_pressure_gives_retention_up_until_it_has_gone() -> None:
 
 
 def test_a_moment_of_pressure_does_not() -> None:
-    strain = Strain(10.0)
-    strain.observe(is_blocked=True, now=0.0)
-    assert strain.observe(is_blocked=True, now=1.0) < 0.1
-    assert strain.observe(is_blocked=False, now=1.0) < 0.1
+    blocked_share = BlockedTimeShare(10.0)
+    blocked_share.observe(is_blocked=True, now=0.0)
+    assert blocked_share.observe(is_blocked=True, now=1.0) < 0.1
+    assert blocked_share.observe(is_blocked=False, now=1.0) < 0.1
 
 
 ACTIONS = st.tuples(

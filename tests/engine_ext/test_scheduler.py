@@ -1,4 +1,4 @@
-"""The biases in vLLM's real scheduler and KV cache manager, without a model, on a virtual clock."""
+"""The plugin in vLLM's real scheduler and KV cache manager, without a model, on a virtual clock."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
-from turnpike_vllm.conductor import LOOK_EVERY
 from turnpike_vllm.hints import ACTION_TYPE, ACTION_VERSION, Hint, ServiceClass
+from turnpike_vllm.step_planner import LOOK_EVERY
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -32,15 +32,15 @@ def prompt(seed: int, tokens: int) -> list[int]:
 def balanced(engine: SimulatedEngine) -> None:
     """What the pool's own records say, and what we tell of them."""
     assert sum(engine.account()) == engine.total_blocks
-    if engine.biases is not None:
-        told = engine.biases.snapshot()["blocks"]
+    if engine.plugin is not None:
+        told = engine.plugin.snapshot()["blocks"]
         free, used, retained = engine.account()  # what was told let go of what had expired
         size = {} if engine.copies is None else {"host": engine.copies.memory.blocks}
         assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained} | size
 
 
 def counters(engine: SimulatedEngine) -> Any:
-    return engine.biases.counters()
+    return engine.plugin.counters()
 
 
 class TestPassing:
@@ -54,28 +54,28 @@ class TestPassing:
         for name in ("a", "b"):
             engine.submit(prompt(2, 480), max_tokens=2_000, hint=Hint(session=name, seq=1))
         self.schedule(engine, LOOK_EVERY)
-        assert engine.biases.conductor.is_settled and engine.account()[2] > 0
+        assert engine.plugin.planner.is_steady and engine.account()[2] > 0
         return engine
 
     @staticmethod
     def schedule(engine: SimulatedEngine, steps: int) -> None:
         """So many more, and on to the first of those that are passed in a row."""
-        conductor = engine.biases.conductor
-        until = conductor.steps + steps
-        while conductor.steps < until or conductor.steps % LOOK_EVERY != 1:
+        planner = engine.plugin.planner
+        until = planner.steps + steps
+        while planner.steps < until or planner.steps % LOOK_EVERY != 1:
             engine.step()
 
     def looked_at(self, engine: SimulatedEngine, steps: int, monkeypatch: pytest.MonkeyPatch) -> int:
-        conductor, before_step = engine.biases.conductor, engine.biases.before_step
-        looks, until = list[int](), conductor.steps + steps
+        planner, before_step = engine.plugin.planner, engine.plugin.before_step
+        looks, until = list[int](), planner.steps + steps
 
         def look() -> None:
-            looks.append(conductor.steps)
+            looks.append(planner.steps)
             before_step()
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine.biases, "before_step", look)
-            while conductor.steps < until:
+            patch.setattr(engine.plugin, "before_step", look)
+            while planner.steps < until:
                 engine.step()
         return len(looks)
 
@@ -87,7 +87,7 @@ class TestPassing:
         assert self.looked_at(engine, 4 * LOOK_EVERY, monkeypatch) >= LOOK_EVERY
 
     @pytest.mark.parametrize(
-        ("part", "name"), [("keeper", "observe"), ("keeper", "next_deadline"), ("pace", "observe")]
+        ("part", "name"), [("retainer", "observe"), ("retainer", "next_deadline"), ("pace", "observe")]
     )
     def test_what_fails_among_passed_steps_leaves_vllm_as_it_was(
         self, make: Make, part: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -98,10 +98,10 @@ class TestPassing:
             raise ZeroDivisionError
 
         with monkeypatch.context() as patch:
-            patch.setattr(getattr(engine.biases, part), name, broken)
+            patch.setattr(getattr(engine.plugin, part), name, broken)
             for _ in range(4 * LOOK_EVERY):
                 engine.step()
-        assert engine.biases.is_inert
+        assert engine.plugin.is_inert
         assert not {"schedule", "update_from_output"} & set(vars(engine.scheduler))
         assert "allocate_slots" not in vars(engine.scheduler.kv_cache_manager)
         engine.run()
@@ -131,7 +131,7 @@ class TestPassing:
             assert engine.account()[2] > 0
             engine.step()
         engine.step()
-        assert engine.account()[2] == 0 and engine.biases.conductor.steps % LOOK_EVERY > 2
+        assert engine.account()[2] == 0 and engine.plugin.planner.steps % LOOK_EVERY > 2
 
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_the_time_of_a_step_is_measured_in_those_that_are_looked_at(self, make: Make, depth: int) -> None:
@@ -139,27 +139,27 @@ class TestPassing:
         engine.submit(prompt(1, 480), max_tokens=1_700, hint=Hint(session="a", seq=1))
         for _ in range(1_600):
             engine.step()
-        pace, steps = engine.biases.pace, engine.steps
+        pace, steps = engine.plugin.pace, engine.steps
         assert steps / LOOK_EVERY - 2 <= pace.steps <= steps / LOOK_EVERY + 8
         assert pace.predict(rows=1, context=1_000) == pytest.approx(0.004034, rel=0.03)
 
 
 class TestAsleep:
     def test_without_hints_nothing_is_in_the_way(self, make: Make) -> None:
-        engine, stock = make(), make(is_biased=False)
+        engine, stock = make(), make(has_plugin=False)
         for each in (engine, stock):
             for seed in range(20):
                 each.submit(prompt(seed, 200), max_tokens=20)
             each.run()
         assert "schedule" not in vars(engine.scheduler)
         assert type(engine.scheduler.waiting) is type(stock.scheduler.waiting)
-        assert engine.biases.snapshot()["state"] == "asleep"
+        assert engine.plugin.snapshot()["state"] == "asleep"
         assert [vars(each) for each in engine.done.values()] == [vars(each) for each in stock.done.values()]
         balanced(engine)
 
     def test_a_wrong_setting_leaves_vllm_as_it_is(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
         engine = make(turnpike={"retention": {"grace": 1}})
-        assert engine.biases is None
+        assert engine.plugin is None
         assert len([each for each in caplog.records if each.name == "vllm.turnpike"]) == 1
         name = engine.submit(prompt(1, 50), hint=Hint(session="s", seq=1))
         engine.run()
@@ -233,7 +233,7 @@ class TestHints:
         )
         name = engine.submit(prompt(1, 64))
         engine.scheduler.requests[name].kv_hints = SimpleNamespace(actions=[action])
-        engine.biases.arriving(engine.scheduler.requests[name])
+        engine.plugin.arriving(engine.scheduler.requests[name])
         engine.run()
         assert counters(engine)["hints"] == {"followed": 1}
         assert counters(engine)["holds"] == {"held": 1}
@@ -262,7 +262,7 @@ class TestRetention:
 
     def test_the_state_of_a_pause_survives_a_crowd(self, make: Make) -> None:
         engine, history, _ = self.warm(make)
-        stock, stock_history, _ = self.warm(make, is_biased=False)
+        stock, stock_history, _ = self.warm(make, has_plugin=False)
         for each in (engine, stock):
             self.crowd(each)
         balanced(engine)
@@ -272,17 +272,17 @@ class TestRetention:
 
     def test_the_hold_ends_by_itself_even_when_nothing_runs(self, make: Make) -> None:
         engine, _, _ = self.warm(make)
-        assert engine.biases.snapshot()["next_deadline_s"] == pytest.approx(10.0, abs=0.1)
-        engine.rest(10.0)
-        assert engine.biases.snapshot()["blocks"]["retained"] == 0
+        assert engine.plugin.snapshot()["next_deadline_s"] == pytest.approx(10.0, abs=0.1)
+        engine.idle(10.0)
+        assert engine.plugin.snapshot()["blocks"]["retained"] == 0
         assert engine.account()[2] == 0
         assert counters(engine)["releases"] == {"expired": 1}
 
     def test_later_hints_extend_shorten_and_end_it(self, make: Make) -> None:
         engine, _, _ = self.warm(make)
         engine.hint(Hint(session="s", seq=2, retain_s=60.0))
-        engine.rest(30.0)
-        engine.biases.tick()
+        engine.idle(30.0)
+        engine.plugin.tick()
         assert engine.account()[2] == 30
         engine.hint(Hint(session="s", seq=1, retain_s=0.0))  # late: it was sent before the other
         engine.hint(Hint(session="s", seq=2, retain_s=0.0))  # the same again
@@ -361,15 +361,15 @@ class TestRetention:
             history += engine.done[name].tokens
             about = [Hint(session="s", seq=10 * turn + n, retain_s=n * 3.0) for n in (2, 1, 2)]
             late += [(engine.now + 0.2, each) for each in about]
-            engine.rest(gap_s)
+            engine.idle(gap_s)
             for due, hint in [each for each in late if each[0] <= engine.now]:
                 engine.hint(hint)
                 late.remove((due, hint))
             balanced(engine)
         for _, hint in late:
             engine.hint(hint)
-        engine.rest(20.0)
-        engine.biases.tick()
+        engine.idle(20.0)
+        engine.plugin.tick()
         assert engine.account() == (engine.total_blocks, 0, 0)
 
     def test_threads_of_a_session_keep_their_state_apart(self, make: Make) -> None:
@@ -377,7 +377,7 @@ class TestRetention:
         for number, thread in enumerate(("main", "sub")):
             engine.submit(prompt(number, 160), hint=Hint(session="s", thread=thread, seq=1, retain_s=9.0))
         engine.run()
-        told = engine.biases.snapshot()
+        told = engine.plugin.snapshot()
         assert told["sessions"]["s"]["retained"] == told["blocks"]["retained"] == 20
         assert told["sessions"]["s"]["resident"] == 20
 
@@ -386,7 +386,7 @@ class TestOrder:
     def test_the_next_call_of_an_old_task_goes_before_long_prompts_of_new_ones(self, make: Make) -> None:
         order = {}
         for biased in (False, True):
-            engine = make(blocks=2_000, is_biased=biased)
+            engine = make(blocks=2_000, has_plugin=biased)
             for seed in range(4):
                 engine.submit(prompt(seed, 5_000), max_tokens=2, hint=Hint(session=f"long{seed}", seq=1))
             old = Hint(session="old", seq=1, age_s=20.0)
@@ -485,7 +485,7 @@ class TestEviction:
     def test_a_finished_session_is_overwritten_before_a_paused_one(self, make: Make) -> None:
         cached = {}
         for biased in (False, True):
-            engine = make(is_biased=biased, turnpike={"retention": False})
+            engine = make(has_plugin=biased, turnpike={"retention": False})
             histories = {}
             for name in ("paused", "over"):
                 hint = Hint(session=name, seq=1, reuse=0.9)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.examples import examples
 from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig, Rank
 from turnpike_vllm.hints import ServiceClass
-from turnpike_vllm.pace import Pace
+from turnpike_vllm.step_time import StepTimeModel
 from turnpike_vllm.waiting import RankedQueue
 
 
@@ -164,8 +164,8 @@ def test_after_a_step_all_that_was_due_has_risen_and_nothing_was_ranked_twice(
 STEPS = [(8, 20_000), (32, 90_000), (16, 20_000), (2_048, 0), (512, 40_000), (1_024, 40_000)]
 
 
-def taught(steps: int = 300, *, noise: float = 0.0, seed: int = 1) -> Pace:
-    rng, pace = random.Random(seed), Pace()
+def taught(steps: int = 300, *, noise: float = 0.0, seed: int = 1) -> StepTimeModel:
+    rng, pace = random.Random(seed), StepTimeModel()
     for _ in range(steps):
         tokens, context = rng.choice(STEPS)
         seconds = (0.003 + 2e-5 * tokens + 5e-8 * context) * (1 + rng.uniform(-noise, noise))
@@ -200,14 +200,14 @@ def test_room_in_a_step() -> None:
 
 
 def test_nothing_is_ever_negative() -> None:
-    pace = Pace()
+    pace = StepTimeModel()
     for tokens in (1_000, 10, 500, 3):
         pace.observe(0.1 / tokens, tokens=tokens, context=tokens * 10, rows=tokens if tokens < 100 else 0)
     assert pace.per_token_s > 0 and pace.predict(rows=5, context=5) > 0
 
 
 def test_many_steps_of_one_kind_do_not_blow_it_up() -> None:
-    pace = Pace()
+    pace = StepTimeModel()
     for _ in range(20_000):
         pace.observe(0.01, tokens=16, rows=16, context=1_000)
     assert pace.predict(rows=16, context=1_000) == pytest.approx(0.01, rel=0.01)
@@ -218,8 +218,8 @@ def bent(tokens: int, context: int) -> float:
     return max(0.110, 0.006 * tokens) + 1e-6 * context
 
 
-def taught_by_a_bent_device() -> Pace:
-    rng, pace = random.Random(1), Pace()
+def taught_by_a_bent_device() -> StepTimeModel:
+    rng, pace = random.Random(1), StepTimeModel()
     for _ in range(400):
         rows, chunk = rng.randint(1, 8), rng.choice((0, 0, 10, 64, 256))
         context = rows * rng.randint(50, 2_000)
@@ -245,7 +245,7 @@ def test_small_chunks_beside_decoding_do_not_teach_that_large_ones_are_cheap() -
 
 
 def test_without_a_prompt_a_token_costs_what_decoding_shows() -> None:
-    pace = Pace()
+    pace = StepTimeModel()
     for rows in range(1, 33):
         pace.observe(0.002 + 1e-3 * rows, tokens=rows, rows=rows, context=0)
     assert pace.predict(rows=10, context=0) == pytest.approx(0.012, rel=0.02)
@@ -253,7 +253,7 @@ def test_without_a_prompt_a_token_costs_what_decoding_shows() -> None:
 
 
 def test_what_one_row_leaves_is_found_though_none_but_one_ever_decodes() -> None:
-    pace = Pace()
+    pace = StepTimeModel()
     for _ in range(100):
         pace.observe(bent(1, 200), tokens=1, rows=1, context=200)
         pace.observe(bent(256, 0), tokens=256, rows=0, context=0)
@@ -266,7 +266,7 @@ def test_what_one_row_leaves_is_found_though_none_but_one_ever_decodes() -> None
 
 
 def test_where_nothing_is_hidden_noise_does_not_look_like_it() -> None:
-    rng, pace = random.Random(1), Pace()
+    rng, pace = random.Random(1), StepTimeModel()
     for _ in range(400):
         for rows, chunk in ((32, 0), (32, 20), (0, 2_048), (16, 512), (8, 0)):
             seconds = (0.004 + 14e-6 * (rows + chunk)) * (1 + rng.uniform(-0.02, 0.02))

@@ -70,16 +70,21 @@ class AgentXpuRouter(SplitRouter):
 
 def _three_rows(own: Any) -> Any:
     """The plugin's piggybacking, by the paper's rule."""
-    from turnpike_vllm.classes import NO_BOUND, Piggyback  # noqa: PLC0415 - an extra, as the plugin is
-    from turnpike_vllm.classes import Plan as Shared  # noqa: PLC0415
-    from turnpike_vllm.classes import Row as Background  # noqa: PLC0415
+    from turnpike_vllm.classes import (  # noqa: PLC0415 - an extra, as the plugin is
+        NO_BOUND,
+        BackgroundRequest,
+        Piggyback,
+        StepShare,
+    )
 
     class ThreeRows(Piggyback):
-        def _beside(self, rows: Sequence[Background], decoding: int, context: int, prefill: int) -> Shared:
+        def _beside(
+            self, rows: Sequence[BackgroundRequest], decoding: int, context: int, prefill: int
+        ) -> StepShare:
             ranked = sorted(rows, key=lambda each: (each.context, each.admitted))
             decode = [each for each in ranked if not each.is_prefill and not each.is_aged]
             left_out = frozenset(each.key for each in decode[max(0, _ROWS - decoding) :])
-            return Shared(left_out, 0 if prefill else NO_BOUND, self.config.least_tokens)
+            return StepShare(left_out, 0 if prefill else NO_BOUND, self.config.least_tokens)
 
     return ThreeRows(own.config, own.pace)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 
-_BIASES = ("coordinator", "retention", "eviction", "classes")
+_FEATURES = ("coordinator", "retention", "eviction", "classes")
 
 
 def _plugin(plan: Plan, values: Values) -> Plan:
-    settings: dict[str, Any] = {name: False for name in _BIASES if not values[name]}
+    settings: dict[str, Any] = {name: False for name in _FEATURES if not values[name]}
     if values["connectors"]:
         settings["connectors"] = ["HandOver"]
     return plan.with_plugin(settings)
@@ -26,7 +26,7 @@ PLUGIN = Recipe(
     source="this project",
     apply=_plugin,
     knobs=(
-        *(Knob(name=name, default=1, sweep=(1,), meaning="0: without this bias") for name in _BIASES),
+        *(Knob(name=name, default=1, sweep=(1,), meaning="0: without this bias") for name in _FEATURES),
         Knob(
             name="connectors",
             default=0,

@@ -30,7 +30,7 @@ class Plugin:
             raise RuntimeError("the plugin could not attach to this vLLM")
         self._biases.clock = clock
         if piggyback is not None:
-            self._biases.conductor.piggyback = piggyback(self._biases.conductor.piggyback)
+            self._biases.planner.piggyback = piggyback(self._biases.planner.piggyback)
 
     def hint(self, text: str) -> None:
         """As `POST /turnpike/hints` does."""
@@ -40,7 +40,7 @@ class Plugin:
 
     def retained_blocks(self) -> int:
         self._biases.tick()
-        retention = self._biases.keeper.retention
+        retention = self._biases.retainer.retention
         holds = [] if retention is None else [hold.blocks for hold in retention.holds]
         return int(self._biases.pool.account(holds)[2])
 
@@ -51,4 +51,4 @@ class Plugin:
     def end(self) -> None:
         if self._biases.is_inert:
             raise RuntimeError("the plugin gave up: see its log")
-        self._biases.keeper.let_go_of_everything()
+        self._biases.retainer.let_go_of_everything()

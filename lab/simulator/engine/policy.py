@@ -1,4 +1,4 @@
-"""The seam for what biases an engine from within: baselines and ablations override what they need.
+"""The seam for what plugin an engine from within: baselines and ablations override what they need.
 
 Every hook asks one question. One that is not overridden is never called, costs nothing and leaves vLLM
 exactly as it is.
@@ -23,7 +23,7 @@ class Retained(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class EnginePolicy:
-    """One engine's biases. Times are the simulation's."""
+    """One engine's plugin. Times are the simulation's."""
 
     waiting_grace_s: float = 1.0
     """So long do retained blocks keep a waiting request out, if others run."""

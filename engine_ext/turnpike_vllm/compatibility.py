@@ -1,4 +1,4 @@
-"""In which configurations of vLLM was each bias tried? Elsewhere it is off, and says why.
+"""In which configurations of vLLM was each feature tried? Elsewhere it is off, and says why.
 
 An allow-list, read when the server starts. What is on here runs against stock vLLM's schedulers, token by
 token, in ``tests/engine_ext/test_configurations.py``.
@@ -7,18 +7,18 @@ token, in ``tests/engine_ext/test_configurations.py``.
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-BIASES: Final = (
+FEATURES: Final = (
     *("coordinator", "victims", "headroom"),
     *("retention", "host_tier", "eviction", "classes"),
 )
 """``victims`` (who is displaced, and who is preempted first) and ``headroom`` belong to the coordinator."""
 _ORDER: Final = frozenset({"coordinator"})
-_NO_COPIES: Final = frozenset(BIASES) - {"host_tier"}
+_NO_COPIES: Final = frozenset(FEATURES) - {"host_tier"}
 _CONNECTORS: Final = ("OffloadingConnector", "ExampleConnector")
 _OTHER_CONNECTOR: Final = "not tried with it; name it in `connectors` if you have"
 
 
-class Trait(NamedTuple):
+class Condition(NamedTuple):
     name: str
     has: Callable[[Any], bool]
     """Of a scheduler."""
@@ -50,35 +50,35 @@ def _is_more(path: str) -> Callable[[Any], bool]:
     return lambda scheduler: _get(scheduler, path, 1) > 1
 
 
-TRAITS: Final = (
-    Trait("pipeline parallelism", _is_more("parallel_config.pipeline_parallel_size"), _NO_COPIES),
-    Trait(
+CONDITIONS: Final = (
+    Condition("pipeline parallelism", _is_more("parallel_config.pipeline_parallel_size"), _NO_COPIES),
+    Condition(
         "data parallelism in lockstep",
         _is_more("parallel_config.data_parallel_size"),
         _NO_COPIES,
         "a request of its own would step without the other ranks",
     ),
-    Trait("speculative decoding", lambda it: bool(_get(it, "num_spec_tokens", 0)), _NO_COPIES),
-    Trait(
+    Condition("speculative decoding", lambda it: bool(_get(it, "num_spec_tokens", 0)), _NO_COPIES),
+    Condition(
         "LoRA",
         lambda it: _get(it, "lora_config") is not None,
         _NO_COPIES - {"victims", "headroom"},
         "whoever waits may wait for its adapter's place, not for room",
     ),
-    Trait("multimodal inputs", lambda it: _get(it, "max_num_encoder_input_tokens", 0) > 0, _NO_COPIES),
-    Trait(
+    Condition("multimodal inputs", lambda it: _get(it, "max_num_encoder_input_tokens", 0) > 0, _NO_COPIES),
+    Condition(
         "several KV cache groups",
         lambda it: len(_specs(it)) != 1,
         _NO_COPIES - {"eviction"},
         "its blocks are counted in one group",
     ),
-    Trait(
+    Condition(
         "Mamba layers",
         lambda it: any("Mamba" in name for name in _specs(it)),
         _ORDER,
         "chunks must end where Mamba state is kept",
     ),
-    Trait(
+    Condition(
         "attention other than full, latent or in a sliding window",
         lambda it: (
             not all(
@@ -88,26 +88,28 @@ TRAITS: Final = (
         ),
         _ORDER,
     ),
-    Trait("hashes that are not by block", lambda it: _hash_size(it) != it.block_size, _ORDER),
-    Trait(
+    Condition("hashes that are not by block", lambda it: _hash_size(it) != it.block_size, _ORDER),
+    Condition(
         "a KV connector that was not tried",
         lambda it: connector_of(it) not in (None, *_CONNECTORS),
         _ORDER,
         _OTHER_CONNECTOR,
     ),
-    Trait(
+    Condition(
         "--scheduling-policy priority",
         lambda it: _get(it, "policy.value") == "priority",
-        frozenset(BIASES) - {"victims"},
+        frozenset(FEATURES) - {"victims"},
         "vLLM takes the last of the lowest priority",
     ),
-    Trait("context parallelism", _is_more("dcp_world_size"), frozenset()),
-    Trait("context parallelism of prompts", _is_more("pcp_world_size"), frozenset()),
-    Trait("an encoder-decoder", lambda it: bool(_get(it, "is_encoder_decoder")), frozenset()),
-    Trait("an encoder alone", lambda it: bool(_get(it, "is_mm_encoder_only")), frozenset()),
-    Trait("an encoder cache elsewhere", lambda it: _get(it, "ec_connector") is not None, frozenset()),
-    Trait("pooling", lambda it: _get(it, "vllm_config.model_config.runner_type") == "pooling", frozenset()),
-    Trait("diffusion", lambda it: _get(it, "vllm_config.diffusion_config") is not None, frozenset()),
+    Condition("context parallelism", _is_more("dcp_world_size"), frozenset()),
+    Condition("context parallelism of prompts", _is_more("pcp_world_size"), frozenset()),
+    Condition("an encoder-decoder", lambda it: bool(_get(it, "is_encoder_decoder")), frozenset()),
+    Condition("an encoder alone", lambda it: bool(_get(it, "is_mm_encoder_only")), frozenset()),
+    Condition("an encoder cache elsewhere", lambda it: _get(it, "ec_connector") is not None, frozenset()),
+    Condition(
+        "pooling", lambda it: _get(it, "vllm_config.model_config.runner_type") == "pooling", frozenset()
+    ),
+    Condition("diffusion", lambda it: _get(it, "vllm_config.diffusion_config") is not None, frozenset()),
 )
 
 
@@ -117,10 +119,10 @@ def _hash_size(scheduler: Any) -> int:
 
 def reasons(scheduler: Any, connectors: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """(Bias, why it is off in this configuration). ``connectors``: those that the operator has tried."""
-    for trait in TRAITS:
-        if trait.why == _OTHER_CONNECTOR and connector_of(scheduler) in connectors:
+    for condition in CONDITIONS:
+        if condition.why == _OTHER_CONNECTOR and connector_of(scheduler) in connectors:
             continue
-        if trait.has(scheduler):
-            for name in BIASES:
-                if name not in trait.tried:
-                    yield name, f"{trait.name}: {trait.why}"
+        if condition.has(scheduler):
+            for name in FEATURES:
+                if name not in condition.tried:
+                    yield name, f"{condition.name}: {condition.why}"

@@ -8,11 +8,11 @@ from typing import Any
 from turnpike_vllm.eviction import Evictor
 from turnpike_vllm.ferry import Ferry
 from turnpike_vllm.hints import Hint
-from turnpike_vllm.pace import Pace
 from turnpike_vllm.pool import KvPool
+from turnpike_vllm.request_state import RequestState
 from turnpike_vllm.retention import Reason, Release, Retention, Thread
-from turnpike_vllm.rows import Row
 from turnpike_vllm.sessions import DEFAULT_REUSE, Session, Sessions, ThreadPolicy
+from turnpike_vllm.step_time import StepTimeModel
 
 FINAL_REUSE = 0.25
 """After a task's last answer, somebody may ask for more; so too where no hint says anything."""
@@ -22,12 +22,12 @@ _OVER = frozenset({Reason.SUPERSEDED, Reason.RETURNED, Reason.FINISHED, Reason.D
 """With the hold the pause has ended, too: nobody is called back."""
 
 
-class Keeper:
+class KvRetainer:
     def __init__(
         self,
         pool: KvPool,
         sessions: Sessions,
-        pace: Pace,
+        pace: StepTimeModel,
         retention: Retention[Any] | None,
         evictor: Evictor[Any] | None,
     ) -> None:
@@ -41,40 +41,40 @@ class Keeper:
         self.holds: Counter[str] = Counter()
         self.releases: Counter[str] = Counter()
 
-    def turn_ended(self, row: Row, *, is_normal: bool, is_blocked: bool, now: float) -> None:
+    def turn_ended(self, state: RequestState, *, is_normal: bool, is_blocked: bool, now: float) -> None:
         """Called while the request still has its blocks."""
         if self.retention is None and self.evictor is None:
             return
-        blocks = self.pool.cached_blocks(row.request.request_id)
+        blocks = self.pool.cached_blocks(state.request.request_id)
         if not blocks:
             return  # it never ran: what its thread left before is as good as it was
-        policy = self.sessions.policy(row.thread)
+        policy = self.sessions.policy(state.thread)
         if self.evictor is not None:
             back_in_s = None if policy is None else policy.prefetch_in_s
-            self._claim(self.evictor, row, blocks, self._reuse(row, policy), back_in_s, now)
-        if self.retention is not None and is_normal and row.session is not None:
-            self._hold(self.retention, row, blocks, policy, is_blocked, now)
+            self._claim(self.evictor, state, blocks, self._reuse(state, policy), back_in_s, now)
+        if self.retention is not None and is_normal and state.session is not None:
+            self._hold(self.retention, state, blocks, policy, is_blocked, now)
 
-    def preempted(self, row: Row, now: float) -> None:
+    def preempted(self, state: RequestState, now: float) -> None:
         """It loses its blocks, and comes back."""
-        if self.evictor is not None and row.session is not None:
-            blocks = self.pool.cached_blocks(row.request.request_id)
+        if self.evictor is not None and state.session is not None:
+            blocks = self.pool.cached_blocks(state.request.request_id)
             if blocks:
-                self._claim(self.evictor, row, blocks, PREEMPTED_REUSE, None, now)
+                self._claim(self.evictor, state, blocks, PREEMPTED_REUSE, None, now)
 
     def returning(self, thread: Thread) -> None:
         """A request of this thread has arrived."""
         if self.ferry is not None:
             self.ferry.returning(thread)
 
-    def admitted(self, row: Row, now: float) -> None:
+    def admitted(self, state: RequestState, now: float) -> None:
         """The request has taken up what it could use of its thread's state."""
-        if self.retention is not None and self.retention.get(row.thread):
-            self.release(self.retention.drop(row.thread, Reason.RETURNED), now)
+        if self.retention is not None and self.retention.get(state.thread):
+            self.release(self.retention.drop(state.thread, Reason.RETURNED), now)
         if self.ferry is not None:
-            self.ferry.tier.forget(row.thread)
+            self.ferry.tier.forget(state.thread)
 
-    def heard(self, hint: Hint, *, now: float) -> None:
+    def apply_hint(self, hint: Hint, *, now: float) -> None:
         """A hint that was followed, about a pause that may be going on."""
         if self.retention is not None:
             thread = Thread(hint.session, hint.thread)
@@ -84,7 +84,7 @@ class Keeper:
                 ttl_s = self._named_ttl(hint.retain_s, hint.prefetch_in_s)
                 self.release(self.retention.change(thread, ttl_s=ttl_s, reuse=hint.reuse, now=now), now)
         if self.ferry is not None:
-            self.ferry.heard(hint, now=now)
+            self.ferry.apply_hint(hint, now=now)
         if self.evictor is not None:
             self._expect(self.evictor, hint, now)
 
@@ -106,20 +106,22 @@ class Keeper:
             released = self.retention.observe(used_blocks=max(used, 0), is_blocked=is_blocked, now=now)
             self.release(released, now)
 
-    def make_room(self, row: Row, *, is_running: bool, is_alone: bool, waited_s: float, now: float) -> bool:
+    def make_room(
+        self, state: RequestState, *, is_running: bool, is_alone: bool, waited_s: float, now: float
+    ) -> bool:
         """A request finds no memory. Whether it should try again."""
         retention = self.retention
         if retention is None:
             return False
         reason = retention.may_take(is_running=is_running, is_alone=is_alone, waited_s=waited_s)
         if self.ferry is not None:
-            going, blocks = self.ferry.gives_way(row.thread, is_urgent=reason is not None, now=now)
-            if going is not None and (reason is not None or self._would_help(row, blocks)):
+            going, blocks = self.ferry.gives_way(state.thread, is_urgent=reason is not None, now=now)
+            if going is not None and (reason is not None or self._would_help(state, blocks)):
                 self.release(retention.drop(going, Reason.DEMOTED), now)
                 return True
-        if reason is None or (reason is Reason.WAITED and not self._would_help(row, retention.held_blocks)):
+        if reason is None or (reason is Reason.WAITED and not self._would_help(state, retention.held_blocks)):
             return False
-        self.release(retention.take_cheapest(reason, keep=row.thread, now=now), now)
+        self.release(retention.take_cheapest(reason, keep=state.thread, now=now), now)
         return True
 
     def reset(self) -> None:
@@ -170,29 +172,29 @@ class Keeper:
             key=lambda place: chain.blocks[place].block_hash != chain.hashes[place],
         )
 
-    def _would_help(self, row: Row, blocks: int) -> bool:
+    def _would_help(self, state: RequestState, blocks: int) -> bool:
         """Whether so many blocks that are held would make room for the whole prompt: else it waits for others
         to finish."""
         size = self.pool.block_size
-        resident = min(self.pool.resident_tokens(row.request), row.request.num_tokens)
-        needed = -(-(row.request.num_tokens - resident) // size)
+        resident = min(self.pool.resident_tokens(state.request), state.request.num_tokens)
+        needed = -(-(state.request.num_tokens - resident) // size)
         return bool(needed <= self.pool.free_blocks + blocks)
 
     def _hold(
         self,
         retention: Retention[Any],
-        row: Row,
+        state: RequestState,
         blocks: list[Any],
         policy: ThreadPolicy | None,
         is_blocked: bool,
         now: float,
     ) -> None:
         named = self._named_ttl(policy.retain_s, policy.prefetch_in_s) if policy is not None else None
-        is_final = row.is_final or (policy is not None and policy.is_final)
-        if (row.session is not None and row.session.is_finished) or (is_final and named is None):
+        is_final = state.is_final or (policy is not None and policy.is_final)
+        if (state.session is not None and state.session.is_finished) or (is_final and named is None):
             return
         ttl_s = retention.ttl(named)
-        reuse = self._reuse(row, policy)
+        reuse = self._reuse(state, policy)
         warm_s = self.pace.per_token_s * len(blocks) * self.pool.block_size
         is_held = retention.is_worth_it(
             len(blocks), ttl_s=ttl_s, reuse=reuse, warm_s=warm_s, blocked=is_blocked
@@ -200,22 +202,22 @@ class Keeper:
         self.holds["held" if is_held else "not_worth_it"] += 1
         if is_held:
             self.pool.hold(blocks)
-            self.release(retention.hold(row.thread, blocks, ttl_s=ttl_s, reuse=reuse, now=now), now)
+            self.release(retention.hold(state.thread, blocks, ttl_s=ttl_s, reuse=reuse, now=now), now)
         if self.ferry is not None:
             gap_s = None if policy is None else policy.prefetch_in_s
-            self.ferry.paused(row, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
+            self.ferry.paused(state, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
 
     def _claim(
         self,
         evictor: Evictor[Any],
-        row: Row,
+        state: RequestState,
         blocks: list[Any],
         reuse: float,
         back_in_s: float | None,
         now: float,
     ) -> None:
         # Without hints, all requests that end alike are one: else each would leave something, for ever.
-        owner = row.thread if row.session is not None else ("", blocks[-1].block_hash)
+        owner = state.thread if state.session is not None else ("", blocks[-1].block_hash)
         evictor.claim(owner, blocks, reuse=reuse, back_in_s=back_in_s, now=now)
 
     def _expect(self, evictor: Evictor[Any], hint: Hint, now: float) -> None:
@@ -227,12 +229,12 @@ class Keeper:
             thread = Thread(hint.session, hint.thread)
             evictor.expect(thread, hint.reuse, back_in_s=hint.prefetch_in_s, now=now)
 
-    def _reuse(self, row: Row, policy: ThreadPolicy | None) -> float:
-        if row.session is not None and row.session.is_finished:
+    def _reuse(self, state: RequestState, policy: ThreadPolicy | None) -> float:
+        if state.session is not None and state.session.is_finished:
             return 0.0
         if policy is not None and policy.reuse is not None:
             return policy.reuse
-        return FINAL_REUSE if row.session is None or row.is_final else DEFAULT_REUSE
+        return FINAL_REUSE if state.session is None or state.is_final else DEFAULT_REUSE
 
     def _named_ttl(self, retain_s: float | None, prefetch_in_s: float | None) -> float | None:
         """An expected return is held for too, and a while beyond it."""

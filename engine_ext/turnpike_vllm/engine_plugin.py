@@ -1,7 +1,7 @@
-"""Everything that biases one scheduler, behind the few calls that the seams make.
+"""All features of the plugin in one scheduler, behind the few calls that the seams make.
 
 Asleep until the first hint: a server that nobody hints pays for one test per request.
-Awake until the server ends. Should anything here fail, `fail` lets go of all that is held and the biases
+Awake until the server ends. Should anything here fail, `fail` lets go of all that is held and the features
 become inert: vLLM goes on as it would have.
 """
 
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 from turnpike_vllm import hints, telemetry
 from turnpike_vllm.classes import Piggyback
-from turnpike_vllm.conductor import Conductor
 from turnpike_vllm.coordinator import Coordinator
 from turnpike_vllm.eviction import Evictor
 from turnpike_vllm.ferry import Calls, Ferry
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
 from turnpike_vllm.host_tier import CopyPace, HostTier
-from turnpike_vllm.keeper import Keeper
+from turnpike_vllm.kv_retainer import KvRetainer
 from turnpike_vllm.offload import HostCopies, Luggage
-from turnpike_vllm.pace import Pace
 from turnpike_vllm.pool import KvPool
+from turnpike_vllm.request_state import ATTRIBUTE, RequestState, without_hint
 from turnpike_vllm.retention import Retention, Thread
-from turnpike_vllm.rows import ATTRIBUTE, Row, nobodys
 from turnpike_vllm.sessions import Session, Sessions
 from turnpike_vllm.settings import Settings
+from turnpike_vllm.step_planner import StepPlanner
+from turnpike_vllm.step_time import StepTimeModel
 
 REACTIVE_LIVES_S = 60.0
 """A reactive session that nothing was heard of for so long does not count as alive."""
@@ -49,7 +49,7 @@ class Timed(NamedTuple):
     """Tokens behind those that decode."""
 
 
-class Biases:
+class EnginePlugin:
     def __init__(
         self,
         scheduler: Any,
@@ -77,41 +77,41 @@ class Biases:
         self.is_inert = False
         self.failures = 0
         """Since the server started."""
-        self.heard: Counter[str] = Counter()
+        self.hint_counts: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
         self.launch = telemetry.LaunchDelay()
         self._wake = wake
         self._failed = failed
         self._is_running = is_running
         self.sessions = Sessions(settings.max_sessions)
-        self.pace = Pace()
+        self.pace = StepTimeModel()
         self.pool = KvPool(scheduler.kv_cache_manager, scheduler.block_size)
         retention, eviction, classes = settings.retention, settings.eviction, settings.classes
-        self.keeper = Keeper(
+        self.retainer = KvRetainer(
             self.pool,
             self.sessions,
             self.pace,
             None if retention is None else Retention(retention, self.pool.total_blocks),
             None if eviction is None else Evictor(eviction, CLAIMS_PER_BLOCK * self.pool.total_blocks),
         )
-        if settings.host_tier is not None and self.keeper.retention is not None:
+        if settings.host_tier is not None and self.retainer.retention is not None:
             copies = HostCopies(scheduler)
             tier: HostTier[Luggage] = HostTier(settings.host_tier, CopyPace(copies.bytes_per_block))
-            self.keeper.ferry = Ferry(
-                tier, copies, self.pool, self.pace, self.keeper.retention, self.keeper.release, calls
+            self.retainer.ferry = Ferry(
+                tier, copies, self.pool, self.pace, self.retainer.retention, self.retainer.release, calls
             )
-        self.conductor = Conductor(
+        self.planner = StepPlanner(
             scheduler,
             self.pool,
-            self.row_of,
+            self.state_of,
             None if settings.coordinator is None else Coordinator(settings.coordinator),
             None if classes is None else Piggyback(classes, self.pace),
             is_running,
             displace,
             watch,
         )
-        self.conductor.has_victims = features["victims"] == "on"
-        self.conductor.has_headroom = features["headroom"] == "on"
+        self.planner.has_victims = features["victims"] == "on"
+        self.planner.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
         self.quiet_until = float("-inf")
@@ -126,7 +126,7 @@ class Biases:
         """What came outside of a request."""
         for each in given:
             if isinstance(each, Refusal):
-                self.heard[each.value] += 1
+                self.hint_counts[each.value] += 1
                 continue
             self.wake()
             if self.is_inert:
@@ -143,36 +143,36 @@ class Biases:
             return
         self.wake()
         now = self.clock()
-        row = nobodys(request, now)
-        setattr(request, ATTRIBUTE, row)
+        state = without_hint(request, now)
+        setattr(request, ATTRIBUTE, state)
         for each in given:
             if isinstance(each, Refusal):
-                self.heard[each.value] += 1
+                self.hint_counts[each.value] += 1
             else:
-                self._annotate(row, each, now)
-        self.conductor.enter(row)
+                self._annotate(state, each, now)
+        self.planner.enter(state)
 
-    def _annotate(self, row: Row, hint: Hint, now: float) -> None:
+    def _annotate(self, state: RequestState, hint: Hint, now: float) -> None:
         """The request is this thread's, however old the hint is."""
         self._follow(hint, now, begins_turn=True)
         session = self.sessions.get(hint.session)
-        row.session, row.thread = session, Thread(hint.session, hint.thread)
-        self.keeper.returning(row.thread)
-        row.is_final = hint.is_final
+        state.session, state.thread = session, Thread(hint.session, hint.thread)
+        self.retainer.returning(state.thread)
+        state.is_final = hint.is_final
         if session is not None:
-            row.task_at = session.task_at
-            row.klass = session.klass if hint.service is None else hint.service
+            state.task_at = session.task_at
+            state.service_class = session.service_class if hint.service is None else hint.service
 
     def _follow(self, hint: Hint, now: float, *, begins_turn: bool = False) -> None:
         found = self.sessions.follow(hint, begins_turn=begins_turn, now=now)
         if not isinstance(found, Session):
-            self.heard[found.value] += 1
+            self.hint_counts[found.value] += 1
             return
-        self.heard["followed"] += 1
-        self.conductor.passes_until = 0
-        if found.klass is ServiceClass.REACTIVE and not found.is_finished:
+        self.hint_counts["followed"] += 1
+        self.planner.passes_until = 0
+        if found.service_class is ServiceClass.REACTIVE and not found.is_finished:
             self._reactive_until = now + REACTIVE_LIVES_S
-        self.keeper.heard(hint, now=now)
+        self.retainer.apply_hint(hint, now=now)
 
     # The seams.
 
@@ -181,45 +181,45 @@ class Biases:
             self.is_awake = True
             self._wake()
 
-    def row_of(self, request: Any) -> Row:
-        row: Row | None = getattr(request, ATTRIBUTE, None)
-        if row is None:  # it was there before us
-            row = nobodys(request, self.clock())
-            setattr(request, ATTRIBUTE, row)
-            self.conductor.enter(row)
-        return row
+    def state_of(self, request: Any) -> RequestState:
+        state: RequestState | None = getattr(request, ATTRIBUTE, None)
+        if state is None:  # it was there before us
+            state = without_hint(request, self.clock())
+            setattr(request, ATTRIBUTE, state)
+            self.planner.enter(state)
+        return state
 
     def before_step(self) -> None:
         now = self.clock()
-        self.keeper.observe(is_blocked=self._was_blocked, now=now)
+        self.retainer.observe(is_blocked=self._was_blocked, now=now)
         self._was_blocked = False
-        self.conductor.before_step(is_reactive_alive=now < self._reactive_until, now=now)
-        self.keeper.expire(now)
-        self.conductor.settle()
+        self.planner.before_step(is_reactive_alive=now < self._reactive_until, now=now)
+        self.retainer.expire(now)
+        self.planner.update_steady_state()
 
     def after_step(self, output: Any) -> None:
         if self.is_inert:  # it failed in this step
             return
-        now, conductor = self.clock(), self.conductor
-        conductor.after_step()
-        if self.keeper.ferry is not None:
-            self.keeper.ferry.after_step(now)
+        now, planner = self.clock(), self.planner
+        planner.after_step()
+        if self.retainer.ferry is not None:
+            self.retainer.ferry.after_step(now)
         for new in output.scheduled_new_reqs:
             request = self.scheduler.requests.get(new.req_id)
             if request is not None:
-                self._admitted(self.row_of(request), now)
+                self._admitted(self.state_of(request), now)
         tokens = output.total_num_scheduled_tokens
         contexts = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
-        decodes = tokens == len(contexts) and not conductor.prefill
+        decodes = tokens == len(contexts) and not planner.prefill
         if not decodes:
-            conductor.unsettle()
+            planner.leave_steady_state()
         # Steps that only decode are many and alike.
-        if tokens and (conductor.is_due or not decodes):
-            rows, context = max(0, tokens - conductor.prefill), sum(contexts)
+        if tokens and (planner.is_due or not decodes):
+            rows, context = max(0, tokens - planner.prefill), sum(contexts)
             behind = context if decodes else _behind(output)
             self.timed.append(Timed(output, now, tokens, rows, context, behind))
-        if conductor.is_settled:
-            deadline = self.keeper.next_deadline()
+        if planner.is_steady:
+            deadline = self.retainer.next_deadline()
             latest = now + LOOK_WITHIN_S
             self.quiet_until = latest if deadline is None else min(deadline, latest)
 
@@ -235,55 +235,55 @@ class Biases:
             )
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
-        return self.conductor.chunk(request, computed, tokens, self.clock())
+        return self.planner.chunk(request, computed, tokens, self.clock())
 
     def starved(self, request: Any) -> bool:
         """A request found no memory. Whether there is more now."""
-        now, row = self.clock(), self.row_of(request)
-        if row.is_call:
+        now, state = self.clock(), self.state_of(request)
+        if state.is_call:
             return False
         runs = self._is_running(request)
         if not runs:
             self._was_blocked = True
-            if row.blocked_since is None:
-                row.blocked_since = now
-        waited = 0.0 if row.blocked_since is None else now - row.blocked_since
+            if state.blocked_since is None:
+                state.blocked_since = now
+        waited = 0.0 if state.blocked_since is None else now - state.blocked_since
         alone = not self.scheduler.running
-        return self.keeper.make_room(row, is_running=runs, is_alone=alone, waited_s=waited, now=now)
+        return self.retainer.make_room(state, is_running=runs, is_alone=alone, waited_s=waited, now=now)
 
     def freeing(self, request: Any, *, is_normal: bool) -> None:
         """A request has ended, and still has its blocks."""
-        now, row = self.clock(), self.row_of(request)
-        if row.is_call:
-            if self.keeper.ferry is not None:
-                self.keeper.ferry.freeing(request, now)
+        now, state = self.clock(), self.state_of(request)
+        if state.is_call:
+            if self.retainer.ferry is not None:
+                self.retainer.ferry.freeing(request, now)
             return
-        self.conductor.leave(row)
-        self.keeper.turn_ended(row, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
+        self.planner.leave(state)
+        self.retainer.turn_ended(state, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
 
     def preempting(self, request: Any) -> None:
         """A running request is about to lose its blocks."""
-        self.preemptions[self.row_of(request).klass.name.lower()] += 1
-        self.keeper.preempted(self.row_of(request), self.clock())
-        self.conductor.stir()
+        self.preemptions[self.state_of(request).service_class.name.lower()] += 1
+        self.retainer.preempted(self.state_of(request), self.clock())
+        self.planner.invalidate()
 
     def resetting(self) -> None:
-        self.keeper.reset()
+        self.retainer.reset()
 
     def fail(self, error: Exception) -> None:
         """Something here went wrong: say so, and let go of everything."""
         self.is_inert = True
         why = f"given up: {type(error).__name__}"
         self.features = {name: why if how == "on" else how for name, how in self.features.items()}
-        self.keeper.abandon()
+        self.retainer.abandon()
 
-    def _admitted(self, row: Row, now: float) -> None:
-        row.blocked_since = None
-        self.conductor.stir()
-        if row.admitted is None:
-            row.admitted = now
-            self.launch.add(now - row.arrived)
-        self.keeper.admitted(row, now)
+    def _admitted(self, state: RequestState, now: float) -> None:
+        state.blocked_since = None
+        self.planner.invalidate()
+        if state.admitted is None:
+            state.admitted = now
+            self.launch.add(now - state.arrived)
+        self.retainer.admitted(state, now)
 
     # Telemetry.
 
@@ -292,17 +292,17 @@ class Biases:
         if not self.is_awake or self.is_inert:
             return
         try:
-            self.keeper.expire(self.clock())
+            self.retainer.expire(self.clock())
         except Exception as error:  # noqa: BLE001  # as in every seam
             self._failed(error)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data. Costs a look at every running and waiting request and every retained block."""
         self.tick()
-        retention = self.keeper.retention
+        retention = self.retainer.retention
         holds = [] if retention is None else [hold.blocks for hold in retention.holds]
         free, used, retained = self.pool.account(holds)
-        deadline, ferry = self.keeper.next_deadline(), self.keeper.ferry
+        deadline, ferry = self.retainer.next_deadline(), self.retainer.ferry
         return {
             "v": telemetry.SNAPSHOT_VERSION,
             "hints": [hints.VERSION],
@@ -328,15 +328,15 @@ class Biases:
         }
 
     def counters(self) -> dict[str, dict[str, int]]:
-        retention, ferry = self.keeper.retention, self.keeper.ferry
+        retention, ferry = self.retainer.retention, self.retainer.ferry
         return telemetry.counters(
-            hints=self.heard,
-            holds=self.keeper.holds,
-            releases=self.keeper.releases,
+            hints=self.hint_counts,
+            holds=self.retainer.holds,
+            releases=self.retainer.releases,
             host_tier=Counter() if ferry is None else ferry.counts,
             preemptions=self.preemptions,
-            order=self.conductor.order,
-            classes=self.conductor.classes,
+            order=self.planner.order,
+            classes=self.planner.classes,
             evictions=Counter(named=self.pool.named_victims),
             retention=Counter(
                 holds=0 if retention is None else len(retention),
@@ -351,18 +351,18 @@ class Biases:
     def _by_class(self, requests: Sequence[Any]) -> dict[str, int]:
         found = {each.name.lower(): 0 for each in ServiceClass}
         for request in requests:
-            row = getattr(request, ATTRIBUTE, None) or nobodys(request, 0.0)
-            found[row.klass.name.lower()] += 1
+            state = getattr(request, ATTRIBUTE, None) or without_hint(request, 0.0)
+            found[state.service_class.name.lower()] += 1
         return found
 
     def _sessions(self) -> dict[str, dict[str, float]]:
         """The sessions that hold anything, and the last ones heard of."""
-        retained = self.keeper.retained_by_session()
+        retained = self.retainer.retained_by_session()
         running: Counter[str] = Counter()
         for request in self.scheduler.running:
-            row = getattr(request, ATTRIBUTE, None)
-            if row is not None and row.session is not None:
-                running[row.session.name] += self.pool.blocks_held_by(request.request_id)
+            state = getattr(request, ATTRIBUTE, None)
+            if state is not None and state.session is not None:
+                running[state.session.name] += self.pool.blocks_held_by(request.request_id)
         told: dict[str, dict[str, float]] = {}
         for session in reversed(list(self.sessions)):
             if len(told) == telemetry.MAX_SESSIONS_TOLD:
@@ -370,7 +370,7 @@ class Biases:
             told[session.name] = {
                 "retained": retained[session.name],
                 "running": running[session.name],
-                "resident": max(running[session.name], self.keeper.resident(session)),
+                "resident": max(running[session.name], self.retainer.resident(session)),
             }
         return told
 

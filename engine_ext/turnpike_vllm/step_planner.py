@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from turnpike_vllm.classes import ALL, Piggyback, Plan
-from turnpike_vllm.classes import Row as Background
+from turnpike_vllm.classes import ALL, BackgroundRequest, Piggyback, StepShare
 from turnpike_vllm.coordinator import Coordinator, Rank
 from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.pool import KvPool
-from turnpike_vllm.rows import ATTRIBUTE, Row
+from turnpike_vllm.request_state import ATTRIBUTE, RequestState
 from turnpike_vllm.waiting import RankedQueue
 
 MAX_DISPLACED = 2
@@ -22,12 +21,12 @@ DISPLACE_AFTER_S = 0.02
 """A better request waits so long for memory before a worse one that runs makes room."""
 
 
-class Conductor:
+class StepPlanner:
     def __init__(
         self,
         scheduler: Any,
         pool: KvPool,
-        row_of: Callable[[Any], Row],
+        state_of: Callable[[Any], RequestState],
         coordinator: Coordinator | None,
         piggyback: Piggyback | None,
         is_running: Callable[[Any], bool],
@@ -38,7 +37,7 @@ class Conductor:
         freed now. ``watch`` hears whether `chunk` and the memory of each request matter from now on."""
         self.scheduler = scheduler
         self.pool = pool
-        self.row_of = row_of
+        self.state_of = state_of
         self.coordinator = coordinator
         self.piggyback = piggyback
         self.is_running = is_running
@@ -54,7 +53,7 @@ class Conductor:
         self.has_headroom = True
         self._is_by_priority = getattr(getattr(scheduler, "policy", None), "value", None) == "priority"
         self.is_dirty = True
-        self.is_settled = False
+        self.is_steady = False
         """Everybody is running and decodes, and nobody is left out."""
         self.steps = 0
         self.passes_until = 0
@@ -62,10 +61,10 @@ class Conductor:
         self.least_free = 0
         """So many free blocks are enough for them."""
         self._is_watched = True
-        self._can_settle = scheduler.num_spec_tokens == 0
+        self._can_be_steady = scheduler.num_spec_tokens == 0
         self.left_out: frozenset[object] = frozenset()
         """Requests that this step leaves out."""
-        self._plan: Plan = ALL
+        self._plan: StepShare = ALL
         self._is_prefilling = False
         self.prefill = 0
         """Tokens of prompts that this step computes."""
@@ -78,26 +77,26 @@ class Conductor:
 
     def rank(self, request: Any, now: float) -> tuple[bool, int, Rank]:
         """The server's own priorities count, where it has such, until a request is overdue."""
-        row = self.row_of(request)
+        state = self.state_of(request)
         rank = self._coordinator.rank(
-            service=row.klass,
-            task=row.task_at,
-            arrived=row.served_at,
+            service=state.service_class,
+            task=state.task_at,
+            arrived=state.served_at,
             now=now,
         )
-        return rank.not_overdue, row.priority if rank.not_overdue else 0, rank
+        return rank.not_overdue, state.priority if rank.not_overdue else 0, rank
 
     def next_rise(self, request: Any, now: float) -> float | None:
-        return self._coordinator.next_rise(arrived=self.row_of(request).served_at, now=now)
+        return self._coordinator.next_rise(arrived=self.state_of(request).served_at, now=now)
 
-    def enter(self, row: Row) -> None:
+    def enter(self, state: RequestState) -> None:
         if self.coordinator is not None:
-            row.added_tokens = row.request.num_tokens - self.pool.resident_tokens(row.request)
-        self.live[row.klass] += 1
+            state.added_tokens = state.request.num_tokens - self.pool.resident_tokens(state.request)
+        self.live[state.service_class] += 1
 
-    def leave(self, row: Row) -> None:
-        self.live[row.klass] -= 1
-        self.stir()  # whoever stepped aside for it need not any longer
+    def leave(self, state: RequestState) -> None:
+        self.live[state.service_class] -= 1
+        self.invalidate()  # whoever stepped aside for it need not any longer
 
     # Before and in a step.
 
@@ -106,30 +105,30 @@ class Conductor:
         """Whether it is noted in this step who got service."""
         return self.steps % COUNT_EVERY == 0
 
-    def stir(self) -> None:
+    def invalidate(self) -> None:
         """Somebody came or went, or is another: the next step is looked at."""
         self.is_dirty = True
         self.passes_until = 0
 
-    def unsettle(self) -> None:
+    def leave_steady_state(self) -> None:
         """Not everybody decodes."""
-        self.is_settled = False
+        self.is_steady = False
         self.passes_until = 0
 
-    def settle(self) -> None:
+    def update_steady_state(self) -> None:
         """See whether what was decided for this step holds for the next ones."""
-        self.is_settled = (
-            self._can_settle
+        self.is_steady = (
+            self._can_be_steady
             and not self.left_out
             and self._has_all_running()
-            and (self.is_settled or all(map(_decodes, self.scheduler.running)))
+            and (self.is_steady or all(map(_decodes, self.scheduler.running)))
         )
         self.passes_until = 0
-        if self.is_settled:
+        if self.is_steady:
             self._is_prefilling = False
             self.passes_until = self.steps + LOOK_EVERY - self.steps % LOOK_EVERY
-        if self.is_settled == self._is_watched:
-            self._is_watched = not self.is_settled
+        if self.is_steady == self._is_watched:
+            self._is_watched = not self.is_steady
             self.watch(self._is_watched)
 
     def _has_all_running(self) -> bool:
@@ -145,10 +144,10 @@ class Conductor:
         is_due = self.is_due
         if is_due:
             for request in running:
-                row = getattr(request, ATTRIBUTE, None) or self.row_of(request)
-                if request.num_computed_tokens > row.counted:
-                    row.served_at = now
-                row.counted = request.num_computed_tokens
+                state = getattr(request, ATTRIBUTE, None) or self.state_of(request)
+                if request.num_computed_tokens > state.counted:
+                    state.served_at = now
+                state.counted = request.num_computed_tokens
         if self.queue is not None:
             self.order["promoted"] += self.queue.advance(now)
             if self.queue and self.has_victims:
@@ -156,7 +155,7 @@ class Conductor:
         # While prompts are computed, every step is another; decoding goes on as it was.
         is_due = is_due or self.is_dirty or self._is_prefilling
         if self.is_dirty:
-            self.is_settled = False
+            self.is_steady = False
             self._sort(running)
         self._used = len(running)
         self._reserve = self._headroom() if self.queue and self.has_headroom else 0
@@ -176,33 +175,33 @@ class Conductor:
         if request.request_id in self.left_out:
             self.classes["left_out"] += 1
             return 0
-        if self.row_of(request).is_call:
+        if self.state_of(request).is_call:
             return 0  # it computes nothing
         if computed + 1 + self.scheduler.num_spec_tokens >= request.num_tokens:
             return tokens  # it decodes
         if getattr(request, "has_encoder_inputs", False):
             return tokens  # vLLM has just chosen which images go with these tokens
-        tokens = self._chunk(self.row_of(request), computed, tokens, now)
+        tokens = self._chunk(self.state_of(request), computed, tokens, now)
         self._used += tokens
         self.prefill += tokens
         return tokens
 
-    def _chunk(self, row: Row, computed: int, tokens: int, now: float) -> int:
+    def _chunk(self, state: RequestState, computed: int, tokens: int, now: float) -> int:
         self._is_prefilling = True
-        request = row.request
+        request = state.request
         runs = self.is_running(request)
-        if row.klass is ServiceClass.PROACTIVE and self._plan is not ALL:
-            tokens = self._background_chunk(row, tokens, runs, now)
-        if runs and tokens and self._reserve and row.klass > self._reserved_for:
+        if state.service_class is ServiceClass.PROACTIVE and self._plan is not ALL:
+            tokens = self._background_chunk(state, tokens, runs, now)
+        if runs and tokens and self._reserve and state.service_class > self._reserved_for:
             most = self.scheduler.max_num_scheduled_tokens - self._used - self._reserve
             if most < tokens:
                 self.order["headroom"] += 1
                 tokens = min(tokens, max(most, self.pool.block_size))
         return tokens
 
-    def _background_chunk(self, row: Row, tokens: int, runs: bool, now: float) -> int:
+    def _background_chunk(self, state: RequestState, tokens: int, runs: bool, now: float) -> int:
         allowed = min(tokens, self._left)
-        if allowed < tokens and self._is_aged(row, now):
+        if allowed < tokens and self._is_aged(state, now):
             # Behind one that waits and gets nothing vLLM lets in nobody: so it gets a token.
             allowed = max(allowed, min(tokens, self._aged_left), not runs)
             self._aged_left = max(0, self._aged_left - allowed)
@@ -214,21 +213,23 @@ class Conductor:
         self._left = max(0, self._left - allowed)
         return allowed
 
-    def _share(self, piggyback: Piggyback, is_reactive_alive: bool, now: float) -> Plan:
+    def _share(self, piggyback: Piggyback, is_reactive_alive: bool, now: float) -> StepShare:
         if not self.live[ServiceClass.PROACTIVE]:
             return ALL
-        background: list[Background] = []
+        background: list[BackgroundRequest] = []
         self._is_prefilling = False
         reactive, context, prefill = 0, 0, 0
-        spec, all_decode = self.scheduler.num_spec_tokens, self.is_settled
+        spec, all_decode = self.scheduler.num_spec_tokens, self.is_steady
         for request in self.scheduler.running:
-            row = getattr(request, ATTRIBUTE, None) or self.row_of(request)
+            state = getattr(request, ATTRIBUTE, None) or self.state_of(request)
             done = request.num_computed_tokens
             decodes = all_decode or done + 1 + spec >= request.num_tokens
             self._is_prefilling = self._is_prefilling or not decodes
-            if row.klass is ServiceClass.PROACTIVE:
-                aged = self._is_aged(row, now)
-                background.append(Background(request.request_id, done, row.arrived, not decodes, aged))
+            if state.service_class is ServiceClass.PROACTIVE:
+                aged = self._is_aged(state, now)
+                background.append(
+                    BackgroundRequest(request.request_id, done, state.arrived, not decodes, aged)
+                )
             elif decodes:
                 reactive += 1
                 context += done
@@ -246,10 +247,10 @@ class Conductor:
             self.classes["steps_shared"] += 1
         return plan
 
-    def _is_aged(self, row: Row, now: float) -> bool:
-        if self.piggyback is not None and now - row.served_at >= self.piggyback.config.age_s:
-            row.has_aged = True
-        return row.has_aged
+    def _is_aged(self, state: RequestState, now: float) -> bool:
+        if self.piggyback is not None and now - state.served_at >= self.piggyback.config.age_s:
+            state.has_aged = True
+        return state.has_aged
 
     def _headroom(self) -> int:
         """Tokens of this step that are for the best one that waits.
@@ -261,8 +262,8 @@ class Conductor:
             return 0
         if len(scheduler.running) >= self._places():
             return 0
-        best = self.row_of(self.queue.peek_request())
-        self._reserved_for = best.klass
+        best = self.state_of(self.queue.peek_request())
+        self._reserved_for = best.service_class
         most = int(self.coordinator.config.headroom * scheduler.max_num_scheduled_tokens)
         return min(best.added_tokens, most) if best.blocked_since is None else 0
 
@@ -270,17 +271,17 @@ class Conductor:
         """A waiting request of a better class takes the place of one that runs: one a step."""
         scheduler, queue = self.scheduler, self.queue
         assert queue is not None
-        best = self.row_of(queue.peek_request())
+        best = self.state_of(queue.peek_request())
         lacks_slot = len(scheduler.running) >= self._places()
         lacks_memory = best.blocked_since is not None and now - best.blocked_since >= DISPLACE_AFTER_S
         if not scheduler.running or not (lacks_slot or lacks_memory) or self._is_paused():
             return
         victim = max(
-            (row for row in map(self.row_of, scheduler.running) if row.displaced < MAX_DISPLACED),
-            key=lambda row: (row.klass, row.request.num_computed_tokens),
+            (state for state in map(self.state_of, scheduler.running) if state.displaced < MAX_DISPLACED),
+            key=lambda state: (state.service_class, state.request.num_computed_tokens),
             default=None,
         )
-        if victim is None or best.klass >= victim.klass:
+        if victim is None or best.service_class >= victim.service_class:
             return
         queue.park()  # else it could come back in this very step
         if self.displace(victim.request, now):
@@ -312,9 +313,9 @@ class Conductor:
             # vLLM preempts the last in this order. Were that one scheduled before it in this very step, the
             # blocks that it was to fill would count as cached, and nobody would have filled them.
             return request.priority, request.arrival_time
-        row = self.row_of(request)
+        state = self.state_of(request)
         footprint = request.num_computed_tokens.bit_length()
-        return row.klass, footprint, row.task_at
+        return state.service_class, footprint, state.task_at
 
     @property
     def _coordinator(self) -> Coordinator:

@@ -8,7 +8,7 @@ MAX_RETRIES = 3
 _ABSENT = object()
 
 
-class Seams:
+class MethodPatches:
     """Attributes of single objects. What was there before is there again after `restore`."""
 
     def __init__(self) -> None:

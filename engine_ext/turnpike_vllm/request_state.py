@@ -1,4 +1,4 @@
-"""What the biases know of one request in the scheduler."""
+"""What the features know of one request in the scheduler."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,18 +7,18 @@ from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.retention import Thread
 from turnpike_vllm.sessions import Session
 
-ATTRIBUTE = "turnpike_row"
+ATTRIBUTE = "turnpike_state"
 """The request's attribute that holds its row; it lives and dies with the request."""
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class RequestState:
     request: Any
     thread: Thread
     """Of a request without hints: nobody's, so that nothing is shared."""
     session: Session | None
     """None without hints."""
-    klass: ServiceClass
+    service_class: ServiceClass
     task_at: float
     arrived: float
     priority: int = 0
@@ -40,13 +40,13 @@ class Row:
     """Not somebody's request: it brings a thread's KV back from the host."""
 
 
-def nobodys(request: Any, now: float) -> Row:
+def without_hint(request: Any, now: float) -> RequestState:
     """A request without hints: somebody waits for it."""
-    return Row(
+    return RequestState(
         request=request,
         thread=Thread("", request.request_id),
         session=None,
-        klass=ServiceClass.REACTIVE,
+        service_class=ServiceClass.REACTIVE,
         task_at=now,
         arrived=now,
         priority=int(request.priority),

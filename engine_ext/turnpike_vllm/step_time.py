@@ -75,7 +75,7 @@ class _Line:
 
 
 @dataclass
-class Pace:
+class StepTimeModel:
     _decoding: _Line = field(default_factory=_Line)
     _prompts: _Line = field(default_factory=_Line)
     _hidden: float = 0.0
