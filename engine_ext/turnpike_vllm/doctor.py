@@ -16,6 +16,7 @@ FLAGS = """\
 VLLM_PLUGINS=turnpike vllm serve MODEL \\
     --scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler \\
     --enable-prompt-tokens-details"""
+_NO_FAULT = ("on", SWITCHED_OFF, NOT_CONFIGURED)
 _GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 
 
@@ -66,7 +67,9 @@ def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:
     state = told.get("state")
     yield Finding(state in ("awake", "asleep"), f"{url}: {state} {told.get('why', '')}".rstrip())
     for name, how in told.get("features", {}).items():
-        yield Finding(True, f"{name}: {how}", is_off=how not in ("on", SWITCHED_OFF, NOT_CONFIGURED))
+        yield Finding(True, f"{name}: {how}{_work(told, name)}", is_off=how not in _NO_FAULT)
+    if told.get("failures"):
+        yield Finding(False, f"failed {told['failures']} times since the server started: see its log")
     for rank, each in enumerate(told.get("ranks", ())):
         yield Finding(each["state"] in ("awake", "asleep"), f"rank {rank}: {each['state']}")
     if told.get("host_tier"):
@@ -74,6 +77,15 @@ def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:
     if "blocks" in told:
         blocks = ", ".join(f"{count} {name}" for name, count in told["blocks"].items())
         yield Finding(True, f"blocks: {blocks}")
+
+
+def _work(told: Mapping[str, Any], feature: str) -> str:
+    """How often it acted, and what that saved."""
+    acted = told.get("acted", {}).get(feature)
+    saved_s = told.get("saved_s", {}).get(feature)
+    said = [] if acted is None else [f"acted {acted} times"]
+    said += [f"saved about {saved_s:.1f} s of prefill"] if saved_s else []
+    return "".join(f", {each}" for each in said)
 
 
 def _host_tier(told: Mapping[str, Any]) -> str:

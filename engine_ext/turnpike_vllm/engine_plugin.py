@@ -303,6 +303,7 @@ class EnginePlugin:
         holds = [] if retention is None else [hold.blocks for hold in retention.holds]
         free, used, retained = self.pool.account(holds)
         deadline, ferry = self.retainer.next_deadline(), self.retainer.ferry
+        counters = self.counters()
         return {
             "v": telemetry.SNAPSHOT_VERSION,
             "hints": [hints.VERSION],
@@ -321,28 +322,29 @@ class EnginePlugin:
             "waiting": self._by_class(self._waiting()),
             "sessions": self._sessions(),
             "launch_delay": self.launch.as_dict(),
-            "pace": {"steps": self.pace.steps, "s_per_token": self.pace.per_token_s},
             "host_tier": None if ferry is None else ferry.snapshot(),
             "next_deadline_s": None if deadline is None else max(0.0, deadline - self.clock()),
-            "counters": self.counters(),
+            "counters": counters,
+            "acted": telemetry.acted(counters),
+            "saved_s": {"retention": self.retainer.saved_s},
         }
 
     def counters(self) -> dict[str, dict[str, int]]:
         retention, ferry = self.retainer.retention, self.retainer.ferry
-        return telemetry.counters(
-            hints=self.hint_counts,
-            holds=self.retainer.holds,
-            releases=self.retainer.releases,
-            host_tier=Counter() if ferry is None else ferry.counts,
-            preemptions=self.preemptions,
-            order=self.planner.order,
-            classes=self.planner.classes,
-            evictions=Counter(named=self.pool.named_victims),
-            retention=Counter(
-                holds=0 if retention is None else len(retention),
-                given_up=bool(retention is not None and retention.has_given_up),
-            ),
-        )
+        return {
+            "hints": dict(self.hint_counts),
+            "holds": dict(self.retainer.holds),
+            "releases": dict(self.retainer.releases),
+            "host_tier": {} if ferry is None else dict(ferry.counts),
+            "preemptions": dict(self.preemptions),
+            "order": dict(self.planner.order),
+            "classes": dict(self.planner.classes),
+            "evictions": {"named": self.pool.named_victims},
+            "retention": {
+                "holds": 0 if retention is None else len(retention),
+                "given_up": int(retention is not None and retention.has_given_up),
+            },
+        }
 
     def _waiting(self) -> list[Any]:
         held = getattr(self.scheduler, "kv_holding_waiting", None) or ()

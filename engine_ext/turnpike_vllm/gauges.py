@@ -20,6 +20,8 @@ class Gauges:
         self._blocks = make("blocks", "KV blocks by what they are used for.", "state")
         self._requests = make("requests", "Requests by place and class.", "place", "class")
         self._feature = make("feature", "What each feature has done since the start.", "feature", "what")
+        self._acted = make("acted", "How often each feature changed what vLLM would have done.", "feature")
+        self._saved = make("saved_seconds", "Prefill that each feature saved, estimated.", "feature")
         self._launch = make("launch_delay_seconds", "From arrival to the first step.", "what")
 
     @classmethod
@@ -45,5 +47,9 @@ class Gauges:
         for feature, counts in told["counters"].items():
             for what, count in counts.items():
                 self._feature.labels(feature, what).set(count)
+        for feature, count in told["acted"].items():
+            self._acted.labels(feature).set(count)
+        for feature, saved_s in told["saved_s"].items():
+            self._saved.labels(feature).set(saved_s)
         for what, value in told["launch_delay"].items():
             self._launch.labels(what).set(value)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from turnpike_vllm.eviction import Evictor
@@ -40,6 +40,8 @@ class KvRetainer:
         """Where there is a host tier."""
         self.holds: Counter[str] = Counter()
         self.releases: Counter[str] = Counter()
+        self.saved_s = 0.0
+        """Seconds of prefill of what was held until its thread returned: without it, all might be lost."""
 
     def turn_ended(self, state: RequestState, *, is_normal: bool, is_blocked: bool, now: float) -> None:
         """Called while the request still has its blocks."""
@@ -69,7 +71,8 @@ class KvRetainer:
 
     def admitted(self, state: RequestState, now: float) -> None:
         """The request has taken up what it could use of its thread's state."""
-        if self.retention is not None and self.retention.get(state.thread):
+        if self.retention is not None and (hold := self.retention.get(state.thread)):
+            self.saved_s += self._warm_s(hold.blocks)
             self.release(self.retention.drop(state.thread, Reason.RETURNED), now)
         if self.ferry is not None:
             self.ferry.tier.forget(state.thread)
@@ -195,9 +198,8 @@ class KvRetainer:
             return
         ttl_s = retention.ttl(named)
         reuse = self._reuse(state, policy)
-        warm_s = self.pace.per_token_s * len(blocks) * self.pool.block_size
         is_held = retention.is_worth_it(
-            len(blocks), ttl_s=ttl_s, reuse=reuse, warm_s=warm_s, blocked=is_blocked
+            len(blocks), ttl_s=ttl_s, reuse=reuse, warm_s=self._warm_s(blocks), blocked=is_blocked
         )
         self.holds["held" if is_held else "not_worth_it"] += 1
         if is_held:
@@ -206,6 +208,9 @@ class KvRetainer:
         if self.ferry is not None:
             gap_s = None if policy is None else policy.prefetch_in_s
             self.ferry.paused(state, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
+
+    def _warm_s(self, blocks: Sequence[Any]) -> float:
+        return self.pace.per_token_s * len(blocks) * self.pool.block_size
 
     def _claim(
         self,

@@ -1,8 +1,8 @@
-"""What the engine tells: counters of every feature, and how a snapshot is put together."""
+"""What the engine reports: how often each feature acted, and one snapshot of several ranks."""
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 SNAPSHOT_VERSION = 2
 MAX_SESSIONS_TOLD = 1_000
@@ -27,8 +27,24 @@ class LaunchDelay:
         return {"count": self.count, "sum_s": self.total_s, "last_s": self.last_s, "max_s": self.max_s}
 
 
-def counters(**groups: Counter[str]) -> dict[str, dict[str, int]]:
-    return {name: dict(counts) for name, counts in groups.items()}
+_ACTS: Final = {
+    "coordinator": ("order", ("promoted", "reordered")),
+    "victims": ("order", ("displaced",)),
+    "headroom": ("order", ("headroom",)),
+    "retention": ("holds", ("held",)),
+    "host_tier": ("host_tier", ("brought_back",)),
+    "eviction": ("evictions", ("named",)),
+    "classes": ("classes", ("left_out", "held_back", "chunk_bounded")),
+}
+"""By feature: the counters of what it changed."""
+
+
+def acted(counters: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """How often each feature changed what vLLM would have done."""
+    return {
+        feature: sum(counters[group].get(name, 0) for name in names)
+        for feature, (group, names) in _ACTS.items()
+    }
 
 
 def merge_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -41,7 +57,7 @@ def merge_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         return next(each for each in ranks if each.get("state", "absent") == "absent")
     delays = [each["launch_delay"] for each in ranks]
     deadlines = [each["next_deadline_s"] for each in ranks if each["next_deadline_s"] is not None]
-    summed = ("blocks", "running", "waiting", "sessions", "counters")
+    summed = ("blocks", "running", "waiting", "sessions", "counters", "acted", "saved_s", "failures")
     return {
         **first,
         **{name: _sum([each[name] for each in ranks]) for name in summed},

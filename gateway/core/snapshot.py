@@ -14,7 +14,7 @@ from gateway.core.fleet import ReplicaState
 from gateway.core.lifecycle import State
 from gateway.core.pool_views import PoolView, TenantView, view_members, view_pools, view_tenants
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
-from gateway.domain.engine import EngineSignals, SessionKv
+from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.workflow.conduct import ConductView
 from gateway.workflow.sessions import Session
@@ -22,6 +22,7 @@ from gateway.workflow.sessions import Session
 MAX_SESSIONS: Final = 1000
 MAX_HOLDINGS: Final = 64
 NO_SIGNALS: Final = EngineSignals()
+NO_PLUGIN: Final = PluginReport()
 _FINISHED_S: Final = 60.0
 _LONG_TOOL_S: Final = 600.0
 """Of agents that have gone while a tool ran nothing else is seen."""
@@ -49,6 +50,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None = None
     kv_of_sessions: tuple[SessionKv, ...] = ()
     """What it holds of each, the largest first, at most `MAX_HOLDINGS`; told by the plugin alone."""
+    plugin: tuple[PluginFeature, ...] = ()
     sessions: int = 0
     """Whose first conversation lives there."""
     engine: str
@@ -158,11 +160,11 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
 def take_gauges(
     brain: Coordinator,
     signals: Mapping[ReplicaId, EngineSignals] | None = None,
-    holdings: Mapping[ReplicaId, Sequence[SessionKv]] | None = None,
+    plugins: Mapping[ReplicaId, PluginReport] | None = None,
     *,
     now: float,
 ) -> Gauges:
-    """`signals`, `holdings`: what engines said last, of themselves and of sessions."""
+    """`signals`, `plugins`: what engines said last, of themselves and of their plugin."""
     return Gauges(
         at_s=now,
         session_count=len(brain.sessions.sessions),
@@ -170,7 +172,7 @@ def take_gauges(
         waiting=len(brain.waiting_room),
         active_tools=brain.sessions.tools.active_sessions,
         waiting_by=_waiting_by_class(brain),
-        replicas=tuple(_view_replica(brain, state, signals or {}, holdings or {}) for state in brain.fleet),
+        replicas=tuple(_view_replica(brain, state, signals or {}, plugins or {}) for state in brain.fleet),
         pools=view_pools(brain.admission),
         tenants=view_tenants(brain.admission),
         bounds=tuple(
@@ -264,10 +266,11 @@ def _view_replica(
     brain: Coordinator,
     state: ReplicaState,
     signals: Mapping[ReplicaId, EngineSignals],
-    holdings: Mapping[ReplicaId, Sequence[SessionKv]],
+    plugins: Mapping[ReplicaId, PluginReport],
 ) -> ReplicaView:
     facts = state.facts
     said = signals.get(facts.id, NO_SIGNALS)
+    plugin = plugins.get(facts.id, NO_PLUGIN)
     why, until_s = brain.fleet.health.ejected(facts.id) or (None, None)
     lives_there: Mapping[ReplicaId, int] = brain.placement.ledger.sessions_at
     return ReplicaView(
@@ -285,9 +288,8 @@ def _view_replica(
         kv_used=said.kv_used,
         kv_retained=said.kv_retained,
         kv_tokens=said.kv_tokens,
-        kv_of_sessions=tuple(
-            nlargest(MAX_HOLDINGS, holdings.get(facts.id, ()), key=lambda each: each.resident_tokens)
-        ),
+        kv_of_sessions=tuple(nlargest(MAX_HOLDINGS, plugin.sessions, key=lambda each: each.resident_tokens)),
+        plugin=plugin.features,
         sessions=lives_there.get(facts.id, 0),
         engine=facts.abilities.engine,
         version=facts.abilities.version,

@@ -5,7 +5,7 @@ go on. What was made for one is given to all who ask soon after; how soon depend
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import MAX_SESSIONS, Gauges, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.dashboard.turn_log import TurnLog
-from gateway.domain.engine import EngineSignals, SessionKv
+from gateway.domain.engine import EngineSignals, PluginReport
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.records import Record
 from gateway.telemetry.ring import Ring
@@ -37,18 +37,18 @@ class Views:
         brain: Coordinator,
         ring: Ring | None,
         signals: Mapping[ReplicaId, EngineSignals],
-        holdings: Mapping[ReplicaId, Sequence[SessionKv]],
+        plugins: Mapping[ReplicaId, PluginReport],
         *,
         clock: Callable[[], float],
         outcome: Callable[[], Any] = lambda: None,
         prices: Mapping[str, PriceConfig] | None = None,
     ) -> None:
-        """`outcome`: sessions in time. `prices`: by model. `signals`, `holdings`: what engines said last,
+        """`outcome`: sessions in time. `prices`: by model. `signals`, `plugins`: what engines said last,
         kept up to date by whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
-        self._holdings = holdings
+        self._plugins = plugins
         self._clock = clock
         self.began_s = clock()
         self._log = TurnLog(self._ring)
@@ -82,7 +82,7 @@ class Views:
 
     def gauges(self) -> bytes:
         self._asked_s = self._clock()
-        gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
+        gauges = take_gauges(self._brain, self._signals, self._plugins, now=self._asked_s)
         return self._encoder.encode({**self._about(gauges), "pools": gauges.pools})
 
     def _about(self, gauges: Gauges) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Views:
                 break
             await asyncio.sleep(0)
         number = log.number
-        gauges = take_gauges(brain, self._signals, self._holdings, now=self._clock())
+        gauges = take_gauges(brain, self._signals, self._plugins, now=self._clock())
         pools = [msgspec.structs.replace(pool, updates=log.updates(pool.id)) for pool in gauges.pools]
         about = {**self._about(gauges), "seq": number, "pools": pools}
         views = SessionViews(brain, self.first_words)

@@ -37,6 +37,18 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.kv_tokens is None else max(self.kv_tokens, self.host_kv_tokens or 0)
 
 
+class PluginFeature(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of `turnpike-vllm` in one engine, as the engine tells."""
+
+    name: str
+    state: str
+    """`on`, or why it is off."""
+    acted: int | None = None
+    """How often it changed what vLLM would have done, since the engine started."""
+    saved_s: float | None = None
+    """Seconds of prefill that it saved, estimated."""
+
+
 class SessionKv(msgspec.Struct, frozen=True, kw_only=True):
     """What one session has in an engine's cache, as `turnpike-vllm` tells it."""
 
@@ -45,3 +57,8 @@ class SessionKv(msgspec.Struct, frozen=True, kw_only=True):
     """As far as the engine knows they are still there, whoever else may use them."""
     retained_tokens: int
     """Held for it while it pauses."""
+
+
+class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
+    features: tuple[PluginFeature, ...] = ()
+    sessions: tuple[SessionKv, ...] = ()

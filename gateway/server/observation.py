@@ -17,7 +17,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import Gauges, take_gauges
 from gateway.dashboard.graphs import view_graphs
 from gateway.dashboard.views import Views
-from gateway.domain.engine import EngineSignals, SessionKv
+from gateway.domain.engine import EngineSignals, PluginReport
 from gateway.domain.ids import ReplicaId
 from gateway.domain.records import Record
 from gateway.server.access_log import AccessLog
@@ -70,7 +70,7 @@ class Observation:
         self._tasks = tasks
         self._local_faults = local_faults
         self.signals: dict[ReplicaId, EngineSignals] = {}
-        self.holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
+        self.plugins: dict[ReplicaId, PluginReport] = {}
         """Of the engines that are up; who watches them writes it."""
         self._file, self.access_log = _open_files(config, clock)
         self._ring = (
@@ -105,7 +105,7 @@ class Observation:
             coordinator,
             self._ring,
             self.signals,
-            self.holdings,
+            self.plugins,
             clock=clock,
             outcome=self._view_outcome,
             prices={each.model: each for each in config.prices},

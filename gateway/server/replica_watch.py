@@ -53,7 +53,7 @@ class ReplicaWatch:
             self.replicas,
             config.upstream,
             on_report=self._engine_reported,
-            on_holdings=observation.holdings.__setitem__,
+            on_plugin=observation.plugins.__setitem__,
             is_looked_at=lambda: observation.views.is_looked_at,
         )
         self._tasks = TaskGroup()
@@ -95,7 +95,7 @@ class ReplicaWatch:
     def _engine_is_gone(self, replica: ReplicaId) -> None:
         self._engines.went_down(replica)
         self._observation.signals.pop(replica, None)
-        self._observation.holdings.pop(replica, None)
+        self._observation.plugins.pop(replica, None)
 
     def _came_up(self, facts: ReplicaFacts) -> None:
         self._engines.came_up(facts)

@@ -1,8 +1,8 @@
 """Engine signals: what does each vLLM say of itself?
 
 Every replica that is up and a vLLM is asked for `/metrics`, about once a second; while somebody looks, one
-that has the plugin also for what it holds of each session. One that has no such page, or takes too long, is
-asked again after a while; nothing depends on its answer.
+that has the plugin also for what its features did and what it holds of each session. One that has no such
+page, or takes too long, is asked again after a while; nothing depends on its answer.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from gateway.config.upstream import UpstreamConfig
-from gateway.domain.engine import EngineSignals, SessionKv
+from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.telemetry.vllm_metrics import read_vllm_metrics
@@ -30,14 +30,18 @@ class _Blocks(msgspec.Struct):
     resident: int = 0
 
 
-class _Holdings(msgspec.Struct):
+class _Snapshot(msgspec.Struct):
     """Of `GET /turnpike/kv`, what is wanted here."""
 
     block_size: int
     sessions: dict[str, _Blocks]
+    features: dict[str, str] = {}
+    acted: dict[str, int] = {}
+    saved_s: dict[str, float] = {}
 
 
-_holdings: Final = msgspec.json.Decoder(_Holdings)
+_snapshot: Final = msgspec.json.Decoder(_Snapshot)
+_MOST_FEATURES: Final = 32
 
 
 class EngineWatch:
@@ -47,14 +51,14 @@ class EngineWatch:
         config: UpstreamConfig,
         *,
         on_report: Callable[[ReplicaId, EngineSignals], None],
-        on_holdings: Callable[[ReplicaId, tuple[SessionKv, ...]], None] = lambda *_: None,
+        on_plugin: Callable[[ReplicaId, PluginReport], None] = lambda *_: None,
         is_looked_at: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_looked_at`: whether anybody wants to know what is held of each session."""
+        """`is_looked_at`: whether anybody wants to know of the plugin."""
         self._replicas = replicas
         self._config = config
         self._on_report = on_report
-        self._on_holdings = on_holdings
+        self._on_plugin = on_plugin
         self._is_looked_at = is_looked_at
         self._abilities: dict[ReplicaId, Abilities] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -93,22 +97,26 @@ class EngineWatch:
                 elif self._is_vllm(replica.id):  # still
                     self._on_report(replica.id, signals)
                 if self._has_plugin(replica.id) and self._is_looked_at():
-                    holdings = await self._ask_holdings(replica)
+                    report = await self._ask_plugin(replica)
                     if self._has_plugin(replica.id):
-                        self._on_holdings(replica.id, holdings)
+                        self._on_plugin(replica.id, report)
             await asyncio.sleep(pause_s)
 
     async def _ask(self, replica: Replica) -> EngineSignals | None:
         content = await self._get(replica, "/metrics")
         return read_vllm_metrics(content.decode(errors="replace")) if content is not None else None
 
-    async def _ask_holdings(self, replica: Replica) -> tuple[SessionKv, ...]:
+    async def _ask_plugin(self, replica: Replica) -> PluginReport:
         content = await self._get(replica, "/turnpike/kv")
         try:
-            told = _holdings.decode(content or b"")
+            told = _snapshot.decode(content or b"")
         except (msgspec.DecodeError, RecursionError):
-            return ()
-        return tuple(
+            return PluginReport()
+        features = tuple(
+            PluginFeature(name=name, state=state, acted=told.acted.get(name), saved_s=told.saved_s.get(name))
+            for name, state in list(told.features.items())[:_MOST_FEATURES]
+        )
+        sessions = tuple(
             SessionKv(
                 session=SessionId(name),
                 resident_tokens=blocks.resident * told.block_size,
@@ -117,6 +125,7 @@ class EngineWatch:
             for name, blocks in told.sessions.items()
             if blocks.resident or blocks.retained
         )
+        return PluginReport(features=features, sessions=sessions)
 
     async def _get(self, replica: Replica, path: str) -> bytes | None:
         assert self._session is not None

@@ -265,7 +265,11 @@ async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, con
     told = {"id": "r0", "pool": "p", "is_up": True, "running": 1, "sessions": 2, "engine": "vllm"}
     held = [{"session": "s-1", "resident_tokens": 300, "retained_tokens": 200}]
     says = {"kv_used": 0.4, "kv_retained": 0.25, "kv_tokens": 1000, "kv_of_sessions": held}
-    control.gauges = {"replicas": [{**told, **says}]}
+    did = [
+        {"name": "retention", "state": "on", "acted": 3, "saved_s": 1.52},
+        {"name": "classes", "state": "LoRA: not tried with it", "acted": None, "saved_s": None},
+    ]
+    control.gauges = {"replicas": [{**told, **says, "plugin": did}]}
     await opened(page, control)
     is_up = rec.ReplicaChanged(at_s=now(), replica=ReplicaId("r0"), state="up", why="is healthy")
     control.publish([is_up])
@@ -274,6 +278,10 @@ async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, con
     assert "requests that run hold 40 % of the KV cache, 25 % is retained for sessions that pause" in said
     parts = "[...document.querySelectorAll('#fleet-body .rests')].map(one => [one.title, one.style.width])"
     assert await page.run(parts) == [["s-1: 200 tokens are retained", "20%"], ["", "5%"]]
+    plugin = await page.run("document.querySelector('#fleet-body p.dim').textContent")
+    assert plugin == (
+        "plugin: retention on, acted 3 times, saved about 1.5 s of prefill · classes LoRA: not tried with it"
+    )
 
 
 async def test_a_replica_that_is_ejected_says_why_and_until_when_and_is_up_again(

@@ -9,14 +9,15 @@ import msgspec
 
 from gateway.core.commands import Action
 from gateway.dashboard.views import Views
-from gateway.domain.engine import EngineSignals, SessionKv
+from gateway.domain.engine import EngineSignals, PluginReport, SessionKv
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.telemetry.ring import Ring
 from tests.core.playbook import Playbook, arrived, finished, first_token, started, stated
 from tests.telemetry.lines import as_lines
 
 HELD = SessionKv(session=SessionId("s-1"), resident_tokens=640, retained_tokens=160)
-HOLDINGS = {ReplicaId("a"): [*(msgspec.structs.replace(HELD, resident_tokens=16) for _ in range(99)), HELD]}
+RESTING = (*(msgspec.structs.replace(HELD, resident_tokens=16) for _ in range(99)), HELD)
+PLUGINS = {ReplicaId("a"): PluginReport(sessions=RESTING)}
 
 
 def watched(sessions: int, **settings):
@@ -30,7 +31,7 @@ def watched(sessions: int, **settings):
     for start in range(0, len(play.records), 256):  # as they are handed over
         ring.extend(*as_lines(play.records[start : start + 256]))
     signals = {ReplicaId("a"): EngineSignals(kv_used=0.5, waiting=3)}
-    return play, ring, Views(play.brain, ring, signals, HOLDINGS, clock=time.monotonic)
+    return play, ring, Views(play.brain, ring, signals, PLUGINS, clock=time.monotonic)
 
 
 async def test_a_snapshot_is_bounded_and_never_holds_up_the_loop():

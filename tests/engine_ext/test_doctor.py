@@ -68,12 +68,20 @@ def test_what_is_off_in_this_configuration(monkeypatch: pytest.MonkeyPatch) -> N
         "eviction": "several KV cache groups: not tried",
         "classes": "switched off",
     }
-    monkeypatch.setattr(doctor, "_get", lambda url, key: {"state": "awake", "features": features})
+    told = {
+        "state": "awake",
+        "features": features,
+        "acted": {"coordinator": 12},
+        "saved_s": {"coordinator": 3.44},
+        "failures": 1,
+    }
+    monkeypatch.setattr(doctor, "_get", lambda url, key: told)
     said = [str(each) for each in doctor._server("http://engine:8000/")]
     assert said[1:] == [
-        "ok   coordinator: on",
+        "ok   coordinator: on, acted 12 times, saved about 3.4 s of prefill",
         "off  eviction: several KV cache groups: not tried",
         "ok   classes: switched off",
+        "BAD  failed 1 times since the server started: see its log",
     ]
 
 

@@ -174,6 +174,9 @@ SNAPSHOT = {
     "waiting": {"reactive": 2},
     "launch_delay": {"count": 1},
     "counters": {"holds": {"held": 4}},
+    "acted": {"retention": 4},
+    "saved_s": {"retention": 1.5},
+    "failures": 0,
 }
 
 
@@ -253,6 +256,8 @@ async def test_the_gauges_follow(endpoints: Endpoints) -> None:
     labels = {"place": "waiting", "class": "reactive"}
     assert REGISTRY.get_sample_value("turnpike_engine_requests", labels) == 2
     assert REGISTRY.get_sample_value("turnpike_engine_feature", {"feature": "holds", "what": "held"}) == 4
+    assert REGISTRY.get_sample_value("turnpike_engine_acted", {"feature": "retention"}) == 4
+    assert REGISTRY.get_sample_value("turnpike_engine_saved_seconds", {"feature": "retention"}) == 1.5
     await asyncio.sleep(0.05)  # the refreshing goes on
     assert endpoints._refreshing is not None and not endpoints._refreshing.done()
 

@@ -269,6 +269,8 @@ class TestRetention:
         assert self.turn_2(stock, stock_history) == 0
         assert self.turn_2(engine, history) == 480
         assert counters(engine)["releases"] == {"returned": 1}
+        told = engine.plugin.snapshot()
+        assert told["acted"]["retention"] >= 1 and told["saved_s"]["retention"] > 0.0
 
     def test_the_hold_ends_by_itself_even_when_nothing_runs(self, make: Make) -> None:
         engine, _, _ = self.warm(make)

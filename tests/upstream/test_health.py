@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from gateway.config.upstream import UpstreamConfig
-from gateway.domain.engine import EngineSignals, SessionKv
+from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.upstream.doctor import examine_url
@@ -236,7 +236,7 @@ class Engine:
         self.status, self.asked, self.delay_s = 200, 0, 0.0
         self.headers: dict[str, str] = {}
         self.asked_for_sessions = 0
-        self.holdings = "{}"
+        self.snapshot = "{}"
 
     async def metrics(self, request: web.Request) -> web.Response:
         self.asked += 1
@@ -246,7 +246,7 @@ class Engine:
 
     async def kv(self, request: web.Request) -> web.Response:
         self.asked_for_sessions += 1
-        return web.Response(text=self.holdings)
+        return web.Response(text=self.snapshot)
 
 
 @contextlib.asynccontextmanager
@@ -336,20 +336,27 @@ async def test_what_sessions_hold_is_asked_for_while_somebody_looks():
     engine = Engine()
     looks, held = False, []
     plugin = msgspec.structs.replace(VLLM, abilities=Abilities(engine="vllm", turnpike_hints=True))
-    asked = {"on_holdings": lambda _, told: held.append(told), "is_looked_at": lambda: looks}
+    asked = {"on_plugin": lambda _, told: held.append(told), "is_looked_at": lambda: looks}
     async with watched(engine, **asked) as (watch, told, _):
         watch.came_up(plugin)
         await eventually(lambda: len(told) >= 3)
         assert not engine.asked_for_sessions and not held
         looks = True
         await eventually(lambda: bool(held))
-        assert held[0] == (), "it said nothing that could be read"
-        engine.holdings = (
-            '{"v":1,"block_size":16,"blocks":{"total":9},"sessions":'
+        assert held[0] == PluginReport(), "it said nothing that could be read"
+        engine.snapshot = (
+            '{"v":1,"block_size":16,"blocks":{"total":9},"features":{"retention":"on","classes":"LoRA"},'
+            '"acted":{"retention":3},"saved_s":{"retention":1.5},"sessions":'
             '{"s-1":{"retained":2,"running":0,"resident":5},"s-2":{"retained":0,"resident":0}}}'
         )
-        await eventually(lambda: held[-1] != ())
-        assert held[-1] == (SessionKv(session=SessionId("s-1"), resident_tokens=80, retained_tokens=32),)
+        await eventually(lambda: held[-1] != PluginReport())
+        assert held[-1].features == (
+            PluginFeature(name="retention", state="on", acted=3, saved_s=1.5),
+            PluginFeature(name="classes", state="LoRA"),
+        )
+        assert held[-1].sessions == (
+            SessionKv(session=SessionId("s-1"), resident_tokens=80, retained_tokens=32),
+        )
         watch.came_up(VLLM)
         count = engine.asked_for_sessions
         await asyncio.sleep(0.1)

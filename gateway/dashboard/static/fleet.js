@@ -19,7 +19,7 @@ export class FleetPanel {
     const most = Math.max(8, ...replicas.map((replica) => replica.running + (replica.view?.engine_waiting ?? 0)));
     // Where no engine says what fits, bars compare replicas with each other.
     const scale = Math.max(...replicas.map((one) => sum(contexts.get(one.id) ?? [], (context) => context.tokens))) / 0.85;
-    const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.ejected_until_s, one.view?.kv_used, one.view?.kv_retained, retainedOf(one.view), one.view?.engine_waiting, summary(contexts.get(one.id))]));
+    const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.ejected_until_s, one.view?.kv_used, one.view?.kv_retained, retainedOf(one.view), one.view?.plugin, one.view?.engine_waiting, summary(contexts.get(one.id))]));
     show(el("fleet-body"), key, () =>
       replicas.length === 0
         ? h("p", { className: "hint" }, "No replica is known yet: discovery or registration has named none.")
@@ -66,7 +66,16 @@ function card(replica, contexts, most, scale) {
     isUp ? h("div", { className: "meters" },
       h("span", { className: "meter-name" }, "load"), loadBar(running, waiting, most), h("span", { className: "meter-value" }, count(running + waiting)),
       h("span", { className: "meter-name" }, "KV held"), heldBar(view), h("span", { className: "meter-value" }, Number.isFinite(view.kv_used) ? percent(view.kv_used) : "–"),
-      h("span", { className: "meter-name" }, "contexts"), kvBar(view, contexts, scale), h("span", { className: "meter-value" }, count(sum(contexts, (one) => one.tokens)))) : null);
+      h("span", { className: "meter-name" }, "contexts"), kvBar(view, contexts, scale), h("span", { className: "meter-value" }, count(sum(contexts, (one) => one.tokens)))) : null,
+    isUp && view.plugin?.length > 0 ? h("p", { className: "dim" }, `plugin: ${view.plugin.map(feature).join(" · ")}`) : null);
+}
+
+/** A feature of the engine's plugin: on, or why not; how often it acted; what that saved. */
+function feature(one) {
+  const parts = [`${one.name} ${one.state}`];
+  if (one.acted > 0) parts.push(`acted ${plural(one.acted, "time")}`);
+  if (one.saved_s >= 0.05) parts.push(`saved about ${one.saved_s.toFixed(1)} s of prefill`);
+  return parts.join(", ");
 }
 
 function loadBar(running, waiting, most) {
