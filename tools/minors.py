@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "minors"
-TESTS = ("test_scheduler.py", "test_ferry.py", "test_liveness.py", "test_guard.py", "test_configurations.py")
+TESTS = ("test_scheduler.py", "test_liveness.py", "test_guard.py", "test_configurations.py")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 FEATURES: Final = (
     *("coordinator", "victims", "headroom"),
-    *("retention", "host_tier", "eviction", "classes"),
+    *("retention", "eviction", "classes"),
 )
 """``victims`` (who is displaced, and who is preempted first) and ``headroom`` belong to the coordinator."""
 _ORDER: Final = frozenset({"coordinator"})
-_NO_COPIES: Final = frozenset(FEATURES) - {"host_tier"}
+_ALL: Final = frozenset(FEATURES)
 _CONNECTORS: Final = ("OffloadingConnector", "ExampleConnector")
 _OTHER_CONNECTOR: Final = "not tried with it; name it in `connectors` if you have"
 
@@ -51,25 +51,16 @@ def _is_more(path: str) -> Callable[[Any], bool]:
 
 
 CONDITIONS: Final = (
-    Condition("pipeline parallelism", _is_more("parallel_config.pipeline_parallel_size"), _NO_COPIES),
-    Condition(
-        "data parallelism in lockstep",
-        _is_more("parallel_config.data_parallel_size"),
-        _NO_COPIES,
-        "a request of its own would step without the other ranks",
-    ),
-    Condition("speculative decoding", lambda it: bool(_get(it, "num_spec_tokens", 0)), _NO_COPIES),
     Condition(
         "LoRA",
         lambda it: _get(it, "lora_config") is not None,
-        _NO_COPIES - {"victims", "headroom"},
+        _ALL - {"victims", "headroom"},
         "whoever waits may wait for its adapter's place, not for room",
     ),
-    Condition("multimodal inputs", lambda it: _get(it, "max_num_encoder_input_tokens", 0) > 0, _NO_COPIES),
     Condition(
         "several KV cache groups",
         lambda it: len(_specs(it)) != 1,
-        _NO_COPIES - {"eviction"},
+        _ALL - {"eviction"},
         "its blocks are counted in one group",
     ),
     Condition(
@@ -98,7 +89,7 @@ CONDITIONS: Final = (
     Condition(
         "--scheduling-policy priority",
         lambda it: _get(it, "policy.value") == "priority",
-        frozenset(FEATURES) - {"victims"},
+        _ALL - {"victims"},
         "vLLM takes the last of the lowest priority",
     ),
     Condition("context parallelism", _is_more("dcp_world_size"), frozenset()),

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 from turnpike_vllm.compatibility import FEATURES, reasons
-from turnpike_vllm.offload import HostCopies
 from turnpike_vllm.pool import KvPool
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError
 from turnpike_vllm.waiting import RankedQueue
@@ -45,14 +44,11 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
         off("the waiting queue is of another kind", "coordinator", "classes")
     off(missing_of_queue(queue_class), "coordinator")
     if not hasattr(scheduler, CHUNK_SEAM):
-        off("no seam for chunk sizes", "classes", "headroom", "host_tier")
+        off("no seam for chunk sizes", "classes", "headroom")
     if not scheduler.kv_cache_manager.enable_caching:
-        off("prefix caching is off", "retention", "eviction", "host_tier")
-    off(HostCopies.missing_features(scheduler), "host_tier")
+        off("prefix caching is off", "retention", "eviction")
     for name, reason in reasons(scheduler, settings.connectors):
         off(reason, name)
-    if settings.retention is None or "retention" in why:
-        off(why.get("retention", "retention is switched off"), "host_tier")
     if settings.coordinator is None or "coordinator" in why:
         off(why.get("coordinator", "switched off"), "victims", "headroom")
     none: dict[str, Any] = {each.name: None for each in fields(settings) if each.name in why}

@@ -9,14 +9,13 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any, NamedTuple
 
 from turnpike_vllm.detection import SEAMS
-from turnpike_vllm.offload import NOT_CONFIGURED
 from turnpike_vllm.settings import SWITCHED_OFF
 
 FLAGS = """\
 VLLM_PLUGINS=turnpike vllm serve MODEL \\
     --scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler \\
     --enable-prompt-tokens-details"""
-_NO_FAULT = ("on", SWITCHED_OFF, NOT_CONFIGURED)
+_NO_FAULT = ("on", SWITCHED_OFF)
 _GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 
 
@@ -72,8 +71,6 @@ def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:
         yield Finding(False, f"failed {told['failures']} times since the server started: see its log")
     for rank, each in enumerate(told.get("ranks", ())):
         yield Finding(each["state"] in ("awake", "asleep"), f"rank {rank}: {each['state']}")
-    if told.get("host_tier"):
-        yield Finding(True, f"host tier: {_host_tier(told)}")
     if "blocks" in told:
         blocks = ", ".join(f"{count} {name}" for name, count in told["blocks"].items())
         yield Finding(True, f"blocks: {blocks}")
@@ -86,19 +83,6 @@ def _work(told: Mapping[str, Any], feature: str) -> str:
     said = [] if acted is None else [f"acted {acted} times"]
     said += [f"saved about {saved_s:.1f} s of prefill"] if saved_s else []
     return "".join(f", {each}" for each in said)
-
-
-def _host_tier(told: Mapping[str, Any]) -> str:
-    tier = told["host_tier"]
-    counted = told.get("counters", {}).get("host_tier", {})
-    said = [f"{tier['away']} away, {tier['called']} called"]
-    said += [f"{count} {name}" for name, count in counted.items()]
-    for way, name in (("to_host_bytes_per_s", "to the host"), ("to_device_bytes_per_s", "back")):
-        if tier[way] is not None:
-            said.append(f"{tier[way] / 1e9:.1f} GB/s {name}")
-    if tier["break_even_s_per_1000_blocks"] is not None:
-        said.append(f"1000 blocks leave for more than {tier['break_even_s_per_1000_blocks']:.2f} s")
-    return ", ".join(said)
 
 
 def _get(url: str, api_key: str | None) -> dict[str, Any]:

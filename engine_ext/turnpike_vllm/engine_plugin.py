@@ -13,12 +13,9 @@ from turnpike_vllm import hints, telemetry
 from turnpike_vllm.classes import Piggyback
 from turnpike_vllm.coordinator import Coordinator
 from turnpike_vllm.eviction import Evictor
-from turnpike_vllm.ferry import Calls, Ferry
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
-from turnpike_vllm.host_tier import CopyPace, HostTier
 from turnpike_vllm.kv_retainer import KvRetainer
-from turnpike_vllm.offload import HostCopies, Luggage
-from turnpike_vllm.pool import KvPool
+from turnpike_vllm.pool import KvPool, host_blocks
 from turnpike_vllm.request_state import ATTRIBUTE, RequestState, without_hint
 from turnpike_vllm.retention import Retention, Thread
 from turnpike_vllm.sessions import Session, Sessions
@@ -62,7 +59,6 @@ class EnginePlugin:
         watch: Callable[[bool], None],
         wake: Callable[[], None],
         failed: Callable[[Exception], None],
-        calls: Calls,
         hint_key: str | None = None,
     ) -> None:
         """``failed`` hears of what goes wrong outside of the seams; ``hint_key``: with what hints in requests
@@ -94,12 +90,6 @@ class EnginePlugin:
             None if retention is None else Retention(retention, self.pool.total_blocks),
             None if eviction is None else Evictor(eviction, CLAIMS_PER_BLOCK * self.pool.total_blocks),
         )
-        if settings.host_tier is not None and self.retainer.retention is not None:
-            copies = HostCopies(scheduler)
-            tier: HostTier[Luggage] = HostTier(settings.host_tier, CopyPace(copies.bytes_per_block))
-            self.retainer.ferry = Ferry(
-                tier, copies, self.pool, self.pace, self.retainer.retention, self.retainer.release, calls
-            )
         self.planner = StepPlanner(
             scheduler,
             self.pool,
@@ -157,7 +147,6 @@ class EnginePlugin:
         self._follow(hint, now, begins_turn=True)
         session = self.sessions.get(hint.session)
         state.session, state.thread = session, Thread(hint.session, hint.thread)
-        self.retainer.returning(state.thread)
         state.is_final = hint.is_final
         if session is not None:
             state.task_at = session.task_at
@@ -202,8 +191,6 @@ class EnginePlugin:
             return
         now, planner = self.clock(), self.planner
         planner.after_step()
-        if self.retainer.ferry is not None:
-            self.retainer.ferry.after_step(now)
         for new in output.scheduled_new_reqs:
             request = self.scheduler.requests.get(new.req_id)
             if request is not None:
@@ -240,8 +227,6 @@ class EnginePlugin:
     def starved(self, request: Any) -> bool:
         """A request found no memory. Whether there is more now."""
         now, state = self.clock(), self.state_of(request)
-        if state.is_call:
-            return False
         runs = self._is_running(request)
         if not runs:
             self._was_blocked = True
@@ -254,10 +239,6 @@ class EnginePlugin:
     def freeing(self, request: Any, *, is_normal: bool) -> None:
         """A request has ended, and still has its blocks."""
         now, state = self.clock(), self.state_of(request)
-        if state.is_call:
-            if self.retainer.ferry is not None:
-                self.retainer.ferry.freeing(request, now)
-            return
         self.planner.leave(state)
         self.retainer.turn_ended(state, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
 
@@ -302,7 +283,7 @@ class EnginePlugin:
         retention = self.retainer.retention
         holds = [] if retention is None else [hold.blocks for hold in retention.holds]
         free, used, retained = self.pool.account(holds)
-        deadline, ferry = self.retainer.next_deadline(), self.retainer.ferry
+        deadline = self.retainer.next_deadline()
         counters = self.counters()
         return {
             "v": telemetry.SNAPSHOT_VERSION,
@@ -316,13 +297,12 @@ class EnginePlugin:
                 "free": free,
                 "used": used,
                 "retained": retained,
-                **({} if ferry is None else {"host": ferry.copies.blocks}),
+                **({"host": host} if (host := host_blocks(self.scheduler)) else {}),
             },
             "running": self._by_class(self.scheduler.running),
             "waiting": self._by_class(self._waiting()),
             "sessions": self._sessions(),
             "launch_delay": self.launch.as_dict(),
-            "host_tier": None if ferry is None else ferry.snapshot(),
             "next_deadline_s": None if deadline is None else max(0.0, deadline - self.clock()),
             "counters": counters,
             "acted": telemetry.acted(counters),
@@ -330,12 +310,11 @@ class EnginePlugin:
         }
 
     def counters(self) -> dict[str, dict[str, int]]:
-        retention, ferry = self.retainer.retention, self.retainer.ferry
+        retention = self.retainer.retention
         return {
             "hints": dict(self.hint_counts),
             "holds": dict(self.retainer.holds),
             "releases": dict(self.retainer.releases),
-            "host_tier": {} if ferry is None else dict(ferry.counts),
             "preemptions": dict(self.preemptions),
             "order": dict(self.planner.order),
             "classes": dict(self.planner.classes),

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from turnpike_vllm.eviction import Evictor
-from turnpike_vllm.ferry import Ferry
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.pool import KvPool
 from turnpike_vllm.request_state import RequestState
@@ -18,8 +17,6 @@ FINAL_REUSE = 0.25
 """After a task's last answer, somebody may ask for more; so too where no hint says anything."""
 PREEMPTED_REUSE = 1.0
 """A preempted request comes back."""
-_OVER = frozenset({Reason.SUPERSEDED, Reason.RETURNED, Reason.FINISHED, Reason.DROPPED, Reason.RESET})
-"""With the hold the pause has ended, too: nobody is called back."""
 
 
 class KvRetainer:
@@ -36,8 +33,6 @@ class KvRetainer:
         self.pace = pace
         self.retention = retention
         self.evictor = evictor
-        self.ferry: Ferry | None = None
-        """Where there is a host tier."""
         self.holds: Counter[str] = Counter()
         self.releases: Counter[str] = Counter()
         self.saved_s = 0.0
@@ -64,18 +59,11 @@ class KvRetainer:
             if blocks:
                 self._claim(self.evictor, state, blocks, PREEMPTED_REUSE, None, now)
 
-    def returning(self, thread: Thread) -> None:
-        """A request of this thread has arrived."""
-        if self.ferry is not None:
-            self.ferry.returning(thread)
-
     def admitted(self, state: RequestState, now: float) -> None:
         """The request has taken up what it could use of its thread's state."""
         if self.retention is not None and (hold := self.retention.get(state.thread)):
             self.saved_s += self._warm_s(hold.blocks)
             self.release(self.retention.drop(state.thread, Reason.RETURNED), now)
-        if self.ferry is not None:
-            self.ferry.tier.forget(state.thread)
 
     def apply_hint(self, hint: Hint, *, now: float) -> None:
         """A hint that was followed, about a pause that may be going on."""
@@ -86,22 +74,15 @@ class KvRetainer:
             else:
                 ttl_s = self._named_ttl(hint.retain_s, hint.prefetch_in_s)
                 self.release(self.retention.change(thread, ttl_s=ttl_s, reuse=hint.reuse, now=now), now)
-        if self.ferry is not None:
-            self.ferry.apply_hint(hint, now=now)
         if self.evictor is not None:
             self._expect(self.evictor, hint, now)
 
     def expire(self, now: float) -> None:
-        """Let go of what is due, and call back what is."""
         self.release([] if self.retention is None else self.retention.expire(now=now), now)
-        if self.ferry is not None:
-            self.ferry.step(now=now)
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do."""
-        found = [] if self.retention is None else [self.retention.next_deadline()]
-        found += [] if self.ferry is None else [self.ferry.tier.next_due()]
-        return min((each for each in found if each is not None), default=None)
+        return None if self.retention is None else self.retention.next_deadline()
 
     def observe(self, *, is_blocked: bool, now: float) -> None:
         if self.retention is not None:
@@ -117,11 +98,6 @@ class KvRetainer:
         if retention is None:
             return False
         reason = retention.may_take(is_running=is_running, is_alone=is_alone, waited_s=waited_s)
-        if self.ferry is not None:
-            going, blocks = self.ferry.gives_way(state.thread, is_urgent=reason is not None, now=now)
-            if going is not None and (reason is not None or self._would_help(state, blocks)):
-                self.release(retention.drop(going, Reason.DEMOTED), now)
-                return True
         if reason is None or (reason is Reason.WAITED and not self._would_help(state, retention.held_blocks)):
             return False
         self.release(retention.take_cheapest(reason, keep=state.thread, now=now), now)
@@ -129,8 +105,6 @@ class KvRetainer:
 
     def reset(self) -> None:
         """The cache is about to be emptied."""
-        if self.ferry is not None:
-            self.ferry.clear()
         if self.retention is not None:
             self.release(self.retention.clear(Reason.RESET), 0.0)
         if self.evictor is not None:
@@ -143,12 +117,8 @@ class KvRetainer:
             self.releases[Reason.GIVEN_UP.value] += len(self.retention.clear(Reason.GIVEN_UP))
         if self.evictor is not None:
             self.evictor.clear()
-        if self.ferry is not None:
-            self.ferry.clear()
 
     def let_go_of_everything(self) -> None:
-        if self.ferry is not None:
-            self.ferry.clear()
         if self.retention is not None:
             self.release(self.retention.clear(Reason.GIVEN_UP), 0.0)
 
@@ -205,9 +175,6 @@ class KvRetainer:
         if is_held:
             self.pool.hold(blocks)
             self.release(retention.hold(state.thread, blocks, ttl_s=ttl_s, reuse=reuse, now=now), now)
-        if self.ferry is not None:
-            gap_s = None if policy is None else policy.prefetch_in_s
-            self.ferry.paused(state, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
 
     def _warm_s(self, blocks: Sequence[Any]) -> float:
         return self.pace.per_token_s * len(blocks) * self.pool.block_size
@@ -251,8 +218,6 @@ class KvRetainer:
         """Let go of what the holds held."""
         for hold, reason in releases:
             self.releases[reason.value] += 1
-            if self.ferry is not None:
-                self.ferry.released(hold.thread, is_over=reason in _OVER, now=now)
             self.pool.let_go(hold.blocks)
             if self.evictor is not None:
                 self.evictor.wake(hold.thread)

@@ -12,6 +12,13 @@ _ENDS = ("fake_free_list_head", "fake_free_list_tail")
 Wanted = Callable[[int], Sequence[Any]]
 
 
+def host_blocks(scheduler: Any) -> int:
+    """Of vLLM's native offload, in the device's size; 0 where it does not say."""
+    side = getattr(getattr(scheduler, "connector", None), "connector_scheduler", None)
+    chunks = getattr(getattr(side, "manager", None), "_num_chunks", 0)
+    return int(chunks * getattr(getattr(side, "config", None), "blocks_per_chunk", 0))
+
+
 class KvPool:
     """Around ``scheduler.kv_cache_manager``."""
 
@@ -77,16 +84,6 @@ class KvPool:
             else:
                 high = middle
         return low * self.block_size
-
-    def cached_prefix(self, hashes: Sequence[Any]) -> list[Any]:
-        """The blocks that a prompt with these hashes would hit, root first."""
-        found: list[Any] = []
-        for each in hashes:
-            blocks = self.pool.get_cached_block(each, [0])
-            if not blocks:
-                break
-            found.append(blocks[0])
-        return found
 
     def hold(self, blocks: Sequence[Any]) -> None:
         self.pool.touch(blocks)

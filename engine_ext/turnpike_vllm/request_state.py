@@ -36,8 +36,6 @@ class RequestState:
     displaced: int = 0
     has_aged: bool = False
     """Background work that got no service for long; it keeps its privileges to its end."""
-    is_call: bool = False
-    """Not somebody's request: it brings a thread's KV back from the host."""
 
 
 def without_hint(request: Any, now: float) -> RequestState:

@@ -47,8 +47,6 @@ class Reason(Enum):
     """A request had waited for memory long enough."""
     ALONE = "alone"
     """Nothing runs, so nothing else will make room for the request that waits."""
-    DEMOTED = "demoted"
-    """The host has a copy, and brings it back."""
     BUDGET = "budget"
     GIVEN_UP = "given_up"
     RESET = "reset"
@@ -142,11 +140,6 @@ class Retention(Generic[Block]):
 
     def get(self, thread: Thread) -> Hold[Block] | None:
         return self._holds.get(thread)
-
-    @property
-    def blocked_share(self) -> float:
-        """For which share of the recent time somebody waited for memory."""
-        return self._blocked.share
 
     @property
     def holds(self) -> list[Hold[Block]]:

@@ -20,9 +20,7 @@ from vllm.v1.request import RequestStatus
 
 from turnpike_vllm.detection import CHUNK_SEAM, detect
 from turnpike_vllm.engine_plugin import EnginePlugin
-from turnpike_vllm.ferry import Calls
 from turnpike_vllm.method_patches import MAX_RETRIES, RETRY_AFTER_S, MethodPatches
-from turnpike_vllm.offload import NOT_CONFIGURED
 from turnpike_vllm.request_state import ATTRIBUTE
 from turnpike_vllm.secret_keys import hint_key
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
@@ -62,7 +60,7 @@ class TurnpikeMixin:
         wanted: Settings = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
         settings, features = detect(self, wanted, RequestQueue)
         for name, state in features.items():
-            if state not in ("on", SWITCHED_OFF, NOT_CONFIGURED):
+            if state not in ("on", SWITCHED_OFF):
                 logger.warning("turnpike: %s is off: %s", name, state)
         return EnginePlugin(
             scheduler,
@@ -74,7 +72,6 @@ class TurnpikeMixin:
             watch=self._watch_requests,
             wake=lambda: self._safely(self._install_seams),
             failed=self._give_up,
-            calls=Calls(self._enqueue, self._abort, lambda: bool(scheduler.waiting)),
             hint_key=hint_key() if wanted.signed_hints else None,
         )
 
@@ -116,7 +113,7 @@ class TurnpikeMixin:
         update = self._before_update(plugin, scheduler.update_from_output)
         seams.replace(scheduler, "schedule", self._around_schedule(plugin, scheduler.schedule, update))
         seams.replace(scheduler, "update_from_output", update)
-        if plugin.planner.has_headroom or settings.classes is not None or settings.host_tier is not None:
+        if plugin.planner.has_headroom or settings.classes is not None:
             reserve = getattr(scheduler, CHUNK_SEAM)
             self._of_requests.append((scheduler, CHUNK_SEAM, self._around_reserve(plugin, reserve), reserve))
         if settings.retention is not None or settings.coordinator is not None:
@@ -130,9 +127,6 @@ class TurnpikeMixin:
         if evictor is not None:
             choose = plugin.pool.evict_first(evictor.victims, evictor.is_claimed, self._give_up)
             seams.replace(manager.block_pool, "get_new_blocks", choose)
-        if plugin.retainer.ferry is not None:
-            connector, watched = plugin.retainer.ferry.watched(self._safely)
-            seams.replace(connector, "update_connector_output", watched)
         if settings.coordinator is not None:
             self._rank_those_that_wait(plugin)
 
@@ -278,14 +272,6 @@ class TurnpikeMixin:
                 scheduler.waiting.prepend_request(request)
             raise
         return True
-
-    def _enqueue(self, request: Any) -> None:
-        super().add_request(request)  # type: ignore[misc]
-
-    def _abort(self, request: Any) -> bool:
-        has_begun = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
-        _parent(self).finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
-        return bool(has_begun)
 
     # On doubt.
 

@@ -14,7 +14,6 @@ from typing import Any, TypeVar, get_type_hints
 from turnpike_vllm.classes import ClassesConfig
 from turnpike_vllm.coordinator import CoordinatorConfig
 from turnpike_vllm.eviction import EvictionConfig
-from turnpike_vllm.host_tier import HostTierConfig
 from turnpike_vllm.retention import RetentionConfig
 
 KEY = "turnpike"
@@ -32,7 +31,6 @@ class Settings:
 
     coordinator: CoordinatorConfig | None = field(default_factory=CoordinatorConfig)
     retention: RetentionConfig | None = field(default_factory=RetentionConfig)
-    host_tier: HostTierConfig | None = field(default_factory=HostTierConfig)
     eviction: EvictionConfig | None = field(default_factory=EvictionConfig)
     classes: ClassesConfig | None = field(default_factory=ClassesConfig)
     signed_hints: bool = True
@@ -43,12 +41,11 @@ class Settings:
     """Sessions that are remembered; the one that was silent longest goes first."""
 
 
-OFF = Settings(coordinator=None, retention=None, host_tier=None, eviction=None, classes=None)
+OFF = Settings(coordinator=None, retention=None, eviction=None, classes=None)
 
 _POLICIES: Mapping[str, Any] = {
     "coordinator": CoordinatorConfig,
     "retention": RetentionConfig,
-    "host_tier": HostTierConfig,
     "eviction": EvictionConfig,
     "classes": ClassesConfig,
 }

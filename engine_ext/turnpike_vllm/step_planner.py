@@ -175,8 +175,6 @@ class StepPlanner:
         if request.request_id in self.left_out:
             self.classes["left_out"] += 1
             return 0
-        if self.state_of(request).is_call:
-            return 0  # it computes nothing
         if computed + 1 + self.scheduler.num_spec_tokens >= request.num_tokens:
             return tokens  # it decodes
         if getattr(request, "has_encoder_inputs", False):

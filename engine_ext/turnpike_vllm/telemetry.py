@@ -32,7 +32,6 @@ _ACTS: Final = {
     "victims": ("order", ("displaced",)),
     "headroom": ("order", ("headroom",)),
     "retention": ("holds", ("held",)),
-    "host_tier": ("host_tier", ("brought_back",)),
     "eviction": ("evictions", ("named",)),
     "classes": ("classes", ("left_out", "held_back", "chunk_bounded")),
 }

@@ -155,7 +155,7 @@ def _prefix_caching(seen: Seen) -> Finding:
 
 def _has_no_offload(seen: Seen) -> bool:
     return seen.cache.get("kv_offloading_size", "None") in ("None", "") and not (
-        seen.plugin is not None and seen.plugin.get("host_tier")
+        seen.plugin is not None and seen.plugin.get("blocks", {}).get("host")
     )
 
 

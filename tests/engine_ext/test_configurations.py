@@ -26,8 +26,8 @@ ALL_BUT_ORDER = frozenset(FEATURES) - {"coordinator"}
 
 class Case(NamedTuple):
     configure: Callable[[Parts], None]
-    off: frozenset[str] = frozenset({"host_tier"})
-    """EnginePlugin that must be off here, and all others on."""
+    off: frozenset[str] = frozenset()
+    """Features that must be off here, and all others on."""
     windows: tuple[int | None, ...] = (None,)
     drafts: int = 0
     adapters: int = 0
@@ -139,19 +139,19 @@ CASES = {
     "data parallel": Case(data_parallel, is_throttled=True),
     "ngram": Case(speculating_in_step, drafts=DRAFTS),
     "async drafts": Case(speculating, drafts=DRAFTS),
-    "adapters": Case(with_adapters, frozenset({"host_tier", "victims", "headroom"}), adapters=3),
+    "adapters": Case(with_adapters, frozenset({"victims", "headroom"}), adapters=3),
     "images": Case(with_images, has_images=True),
-    "no prefix cache": Case(without_prefix_cache, frozenset({"host_tier", "retention", "eviction"})),
+    "no prefix cache": Case(without_prefix_cache, frozenset({"retention", "eviction"})),
     "sliding window": Case(windowed(100), windows=(100,)),
     "hybrid": Case(
         windowed(None, 100),
-        frozenset({"host_tier", "eviction"}),
+        frozenset({"eviction"}),
         windows=(None, 100),
     ),
     "latent attention": Case(latent),
     "mamba": Case(with_mamba, ALL_BUT_ORDER, windows=(None, NO_KV)),
     "producer": Case(producer, is_producer=True),
-    "priority": Case(lambda parts: None, frozenset({"host_tier", "victims"}), policy="priority"),
+    "priority": Case(lambda parts: None, frozenset({"victims"}), policy="priority"),
 }
 
 

@@ -49,7 +49,6 @@ def test_what_is_missing_and_what_to_do(
     ("told", "fine"),
     [
         ({"state": "awake", "features": {"retention": "on"}, "blocks": {"free": 3}}, True),
-        ({"state": "asleep", "features": {"host_tier": "no KV offload is configured"}}, True),
         ({"state": "asleep", "features": {"retention": "prefix caching is off"}}, True),
         ({"state": "inert", "features": {"retention": "given up: KeyError"}}, False),
         ({"state": "awake", "ranks": [{"state": "awake"}, {"state": "inert"}]}, False),
@@ -83,22 +82,6 @@ def test_what_is_off_in_this_configuration(monkeypatch: pytest.MonkeyPatch) -> N
         "ok   classes: switched off",
         "BAD  failed 1 times since the server started: see its log",
     ]
-
-
-def test_the_host_tier_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    tier = {
-        "away": 3,
-        "called": 1,
-        "to_host_bytes_per_s": 21e9,
-        "to_device_bytes_per_s": None,
-        "break_even_s_per_1000_blocks": 0.524,
-    }
-    told = {"state": "awake", "host_tier": tier, "counters": {"host_tier": {"brought_back": 7}}}
-    monkeypatch.setattr(doctor, "_get", lambda url, key: told)
-    said = str(list(doctor._server("http://engine:8000/"))[-1])
-    for each in ("3 away", "1 called", "7 brought_back", "21.0 GB/s to the host", "more than 0.52 s"):
-        assert each in said
-    assert "back," not in said.replace("brought_back,", "")
 
 
 @pytest.mark.parametrize(

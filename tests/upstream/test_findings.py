@@ -19,7 +19,7 @@ WHOLE = Seen(
     facts=FACTS,
     models_status=200,
     max_tokens=4096,
-    plugin={"state": "awake", "host_tier": None},
+    plugin={"state": "awake", "blocks": {"total": 9}},
     signals=EngineSignals(kv_tokens=1000),
     cache={"enable_prefix_caching": "True", "kv_offloading_size": "8.0"},
     hears_events=True,

@@ -234,13 +234,6 @@ def test_state_that_is_held_is_found_again(monkeypatch):
     assert cached(PLUGGED) > 1.05 * cached(without)
 
 
-def test_with_host_memory_who_pauses_leaves_for_it(engines):
-    totals, _ = play(sessions(30, every_s=0.3, seed=1), fleet(1, blocks=300, offload_gb=1.0), options=PLUGGED)
-    assert totals.sessions == 30 and not totals.failed_sessions
-    assert counted(engines, "host_tier", "demoted") + counted(engines, "host_tier", "gave_way") > 0
-    assert engines[0].plugin is not None and engines[0].plugin.retained_blocks() == 0
-
-
 def test_stock_engines_carry_nothing(engines):
     play(sessions(3, every_s=0.5, seed=5), fleet(1), options=OPTIONS)
     assert engines[0].plugin is None and type(engines[0].scheduler).__name__ == "Scheduler"
