@@ -26,9 +26,6 @@ from turnpike_vllm.step_time import StepTimeModel
 REACTIVE_LIVES_S = 60.0
 """A reactive session that nothing was heard of for so long does not count as alive."""
 
-CLAIMS_PER_BLOCK = 8
-"""So many threads share a block on average, at most, in what is remembered of who may use what again."""
-
 LOOK_WITHIN_S = 1.0
 """Where nothing changes, a step is looked at after so long at the latest, however long steps take."""
 
@@ -88,7 +85,7 @@ class EnginePlugin:
             self.sessions,
             self.pace,
             None if retention is None else Retention(retention, self.pool.total_blocks),
-            None if eviction is None else Evictor(eviction, CLAIMS_PER_BLOCK * self.pool.total_blocks),
+            None if eviction is None else Evictor(eviction.claims_per_block * self.pool.total_blocks),
         )
         self.planner = StepPlanner(
             scheduler,
@@ -245,7 +242,7 @@ class EnginePlugin:
     def preempting(self, request: Any) -> None:
         """A running request is about to lose its blocks."""
         self.preemptions[self.state_of(request).service_class.name.lower()] += 1
-        self.retainer.preempted(self.state_of(request), self.clock())
+        self.retainer.preempted(self.state_of(request))
         self.planner.invalidate()
 
     def resetting(self) -> None:

@@ -15,8 +15,6 @@ from turnpike_vllm.step_time import StepTimeModel
 
 FINAL_REUSE = 0.25
 """After a task's last answer, somebody may ask for more; so too where no hint says anything."""
-PREEMPTED_REUSE = 1.0
-"""A preempted request comes back."""
 
 
 class KvRetainer:
@@ -47,17 +45,16 @@ class KvRetainer:
             return  # it never ran: what its thread left before is as good as it was
         policy = self.sessions.policy(state.thread)
         if self.evictor is not None:
-            back_in_s = None if policy is None else policy.prefetch_in_s
-            self._claim(self.evictor, state, blocks, self._reuse(state, policy), back_in_s, now)
+            self._claim(self.evictor, state, blocks, is_over=self._reuse(state, policy) <= 0.0)
         if self.retention is not None and is_normal and state.session is not None:
             self._hold(self.retention, state, blocks, policy, is_blocked, now)
 
-    def preempted(self, state: RequestState, now: float) -> None:
+    def preempted(self, state: RequestState) -> None:
         """It loses its blocks, and comes back."""
         if self.evictor is not None and state.session is not None:
             blocks = self.pool.cached_blocks(state.request.request_id)
             if blocks:
-                self._claim(self.evictor, state, blocks, PREEMPTED_REUSE, None, now)
+                self._claim(self.evictor, state, blocks)
 
     def admitted(self, state: RequestState, now: float) -> None:
         """The request has taken up what it could use of its thread's state."""
@@ -75,7 +72,7 @@ class KvRetainer:
                 ttl_s = self._named_ttl(hint.retain_s, hint.prefetch_in_s)
                 self.release(self.retention.change(thread, ttl_s=ttl_s, reuse=hint.reuse, now=now), now)
         if self.evictor is not None:
-            self._expect(self.evictor, hint, now)
+            self._expect(self.evictor, hint)
 
     def expire(self, now: float) -> None:
         self.release([] if self.retention is None else self.retention.expire(now=now), now)
@@ -180,26 +177,19 @@ class KvRetainer:
         return self.pace.per_token_s * len(blocks) * self.pool.block_size
 
     def _claim(
-        self,
-        evictor: Evictor[Any],
-        state: RequestState,
-        blocks: list[Any],
-        reuse: float,
-        back_in_s: float | None,
-        now: float,
+        self, evictor: Evictor[Any], state: RequestState, blocks: list[Any], *, is_over: bool = False
     ) -> None:
         # Without hints, all requests that end alike are one: else each would leave something, for ever.
         owner = state.thread if state.session is not None else ("", blocks[-1].block_hash)
-        evictor.claim(owner, blocks, reuse=reuse, back_in_s=back_in_s, now=now)
+        evictor.claim(owner, blocks, is_over=is_over)
 
-    def _expect(self, evictor: Evictor[Any], hint: Hint, now: float) -> None:
+    def _expect(self, evictor: Evictor[Any], hint: Hint) -> None:
         if hint.is_finished:
             session = self.sessions.get(hint.session)
             for name in session.threads if session is not None else (hint.thread,):
-                evictor.expect(Thread(hint.session, name), 0.0, now=now)
+                evictor.expect(Thread(hint.session, name), is_over=True)
         elif hint.reuse is not None:
-            thread = Thread(hint.session, hint.thread)
-            evictor.expect(thread, hint.reuse, back_in_s=hint.prefetch_in_s, now=now)
+            evictor.expect(Thread(hint.session, hint.thread), is_over=hint.reuse == 0.0)
 
     def _reuse(self, state: RequestState, policy: ThreadPolicy | None) -> float:
         if state.session is not None and state.session.is_finished:

@@ -75,7 +75,7 @@ class TurnpikeMixin:
             hint_key=hint_key() if wanted.signed_hints else None,
         )
 
-    # MethodPatches of single requests and rare events: always there.
+    # Seams of single requests and rare events: always there.
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         scheduler = _parent(self)
@@ -104,7 +104,7 @@ class TurnpikeMixin:
             self._safely(plugin.resetting)
         return super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
 
-    # MethodPatches of every step: put in place by the first hint.
+    # Seams of every step: put in place by the first hint.
 
     def _install_seams(self) -> None:
         plugin, scheduler, seams = self.turnpike, _parent(self), self._patches

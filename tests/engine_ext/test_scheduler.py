@@ -517,18 +517,6 @@ class TestEviction:
         engine.run()
         assert engine.done[late].cached_tokens == 320
 
-    def test_who_is_back_soon_outlives_who_is_away_for_long(self, make: Make) -> None:
-        engine = make(turnpike={"retention": False})
-        for seed, name, back_in_s in ((1, "soon", 1.0), (2, "long", 50.0)):
-            engine.submit(prompt(seed, 640), hint=Hint(session=name, seq=1, reuse=0.9))
-            engine.run()
-            engine.hint(Hint(session=name, seq=2, reuse=0.9, prefetch_in_s=back_in_s))
-        engine.submit(prompt(77, 640), hint=Hint(session="new", seq=1))
-        engine.run()
-        back = engine.submit([*prompt(1, 640), 1, 2, 3], hint=Hint(session="soon", seq=3))
-        engine.run()
-        assert engine.done[back].cached_tokens == 640
-
     def test_a_thread_may_go_on_from_an_earlier_turn(self, make: Make) -> None:
         engine = make(turnpike={"retention": {"grace_s": 1.0}})
         engine.submit(prompt(1, 320), hint=Hint(session="older", seq=1, reuse=0.9))
