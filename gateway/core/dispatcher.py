@@ -172,7 +172,7 @@ class Dispatcher:
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         if self._fleet.adapters.running:
-            self._fleet.adapters.ended(live.request)
+            self._fleet.adapters.ended(live.request, replica)
         self.pools_with_room[live.pool] = None
         if live.handed_over:
             self._legs.left_replica(live)
@@ -213,7 +213,7 @@ class Dispatcher:
         self._legs.unbook(live.request)
         if live.replica is not None:
             self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
-            self._fleet.adapters.ended(live.request)
+            self._fleet.adapters.ended(live.request, live.replica)
             live.replica = None
 
 

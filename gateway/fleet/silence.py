@@ -32,7 +32,7 @@ _PACES: Final = 16
 _LOOKS_S: Final = 0.2
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct):
     sent_s: float
     work_s: float
     """Alone, as believed: to compute all of its prompt, and its answer where that is not streamed."""
@@ -131,8 +131,5 @@ class Silence:
         for silent in self.awaited.values():
             silent.alive_s += lost_s
             silent.left = {request: left_s + lost_s for request, left_s in silent.left.items()}
-            for request, turn in silent.turns.items():
-                silent.turns[request] = msgspec.structs.replace(turn, sent_s=turn.sent_s + lost_s)
-
-    def forget(self, replica: ReplicaId) -> None:
-        self.awaited.pop(replica, None)
+            for turn in silent.turns.values():
+                turn.sent_s += lost_s
