@@ -106,7 +106,8 @@ class Dispatcher:
             session, ledger = live.session, self._placement.ledger
             held = ledger.held_by(session, placement.replica)
             if session.edge in _EXTENDS_PROMPT:
-                live.left = ledger.left((session.session, session.thread), placement.replica) or None
+                own = session.session, session.thread
+                live.left = ledger.held(own, placement.replica, if_nothing_was_evicted=True) or None
         expected = self._forecasts.sent(live, placement.replica, held, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come

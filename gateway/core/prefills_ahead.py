@@ -168,7 +168,7 @@ class PrefillsAhead:
             if not self._may_begin(replica):
                 return
             ledger = self._placement.ledger
-            if ledger.horizon(replica) - ledger.sums(replica).held < pause.tokens:
+            if ledger.replicas[replica].horizon - ledger.sums(replica).held < pause.tokens:
                 return
             if pause.turn in self._under_way:
                 continue  # it was told to give way, and has yet to end
