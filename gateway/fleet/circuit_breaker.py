@@ -154,10 +154,8 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
         """Turns of this tenant failed here, and then one of another's went well: no replica is to blame."""
         return now - self.excused_s.get(tenant, float("-inf")) < _LATELY_S
 
-    def went_well(self, tenant: TenantId, effort: int, *, now: float) -> None:
-        self.served_s = now
-        if not self.failed:
-            return
+    def excuse_others(self, tenant: TenantId, effort: int, *, now: float) -> None:
+        """A turn of this tenant's went well, that asked so much."""
         for whose in [each for each, asked in self.failed.items() if each != tenant and effort >= asked]:
             del self.failed[whose]
             _keep_two(self.excused_s, whose, now)

@@ -215,7 +215,9 @@ class FleetHealth:
                 if self.failing(replica) is not None:
                     self.said.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.clear_failures()
-            breaker.went_well(tenant, effort, now=now)
+            breaker.served_s = now
+            if breaker.failed:
+                breaker.excuse_others(tenant, effort, now=now)
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
                 self._step(breaker, BreakerState.WARMING, "its trial went well", now=now)
         if breaker.trial == request:

@@ -123,9 +123,8 @@ class KvLedger:
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._conversations: OrderedDict[Conversation, _Conversation] = OrderedDict()
         self._sessions: dict[SessionId, Session] = {}
-        self._silent_since_s: dict[bool, OrderedDict[SessionId, float]] = {
-            True: OrderedDict(),
-            False: OrderedDict(),
+        self._silent_since_s: Mapping[bool, OrderedDict[SessionId, float]] = {
+            works: OrderedDict() for works in (True, False)
         }
         """Expected sessions, by whether they work, the longest silent first."""
         self._sums: defaultdict[ReplicaId, Sums] = defaultdict(Sums)
@@ -293,16 +292,18 @@ class KvLedger:
                 self._forget((session, thread))
             self._forget(known.first)
 
-    def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
+    def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> bool:
+        """Whether one of the conversation left something before."""
         prompt, found, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens or 0
         if prompt is None:
-            return
+            return False
         known, entry = self.replicas[replica], self._conversations.get(conversation)
         until_now = known.written
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if entry is None:
-            return
-        before, session = entry.copies.get(replica), self._sessions.get(conversation[0])
+            return False
+        goes_on, before = bool(entry.copies), entry.copies.get(replica)
+        session = self._sessions.get(conversation[0])
         first = session if session is not None and session.first == conversation else None
         if before is not None and before.life == known.life:
             # Where much was written since, it may have been evicted, which says nothing of the next turn.
@@ -315,6 +316,7 @@ class KvLedger:
         entry.copies[replica] = _Copy(float(prompt + output), known.written, known.life)
         if first is not None and replica == entry.home:
             self._grow(first, replica, float(prompt + output), first.turns + 1, first.grows_to)
+        return goes_on
 
     # --- what happens to replicas ----------------------------------------------------------------------
 

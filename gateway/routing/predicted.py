@@ -103,16 +103,17 @@ class PredictedPlacement(PlacementPolicy):
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
         if home is None and (guess := session.followed) is not None:
             home, stays = self.ledger.home(guess), PlacementReason.GUESS_LIVES_THERE
-        if home is None:
-            return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
+        never_had_one = home is None or stays is PlacementReason.GUESS_LIVES_THERE
         at_home, least = None, candidates[0].running
         for load in candidates:
             at_home = load if load.replica == home else at_home
             least = min(least, load.running)
-        is_guess = stays is PlacementReason.GUESS_LIVES_THERE
-        if at_home is None:
-            reason = PlacementReason.LEAST_LOADED if is_guess else PlacementReason.HOME_IS_GONE
-            return self._for_a_newcomer(candidates, session, asked, reason)
+        if home is None or at_home is None:
+            reason = PlacementReason.LEAST_LOADED if never_had_one else PlacementReason.HOME_IS_GONE
+            if len(candidates) == 1:
+                return candidates[0].replica, reason
+            wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
+            return _best(self._costs(wary, session, asked), reason)
         is_full = self.ledger.sums(home).held > self.ledger.replicas[home].fits
         is_busy = at_home.slower > 1.0 or at_home.running > least + _FEW
         is_dear = at_home.price > 0.0 and any(load.price < at_home.price for load in candidates)
@@ -129,7 +130,7 @@ class PredictedPlacement(PlacementPolicy):
                 return home, stays
         some = heapq.nsmallest(_LOOKED_AT, others, key=self._fullness if is_full else attrgetter("running"))
         reason = PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
-        if is_guess:
+        if never_had_one:
             reason = PlacementReason.LEAST_LOADED
         best, reason = _best(self._costs([at_home, *some], session, asked), reason, home=home)
         return best, stays if best == home else reason
@@ -144,18 +145,6 @@ class PredictedPlacement(PlacementPolicy):
             for load in others
             if self.ledger.sums(load.replica).wanted + wants <= most * self._room(load.replica)
         ]
-
-    def _for_a_newcomer(
-        self,
-        candidates: Sequence[ReplicaLoad],
-        session: SessionRef,
-        asked: Asked,
-        reason: PlacementReason,
-    ) -> tuple[ReplicaId, PlacementReason]:
-        if len(candidates) == 1:
-            return candidates[0].replica, reason
-        wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
-        return _best(self._costs(wary, session, asked), reason)
 
     # --- what it costs -----------------------------------------------------------------------------
 
@@ -207,11 +196,9 @@ class PredictedPlacement(PlacementPolicy):
         self.ledger.expect(session.session, works=pauses, now=now)
         if (prompt := usage.prompt_tokens) is None:
             return
-        conversation = (session.session, session.thread)
-        opens = not self.ledger.context(conversation)
-        self.ledger.turn_over(conversation, replica, usage)
+        goes_on = self.ledger.turn_over((session.session, session.thread), replica, usage)
         self._context_tokens += _AVERAGED * (prompt + (usage.output_tokens or 0) - self._context_tokens)
-        if usage.cached_tokens is not None and not opens:
+        if usage.cached_tokens is not None and goes_on:
             self._new_tokens += _AVERAGED * (prompt - usage.cached_tokens - self._new_tokens)
 
 
