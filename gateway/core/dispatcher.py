@@ -136,6 +136,9 @@ class Dispatcher:
         if route is not None:
             route.choice.begun += 1
             self._stream.model_chosen(live, route, now=now)
+        rank = None
+        if self._ranks.sessions and live.session is not None:
+            rank = self._ranks.of(live.session.session, placement.replica)
         live.step(Step.SUBMIT)
         self._out.append(
             Dispatch(
@@ -145,7 +148,7 @@ class Dispatcher:
                 waited_s=live.waited_s,
                 attempt=live.attempts,
                 hint=hint,
-                rank=self._ranks.of(live.session.session, placement.replica) if live.session else None,
+                rank=rank,
                 model=live.runs_on if route is not None else None,
                 fallback=route.fallback if route is not None else None,
                 bound=live.bound,

@@ -50,12 +50,12 @@ class BreakerState(Word):
 
 
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
+OUT: Final = (BreakerState.EJECTED, BreakerState.TRIED)
 _LATELY_S: Final = 30.0
 """For so long a tenant's failures are taken for its own after another was served where it failed; who served
 nobody for so long goes even beyond `out_at_most`."""
 FAILING: Final = "failing"
 """It serves and fails its turns, and would be ejected if enough others were left."""
-
 
 MAY_BECOME: Final = {
     BreakerState.UP: (BreakerState.EJECTED, BreakerState.DOWN),
@@ -181,10 +181,8 @@ def may_be_ejected(breaker: CircuitBreaker, pool: list[CircuitBreaker], share: f
     serving = [each for each in pool if each is not breaker and each.state in SERVING]
     if not share or not serving:
         return False
-    out = [
-        each for each in pool if each is breaker or each.state in (BreakerState.EJECTED, BreakerState.TRIED)
-    ]
-    if len(out) <= max(1, int(share * len(pool))):
+    out = sum(each is breaker or each.state in OUT for each in pool)
+    if out <= max(1, int(share * len(pool))):
         return True
     is_no_loss = breaker.failures and not breaker.serves(now=now)
     return bool(is_no_loss) and any(not each.failures and each.serves(now=now) for each in serving)

@@ -31,6 +31,7 @@ from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, TenantId
 from gateway.fleet.circuit_breaker import (
     FAILING,
     MAY_BECOME,
+    OUT,
     SERVING,
     Awaited,
     BreakerState,
@@ -67,7 +68,7 @@ class FleetHealth:
     def ejected(self, replica: ReplicaId) -> tuple[str, float | None] | None:
         """Why, and when it is tried; None while it is."""
         breaker = self._breakers.get(replica)
-        if breaker is None or breaker.state not in (BreakerState.EJECTED, BreakerState.TRIED):
+        if breaker is None or breaker.state not in OUT:
             return None
         is_out = breaker.state is BreakerState.EJECTED
         return breaker.why, breaker.due_s(self._config) if is_out else None
@@ -84,16 +85,11 @@ class FleetHealth:
         breaker = self._breakers.get(replica)
         if breaker is None:
             return False
-        match breaker.state:
-            case BreakerState.UP:
-                return True
-            case BreakerState.TRIED:
-                return breaker.trial is None
-            case BreakerState.WARMING:
-                share = (now - breaker.since_s) / self._config.slow_start_s
-                return running < 1 + share * usual
-            case _:
-                return False
+        if breaker.state is BreakerState.WARMING:
+            share = (now - breaker.since_s) / self._config.slow_start_s
+            return running < 1 + share * usual
+        is_trial = breaker.state is BreakerState.TRIED and breaker.trial is None
+        return is_trial or breaker.state is BreakerState.UP
 
     def came_up(self, replica: ReplicaId, pool: PoolId, *, now: float) -> None:
         began_s = self._began_s.setdefault(pool, now)

@@ -29,13 +29,14 @@ class Trickle:
         self._config = config
         self._moving: defaultdict[PoolId, set[RequestId]] = defaultdict(set)
         self._waiting: defaultdict[PoolId, OrderedDict[RequestId, None]] = defaultdict(OrderedDict)
-        self._pools: dict[RequestId, PoolId] = {}
+        self.known: dict[RequestId, PoolId] = {}
+        """Those that move, or wait for it; to be read only."""
 
     def may_move(self, request: RequestId, pool: PoolId, body_bytes: int, replicas: int) -> bool:
         moving, waiting = self._moving[pool], self._waiting[pool]
         if body_bytes <= self._config.small_bytes or request in moving:
             return True
-        self._pools[request] = pool
+        self.known[request] = pool
         if waiting or len(moving) >= replicas * self._config.moving_at_once:
             waiting[request] = None
             return False
@@ -55,7 +56,7 @@ class Trickle:
         return [pool for pool, waiting in self._waiting.items() if waiting]
 
     def over(self, request: RequestId) -> None:
-        pool = self._pools.pop(request, None)
+        pool = self.known.pop(request, None)
         if pool is not None:
             self._moving[pool].discard(request)
             self._waiting[pool].pop(request, None)

@@ -194,25 +194,22 @@ class KvLedger:
     ) -> float:
         """Of what its prompt of so many tokens begins with."""
         own = (session.session, session.thread)
-        return self.held(own, replica) or self.held(self._begins_with(own, session, tokens, agent), replica)
-
-    def _begins_with(
-        self, own: Conversation, session: SessionRef, tokens: float, agent: AgentKey
-    ) -> Conversation:
-        if self.context(own):
-            return own
+        if (held := self.held(own, replica)) or self.context(own):
+            return held
         if (guess := session.followed) is not None:
-            return guess.session, guess.thread or NO_THREAD
+            return self.held((guess.session, guess.thread or NO_THREAD), replica)
         first = self._sessions.get(session.session)
-        if first is None:
-            return own
-        is_fork = session.edge is Edge.FORKS or (
-            session.edge is Edge.SPAWNED
-            and agent.agent_type != 0
-            and agent.agent_type == first.agent.agent_type
-            and tokens >= _FORKS * self.context(first.first)
-        )
-        return first.first if is_fork else own
+        if first is not None and (
+            session.edge is Edge.FORKS
+            or (
+                session.edge is Edge.SPAWNED
+                and agent.agent_type != 0
+                and agent.agent_type == first.agent.agent_type
+                and tokens >= _FORKS * self.context(first.first)
+            )
+        ):
+            return self.held(first.first, replica)
+        return 0.0
 
     def context(self, conversation: Conversation) -> float:
         """Tokens that it left wherever it left most."""

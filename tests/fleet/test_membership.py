@@ -31,7 +31,7 @@ def test_so_many_for_each_replica_move_at_a_time_in_order():
 
 def test_small_ones_just_go():
     some = trickle()
-    assert all(some.may_move(f"r{n}", "pool", 1000, replicas=1) for n in range(9)) and not some._pools
+    assert all(some.may_move(f"r{n}", "pool", 1000, replicas=1) for n in range(9)) and not some.known
 
 
 def test_pools_do_not_wait_for_each_other():
@@ -43,11 +43,11 @@ def test_nothing_is_left_of_those_that_are_over():
     some = trickle()
     for number in range(9):
         some.may_move(f"r{number}", "pool", LARGE, replicas=2)
-    assert some._pools
+    assert some.known
     for number in range(9):
         some.over(f"r{number}")
         some.over("unknown")
-    assert not some._pools and not some.pools() and not any(some._moving.values())
+    assert not some.known and not some.pools() and not any(some._moving.values())
     assert some.next_to_move("pool", 2) is None
 
 
