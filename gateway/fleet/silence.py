@@ -62,9 +62,9 @@ class Silence:
 
     def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> bool:
         """Whether it may be silent from now on."""
-        if (silent := self.awaited.get(replica)) is None:
-            silent = self.awaited[replica] = _Silent()
-        silent.ahead_s += (work_s := max(work_s, _SHORT_S))
+        silent = self.awaited.get(replica) or self.awaited.setdefault(replica, _Silent())
+        work_s = max(work_s, _SHORT_S)
+        silent.ahead_s += work_s
         silent.turns[request] = Sent(now, work_s, silent.ahead_s)
         return len(silent.turns) >= self._several
 

@@ -73,7 +73,8 @@ class Session(msgspec.Struct, eq=False):
     """Tokens, as expected."""
     tokens: float = 0.0
     """That its first conversation holds."""
-    is_expected: bool = True
+    works: bool | None = None
+    """It runs, or tools do; None: it is not expected."""
     turns: int = 0
     """That its first conversation made."""
     others: dict[ThreadId, None] | None = None
@@ -170,7 +171,7 @@ class KvLedger:
         known = self._sessions.get(session)
         if known is None:
             return None, 0.0
-        return self._conversations[known.first].home if known.is_expected else None, known.wants
+        return self._conversations[known.first].home if known.works is not None else None, known.wants
 
     # --- what is held where ----------------------------------------------------------------------------
 
@@ -236,7 +237,6 @@ class KvLedger:
         if known is None:
             entry.home = replica
             known = self._sessions[session.session] = Session(conversation, agent, self.grows_to(agent))
-            self._count(known, 1)
         elif known.first == conversation:
             if entry.home != replica:
                 self._count(known, -1)
@@ -261,12 +261,12 @@ class KvLedger:
         known = self._sessions.get(session)
         if known is None:
             return
-        self._silent_since_s[not works].pop(session, None)
-        self._silent_since_s[works].pop(session, None)
-        self._silent_since_s[works][session] = now
-        if not known.is_expected:
-            known.is_expected = True
+        before, known.works = known.works, works
+        if before is None:
             self._count(known, 1)
+        else:
+            del self._silent_since_s[before][session]
+        self._silent_since_s[works][session] = now
 
     def pass_time(self, *, now: float) -> None:
         for works, silent in self._silent_since_s.items():
@@ -275,12 +275,11 @@ class KvLedger:
 
     def expect_no_more(self, session: SessionId) -> None:
         """Until its next turn."""
-        for silent in self._silent_since_s.values():
-            silent.pop(session, None)
         known = self._sessions.get(session)
-        if known is not None and known.is_expected:
+        if known is not None and known.works is not None:
+            del self._silent_since_s[known.works][session]
             self._count(known, -1)
-            known.is_expected = False
+            known.works = None
 
     def session_ended(self, session: SessionId) -> None:
         known = self._sessions.get(session)
@@ -343,7 +342,7 @@ class KvLedger:
     # --- books -----------------------------------------------------------------------------------------
 
     def _grow(self, known: Session, home: ReplicaId, tokens: float, turns: int, grows_to: float) -> None:
-        sums = self._sums[home] if known.is_expected else Sums()
+        sums = self._sums[home] if known.works is not None else Sums()
         sums.held += tokens - known.tokens
         sums.wanted += max(tokens, grows_to) - max(known.tokens, known.grows_to)
         known.tokens, known.turns, known.grows_to = tokens, turns, grows_to
@@ -360,7 +359,7 @@ class KvLedger:
 
     def _count(self, known: Session, sign: int) -> None:
         """`sign`: 1 adds it to the sums of its home, -1 takes it from them."""
-        if not known.is_expected:
+        if known.works is None:
             return
         home = self._conversations[known.first].home
         sums = self._sums[home]

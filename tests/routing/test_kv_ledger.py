@@ -188,7 +188,7 @@ def test_the_books_balance(steps):
             case _:
                 ledger.settle(ref(session, thread), ReplicaId(replica), now=now)
         assert len(ledger._conversations) <= 5
-        expected = [each for each in ledger._sessions.values() if each.is_expected]
+        expected = [each for each in ledger._sessions.values() if each.works is not None]
         homes = [ledger._conversations[each.first].home for each in expected]
         assert ledger.sessions_at == Counter(homes)
         for name in "abc":
