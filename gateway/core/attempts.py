@@ -108,7 +108,7 @@ class Attempts:
         live.saw_first_token, live.first_token_s = True, now
         self._forecasts.first_token(live, live.replica, now=now)
         self._dispatcher.first_token(live, now=now)
-        if self._trickle:
+        if self._trickle.known:
             self._trickle.over(live.request)
         self._stream.first_token(live, live.replica, now=now)
 

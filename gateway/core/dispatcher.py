@@ -106,7 +106,8 @@ class Dispatcher:
             session, ledger = live.session, self._placement.ledger
             held = ledger.held_by(session, placement.replica)
             if session.edge in _EXTENDS_PROMPT:
-                live.left = ledger.left((session.session, session.thread), placement.replica) or None
+                own = session.session, session.thread
+                live.left = ledger.held(own, placement.replica, if_nothing_was_evicted=True) or None
         expected = self._forecasts.sent(live, placement.replica, held, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come
@@ -135,6 +136,9 @@ class Dispatcher:
         if route is not None:
             route.choice.begun += 1
             self._stream.model_chosen(live, route, now=now)
+        rank = None
+        if self._ranks.sessions and live.session is not None:
+            rank = self._ranks.of(live.session.session, placement.replica)
         live.step(Step.SUBMIT)
         self._out.append(
             Dispatch(
@@ -144,7 +148,7 @@ class Dispatcher:
                 waited_s=live.waited_s,
                 attempt=live.attempts,
                 hint=hint,
-                rank=self._ranks.of(live.session.session, placement.replica) if live.session else None,
+                rank=rank,
                 model=live.runs_on if route is not None else None,
                 fallback=route.fallback if route is not None else None,
                 bound=live.bound,
@@ -172,7 +176,7 @@ class Dispatcher:
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         if self._fleet.adapters.running:
-            self._fleet.adapters.ended(live.request)
+            self._fleet.adapters.ended(live.request, replica)
         self.pools_with_room[live.pool] = None
         if live.handed_over:
             self._legs.left_replica(live)
@@ -213,7 +217,7 @@ class Dispatcher:
         self._legs.unbook(live.request)
         if live.replica is not None:
             self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
-            self._fleet.adapters.ended(live.request)
+            self._fleet.adapters.ended(live.request, live.replica)
             live.replica = None
 
 

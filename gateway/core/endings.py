@@ -94,7 +94,7 @@ class Endings:
                 self._ahead.paused(live, answer.usage, *behind, now=now)
 
     def _learn(self, live: LiveRequest, answer: Answer | None, end: TurnEnd, *, now: float) -> None:
-        if self._trickle:
+        if self._trickle.known:
             self._trickle.over(live.request)
         usage = answer.usage if answer is not None else _NO_USAGE
         if answer is None and (live.tried or live.had_leg):  # which computed its prompt

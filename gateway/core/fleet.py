@@ -229,7 +229,9 @@ class Fleet:
             return found
         return [
             msgspec.structs.replace(
-                load, slower=outliers.slower(load.replica), seems_slower=outliers.seems_slower(load.replica)
+                load,
+                slower=outliers.slower(load.replica),
+                seems_slower=outliers.slower(load.replica, at_least=0.0),
             )
             for load in found
         ]

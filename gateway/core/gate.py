@@ -170,8 +170,7 @@ class Gate:
                     pools[state.facts.pool] = None
             for request in self._admission.let_in(now=now):
                 pools[self.waiting_room.release(request).lane.pool] = None
-            if self._trickle:
-                self._let_move()
+            self._let_move()
             for pool in pools:
                 while self._let_one_in(pool, now=now):
                     pass

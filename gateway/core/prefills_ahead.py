@@ -34,7 +34,7 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, Thread
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, has_slack, outcome_of, pays
+from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
 from gateway.workflow.aeg.steps import ToolSet
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.next_agents import NextAgents
@@ -168,7 +168,7 @@ class PrefillsAhead:
             if not self._may_begin(replica):
                 return
             ledger = self._placement.ledger
-            if ledger.horizon(replica) - ledger.sums(replica).held < pause.tokens:
+            if ledger.replicas[replica].horizon - ledger.sums(replica).held < pause.tokens:
                 return
             if pause.turn in self._under_way:
                 continue  # it was told to give way, and has yet to end
@@ -182,9 +182,10 @@ class PrefillsAhead:
         if state is None or not state.is_up or state.is_draining or self._waiting_room.turns:
             return False
         prefills = self.at(replica)
-        in_flight = state.running + state.elsewhere + prefills
-        displaces = self._to_engines.displaces(replica)
-        return prefills < self.config.most and has_slack(in_flight=in_flight, displaces=displaces)
+        if prefills >= self.config.most:
+            return False
+        # Else it would hold up others: those that decode share each step with it, and no step is stopped.
+        return self._to_engines.displaces(replica) or state.running + state.elsewhere + prefills == 0
 
     def _pays(self, pause: Pause) -> bool:
         state = self._fleet.get(pause.replica)

@@ -6,7 +6,6 @@ request for one more waits until all requests of one of them are over).
 Invariants: what is kept of a request goes with it; nobody waits for a place where nothing is said of them.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
 from gateway.domain.ids import ReplicaId, RequestId
@@ -15,58 +14,45 @@ from gateway.domain.ids import ReplicaId, RequestId
 class AdapterSlots:
     def __init__(self) -> None:
         self._listed: dict[ReplicaId, frozenset[str]] = {}
-        self._most: dict[ReplicaId, int] = {}
-        self._told: dict[ReplicaId, tuple[str, ...]] = {}
-        """What ran there when the engine was asked last."""
-        self._ours: dict[ReplicaId, Counter[str]] = {}
-        self.running: dict[RequestId, tuple[ReplicaId, str]] = {}
-        """To be read only."""
+        self._told: dict[ReplicaId, tuple[int, tuple[str, ...]]] = {}
+        """How many may run there, and which did when the engine was asked last."""
+        self.running: dict[ReplicaId, dict[RequestId, str]] = {}
+        """Of the turns sent there by this gateway; to be read only."""
         self.are_told = False
         """Some replica has adapters, and some says how many may run at a time: else nothing need be asked."""
 
     def listed(self, replica: ReplicaId, adapters: Iterable[str]) -> None:
-        found = frozenset(adapters)
-        if found:
+        self._listed.pop(replica, None)
+        if found := frozenset(adapters):
             self._listed[replica] = found
-        else:
-            self._listed.pop(replica, None)
-        self._look()
+        self.are_told = bool(self._listed and self._told)
 
     def told(self, replica: ReplicaId, most: int | None, running: tuple[str, ...]) -> None:
         if most is not None:
-            self._most[replica], self._told[replica] = most, running
-            self._look()
-
-    def _look(self) -> None:
-        self.are_told = bool(self._listed and self._most)
+            self._told[replica] = most, running
+            self.are_told = bool(self._listed)
 
     def left(self, replica: ReplicaId) -> None:
-        for known in (self._listed, self._most, self._told, self._ours):
-            known.pop(replica, None)
-        self._look()
+        self._told.pop(replica, None)
+        self.running.pop(replica, None)
+        self.listed(replica, ())
 
     def began(self, request: RequestId, replica: ReplicaId, model: str | None) -> None:
         if model is not None and model in self._listed.get(replica, ()):
-            self.running[request] = replica, model
-            self._ours.setdefault(replica, Counter())[model] += 1
+            self.running.setdefault(replica, {})[request] = model
 
-    def ended(self, request: RequestId) -> None:
-        known = self.running.pop(request, None)
-        if known is None:
-            return
-        replica, model = known
-        ours = self._ours[replica]
-        ours[model] -= 1
-        if not ours[model]:
-            del ours[model]
+    def ended(self, request: RequestId, replica: ReplicaId) -> None:
+        running = self.running.get(replica)
+        if running is not None and running.pop(request, None) is not None and not running:
+            del self.running[replica]
 
     def is_full(self, replica: ReplicaId, model: str | None, *, have_others: bool) -> bool:
         """Whether so many others run there that one of them has to end first. `have_others`: turns run there
         that this gateway did not send; then what the engine told counts, too, though it is a second old."""
-        most = self._most.get(replica)
-        if most is None or model is None or model not in self._listed.get(replica, ()):
+        if model is None or model not in self._listed.get(replica, ()) or replica not in self._told:
             return False
-        running = set(self._ours.get(replica, ()))
+        most, told = self._told[replica]
+        running = set(self.running.get(replica, {}).values())
         if have_others:
-            running.update(self._told[replica])
+            running.update(told)
         return model not in running and len(running) >= most

@@ -3,7 +3,7 @@
 Source: as `health.py`, which decides which events there are. `EJECTED` is the open state, `TRIED` the
 half-open one, `WARMING` slow start.
 
-Invariants: a (state, event) pair that is not in the table raises; never more than a share of a pool is out
+Invariants: a step that is not in the table raises; never more than a share of a pool is out
 for what became of its turns, but for replicas that serve nobody while another serves; never the last one.
 """
 
@@ -50,44 +50,26 @@ class BreakerState(Word):
 
 
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
+OUT: Final = (BreakerState.EJECTED, BreakerState.TRIED)
 _LATELY_S: Final = 30.0
 """For so long a tenant's failures are taken for its own after another was served where it failed; who served
 nobody for so long goes even beyond `out_at_most`."""
-NOBODY: Final = TenantId("")
 FAILING: Final = "failing"
 """It serves and fails its turns, and would be ejected if enough others were left."""
 
-
-class BreakerEvent(Word):
-    CAME = "came"
-    WENT = "went"
-    TRIPPED = "tripped"
-    RESTED = "rested"
-    PASSED = "passed"
-    WARMED = "warmed"
-
-
-TRANSITIONS: Final[dict[BreakerState, dict[BreakerEvent, BreakerState]]] = {
-    BreakerState.UP: {BreakerEvent.WENT: BreakerState.DOWN, BreakerEvent.TRIPPED: BreakerState.EJECTED},
-    BreakerState.EJECTED: {BreakerEvent.WENT: BreakerState.DOWN, BreakerEvent.RESTED: BreakerState.TRIED},
-    BreakerState.TRIED: {
-        BreakerEvent.WENT: BreakerState.DOWN,
-        BreakerEvent.TRIPPED: BreakerState.EJECTED,
-        BreakerEvent.PASSED: BreakerState.WARMING,
-    },
-    BreakerState.WARMING: {
-        BreakerEvent.WENT: BreakerState.DOWN,
-        BreakerEvent.TRIPPED: BreakerState.EJECTED,
-        BreakerEvent.WARMED: BreakerState.UP,
-    },
-    BreakerState.DOWN: {BreakerEvent.CAME: BreakerState.WARMING},
+MAY_BECOME: Final = {
+    BreakerState.UP: (BreakerState.EJECTED, BreakerState.DOWN),
+    BreakerState.EJECTED: (BreakerState.TRIED, BreakerState.DOWN),
+    BreakerState.TRIED: (BreakerState.WARMING, BreakerState.EJECTED, BreakerState.DOWN),
+    BreakerState.WARMING: (BreakerState.UP, BreakerState.EJECTED, BreakerState.DOWN),
+    BreakerState.DOWN: (BreakerState.WARMING, BreakerState.UP),
 }
 
 
 class Awaited(msgspec.Struct, eq=False):
     """A turn without a first token yet, or without an end."""
 
-    replica: ReplicaId
+    breaker: "CircuitBreaker"
     sent_s: float
     patience_s: float
     """It counts as slow after this long, and again after each such time without a first token; infinite if
@@ -101,6 +83,21 @@ class Awaited(msgspec.Struct, eq=False):
     is_late: bool = False
     """What is awaited of it was counted as late already."""
     output_tokens: float | None = None
+
+    def leave_queue(self) -> None:
+        """Its prompt is computed, or nobody waits for that any more."""
+        self.breaker.ahead_s = max(0.0, self.breaker.ahead_s - self.worst_s)
+        self.worst_s = 0.0
+
+    def can_be_judged(self, output_tokens: int | None) -> bool:
+        """At its end: a longer answer may take longer, and of one of unknown length nothing is known."""
+        if self.phase is Phase.END:
+            if output_tokens is None or not self.output_tokens:
+                return False
+            longer = max(1.0, output_tokens / self.output_tokens)
+            self.overdue_s += (longer - 1.0) * self.patience_s
+            self.patience_s *= longer
+        return True
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -118,11 +115,10 @@ def _keep_two(of: dict[TenantId, Any], tenant: TenantId, value: float) -> None:
 
 
 class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
-    """Of one replica."""
-
+    replica: ReplicaId
     pool: PoolId
-    state: BreakerState = BreakerState.UP
-    since_s: float
+    state: BreakerState = BreakerState.DOWN
+    since_s: float = 0.0
     failures: int = 0
     failed_effort: int = 0
     failed_of: tuple[TenantId, ...] = ()
@@ -158,10 +154,8 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
         """Turns of this tenant failed here, and then one of another's went well: no replica is to blame."""
         return now - self.excused_s.get(tenant, float("-inf")) < _LATELY_S
 
-    def went_well(self, tenant: TenantId, effort: int, *, now: float) -> None:
-        self.served_s = now
-        if not self.failed:
-            return
+    def excuse_others(self, tenant: TenantId, effort: int, *, now: float) -> None:
+        """A turn of this tenant's went well, that asked so much."""
         for whose in [each for each, asked in self.failed.items() if each != tenant and effort >= asked]:
             del self.failed[whose]
             _keep_two(self.excused_s, whose, now)
@@ -172,27 +166,23 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
         if tenant not in self.failed_of:
             self.failed_of = (*self.failed_of, tenant)[:2]
 
-    def step(self, event: BreakerEvent, *, now: float) -> None:
-        after = TRANSITIONS[self.state].get(event)
-        if after is None:
-            raise ValueError(f"a replica that is {self.state.value} is never {event.value}")
-        self.state, self.since_s, self.trial = after, now, None
-        self.slow = {}
+    def step(self, state: BreakerState, *, now: float) -> None:
+        if state not in MAY_BECOME[self.state]:
+            raise ValueError(f"a replica that is {self.state.value} never becomes {state.value}")
+        self.state, self.since_s, self.trial, self.slow = state, now, None, {}
         self.clear_failures()
 
     def clear_failures(self) -> None:
         self.failures, self.failed_effort, self.failed_of = 0, 0, ()
 
 
-def may_be_ejected(
-    breaker: CircuitBreaker, others: list[CircuitBreaker], share: float, *, now: float
-) -> bool:
-    """Whether it may be ejected beside the others of its pool."""
-    serving = [each for each in others if each.state in SERVING]
+def may_be_ejected(breaker: CircuitBreaker, pool: list[CircuitBreaker], share: float, *, now: float) -> bool:
+    """Whether it may be ejected, `pool` being as it is."""
+    serving = [each for each in pool if each is not breaker and each.state in SERVING]
     if not share or not serving:
         return False
-    out = sum(each.state in (BreakerState.EJECTED, BreakerState.TRIED) for each in others) + 1
-    if out <= max(1, int(share * (len(others) + 1))):
+    out = sum(each is breaker or each.state in OUT for each in pool)
+    if out <= max(1, int(share * len(pool))):
         return True
     is_no_loss = breaker.failures and not breaker.serves(now=now)
     return bool(is_no_loss) and any(not each.failures and each.serves(now=now) for each in serving)

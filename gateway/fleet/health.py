@@ -25,15 +25,15 @@ to judge; memory is bounded by replicas and live turns.
 
 import heapq
 from collections.abc import Iterator
+from math import inf
 
-from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
+from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, TenantId
 from gateway.fleet.circuit_breaker import (
     FAILING,
-    NOBODY,
+    MAY_BECOME,
+    OUT,
     SERVING,
-    TRANSITIONS,
     Awaited,
-    BreakerEvent,
     BreakerState,
     Changed,
     CircuitBreaker,
@@ -52,76 +52,68 @@ class FleetHealth:
         self._overdue: list[tuple[float, RequestId]] = []
         """A heap; those that are not awaited any more stay in it until they come up."""
         self._began_s: dict[PoolId, float] = {}
-        self._not_up: set[ReplicaId] = set()
         self.outliers = OutlierDetection(lasts_s=config.rest_s)
         self.silence = Silence(config.slow_until_out)
-        self.next_due_s = self._look_s = float("inf")
-        """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
-
-    @property
-    def all_up(self) -> bool:
-        return not self._not_up
-
-    @property
-    def compares(self) -> bool:
+        self.next_due_s = self._look_s = inf
+        """`pass_time` changes nothing before."""
+        self.all_up = True
+        self.compares = False
         """A replica that stands alone is judged by its failures: it could not be ejected for its pace."""
-        return len(self._breakers) > 1
 
     def state(self, replica: ReplicaId) -> BreakerState:
         breaker = self._breakers.get(replica)
         return breaker.state if breaker is not None else BreakerState.DOWN
 
     def ejected(self, replica: ReplicaId) -> tuple[str, float | None] | None:
+        """Why, and when it is tried; None while it is."""
         breaker = self._breakers.get(replica)
-        if breaker is None or breaker.state not in (BreakerState.EJECTED, BreakerState.TRIED):
+        if breaker is None or breaker.state not in OUT:
             return None
         is_out = breaker.state is BreakerState.EJECTED
         return breaker.why, breaker.due_s(self._config) if is_out else None
 
     def failing(self, replica: ReplicaId) -> str | None:
         """With what it fails its turns, if it does and is not ejected."""
-        found, most = self._breakers.get(replica), self._config.failures_until_out
-        is_it = found is not None and found.state in SERVING and found.failures >= most
-        return found.why if found is not None and is_it else None
+        found = self._breakers.get(replica)
+        if found is None or found.state not in SERVING or found.failures < self._config.failures_until_out:
+            return None
+        return found.why
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
         breaker = self._breakers.get(replica)
         if breaker is None:
             return False
-        match breaker.state:
-            case BreakerState.UP:
-                return True
-            case BreakerState.TRIED:
-                return breaker.trial is None
-            case BreakerState.WARMING:
-                share = (now - breaker.since_s) / self._config.slow_start_s
-                return running < 1 + share * usual
-            case _:
-                return False
+        if breaker.state is BreakerState.WARMING:
+            share = (now - breaker.since_s) / self._config.slow_start_s
+            return running < 1 + share * usual
+        is_trial = breaker.state is BreakerState.TRIED and breaker.trial is None
+        return is_trial or breaker.state is BreakerState.UP
 
     def came_up(self, replica: ReplicaId, pool: PoolId, *, now: float) -> None:
         began_s = self._began_s.setdefault(pool, now)
-        breaker = self._breakers.get(replica)
+        breaker, state = self._breakers.get(replica), BreakerState.WARMING
         if breaker is None:
-            is_first = now - began_s < self._config.slow_start_s
-            state = BreakerState.UP if is_first else BreakerState.WARMING
-            self._breakers[replica] = CircuitBreaker(pool=pool, state=state, since_s=now)
-            self._note(replica)
-        elif breaker.state is BreakerState.DOWN:
-            self._step(replica, BreakerEvent.CAME, now=now)
+            breaker = self._breakers[replica] = CircuitBreaker(replica=replica, pool=pool)
+            if now - began_s < self._config.slow_start_s:
+                state = BreakerState.UP
+        if breaker.state is BreakerState.DOWN:
+            self._step(breaker, state, now=now)
 
     def went_down(self, replica: ReplicaId, *, now: float) -> None:
         breaker = self._breakers.get(replica)
         if breaker is not None and breaker.state is not BreakerState.DOWN:
-            self._step(replica, BreakerEvent.WENT, now=now)
+            self._step(breaker, BreakerState.DOWN, now=now)
 
     def forget(self, replica: ReplicaId) -> None:
         self._breakers.pop(replica, None)
-        self._not_up.discard(replica)
+        self._awaited = {
+            name: each for name, each in self._awaited.items() if each.breaker.replica != replica
+        }
         self.outliers.forget(replica)
-        self.silence.forget(replica)
+        self.silence.awaited.pop(replica, None)
+        self._take_stock()
 
     def sent(
         self,
@@ -142,13 +134,9 @@ class FleetHealth:
         breaker = self._breakers[replica]
         if breaker.state is BreakerState.TRIED:
             breaker.trial = request
-        is_seen = p90_s is not None and p90_s < float("inf")
+        is_seen = p90_s is not None and p90_s < inf
         work_s = worst_s if p90_s is None else max(worst_s, end_p90_s)
-        if (
-            not is_seen
-            and 0.0 < work_s < float("inf")
-            and self.silence.sent(request, replica, work_s, now=now)
-        ):
+        if not is_seen and 0.0 < work_s < inf and self.silence.sent(request, replica, work_s, now=now):
             self._look_s = min(self._look_s, now + LEAST_S)
             self.next_due_s = min(self.next_due_s, self._look_s)
         if p90_s is None:
@@ -157,47 +145,32 @@ class FleetHealth:
         factor, least_s = self._config.slow_factor, self._config.slow_least_s
         patience_s = max(least_s, factor * max(p90_s, breaker.ahead_s))
         end_s = max(patience_s if is_seen else least_s, factor * max(end_p90_s, breaker.ahead_s))
+        overdue_s = now + patience_s
         self._awaited[request] = Awaited(
-            replica, now, patience_s, end_s, now + patience_s, worst_s, output_tokens=output_tokens
+            breaker, now, patience_s, end_s, overdue_s, worst_s, output_tokens=output_tokens
         )
-        if is_seen:
-            self._await(request, now + patience_s)
-
-    def _await(self, request: RequestId, overdue_s: float) -> None:
+        if not is_seen:
+            return
         heapq.heappush(self._overdue, (overdue_s, request))
         if len(self._overdue) > 2 * len(self._awaited) + 64:
             self._overdue = [
                 (each.overdue_s, name)
                 for name, each in self._awaited.items()
-                if each.phase is Phase.START and each.patience_s < float("inf")
+                if each.phase is Phase.START and each.patience_s < inf
             ]
             heapq.heapify(self._overdue)
-        if overdue_s < self.next_due_s:
-            self.next_due_s = overdue_s
-
-    def _compare(
-        self, request: RequestId, replica: ReplicaId, awaited: Awaited | None, *, now: float
-    ) -> None:
-        pool = self._breakers[replica].pool
-        sent = Sent(awaited.sent_s, awaited.worst_s, awaited.worst_s) if awaited is not None else None
-        if self.silence.answered(request, replica, pool, sent, now=now):
-            self._look(pool, now=now)
-
-    def _look(self, pool: PoolId, *, now: float) -> None:
-        peers = (name for name, each in self._breakers.items() if each.pool == pool)
-        for wedged in self.silence.wedged(pool, peers, now=now):
-            self._eject(wedged, self._breakers[wedged], "answers nothing while others do", now=now)
+        self.next_due_s = min(self.next_due_s, overdue_s)
 
     def first_token(self, request: RequestId, replica: ReplicaId, *, now: float) -> None:
         awaited = self._awaited.get(request)
         if self.silence.awaited:
-            self._compare(request, replica, awaited, now=now)
+            self._compare(request, self._breakers[replica], awaited, now=now)
         if awaited is None:
             return
-        self._computed(awaited)
+        awaited.leave_queue()
         overdue_s = awaited.sent_s + awaited.end_patience_s
-        if awaited.patience_s < float("inf"):
-            self._came(request, awaited, now=now)
+        if awaited.patience_s < inf:
+            self._judge(request, awaited, is_over=True, now=now)
             overdue_s = max(overdue_s, now + self._config.slow_least_s)
         awaited.phase, awaited.patience_s, awaited.overdue_s = Phase.END, awaited.end_patience_s, overdue_s
         awaited.is_overdue = awaited.is_late = False
@@ -211,74 +184,40 @@ class FleetHealth:
         how: str = "",
         output_tokens: int | None = None,
         effort: int = 1,
-        tenant: TenantId = NOBODY,
+        tenant: TenantId = NOBODYS,
         now: float,
     ) -> None:
         """`failed`: it was the replica's fault; None if the turn says nothing about that. `output_tokens`: of
         its answer, if that was told. `effort`: what it asks of a replica. What succeeds excuses no failure of
         what asks more; 0, as of counting tokens or of an error of the client's, excuses none."""
-        if (awaited := self._awaited.pop(request, None)) is not None:
-            self._computed(awaited)
-            if failed is False and awaited.patience_s < float("inf"):
-                self._end_came(request, awaited, output_tokens, now=now)
-        breaker = self._breakers.get(replica)
+        awaited, breaker = self._awaited.pop(request, None), self._breakers.get(replica)
         if breaker is None:  # it left the fleet
             return
+        if awaited is not None:
+            awaited.leave_queue()
+            if failed is False and awaited.patience_s < inf and awaited.can_be_judged(output_tokens):
+                self._judge(request, awaited, is_over=True, now=now)
         if self.silence.awaited:
             if failed is False and output_tokens:
-                self._compare(request, replica, None, now=now)
+                self._compare(request, breaker, None, now=now)
             elif failed is None:
                 self.silence.client_left(request, replica, now=now)
             elif self.silence.ended(request, replica) is None:
                 self.silence.alive(replica, now=now)
         if failed:
-            self._failed(replica, breaker, f"fails: {how}" if how else "fails", effort, tenant, now=now)
+            self._failed(breaker, f"fails: {how}" if how else "fails", effort, tenant, now=now)
         elif failed is not None and effort:
             if breaker.failures and effort >= breaker.failed_effort:
                 if self.failing(replica) is not None:
                     self.said.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.clear_failures()
-            breaker.went_well(tenant, effort, now=now)
+            breaker.served_s = now
+            if breaker.failed:
+                breaker.excuse_others(tenant, effort, now=now)
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
-                self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
+                self._step(breaker, BreakerState.WARMING, "its trial went well", now=now)
         if breaker.trial == request:
             breaker.trial = None
-
-    def _failed(
-        self,
-        replica: ReplicaId,
-        breaker: CircuitBreaker,
-        how: str,
-        effort: int,
-        tenant: TenantId,
-        *,
-        now: float,
-    ) -> None:
-        most = self._config.failures_until_out
-        breaker.went_wrong(tenant, effort)
-        if breaker.state is BreakerState.TRIED or breaker.failures == most - 1 > 0:
-            pool = (each for each in self._breakers.values() if each.pool == breaker.pool)
-            if breaker.failed_of == (tenant,) and any(each.excuses(tenant, now=now) for each in pool):
-                if breaker.state is BreakerState.TRIED:
-                    self._step(replica, BreakerEvent.PASSED, "one tenant's turns fail everywhere", now=now)
-                return
-        breaker.failures += 1
-        if breaker.state is BreakerState.TRIED or breaker.failures >= most:
-            is_out = self._eject(replica, breaker, how, now=now)
-            if not is_out and breaker.state in SERVING and breaker.failures == most:
-                breaker.why = how
-                self.said.append(Changed(replica, FAILING, f"{how}; it stays, or too few were left"))
-
-    def _end_came(
-        self, request: RequestId, awaited: Awaited, output_tokens: int | None, *, now: float
-    ) -> None:
-        if awaited.phase is Phase.END:
-            if output_tokens is None or not awaited.output_tokens:
-                return
-            longer = max(1.0, output_tokens / awaited.output_tokens)
-            awaited.overdue_s += (longer - 1.0) * awaited.patience_s
-            awaited.patience_s *= longer
-        self._came(request, awaited, now=now)
 
     def pass_time(self, *, now: float) -> None:
         while self._overdue and self._overdue[0][0] <= now:
@@ -289,23 +228,21 @@ class FleetHealth:
             awaited.is_overdue = True
             awaited.overdue_s = now + awaited.patience_s
             heapq.heappush(self._overdue, (awaited.overdue_s, request))
-            took = self._took(awaited, is_over=False, now=now)
-            self._judge(request, awaited, took, is_slow=True, now=now)
+            self._judge(request, awaited, is_over=False, now=now)
         self.outliers.pass_time(now=now)
         if now >= self._look_s:  # where nothing ends any more, since all wait for who is silent
-            self._look_s = now + LEAST_S if self.silence.awaited else float("inf")
+            self._look_s = now + LEAST_S if self.silence.awaited else inf
             for pool in {self._breakers[replica].pool for replica in self.silence.awaited}:
                 self._look(pool, now=now)
-        for replica in tuple(self._not_up):
-            breaker = self._breakers[replica]
+        for breaker in self._breakers.values():
             if now < breaker.due_s(self._config):
                 continue
             if breaker.state is BreakerState.EJECTED:
-                self._step(replica, BreakerEvent.RESTED, "has rested", now=now)
+                self._step(breaker, BreakerState.TRIED, "has rested", now=now)
             else:
                 breaker.ejections = breaker.slow_ejections = 0
-                self._step(replica, BreakerEvent.WARMED, "is warm", now=now)
-        self._set_due()
+                self._step(breaker, BreakerState.UP, "is warm", now=now)
+        self._take_stock()
 
     def stalled(self, lost_s: float) -> None:
         for awaited in self._awaited.values():
@@ -313,80 +250,91 @@ class FleetHealth:
             awaited.overdue_s += lost_s
         self._overdue = [(overdue_s + lost_s, request) for overdue_s, request in self._overdue]
         self.silence.stalled(lost_s)
-        self._set_due()
+        self._take_stock()
 
-    def _computed(self, awaited: Awaited) -> None:
-        breaker = self._breakers.get(awaited.replica)
-        if breaker is not None:
-            breaker.ahead_s = max(0.0, breaker.ahead_s - awaited.worst_s)
-        awaited.worst_s = 0.0
+    def _compare(
+        self, request: RequestId, breaker: CircuitBreaker, awaited: Awaited | None, *, now: float
+    ) -> None:
+        sent = Sent(awaited.sent_s, awaited.worst_s, awaited.worst_s) if awaited is not None else None
+        if self.silence.answered(request, breaker.replica, breaker.pool, sent, now=now):
+            self._look(breaker.pool, now=now)
 
-    def _came(self, request: RequestId, awaited: Awaited, *, now: float) -> None:
-        if not awaited.is_late:
-            took = self._took(awaited, is_over=True, now=now)
-            if not awaited.is_overdue:
-                self._judge(request, awaited, took, is_slow=now > awaited.overdue_s, now=now)
+    def _look(self, pool: PoolId, *, now: float) -> None:
+        peers = [name for name, each in self._breakers.items() if each.pool == pool]
+        for wedged in self.silence.wedged(pool, peers, now=now):
+            self._eject(self._breakers[wedged], "answers nothing while others do", now=now)
 
-    def _took(self, awaited: Awaited, *, is_over: bool, now: float) -> float:
+    def _judge(self, request: RequestId, awaited: Awaited, *, is_over: bool, now: float) -> None:
+        """`is_over`: it has come; else it is overdue."""
+        if is_over and awaited.is_late:
+            return
+        breaker, phase = awaited.breaker, awaited.phase
         took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
-        if (breaker := self._breakers.get(awaited.replica)) is not None:
-            others = self._others(awaited.replica, breaker.pool)
-            awaited.is_late |= self.outliers.saw(
-                awaited.replica, awaited.phase, took, others, is_over=is_over, now=now
-            )
-            if self.outliers.late:
-                self.next_due_s = min(self.next_due_s, self.outliers.next_due_s)
-        return took
-
-    def _judge(self, request: RequestId, awaited: Awaited, took: float, *, is_slow: bool, now: float) -> None:
-        replica, phase = awaited.replica, awaited.phase
-        breaker = self._breakers.get(replica)
-        if breaker is None or (breaker.state is BreakerState.TRIED and breaker.trial != request):
+        awaited.is_late |= self.outliers.saw(
+            breaker.replica, phase, took, self._others(breaker), is_over=is_over, now=now
+        )
+        if self.outliers.late:
+            self.next_due_s = min(self.next_due_s, self.outliers.next_due_s)
+        is_tried = breaker.state is BreakerState.TRIED
+        if (is_over and awaited.is_overdue) or (is_tried and breaker.trial != request):
             return
-        if not is_slow:
+        if is_over and now <= awaited.overdue_s:
             breaker.slow[phase] = 0
-            if breaker.state is BreakerState.TRIED:
-                self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
+            if is_tried:
+                self._step(breaker, BreakerState.WARMING, "its trial went well", now=now)
             return
-        if took < FAR_LATER * self.outliers.usual(phase, self._others(replica, breaker.pool)):
+        if took < FAR_LATER * self.outliers.usual(phase, self._others(breaker)):
             return
         breaker.slow[phase] = breaker.slow.get(phase, 0) + 1
-        if breaker.state is not BreakerState.TRIED and breaker.slow[phase] < self._config.slow_until_out:
+        if not is_tried and breaker.slow[phase] < self._config.slow_until_out:
             return
         if breaker.slow_ejections < self._config.trials:
-            breaker.slow_ejections += self._eject(replica, breaker, "is slow", now=now)
-        elif breaker.state is BreakerState.TRIED:
-            self._step(replica, BreakerEvent.PASSED, "is slow by nature", now=now)
+            breaker.slow_ejections += self._eject(breaker, "is slow", now=now)
+        elif is_tried:
+            self._step(breaker, BreakerState.WARMING, "is slow by nature", now=now)
 
-    def _others(self, replica: ReplicaId, pool: PoolId) -> Iterator[ReplicaId]:
+    def _failed(
+        self, breaker: CircuitBreaker, how: str, effort: int, tenant: TenantId, *, now: float
+    ) -> None:
+        most, is_tried = self._config.failures_until_out, breaker.state is BreakerState.TRIED
+        breaker.went_wrong(tenant, effort)
+        if is_tried or breaker.failures == most - 1 > 0:
+            pool = (each for each in self._breakers.values() if each.pool == breaker.pool)
+            if breaker.failed_of == (tenant,) and any(each.excuses(tenant, now=now) for each in pool):
+                if is_tried:
+                    self._step(breaker, BreakerState.WARMING, "one tenant's turns fail everywhere", now=now)
+                return
+        breaker.failures += 1
+        if is_tried or breaker.failures >= most:
+            is_out = self._eject(breaker, how, now=now)
+            if not is_out and breaker.state in SERVING and breaker.failures == most:
+                breaker.why = how
+                self.said.append(Changed(breaker.replica, FAILING, f"{how}; it stays, or too few were left"))
+
+    def _others(self, breaker: CircuitBreaker) -> Iterator[ReplicaId]:
         for name, each in self._breakers.items():
-            if each.pool == pool and name != replica and each.state in SERVING:
+            if each.pool == breaker.pool and each is not breaker and each.state in SERVING:
                 yield name
 
-    def _eject(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
-        if BreakerEvent.TRIPPED not in TRANSITIONS[breaker.state]:
-            return False
-        others = [
-            each for each in self._breakers.values() if each.pool == breaker.pool and each is not breaker
-        ]
-        if not may_be_ejected(breaker, others, self._config.out_at_most, now=now):
+    def _eject(self, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
+        pool = [each for each in self._breakers.values() if each.pool == breaker.pool]
+        if BreakerState.EJECTED not in MAY_BECOME[breaker.state] or not may_be_ejected(
+            breaker, pool, self._config.out_at_most, now=now
+        ):
             return False
         breaker.ejections, breaker.why = breaker.ejections + 1, why
-        self._step(replica, BreakerEvent.TRIPPED, why, now=now)
+        self._step(breaker, BreakerState.EJECTED, why, now=now)
         return True
 
-    def _step(self, replica: ReplicaId, event: BreakerEvent, why: str = "", *, now: float) -> None:
-        self._breakers[replica].step(event, now=now)
-        self._note(replica, why)
-
-    def _note(self, replica: ReplicaId, why: str = "") -> None:
-        state = self._breakers[replica].state
-        (self._not_up.discard if state is BreakerState.UP else self._not_up.add)(replica)
+    def _step(self, breaker: CircuitBreaker, state: BreakerState, why: str = "", *, now: float) -> None:
+        breaker.step(state, now=now)
         if why:
-            self.said.append(Changed(replica, state.value, why))
-        self._set_due()
+            self.said.append(Changed(breaker.replica, state.value, why))
+        self._take_stock()
 
-    def _set_due(self) -> None:
-        due = [self._breakers[replica].due_s(self._config) for replica in self._not_up]
+    def _take_stock(self) -> None:
+        out = [each for each in self._breakers.values() if each.state is not BreakerState.UP]
+        self.all_up, self.compares = not out, len(self._breakers) > 1
+        due = [each.due_s(self._config) for each in out]
         due += [due_s for due_s, _ in self._overdue[:1]]
         self.next_due_s = min(self.outliers.next_due_s, self._look_s, *due)

@@ -75,7 +75,7 @@ class Membership:
         for member in left:
             del self._members[member.name]
         joined = [
-            self._join(pool, url, origin, None)
+            self._join(pool, url, origin)
             for url in wanted
             if self._find(url) is None and self._of_pool(pool) < self._most
         ]
@@ -90,19 +90,18 @@ class Membership:
         """The member, and whether it has just joined. Raises MembershipError."""
         url = url.rstrip("/")
         member = self._find(url)
+        is_new = member is None
         if member is None:
             if self._of_pool(pool) >= self._most:
                 raise MembershipError(f"pool {pool} has as many members as it may have, {self._most}")
             if name is not None and ReplicaId(name) in self._members:
                 raise MembershipError(f"there is another member of the name {name}")
             member = self._join(pool, url, REGISTERED, name)
-            self._expires_s[member.name] = now + ttl_s
-            return member, True
-        if member.pool != pool or (name is not None and member.name != name):
+        elif member.pool != pool or (name is not None and member.name != name):
             raise MembershipError(f"{url} is a member already: {member.name} of pool {member.pool}")
         if member.origin == REGISTERED:
             self._expires_s[member.name] = now + ttl_s
-        return member, False
+        return member, is_new
 
     def withdraw(self, name: ReplicaId) -> Member:
         """It says that it leaves. Raises MembershipError if that is not for it to say."""
@@ -125,17 +124,13 @@ class Membership:
     def _of_pool(self, pool: PoolId) -> int:
         return sum(each.pool == pool and each.origin != SET for each in self._members.values())
 
-    def _join(self, pool: PoolId, url: str, origin: str, name: str | None) -> Member:
-        chosen = ReplicaId(name or self._unused_name(pool, url))
-        member = Member(name=chosen, pool=pool, url=url, origin=origin)
-        self._members[chosen] = member
-        return member
-
-    def _unused_name(self, pool: PoolId, url: str) -> str:
-        """By its address; clients read it in receipts, so operators who mind name their replicas."""
+    def _join(self, pool: PoolId, url: str, origin: str, name: str | None = None) -> Member:
+        """Without a name of its own it is called by its address; clients read that in receipts, so operators
+        who mind name their replicas."""
         address = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")
         stem = f"{pool}-{address}"[:_NAME_CHARACTERS]
-        name, number = stem, 2
-        while ReplicaId(name) in self._members:
-            name, number = f"{stem[: _NAME_CHARACTERS - 4]}-{number}", number + 1
-        return name
+        chosen, number = ReplicaId(name or stem), 2
+        while chosen in self._members:
+            chosen, number = ReplicaId(f"{stem[: _NAME_CHARACTERS - 4]}-{number}"), number + 1
+        self._members[chosen] = Member(name=chosen, pool=pool, url=url, origin=origin)
+        return self._members[chosen]

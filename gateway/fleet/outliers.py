@@ -7,16 +7,17 @@ below: so unlike replicas can be compared. Where all are late it is no fault of 
 are far later than those of the others, two in a row or most of them, is an outlier for a while: placement
 reckons with it (`slower`), long before it is ejected for it. That needs no certainty, because whoever
 stays pays little for it, and whoever moves computes a prompt. Whoever has nothing there to lose needs less:
-it is enough that the last turn was late, or several were before it (`seems_slower`), so one that was slow for
-a while gets its own sessions back before new ones. First tokens and ends are looked at apart: a
-replica that decodes slowly finds what it has cached as fast as ever. What is awaited still may be late
-already, but says nothing of being in time.
+it is enough that the last turn was late, or several were before it (it *seems* slower), so one that was slow
+for a while gets its own sessions back before new ones. First tokens and ends are looked at apart: a replica
+that decodes slowly finds what it has cached as fast as ever. What is awaited still may be late already, but
+says nothing of being in time.
 
 Invariants: a replica without others to compare it with is never late; after `lasts_s` without another
 late turn it is like the others, so nobody is avoided for good; who is slower seems slower; memory is bounded
 by replicas.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
@@ -57,13 +58,12 @@ class _Seen(msgspec.Struct):
 class OutlierDetection:
     def __init__(self, *, lasts_s: float) -> None:
         self._lasts_s = lasts_s
-        self._seen: dict[tuple[ReplicaId, Phase], _Seen] = {}
+        self._seen: defaultdict[tuple[ReplicaId, Phase], _Seen] = defaultdict(_Seen)
         self.late: dict[tuple[ReplicaId, Phase], tuple[float, float]] = {}
         """Times as late as the others, and until when that counts."""
 
     @property
     def next_due_s(self) -> float:
-        """`pass_time` changes nothing before."""
         return min((until_s for _, until_s in self.late.values()), default=float("inf"))
 
     def slower(self, replica: ReplicaId, *, at_least: float = _OFTEN) -> float:
@@ -72,11 +72,8 @@ class OutlierDetection:
         often = [self.late[which][0] for which in late if self._seen[which].late_share >= at_least]
         return max(often, default=1.0)
 
-    def seems_slower(self, replica: ReplicaId) -> float:
-        return self.slower(replica, at_least=0.0)
-
     def usual(self, phase: Phase, replicas: Iterable[ReplicaId]) -> float:
-        found = sorted(self._of(replica, phase).lateness for replica in replicas)
+        found = sorted(self._seen[replica, phase].lateness for replica in replicas)
         return found[len(found) // 2] if found else 0.0
 
     def saw(
@@ -91,7 +88,7 @@ class OutlierDetection:
     ) -> bool:
         usual = self.usual(phase, others) if lateness >= _LATE else 0.0
         is_late = usual > 0 and lateness >= _MUCH_LATER * usual
-        seen = self._of(replica, phase)
+        seen = self._seen[replica, phase]
         if is_over or lateness > seen.lateness:
             seen.lateness += _SMOOTH * (lateness - seen.lateness)
         if not is_over and not is_late:
@@ -111,6 +108,3 @@ class OutlierDetection:
         for phase in Phase:
             self._seen.pop((replica, phase), None)
             self.late.pop((replica, phase), None)
-
-    def _of(self, replica: ReplicaId, phase: Phase) -> _Seen:
-        return self._seen.get((replica, phase)) or self._seen.setdefault((replica, phase), _Seen())

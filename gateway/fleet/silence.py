@@ -32,7 +32,7 @@ _PACES: Final = 16
 _LOOKS_S: Final = 0.2
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct):
     sent_s: float
     work_s: float
     """Alone, as believed: to compute all of its prompt, and its answer where that is not streamed."""
@@ -62,9 +62,9 @@ class Silence:
 
     def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> bool:
         """Whether it may be silent from now on."""
-        if (silent := self.awaited.get(replica)) is None:
-            silent = self.awaited[replica] = _Silent()
-        silent.ahead_s += (work_s := max(work_s, _SHORT_S))
+        silent = self.awaited.get(replica) or self.awaited.setdefault(replica, _Silent())
+        work_s = max(work_s, _SHORT_S)
+        silent.ahead_s += work_s
         silent.turns[request] = Sent(now, work_s, silent.ahead_s)
         return len(silent.turns) >= self._several
 
@@ -131,8 +131,5 @@ class Silence:
         for silent in self.awaited.values():
             silent.alive_s += lost_s
             silent.left = {request: left_s + lost_s for request, left_s in silent.left.items()}
-            for request, turn in silent.turns.items():
-                silent.turns[request] = msgspec.structs.replace(turn, sent_s=turn.sent_s + lost_s)
-
-    def forget(self, replica: ReplicaId) -> None:
-        self.awaited.pop(replica, None)
+            for turn in silent.turns.values():
+                turn.sent_s += lost_s

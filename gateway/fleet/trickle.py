@@ -7,7 +7,7 @@ time; they go in the order in which they came; a turn is moving from when it may
 token, or ended.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import Annotated
 
 import msgspec
@@ -27,29 +27,24 @@ class TrickleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class Trickle:
     def __init__(self, config: TrickleConfig) -> None:
         self._config = config
-        self._moving: dict[PoolId, set[RequestId]] = {}
-        self._waiting: dict[PoolId, OrderedDict[RequestId, None]] = {}
-        self._pools: dict[RequestId, PoolId] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._pools)
+        self._moving: defaultdict[PoolId, set[RequestId]] = defaultdict(set)
+        self._waiting: defaultdict[PoolId, OrderedDict[RequestId, None]] = defaultdict(OrderedDict)
+        self.known: dict[RequestId, PoolId] = {}
+        """Those that move, or wait for it; to be read only."""
 
     def may_move(self, request: RequestId, pool: PoolId, body_bytes: int, replicas: int) -> bool:
-        if body_bytes <= self._config.small_bytes:
+        moving, waiting = self._moving[pool], self._waiting[pool]
+        if body_bytes <= self._config.small_bytes or request in moving:
             return True
-        moving = self._moving.setdefault(pool, set())
-        if request not in moving:
-            is_free = len(moving) < replicas * self._config.moving_at_once
-            if not is_free or self._waiting.get(pool):
-                self._waiting.setdefault(pool, OrderedDict())[request] = None
-                self._pools[request] = pool
-                return False
-            moving.add(request)
-            self._pools[request] = pool
+        self.known[request] = pool
+        if waiting or len(moving) >= replicas * self._config.moving_at_once:
+            waiting[request] = None
+            return False
+        moving.add(request)
         return True
 
     def next_to_move(self, pool: PoolId, replicas: int) -> RequestId | None:
-        waiting, moving = self._waiting.get(pool), self._moving.setdefault(pool, set())
+        moving, waiting = self._moving[pool], self._waiting[pool]
         if not waiting or len(moving) >= replicas * self._config.moving_at_once:
             return None
         request, _ = waiting.popitem(last=False)
@@ -57,11 +52,11 @@ class Trickle:
         return request
 
     def pools(self) -> list[PoolId]:
+        """Where some wait."""
         return [pool for pool, waiting in self._waiting.items() if waiting]
 
     def over(self, request: RequestId) -> None:
-        pool = self._pools.pop(request, None)
+        pool = self.known.pop(request, None)
         if pool is not None:
             self._moving[pool].discard(request)
-            if pool in self._waiting:
-                self._waiting[pool].pop(request, None)
+            self._waiting[pool].pop(request, None)

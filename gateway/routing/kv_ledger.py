@@ -23,7 +23,7 @@ used go first, and forgetting one only costs a prefill.
 """
 
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -73,7 +73,8 @@ class Session(msgspec.Struct, eq=False):
     """Tokens, as expected."""
     tokens: float = 0.0
     """That its first conversation holds."""
-    is_expected: bool = True
+    works: bool | None = None
+    """It runs, or tools do; None: it is not expected."""
     turns: int = 0
     """That its first conversation made."""
     others: dict[ThreadId, None] | None = None
@@ -107,14 +108,11 @@ class _Replica(msgspec.Struct, eq=False):
     """Tokens that were computed there, as far as we know."""
     horizon: float = _UNKNOWN_HORIZON
     fits: float = float("inf")
-    """Tokens, with those of a host tier: what is there need not be computed again."""
+    """Tokens, with those of a host tier, for all that live there: what is there need not be computed again.
+    Infinite while its engine has not said it."""
     told: dict[SessionId, float] | None = None
     named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
     """Of which sessions it ever said something. It may know some by other names, or not at all."""
-
-    def holds(self, copy: _Copy, *, share: float = 1.0) -> bool:
-        """It should be there still; `share`: of what may be written until it is gone."""
-        return copy.life == self.life and self.written - copy.written <= share * self.horizon
 
 
 _NOTHING: Final = Sums()
@@ -126,15 +124,15 @@ class KvLedger:
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._conversations: OrderedDict[Conversation, _Conversation] = OrderedDict()
         self._sessions: dict[SessionId, Session] = {}
-        self._silent_since_s: dict[bool, OrderedDict[SessionId, float]] = {
-            True: OrderedDict(),
-            False: OrderedDict(),
+        self._silent_since_s: Mapping[bool, OrderedDict[SessionId, float]] = {
+            works: OrderedDict() for works in (True, False)
         }
         """Expected sessions, by whether they work, the longest silent first."""
-        self._sums: dict[ReplicaId, Sums] = {}
-        self._elsewhere: dict[ReplicaId, Sums] = {}
-        self._replicas: dict[ReplicaId, _Replica] = {}
+        self._sums: defaultdict[ReplicaId, Sums] = defaultdict(Sums)
+        self._elsewhere: dict[ReplicaId, Sequence[ReplicaShare]] = {}
         self._lives = itertools.count()
+        self.replicas: defaultdict[ReplicaId, _Replica] = defaultdict(lambda: _Replica(next(self._lives)))
+        """To be read only."""
 
     # --- where conversations live --------------------------------------------------------------------
 
@@ -147,100 +145,77 @@ class KvLedger:
         own = self._sums.get(replica, _NOTHING)
         return ReplicaShare(running=running, sessions=own.sessions, held=own.held, wanted=own.wanted)
 
+    def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
+        self._elsewhere[replica] = said
+
     def sums(self, replica: ReplicaId) -> Sums:
         own = self._sums.get(replica, _NOTHING)
         others = self._elsewhere.get(replica)
-        if others is None:
+        if not others:
             return own
-        return Sums(own.sessions + others.sessions, own.held + others.held, own.wanted + others.wanted)
-
-    def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
-        self._elsewhere.pop(replica, None)
-        if said:
-            self._elsewhere[replica] = Sums(
-                sum(each.sessions for each in said),
-                sum(each.held for each in said),
-                sum(each.wanted for each in said),
-            )
+        return Sums(
+            own.sessions + sum(each.sessions for each in others),
+            own.held + sum(each.held for each in others),
+            own.wanted + sum(each.wanted for each in others),
+        )
 
     def home(self, session: SessionRef | Guess) -> ReplicaId | None:
         """A conversation that is new shares its beginning with the session's first, more often than not."""
         known = self._conversations.get((session.session, session.thread or NO_THREAD))
-        return known.home if known is not None else self.of_first(session.session)
-
-    def of_first(self, session: SessionId) -> ReplicaId | None:
-        known = self._sessions.get(session)
-        return self._conversations[known.first].home if known is not None else None
-
-    def conversations(self, session: SessionId) -> list[Conversation]:
-        known = self._sessions.get(session)
-        if known is None:
-            return []
-        return [known.first, *((session, thread) for thread in known.others or ())]
+        if known is None and (of := self._sessions.get(session.session)) is not None:
+            known = self._conversations[of.first]
+        return known.home if known is not None else None
 
     def counted(self, session: SessionId) -> tuple[ReplicaId | None, float]:
+        """Where it is, if it is expected, and as how many tokens."""
         known = self._sessions.get(session)
         if known is None:
             return None, 0.0
-        return self._conversations[known.first].home if known.is_expected else None, known.wants
+        return self._conversations[known.first].home if known.works is not None else None, known.wants
 
     # --- what is held where ----------------------------------------------------------------------------
 
-    def held(self, conversation: Conversation, replica: ReplicaId) -> float:
-        known, entry = self._replicas.get(replica), self._conversations.get(conversation)
+    def held(
+        self, conversation: Conversation, replica: ReplicaId, *, if_nothing_was_evicted: bool = False
+    ) -> float:
+        """Less than its last turn left where prompts of its, or of its type, change early."""
+        known, entry = self.replicas[replica], self._conversations.get(conversation)
         copy = entry.copies.get(replica) if entry is not None else None
-        if known is None or copy is None:
+        if entry is None or copy is None or copy.life != known.life:
             return 0.0
-        if known.told is not None and conversation[0] in known.named:
-            return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
-        return self.left(conversation, replica) if known.holds(copy) else 0.0
+        if not if_nothing_was_evicted:
+            if known.told is not None and conversation[0] in known.named:
+                return min(copy.tokens, known.told.get(conversation[0], 0.0))
+            if known.written - copy.written > known.horizon:
+                return 0.0
+        return copy.tokens * max(entry.found)
 
     def held_by(
         self, session: SessionRef, replica: ReplicaId, tokens: float = 0.0, agent: AgentKey = UNKNOWN_AGENT
     ) -> float:
         """Of what its prompt of so many tokens begins with."""
         own = (session.session, session.thread)
-        return self.held(own, replica) or self.held(self._begins_with(own, session, tokens, agent), replica)
-
-    def _begins_with(
-        self, own: Conversation, session: SessionRef, tokens: float, agent: AgentKey
-    ) -> Conversation:
-        if self.context(own):
-            return own
+        if (held := self.held(own, replica)) or self.context(own):
+            return held
         if (guess := session.followed) is not None:
-            return guess.session, guess.thread or NO_THREAD
+            return self.held((guess.session, guess.thread or NO_THREAD), replica)
         first = self._sessions.get(session.session)
-        if first is None or first.first == own:
-            return own
-        is_fork = session.edge is Edge.FORKS or (
-            session.edge is Edge.SPAWNED
-            and agent.agent_type != 0
-            and agent.agent_type == first.agent.agent_type
-            and tokens >= _FORKS * self.context(first.first)
-        )
-        return first.first if is_fork else own
-
-    def left(self, conversation: Conversation, replica: ReplicaId) -> float:
-        """What must be held there, if nothing was evicted since: less than its last turn had where prompts of
-        its, or of its type, change early."""
-        known, entry = self._replicas.get(replica), self._conversations.get(conversation)
-        copy = entry.copies.get(replica) if entry is not None else None
-        if known is None or entry is None or copy is None or copy.life != known.life:
-            return 0.0
-        return copy.tokens * max(entry.found)
+        if first is not None and (
+            session.edge is Edge.FORKS
+            or (
+                session.edge is Edge.SPAWNED
+                and agent.agent_type != 0
+                and agent.agent_type == first.agent.agent_type
+                and tokens >= _FORKS * self.context(first.first)
+            )
+        ):
+            return self.held(first.first, replica)
+        return 0.0
 
     def context(self, conversation: Conversation) -> float:
+        """Tokens that it left wherever it left most."""
         entry = self._conversations.get(conversation)
         return max([copy.tokens for copy in entry.copies.values()], default=0.0) if entry is not None else 0.0
-
-    def fits(self, replica: ReplicaId) -> float:
-        """Tokens, for all that live there; infinite while its engine has not said it."""
-        known = self._replicas.get(replica)
-        return known.fits if known is not None else float("inf")
-
-    def horizon(self, replica: ReplicaId) -> float:
-        known = self._replicas.get(replica)
-        return known.horizon if known is not None else _UNKNOWN_HORIZON
 
     def grows_to(self, agent: AgentKey, *, turns: int = 0, tokens: float = 0.0) -> float:
         """Tokens that a session is expected to hold in the end that made so many turns, and holds so many."""
@@ -252,10 +227,30 @@ class KvLedger:
     def settle(
         self, session: SessionRef, replica: ReplicaId, *, agent: AgentKey = UNKNOWN_AGENT, now: float = 0.0
     ) -> None:
-        is_new = session.session not in self._sessions
-        known = self._move((session.session, session.thread), replica, agent)
-        if session.edge is not Edge.SERVES or is_new:
-            self.expect(session.session, works=session.edge is not Edge.SERVES, now=now)
+        conversation = (session.session, session.thread)
+        entry, known = self._conversations.get(conversation), self._sessions.get(session.session)
+        is_new, works = known is None, session.edge is not Edge.SERVES
+        if entry is None:
+            found = self._graphs.known(agent).found.mean(1.0, _LIKE_OTHERS)
+            entry = self._conversations[conversation] = _Conversation(replica, found=(found, found))
+        self._conversations.move_to_end(conversation)
+        if known is None:
+            entry.home = replica
+            known = self._sessions[session.session] = Session(conversation, agent, self.grows_to(agent))
+        elif known.first == conversation:
+            if entry.home != replica:
+                self._count(known, -1)
+                entry.home = replica
+                self._count(known, 1)
+            grows_to = self.grows_to(agent, turns=known.turns, tokens=known.tokens)
+            self._grow(known, replica, known.tokens, known.turns, grows_to)
+        else:
+            entry.home = replica
+            known.others = known.others or {}
+            known.others.pop(session.thread, None)
+            known.others[session.thread] = None
+        if works or is_new:
+            self.expect(session.session, works=works, now=now)
         if known.others is not None and len(known.others) > MAX_OTHERS:
             self._forget((session.session, next(iter(known.others))))
         elif len(self._conversations) > self._max:
@@ -266,12 +261,12 @@ class KvLedger:
         known = self._sessions.get(session)
         if known is None:
             return
-        self._silent_since_s[not works].pop(session, None)
-        self._silent_since_s[works].pop(session, None)
-        self._silent_since_s[works][session] = now
-        if not known.is_expected:
-            known.is_expected = True
+        before, known.works = known.works, works
+        if before is None:
             self._count(known, 1)
+        else:
+            del self._silent_since_s[before][session]
+        self._silent_since_s[works][session] = now
 
     def pass_time(self, *, now: float) -> None:
         for works, silent in self._silent_since_s.items():
@@ -280,96 +275,74 @@ class KvLedger:
 
     def expect_no_more(self, session: SessionId) -> None:
         """Until its next turn."""
-        for silent in self._silent_since_s.values():
-            silent.pop(session, None)
         known = self._sessions.get(session)
-        if known is not None and known.is_expected:
+        if known is not None and known.works is not None:
+            del self._silent_since_s[known.works][session]
             self._count(known, -1)
-            known.is_expected = False
+            known.works = None
 
     def session_ended(self, session: SessionId) -> None:
-        for conversation in reversed(self.conversations(session)):
-            self._forget(conversation)
+        known = self._sessions.get(session)
+        if known is not None:
+            for thread in tuple(known.others or ()):
+                self._forget((session, thread))
+            self._forget(known.first)
 
-    def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
+    def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> bool:
+        """Whether one of the conversation left something before."""
         prompt, found, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens or 0
         if prompt is None:
-            return
-        known, entry = self._of(replica), self._conversations.get(conversation)
-        before = entry.copies.get(replica) if entry is not None else None
-        # Where much was written since, it may have been evicted, which says nothing of the next turn.
-        if entry is not None and before is not None and known.holds(before, share=_SAFE_SHARE):
-            share = usage.share_found(min(before.tokens, prompt))
-            if share is not None:
-                entry.found = entry.found[1], share
-                of = self._sessions.get(conversation[0])
-                if of is not None and of.first == conversation and of.agent != UNKNOWN_AGENT:
-                    self._graphs.of(of.agent).found.add(share)
+            return False
+        known, entry = self.replicas[replica], self._conversations.get(conversation)
+        until_now = known.written
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if entry is None:
-            return
-        entry.copies[replica] = _Copy(float(prompt + output), known.written, known.life)
+            return False
+        goes_on, before = bool(entry.copies), entry.copies.get(replica)
         session = self._sessions.get(conversation[0])
-        if session is not None and session.first == conversation and replica == entry.home:
-            self._grow(session, replica, float(prompt + output), session.turns + 1, session.grows_to)
+        first = session if session is not None and session.first == conversation else None
+        if before is not None and before.life == known.life:
+            # Where much was written since, it may have been evicted, which says nothing of the next turn.
+            is_safe = until_now - before.written <= _SAFE_SHARE * known.horizon
+            share = usage.share_found(min(before.tokens, prompt)) if is_safe else None
+            if share is not None:
+                entry.found = entry.found[1], share
+                if first is not None and first.agent != UNKNOWN_AGENT:
+                    self._graphs.of(first.agent).found.add(share)
+        entry.copies[replica] = _Copy(float(prompt + output), known.written, known.life)
+        if first is not None and replica == entry.home:
+            self._grow(first, replica, float(prompt + output), first.turns + 1, first.grows_to)
+        return goes_on
 
     # --- what happens to replicas ----------------------------------------------------------------------
 
     def replica_lost(self, replica: ReplicaId) -> None:
-        known = self._replicas.get(replica)
-        if known is not None:
-            known.life = next(self._lives)
-            known.told = {} if known.told is not None else None
+        known = self.replicas[replica]
+        known.life = next(self._lives)
+        known.told = {} if known.told is not None else None
 
     def replica_left(self, replica: ReplicaId) -> None:
-        self._replicas.pop(replica, None)
+        self.replicas.pop(replica, None)
+        self._elsewhere.pop(replica, None)
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         if signals.kv_tokens is not None:
-            known = self._of(replica)
+            known = self.replicas[replica]
             known.horizon = _HORIZON_SHARE * signals.kv_tokens
             known.fits = float(signals.kept_kv_tokens or 0)
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
         """What the engine holds of its sessions; None: it does not say any more."""
-        known = self._of(replica)
+        known = self.replicas[replica]
         known.told = dict(tokens) if tokens is not None else None
-        for session in tokens or ():
-            known.named[session] = None
+        known.named.update(dict.fromkeys(tokens or ()))
         while len(known.named) > self._max:
             known.named.popitem(last=False)
 
     # --- books -----------------------------------------------------------------------------------------
 
-    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey) -> Session:
-        entry = self._conversations.get(conversation)
-        known = self._sessions.get(conversation[0])
-        if known is not None and known.first == conversation:
-            assert entry is not None
-            if entry.home != replica:
-                self._count(known, -1)
-                entry.home = replica
-                self._count(known, 1)
-            grows_to = self.grows_to(agent, turns=known.turns, tokens=known.tokens)
-            self._grow(known, replica, known.tokens, known.turns, grows_to)
-        elif entry is not None:
-            entry.home = replica
-        else:
-            found = self._graphs.known(agent).found.mean(1.0, _LIKE_OTHERS)
-            self._conversations[conversation] = _Conversation(replica, found=(found, found))
-        self._conversations.move_to_end(conversation)
-        if known is None:
-            known = Session(conversation, agent, self.grows_to(agent))
-            self._sessions[conversation[0]] = known
-            self._count(known, 1)
-        elif known.first != conversation:
-            known.others = known.others or {}
-            known.others.pop(conversation[1], None)
-            known.others[conversation[1]] = None
-        return known
-
     def _grow(self, known: Session, home: ReplicaId, tokens: float, turns: int, grows_to: float) -> None:
-        sums = self._sums[home] if known.is_expected else Sums()
+        sums = self._sums[home] if known.works is not None else Sums()
         sums.held += tokens - known.tokens
         sums.wanted += max(tokens, grows_to) - max(known.tokens, known.grows_to)
         known.tokens, known.turns, known.grows_to = tokens, turns, grows_to
@@ -386,15 +359,12 @@ class KvLedger:
 
     def _count(self, known: Session, sign: int) -> None:
         """`sign`: 1 adds it to the sums of its home, -1 takes it from them."""
-        if not known.is_expected:
+        if known.works is None:
             return
         home = self._conversations[known.first].home
-        sums = self._sums.get(home) or self._sums.setdefault(home, Sums())
+        sums = self._sums[home]
         sums.sessions += sign
         sums.held += sign * known.tokens
         sums.wanted += sign * known.wants
         if not sums.sessions:
             del self._sums[home]
-
-    def _of(self, replica: ReplicaId) -> _Replica:
-        return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(next(self._lives)))

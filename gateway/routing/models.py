@@ -81,9 +81,8 @@ class NamedModel:
         if session is None:
             return self.targets[self._weights.index(max(self._weights))]
         digest = blake2s(f"{session} {self.name}".encode(), digest_size=6).digest()
-        at = (
-            int.from_bytes(digest, "big") / 2**48 * self._until[-1]
-        )  # less than the last one, also as a float
+        # Less than the last one, also as a float.
+        at = int.from_bytes(digest, "big") / 2**48 * self._until[-1]
         return next(target for target, until in zip(self.targets, self._until, strict=True) if at < until)
 
     def options(self, session: str | None) -> list[Target]:

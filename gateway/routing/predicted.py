@@ -20,7 +20,7 @@ Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a 
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Annotated, Final, NamedTuple
 
@@ -70,14 +70,10 @@ class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class _Cost(NamedTuple):
     """Of a turn on a replica."""
 
-    seconds: float
     replica: ReplicaId
-    unpriced_s: float
-    """As if the replica cost nothing."""
-
-
-_ALL: Final[Callable[[_Cost], float]] = attrgetter("seconds")
-_UNPRICED: Final[Callable[[_Cost], float]] = attrgetter("unpriced_s")
+    seconds: float
+    price_s: float
+    """What is worth as much, where the replica has a price."""
 
 
 class PredictedPlacement(PlacementPolicy):
@@ -107,17 +103,18 @@ class PredictedPlacement(PlacementPolicy):
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
         if home is None and (guess := session.followed) is not None:
             home, stays = self.ledger.home(guess), PlacementReason.GUESS_LIVES_THERE
-        if home is None:
-            return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
+        never_had_one = home is None or stays is PlacementReason.GUESS_LIVES_THERE
         at_home, least = None, candidates[0].running
         for load in candidates:
             at_home = load if load.replica == home else at_home
             least = min(least, load.running)
-        is_guess = stays is PlacementReason.GUESS_LIVES_THERE
-        if at_home is None:
-            reason = PlacementReason.LEAST_LOADED if is_guess else PlacementReason.HOME_IS_GONE
-            return self._for_a_newcomer(candidates, session, asked, reason)
-        is_full = self.ledger.sums(home).held > self.ledger.fits(home)
+        if home is None or at_home is None:
+            reason = PlacementReason.LEAST_LOADED if never_had_one else PlacementReason.HOME_IS_GONE
+            if len(candidates) == 1:
+                return candidates[0].replica, reason
+            wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
+            return _best(self._costs(wary, session, asked), reason)
+        is_full = self.ledger.sums(home).held > self.ledger.replicas[home].fits
         is_busy = at_home.slower > 1.0 or at_home.running > least + _FEW
         is_dear = at_home.price > 0.0 and any(load.price < at_home.price for load in candidates)
         if len(candidates) == 1 or not (is_busy or is_full or is_dear):
@@ -132,14 +129,11 @@ class PredictedPlacement(PlacementPolicy):
             if not others:
                 return home, stays
         some = heapq.nsmallest(_LOOKED_AT, others, key=self._fullness if is_full else attrgetter("running"))
-        costs = self._costs([at_home, *some], session, asked)
-        best = _best_of_these(costs, _ALL, home=home)
-        if best == home:
-            return home, stays
         reason = PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
-        if is_guess:
+        if never_had_one:
             reason = PlacementReason.LEAST_LOADED
-        return best, _because(costs, best, reason, home=home)
+        best, reason = _best(self._costs([at_home, *some], session, asked), reason, home=home)
+        return best, stays if best == home else reason
 
     def _less_full(
         self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
@@ -151,20 +145,6 @@ class PredictedPlacement(PlacementPolicy):
             for load in others
             if self.ledger.sums(load.replica).wanted + wants <= most * self._room(load.replica)
         ]
-
-    def _for_a_newcomer(
-        self,
-        candidates: Sequence[ReplicaLoad],
-        session: SessionRef,
-        asked: Asked,
-        reason: PlacementReason,
-    ) -> tuple[ReplicaId, PlacementReason]:
-        if len(candidates) == 1:
-            return candidates[0].replica, reason
-        wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
-        costs = self._costs(wary, session, asked)
-        best = _best_of_these(costs, _ALL)
-        return best, _because(costs, best, reason)
 
     # --- what it costs -----------------------------------------------------------------------------
 
@@ -179,39 +159,29 @@ class PredictedPlacement(PlacementPolicy):
         usual = self._new_tokens, self._context_tokens, _OUTPUT_TOKENS
         alone_s = {load.replica: self._foresight.turn_s(load.replica, *usual) for load in candidates}
         fastest = min(alone_s, key=alone_s.__getitem__)
-        found = []
+        costs = []
         for load in candidates:
-            is_counted = load.replica == counted_at
-            sums = self.ledger.sums(load.replica)
+            replica, usual_s = load.replica, alone_s[load.replica] * load.slower
+            held = self.ledger.held_by(session, replica, tokens, asked.agent)
+            held = min(max(held, asked.handed_over), tokens)
+            work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
+            lasts_s = self._foresight.completion_s(replica, work, now=asked.now) * load.slower
+            prefill_s = self._foresight.turn_s(replica, tokens - held, held, 1)
+            turn_s = lasts_s + HOLDS_UP * prefill_s * load.running
+            if replica in asked.waits_at:
+                turn_s += usual_s
+            is_counted, sums = replica == counted_at, self.ledger.sums(replica)
             there = sums.sessions + 1 - is_counted
-            lacks = sums.wanted + (0.0 if is_counted else wants) - self._room(load.replica)
-            again_s = self._foresight.turn_s(
-                fastest, min(self._context_tokens, max(0.0, lacks) / there), 0.0, 1
-            )
-            pace = max(1.0, alone_s[load.replica] / alone_s[fastest] / _ALIKE)
-            lasts_s, holds_up_s = self._turn_s(load, session, tokens, asked)
-            turn_s = lasts_s + holds_up_s
-            if load.replica in asked.waits_at:
-                turn_s += alone_s[load.replica] * load.slower
+            lacks = sums.wanted + (0.0 if is_counted else wants) - self._room(replica)
+            again = min(self._context_tokens, max(0.0, lacks) / there)
+            again_s = self._foresight.turn_s(fastest, again, 0.0, 1)
+            pace = max(1.0, alone_s[replica] / alone_s[fastest] / _ALIKE)
             turn_s += there * pace * (alone_s[fastest] * load.slower + again_s)
-            cost_s = turn_s
-            if load.price:
-                cost_s += load.price * (lasts_s + alone_s[load.replica] * load.slower)
-            found.append(_Cost(cost_s, load.replica, turn_s))
-        return found
-
-    def _turn_s(
-        self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked
-    ) -> tuple[float, float]:
-        own = self.ledger.held_by(session, load.replica, tokens, asked.agent)
-        held = min(max(own, asked.handed_over), tokens)
-        work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
-        completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
-        prefill_s = self._foresight.turn_s(load.replica, tokens - held, held, 1)
-        return completion_s * load.slower, HOLDS_UP * prefill_s * load.running
+            costs.append(_Cost(replica, turn_s, load.price * (lasts_s + usual_s)))
+        return costs
 
     def _room(self, replica: ReplicaId) -> float:
-        return _ROOM * self.ledger.fits(replica)
+        return _ROOM * self.ledger.replicas[replica].fits
 
     def _fullness(self, load: ReplicaLoad) -> float:
         return self.ledger.sums(load.replica).wanted / self._room(load.replica)
@@ -226,11 +196,9 @@ class PredictedPlacement(PlacementPolicy):
         self.ledger.expect(session.session, works=pauses, now=now)
         if (prompt := usage.prompt_tokens) is None:
             return
-        conversation = (session.session, session.thread)
-        opens = not self.ledger.context(conversation)
-        self.ledger.turn_over(conversation, replica, usage)
+        goes_on = self.ledger.turn_over((session.session, session.thread), replica, usage)
         self._context_tokens += _AVERAGED * (prompt + (usage.output_tokens or 0) - self._context_tokens)
-        if usage.cached_tokens is not None and not opens:
+        if usage.cached_tokens is not None and goes_on:
             self._new_tokens += _AVERAGED * (prompt - usage.cached_tokens - self._new_tokens)
 
 
@@ -240,19 +208,15 @@ def _before(session: SessionRef) -> SessionId | None:
     return guess.session if guess is not None and guess.edge in _GOES_ON else None
 
 
-def _best_of_these(
-    costs: Sequence[_Cost], of: Callable[[_Cost], float], *, home: ReplicaId | None = None
-) -> ReplicaId:
+def _best(
+    costs: Sequence[_Cost], reason: PlacementReason, *, home: ReplicaId | None = None
+) -> tuple[ReplicaId, PlacementReason]:
     """`home`: the first of them, which is left only where that clearly pays."""
-    others = costs if home is None else costs[1:]
-    least_s, best = min((of(cost), cost.replica) for cost in others)
-    return best if home is None or least_s < _MOVE_PAYS * of(costs[0]) else home
 
+    def cheapest(priced: float) -> ReplicaId:
+        of = [(cost.seconds + priced * cost.price_s, cost.replica) for cost in costs]
+        least_s, best = min(of if home is None else of[1:])
+        return best if home is None or least_s < _MOVE_PAYS * of[0][0] else home
 
-def _because(
-    costs: Sequence[_Cost], best: ReplicaId, reason: PlacementReason, *, home: ReplicaId | None = None
-) -> PlacementReason:
-    if any(cost.unpriced_s < cost.seconds for cost in costs):
-        if _best_of_these(costs, _UNPRICED, home=home) != best:
-            return PlacementReason.CHEAPER
-    return reason
+    best = cheapest(1.0)
+    return best, reason if best == cheapest(0.0) else PlacementReason.CHEAPER

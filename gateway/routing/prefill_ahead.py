@@ -65,15 +65,6 @@ def pays(
     return gained_s > lost_s
 
 
-def has_slack(*, in_flight: int, displaces: bool) -> bool:
-    """Whether a prefill holds up nobody where it would run. `in_flight`: turns and prefills there;
-    `displaces`: its engine runs whatever somebody waits for before what nobody waits for.
-
-    Where all requests are alike, those that decode share each step with it, and a step under way is not
-    stopped: it ends with the slowest of what is in it."""
-    return displaces or not in_flight
-
-
 class Outcome(Enum):
     """What became of a prefill ahead."""
 

@@ -15,24 +15,24 @@ from gateway.domain.ids import ReplicaId, SessionId
 
 class Ranks:
     def __init__(self) -> None:
-        self._sessions: dict[ReplicaId, list[int]] = {}
-        """Of servers with several ranks: how many sessions each rank has."""
+        self.sessions: dict[ReplicaId, list[int]] = {}
+        """Of servers with several ranks: how many sessions each rank has; to be read only."""
         self._rank: dict[SessionId, tuple[ReplicaId, int]] = {}
 
     def replica_has(self, replica: ReplicaId, ranks: int) -> None:
         """As many as it says; with fewer or more than before it has started anew."""
-        if ranks != len(self._sessions.get(replica, ())) and (ranks > 1 or replica in self._sessions):
+        if ranks != len(self.sessions.get(replica, ())) and (ranks > 1 or replica in self.sessions):
             self.replica_lost(replica)
             if ranks > 1:
-                self._sessions[replica] = [0] * ranks
+                self.sessions[replica] = [0] * ranks
 
     def replica_lost(self, replica: ReplicaId) -> None:
-        if self._sessions.pop(replica, None) is not None:
+        if self.sessions.pop(replica, None) is not None:
             self._rank = {session: at for session, at in self._rank.items() if at[0] != replica}
 
     def of(self, session: SessionId, replica: ReplicaId) -> int | None:
         """Where the session's turns run there, from now on; None where there is one rank only."""
-        sessions = self._sessions.get(replica)
+        sessions = self.sessions.get(replica)
         if sessions is None:
             return None
         at = self._rank.get(session)
@@ -48,4 +48,4 @@ class Ranks:
         at = self._rank.pop(session, None)
         if at is not None:
             replica, rank = at
-            self._sessions[replica][rank] -= 1
+            self.sessions[replica][rank] -= 1

@@ -9,7 +9,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Cancel, Dispatch, Publish, Refuse
 from gateway.core.publishing import Publishing
 from gateway.domain import records as rec
-from gateway.domain.decision import RefusalReason, SessionSource
+from gateway.domain.decision import RefusalReason, SessionRef, SessionSource
 from gateway.domain.ids import PoolId, RequestId, SessionId
 from gateway.domain.request import Claims, NewItems, Transcript, Work
 from gateway.domain.turn_trace import TurnTrace
@@ -350,5 +350,6 @@ def test_a_session_of_another_gateway_lives_where_it_ran_there(known: str, chang
     here = Playbook(replicas=known, have_homes=True)
     here >> ev.SessionAdopted(msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=TurnTrace))
     ledger = here.brain.placement.ledger
-    assert ledger.of_first(trace.session) == lives_at
+    at = SessionRef(session=trace.session, source=SessionSource.NEW, confidence=1.0, thread=trace.thread)
+    assert ledger.home(at) == lives_at
     assert not ledger.sessions_at, "its own gateway counts it"

@@ -31,7 +31,7 @@ def test_so_many_for_each_replica_move_at_a_time_in_order():
 
 def test_small_ones_just_go():
     some = trickle()
-    assert all(some.may_move(f"r{n}", "pool", 1000, replicas=1) for n in range(9)) and not some
+    assert all(some.may_move(f"r{n}", "pool", 1000, replicas=1) for n in range(9)) and not some.known
 
 
 def test_pools_do_not_wait_for_each_other():
@@ -43,11 +43,11 @@ def test_nothing_is_left_of_those_that_are_over():
     some = trickle()
     for number in range(9):
         some.may_move(f"r{number}", "pool", LARGE, replicas=2)
-    assert some
+    assert some.known
     for number in range(9):
         some.over(f"r{number}")
         some.over("unknown")
-    assert not some and not some.pools() and not any(some._moving.values())
+    assert not some.known and not some.pools() and not any(some._moving.values())
     assert some.next_to_move("pool", 2) is None
 
 
@@ -72,10 +72,10 @@ def test_another_adapter_waits_where_all_places_are_taken():
     known.began(R1, A, "sql")
     assert full(known, "law") == [A] and full(known, "sql") == []
     known.began(R2, A, "sql")
-    known.ended(R1)
+    known.ended(R1, A)
     assert full(known, "law") == [A]
-    known.ended(R2)
-    known.ended(R3)
+    known.ended(R2, A)
+    known.ended(R3, A)
     assert full(known, "law") == []
 
 
@@ -111,7 +111,7 @@ def test_nobody_waits_where_nothing_is_said_of_places():
 def test_nothing_is_kept_of_who_left():
     known = slots()
     known.began(R1, A, "sql")
-    known.ended(R1)
+    known.ended(R1, A)
     for replica in (A, B):
         known.left(replica)
     assert not any(vars(known).values())
@@ -243,29 +243,33 @@ def test_two_in_a_row_are_late(turns, is_late):
 def test_one_that_was_late_seems_slower_until_the_next_is_in_time():
     found = late(b=[0.45] * 9, c=[0.5] * 9)
     came(found, SLOW, 4.0)
-    assert found.slower(SLOW) == 1.0 and found.seems_slower(SLOW) == pytest.approx(4.0 / 0.5, rel=0.15)
-    assert found.seems_slower(SOUND) == 1.0
+    assert found.slower(SLOW) == 1.0 and found.slower(SLOW, at_least=0.0) == pytest.approx(
+        4.0 / 0.5, rel=0.15
+    )
+    assert found.slower(SOUND, at_least=0.0) == 1.0
     came(found, SLOW, 0.3, phase=Phase.START)
-    assert found.seems_slower(SLOW) > 1.0, "another phase"
+    assert found.slower(SLOW, at_least=0.0) > 1.0, "another phase"
     came(found, SLOW, 0.3, is_over=False)
-    assert found.seems_slower(SLOW) > 1.0, "it is not over"
+    assert found.slower(SLOW, at_least=0.0) > 1.0, "it is not over"
     came(found, SLOW, 0.3)
-    assert found.seems_slower(SLOW) == 1.0 and not found.late
+    assert found.slower(SLOW, at_least=0.0) == 1.0 and not found.late
 
 
 @pytest.mark.parametrize(("times", "in_time"), [(1, 1), (2, 2), (4, 3)])
 def test_the_more_often_it_was_late_the_longer_it_seems_slower(times, in_time):
     found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * times)
     for number in range(in_time):
-        assert found.seems_slower(SLOW) > 1.0, f"{number} in time"
+        assert found.slower(SLOW, at_least=0.0) > 1.0, f"{number} in time"
         came(found, SLOW, 0.3)
-    assert found.seems_slower(SLOW) == 1.0 and not found.late
+    assert found.slower(SLOW, at_least=0.0) == 1.0 and not found.late
 
 
 def test_who_is_slower_seems_so():
     found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 8)
     came(found, SLOW, 0.3)
-    assert found.slower(SLOW) == found.seems_slower(SLOW) > 4.0, "one in time is no proof that it is over"
+    assert found.slower(SLOW) == found.slower(SLOW, at_least=0.0) > 4.0, (
+        "one in time is no proof that it is over"
+    )
 
 
 def test_alone_nobody_is_late():

@@ -407,7 +407,7 @@ def test_a_fork_follows_its_parent_while_it_pays():
     assert fleet.place("s", thread="2", a=9, b=0, **place).replica == "a"
     fleet.oracle.queued = {"a": 50.0}
     assert fleet.place("s", thread="3", a=9, b=0, **place).replica == "b"
-    assert fleet.policy.ledger.of_first(SessionId("s")) == "a"
+    assert fleet.policy.ledger.home(turn("s")) == "a"
 
 
 @pytest.mark.parametrize("thread", [ThreadId("1"), None])
@@ -471,7 +471,7 @@ def test_books_are_closed():
     fleet = Fleet(max_conversations=3)
     for number in range(9):
         fleet.place(f"s{number}", a=0, b=0)
-        fleet.answer(f"s{number}", fleet.policy.ledger.of_first(SessionId(f"s{number}")))
+        fleet.answer(f"s{number}", fleet.policy.ledger.home(turn(f"s{number}")))
     assert len(fleet.policy.ledger._conversations) == 3
     for number in range(9):
         fleet.policy.ledger.session_ended(SessionId(f"s{number}"))
@@ -485,7 +485,7 @@ def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
         chosen = fleet.place("loud", a=0, b=0, thread=str(number)).replica
         fleet.answer("loud", chosen, thread=str(number))
     ledger = fleet.policy.ledger
-    assert ledger.of_first(SessionId("quiet")) is not None
+    assert ledger.home(turn("quiet")) is not None
     assert len(ledger._conversations) == MAX_OTHERS + 2
     fleet.policy.ledger.session_ended(SessionId("loud"))
     assert len(ledger._conversations) == 1

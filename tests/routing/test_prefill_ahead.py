@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.domain.request import Usage
-from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, has_slack, outcome_of, pays
+from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
 
 CONFIG = PrefillAheadConfig(enabled=True)
 
@@ -23,13 +23,6 @@ CONFIG = PrefillAheadConfig(enabled=True)
 def test_what_pays(prefill_s, pause_s, probability, running, does):
     found = pays(CONFIG, prefill_s=prefill_s, pause_s=pause_s, probability=probability, running=running)
     assert found == does
-
-
-@pytest.mark.parametrize(
-    ("in_flight", "displaces", "does"), [(0, False, True), (1, False, False), (1, True, True)]
-)
-def test_where_a_prefill_holds_up_nobody(in_flight, displaces, does):
-    assert has_slack(in_flight=in_flight, displaces=displaces) == does
 
 
 def usage(prompt: int, cached: int | None) -> Usage:

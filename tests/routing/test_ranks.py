@@ -77,10 +77,10 @@ def test_what_is_counted_is_what_is_there(steps):
         there = Counter(ranks._rank.values())
         assert all(
             there[(replica, rank)] == count
-            for replica, counts in ranks._sessions.items()
+            for replica, counts in ranks.sessions.items()
             for rank, count in enumerate(counts)
         )
-        assert sum(there.values()) == sum(map(sum, ranks._sessions.values()))
+        assert sum(there.values()) == sum(map(sum, ranks.sessions.values()))
 
 
 def test_each_turn_of_a_session_goes_to_the_engine_that_has_its_state():

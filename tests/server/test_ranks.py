@@ -32,7 +32,7 @@ async def test_a_sessions_turns_go_to_the_same_rank(start: Any, metrics: bytes) 
     bench.backend.metrics = metrics
     if metrics:
         ranks = bench.brain.ranks
-        await eventually(lambda: bool(ranks._sessions))
+        await eventually(lambda: bool(ranks.sessions))
     for session in (b"a", b"b", b"a", b"b"):
         assert (await bench.ask(post(headers=of(session)))).status == 200
     said = [told(request) for request in bench.backend.seen]
@@ -42,7 +42,7 @@ async def test_a_sessions_turns_go_to_the_same_rank(start: Any, metrics: bytes) 
 async def test_a_client_may_choose_the_rank_itself(start: Any) -> None:
     bench = await start(upstream={"engine_period_s": 0.05})
     bench.backend.metrics = TWO
-    await eventually(lambda: bool(bench.brain.ranks._sessions))
+    await eventually(lambda: bool(bench.brain.ranks.sessions))
     await bench.ask(post(headers=of(b"a") + b"X-Data-Parallel-Rank: 1\r\n"))
     (seen,) = bench.backend.seen
     assert told(seen) == b"1" and seen.head.lower().count(b"x-data-parallel-rank") == 1
