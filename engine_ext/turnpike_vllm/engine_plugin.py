@@ -72,7 +72,6 @@ class EnginePlugin:
         """Since the server started."""
         self.hint_counts: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
-        self.launch = telemetry.LaunchDelay()
         self._wake = wake
         self._failed = failed
         self._is_running = is_running
@@ -258,9 +257,6 @@ class EnginePlugin:
     def _admitted(self, state: RequestState, now: float) -> None:
         state.blocked_since = None
         self.planner.invalidate()
-        if state.admitted is None:
-            state.admitted = now
-            self.launch.add(now - state.arrived)
         self.retainer.admitted(state, now)
 
     # Telemetry.
@@ -299,7 +295,6 @@ class EnginePlugin:
             "running": self._by_class(self.scheduler.running),
             "waiting": self._by_class(self._waiting()),
             "sessions": self._sessions(),
-            "launch_delay": self.launch.as_dict(),
             "next_deadline_s": None if deadline is None else max(0.0, deadline - self.clock()),
             "counters": counters,
             "acted": telemetry.acted(counters),

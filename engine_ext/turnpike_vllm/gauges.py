@@ -22,7 +22,6 @@ class Gauges:
         self._feature = make("feature", "What each feature has done since the start.", "feature", "what")
         self._acted = make("acted", "How often each feature changed what vLLM would have done.", "feature")
         self._saved = make("saved_seconds", "Prefill that each feature saved, estimated.", "feature")
-        self._launch = make("launch_delay_seconds", "From arrival to the first step.", "what")
 
     @classmethod
     def known(cls) -> Self:
@@ -51,5 +50,3 @@ class Gauges:
             self._acted.labels(feature).set(count)
         for feature, saved_s in told["saved_s"].items():
             self._saved.labels(feature).set(saved_s)
-        for what, value in told["launch_delay"].items():
-            self._launch.labels(what).set(value)

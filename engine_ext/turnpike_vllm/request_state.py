@@ -30,7 +30,6 @@ class RequestState:
     """Computed tokens when it was last looked at."""
     served_at: float = 0.0
     """When it last got any service; its arrival before that."""
-    admitted: float | None = None
     blocked_since: float | None = None
     """Since when it waits for memory."""
     displaced: int = 0

@@ -1,32 +1,10 @@
 """What the engine reports: how often each feature acted, and one snapshot of several ranks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 SNAPSHOT_VERSION = 2
 MAX_SESSIONS_TOLD = 1_000
-
-
-@dataclass
-class LaunchDelay:
-    """From arrival at the scheduler to the first step, in seconds."""
-
-    count: int = 0
-    total_s: float = 0.0
-    last_s: float = 0.0
-    max_s: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.total_s += seconds
-        self.last_s = seconds
-        self.max_s = max(self.max_s, seconds)
-
-    def as_dict(self) -> dict[str, float]:
-        return {"count": self.count, "sum_s": self.total_s, "last_s": self.last_s, "max_s": self.max_s}
-
-
 _ACTS: Final = {
     "coordinator": ("order", ("promoted", "reordered")),
     "victims": ("order", ("displaced",)),
@@ -54,7 +32,6 @@ def merge_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     state = next((each for each in ("absent", "inert", "awake") if each in states), "asleep")
     if state == "absent":
         return next(each for each in ranks if each.get("state", "absent") == "absent")
-    delays = [each["launch_delay"] for each in ranks]
     deadlines = [each["next_deadline_s"] for each in ranks if each["next_deadline_s"] is not None]
     summed = ("blocks", "running", "waiting", "sessions", "counters", "acted", "saved_s", "failures")
     return {
@@ -62,10 +39,6 @@ def merge_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         **{name: _sum([each[name] for each in ranks]) for name in summed},
         "state": state,
         "features": next(each["features"] for each in ranks if each["state"] == state),
-        "launch_delay": {
-            name: (max if name in ("last_s", "max_s") else sum)(each[name] for each in delays)
-            for name in delays[0]
-        },
         "next_deadline_s": min(deadlines, default=None),
         "ranks": [{"state": each["state"], "blocks": each["blocks"]} for each in ranks],
     }

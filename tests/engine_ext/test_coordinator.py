@@ -15,7 +15,6 @@ from turnpike_vllm.retention import Thread
 from turnpike_vllm.sessions import Session, Sessions, ThreadPolicy
 from turnpike_vllm.settings import OFF, Settings, SettingsError, read_settings
 from turnpike_vllm.step_time import StepTimeModel
-from turnpike_vllm.telemetry import LaunchDelay
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
 COORDINATOR = Coordinator(CoordinatorConfig())
@@ -283,10 +282,3 @@ def test_numbers_and_switches() -> None:
 def test_what_is_wrong_is_named(raw: object, complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint):
         read_settings({"turnpike": raw})
-
-
-def test_launch_delay() -> None:
-    delay = LaunchDelay()
-    delay.add(0.5)
-    delay.add(0.25)
-    assert delay.as_dict() == {"count": 2, "sum_s": 0.75, "last_s": 0.25, "max_s": 0.5}

@@ -172,7 +172,6 @@ SNAPSHOT = {
     "blocks": {"total": 9, "free": 5, "used": 3, "retained": 1},
     "running": {"reactive": 1},
     "waiting": {"reactive": 2},
-    "launch_delay": {"count": 1},
     "counters": {"holds": {"held": 4}},
     "acted": {"retention": 4},
     "saved_s": {"retention": 1.5},
