@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 FEATURES: Final = (
-    *("coordinator", "victims", "headroom"),
+    *("coordinator", "headroom"),
     *("retention", "eviction", "classes"),
 )
-"""``victims`` (who is displaced, and who is preempted first) and ``headroom`` belong to the coordinator."""
+"""``headroom`` belongs to the coordinator."""
 _ORDER: Final = frozenset({"coordinator"})
 _ALL: Final = frozenset(FEATURES)
 _CONNECTORS: Final = ("OffloadingConnector", "ExampleConnector")
@@ -54,7 +54,7 @@ CONDITIONS: Final = (
     Condition(
         "LoRA",
         lambda it: _get(it, "lora_config") is not None,
-        _ALL - {"victims", "headroom"},
+        _ALL - {"headroom"},
         "whoever waits may wait for its adapter's place, not for room",
     ),
     Condition(
@@ -85,12 +85,6 @@ CONDITIONS: Final = (
         lambda it: connector_of(it) not in (None, *_CONNECTORS),
         _ORDER,
         _OTHER_CONNECTOR,
-    ),
-    Condition(
-        "--scheduling-policy priority",
-        lambda it: _get(it, "policy.value") == "priority",
-        _ALL - {"victims"},
-        "vLLM takes the last of the lowest priority",
     ),
     Condition("context parallelism", _is_more("dcp_world_size"), frozenset()),
     Condition("context parallelism of prompts", _is_more("pcp_world_size"), frozenset()),

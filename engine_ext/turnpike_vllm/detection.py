@@ -50,7 +50,7 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
     for name, reason in reasons(scheduler, settings.connectors):
         off(reason, name)
     if settings.coordinator is None or "coordinator" in why:
-        off(why.get("coordinator", "switched off"), "victims", "headroom")
+        off(why.get("coordinator", "switched off"), "headroom")
     none: dict[str, Any] = {each.name: None for each in fields(settings) if each.name in why}
     features = {
         name: why.get(name) or ("on" if getattr(settings, name, True) is not None else SWITCHED_OFF)

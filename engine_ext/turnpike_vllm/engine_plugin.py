@@ -52,7 +52,6 @@ class EnginePlugin:
         *,
         clock: Callable[[], float],
         is_running: Callable[[Any], bool],
-        displace: Callable[[Any, float], bool],
         watch: Callable[[bool], None],
         wake: Callable[[], None],
         failed: Callable[[Exception], None],
@@ -93,10 +92,8 @@ class EnginePlugin:
             None if settings.coordinator is None else Coordinator(settings.coordinator),
             None if classes is None else Piggyback(classes, self.pace),
             is_running,
-            displace,
             watch,
         )
-        self.planner.has_victims = features["victims"] == "on"
         self.planner.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
@@ -186,7 +183,6 @@ class EnginePlugin:
         if self.is_inert:  # it failed in this step
             return
         now, planner = self.clock(), self.planner
-        planner.after_step()
         for new in output.scheduled_new_reqs:
             request = self.scheduler.requests.get(new.req_id)
             if request is not None:

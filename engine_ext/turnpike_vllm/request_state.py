@@ -32,7 +32,6 @@ class RequestState:
     """When it last got any service; its arrival before that."""
     blocked_since: float | None = None
     """Since when it waits for memory."""
-    displaced: int = 0
     has_aged: bool = False
     """Background work that got no service for long; it keeps its privileges to its end."""
 

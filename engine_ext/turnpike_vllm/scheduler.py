@@ -68,7 +68,6 @@ class TurnpikeMixin:
             features,
             clock=time.monotonic,
             is_running=_is_running,
-            displace=self._displace,
             watch=self._watch_requests,
             wake=lambda: self._safely(self._install_seams),
             failed=self._give_up,
@@ -249,29 +248,6 @@ class TurnpikeMixin:
         for request in waiting:
             own.add_request(request)
         scheduler.waiting, self._own_queue = own, None
-
-    def _displace(self, request: Any, now: float) -> bool:
-        """As vLLM preempts; whatever happens, the request stays in the scheduler."""
-        scheduler = _parent(self)
-        can_free = getattr(scheduler, "_request_blocks_can_be_freed", None)
-        if request.status != RequestStatus.RUNNING or (can_free is not None and not can_free(request)):
-            return False
-        place = scheduler.running.index(request)
-        del scheduler.running[place]
-        try:
-            # What a producer's request has in flight must not be delivered: its KV is gone.
-            is_producer = getattr(scheduler, "requires_kv_delivery", False)
-            self._preempt_request(request, now, **({"drop_stale_output": True} if is_producer else {}))
-        except Exception:
-            if request.status == RequestStatus.RUNNING and any(
-                scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-            ):
-                scheduler.running.insert(place, request)
-            elif request not in list(scheduler.waiting):
-                request.status, request.num_computed_tokens = RequestStatus.PREEMPTED, 0
-                scheduler.waiting.prepend_request(request)
-            raise
-        return True
 
     # On doubt.
 

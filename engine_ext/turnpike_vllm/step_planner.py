@@ -1,4 +1,4 @@
-"""Carries out queue order, chunk sizes, displacement and piggybacking on the engine's scheduler."""
+"""Carries out queue order, chunk sizes and piggybacking on the engine's scheduler."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,14 +11,10 @@ from turnpike_vllm.pool import KvPool
 from turnpike_vllm.request_state import ATTRIBUTE, RequestState
 from turnpike_vllm.waiting import RankedQueue
 
-MAX_DISPLACED = 2
-"""A request is displaced so often at most; then it stays until it is done."""
 COUNT_EVERY = 8
 """Who got service is noted every so many steps."""
 LOOK_EVERY = 8 * COUNT_EVERY
 """Where nothing changes, one in so many steps is looked at."""
-DISPLACE_AFTER_S = 0.02
-"""A better request waits so long for memory before a worse one that runs makes room."""
 
 
 class StepPlanner:
@@ -30,26 +26,21 @@ class StepPlanner:
         coordinator: Coordinator | None,
         piggyback: Piggyback | None,
         is_running: Callable[[Any], bool],
-        displace: Callable[[Any, float], bool],
         watch: Callable[[bool], None],
     ) -> None:
-        """``displace(request, now)`` puts a running request back to the waiting ones, if its blocks can be
-        freed now. ``watch`` hears whether `chunk` and the memory of each request matter from now on."""
+        """``watch`` hears whether `chunk` and the memory of each request matter from now on."""
         self.scheduler = scheduler
         self.pool = pool
         self.state_of = state_of
         self.coordinator = coordinator
         self.piggyback = piggyback
         self.is_running = is_running
-        self.displace = displace
         self.watch = watch
         self.queue: RankedQueue[Any] | None = None
         self.order: Counter[str] = Counter()
         self.classes: Counter[str] = Counter()
         self.live: Counter[ServiceClass] = Counter()
         """Requests in the scheduler."""
-        self.has_victims = True
-        """Whether a better class may take somebody's place."""
         self.has_headroom = True
         self._is_by_priority = getattr(getattr(scheduler, "policy", None), "value", None) == "priority"
         self.is_dirty = True
@@ -150,8 +141,6 @@ class StepPlanner:
                 state.counted = request.num_computed_tokens
         if self.queue is not None:
             self.order["promoted"] += self.queue.advance(now)
-            if self.queue and self.has_victims:
-                self._displace(now)
         # While prompts are computed, every step is another; decoding goes on as it was.
         is_due = is_due or self.is_dirty or self._is_prefilling
         if self.is_dirty:
@@ -163,10 +152,6 @@ class StepPlanner:
             self._plan = self._share(self.piggyback, is_reactive_alive, now)
             self.left_out = self._plan.left_out
         self._left, self._aged_left = self._plan.prefill_tokens, self._plan.aged_tokens
-
-    def after_step(self) -> None:
-        if self.queue is not None:
-            self.queue.unpark()
 
     def chunk(self, request: Any, computed: int, tokens: int, now: float) -> int:
         """How many of ``tokens`` a request may compute in this step; 0 leaves it out.
@@ -265,35 +250,10 @@ class StepPlanner:
         most = int(self.coordinator.config.headroom * scheduler.max_num_scheduled_tokens)
         return min(best.added_tokens, most) if best.blocked_since is None else 0
 
-    def _displace(self, now: float) -> None:
-        """A waiting request of a better class takes the place of one that runs: one a step."""
-        scheduler, queue = self.scheduler, self.queue
-        assert queue is not None
-        best = self.state_of(queue.peek_request())
-        lacks_slot = len(scheduler.running) >= self._places()
-        lacks_memory = best.blocked_since is not None and now - best.blocked_since >= DISPLACE_AFTER_S
-        if not scheduler.running or not (lacks_slot or lacks_memory) or self._is_paused():
-            return
-        victim = max(
-            (state for state in map(self.state_of, scheduler.running) if state.displaced < MAX_DISPLACED),
-            key=lambda state: (state.service_class, state.request.num_computed_tokens),
-            default=None,
-        )
-        if victim is None or best.service_class >= victim.service_class:
-            return
-        queue.park()  # else it could come back in this very step
-        if self.displace(victim.request, now):
-            victim.displaced += 1
-            self.order["displaced"] += 1
-
     def _places(self) -> int:
         """Of requests that run at once; newer versions bound that apart from the model runner's slots."""
         scheduler = self.scheduler
         return int(getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs))
-
-    def _is_paused(self) -> bool:
-        state = getattr(self.scheduler, "pause_state", None)
-        return state is not None and state.name != "UNPAUSED"
 
     def _sort(self, running: list[Any]) -> None:
         """First come those that go first; vLLM preempts from the end, so there the largest of the worst

@@ -7,7 +7,6 @@ SNAPSHOT_VERSION = 2
 MAX_SESSIONS_TOLD = 1_000
 _ACTS: Final = {
     "coordinator": ("order", ("promoted", "reordered")),
-    "victims": ("order", ("displaced",)),
     "headroom": ("order", ("headroom",)),
     "retention": ("holds", ("held",)),
     "eviction": ("evictions", ("named",)),

@@ -31,7 +31,6 @@ class RankedQueue(Generic[Item]):
         self._rises: list[tuple[float, int, Item]] = []
         self._entries: dict[Item, int] = {}
         self._count = 0
-        self._parked: list[Item] | None = None
 
     def advance(self, now: float) -> int:
         """Rank anew what is due, each item once, whatever `next_rise` says of it then; how many that were."""
@@ -45,21 +44,8 @@ class RankedQueue(Generic[Item]):
             self._push(item)
         return len(risen)
 
-    def park(self) -> None:
-        """From now on what enters is counted, but not handed out,"""
-        self._parked = []
-
-    def unpark(self) -> None:
-        """until now."""
-        parked, self._parked = self._parked or [], None
-        for item in parked:
-            self._push(item)
-
     def add_request(self, request: Item) -> None:
-        if self._parked is None:
-            self._push(request)
-        else:
-            self._parked.append(request)
+        self._push(request)
 
     def pop_request(self) -> Item:
         item = self.peek_request()
@@ -98,15 +84,13 @@ class RankedQueue(Generic[Item]):
         """Those that are not here are passed over."""
         for request in requests:
             self._entries.pop(request, None)
-            if self._parked and request in self._parked:
-                self._parked.remove(request)
         self._sweep()
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._parked or ())
+        return len(self._entries)
 
     def __iter__(self) -> Iterator[Item]:
         try:
@@ -114,7 +98,7 @@ class RankedQueue(Generic[Item]):
         except TypeError as error:
             self._stop_ranking(error)
             live = self._in_order()
-        return iter([*live, *(self._parked or ())])
+        return iter(live)
 
     def _in_order(self) -> list[Item]:
         live = sorted(entry for entry in self._heap if self._entries.get(entry[2]) == entry[1])

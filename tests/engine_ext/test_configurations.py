@@ -139,7 +139,7 @@ CASES = {
     "data parallel": Case(data_parallel, is_throttled=True),
     "ngram": Case(speculating_in_step, drafts=DRAFTS),
     "async drafts": Case(speculating, drafts=DRAFTS),
-    "adapters": Case(with_adapters, frozenset({"victims", "headroom"}), adapters=3),
+    "adapters": Case(with_adapters, frozenset({"headroom"}), adapters=3),
     "images": Case(with_images, has_images=True),
     "no prefix cache": Case(without_prefix_cache, frozenset({"retention", "eviction"})),
     "sliding window": Case(windowed(100), windows=(100,)),
@@ -151,7 +151,7 @@ CASES = {
     "latent attention": Case(latent),
     "mamba": Case(with_mamba, ALL_BUT_ORDER, windows=(None, NO_KV)),
     "producer": Case(producer, is_producer=True),
-    "priority": Case(lambda parts: None, frozenset({"victims"}), policy="priority"),
+    "priority": Case(lambda parts: None, policy="priority"),
 }
 
 
@@ -274,22 +274,12 @@ def acted(engine: SimulatedEngine) -> set[str]:
     told = engine.plugin.counters()
     counts = {
         "coordinator": engine.plugin.planner.queue is not None,
-        "victims": told["order"].get("displaced"),
         "headroom": told["order"].get("headroom"),
         "retention": told["holds"].get("held"),
         "eviction": told["evictions"]["named"],
         "classes": told["classes"].get("chunk_bounded"),
     }
     return {name for name, count in counts.items() if count}
-
-
-def rarely_needed() -> set[str]:
-    """From vLLM 0.33 on, a waiting request that may compute nothing in a step lets those behind it pass, so
-    fewer places have to be made for them."""
-    import vllm  # here, for it takes seconds
-
-    minor = tuple(int(part) for part in vllm.__version__.split(".")[:2])
-    return {"headroom", "victims"} if minor >= (0, 33) else {"headroom"}
 
 
 @pytest.fixture
@@ -351,7 +341,7 @@ def test_each_says_what_it_would_say_alone(
     assert engine.is_idle
     if has_plugin:
         assert engine.plugin.snapshot()["state"] == "awake"
-        assert acted(engine) >= set(FEATURES) - case.off - rarely_needed()
+        assert acted(engine) >= set(FEATURES) - case.off - {"headroom"}
         balanced(engine)
         engine.idle(400)
         assert engine.plugin.snapshot()["blocks"]["free"] == engine.total_blocks

@@ -98,8 +98,6 @@ FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {
     "next_rise": lambda plugin: (plugin.planner.queue, "_next_rise"),
     "victims": lambda plugin: (plugin.retainer.evictor, "_collect"),
     "free list": lambda plugin: (plugin.pool, "_move_to_front"),
-    "displace": lambda plugin: (plugin.planner, "displace"),
-    "preempt": lambda plugin: (plugin.scheduler.encoder_cache_manager, "free"),
     "claim": lambda plugin: (plugin.retainer.evictor, "claim"),
     "let go": lambda plugin: (plugin.retainer.retention, "drop"),
 }
@@ -115,9 +113,6 @@ def test_whatever_fails_nobody_is_lost(
     owner, name = FAULTS[fault](engine.plugin)
     broken: Any = raises_at_call(number, getattr(owner, name))
     monkeypatch.setattr(owner, name, broken)
-    if fault == "preempt":  # vLLM's own part of a displacement, at its worst moment
-        monkeypatch.setattr(owner, name, vars(type(owner))[name].__get__(owner))
-        monkeypatch.setattr(engine.plugin.planner, "displace", displaced_badly(engine, number))
     work(engine)
     assert all(each.finished is not None for each in engine.done.values())
     assert engine.is_idle
@@ -166,27 +161,6 @@ def test_it_comes_back_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
         assert engine.done[running].finished is not None
         assert engine.plugin.is_inert == (failures > MAX_RETRIES)
         assert all(count == 0 for count in engine.plugin.planner.live.values()) or engine.plugin.is_inert
-
-
-def displaced_badly(engine: SimulatedEngine, number: int) -> Callable[..., bool]:
-    """vLLM raises once the request's blocks are gone, before it is put back."""
-    manager = engine.scheduler.encoder_cache_manager
-    calls = 0
-
-    def displace(request: Any, now: float) -> bool:
-        nonlocal calls
-        calls += 1
-        if calls != number:
-            return bool(engine.scheduler._displace(request, now))
-
-        def broken(_: Any) -> None:
-            del manager.free
-            raise InjectedError
-
-        manager.free = broken
-        return bool(engine.scheduler._displace(request, now))
-
-    return displace
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -241,7 +215,7 @@ def test_then_the_coordinator_is_off_and_the_rest_is_on(monkeypatch: pytest.Monk
     monkeypatch.delattr(RankedQueue, "prepend_request")
     engine = SimulatedEngine(SimulatedOptions())
     features = engine.plugin.features
-    assert features["coordinator"] == features["victims"] == "our queue has no prepend_request"
+    assert features["coordinator"] == features["headroom"] == "our queue has no prepend_request"
     assert features["retention"] == features["eviction"] == "on"
     engine.submit([1, 2, 3], hint=Hint(session="s", seq=1))
     engine.run()

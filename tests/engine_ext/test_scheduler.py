@@ -411,23 +411,6 @@ class TestOrder:
         by_time = sorted(names, key=lambda name: engine.done[name].first_token or 0.0)
         assert by_time == [names[1], names[0], names[2]]
 
-    def test_a_better_class_takes_a_place_in_a_full_batch_and_only_so_often(self, make: Make) -> None:
-        engine = make(blocks=2_000, max_num_seqs=2)
-        background = Hint(session="b", seq=1, service=ServiceClass.PROACTIVE)
-        slow = [engine.submit(prompt(n, 100), max_tokens=300, hint=background) for n in range(2)]
-        engine.run(until=0.1)
-        for number in range(12):
-            quick = engine.submit(
-                prompt(40 + number, 64), max_tokens=3, hint=Hint(session=f"q{number}", seq=1)
-            )
-            engine.run(until=engine.now + 0.06)
-            if number < 2:
-                assert engine.done[quick].finished is not None
-        engine.run()
-        assert all(engine.done[name].finished is not None for name in slow)
-        assert 1 <= counters(engine)["order"]["displaced"] <= 4
-        assert all(len(engine.done[name].tokens) == 300 for name in slow)
-
     def test_nobody_waits_for_ever_behind_newcomers(self, make: Make) -> None:
         engine = make(blocks=2_000, max_num_seqs=1)
         engine.submit(prompt(0, 100), max_tokens=50, hint=Hint(session="x", seq=1))

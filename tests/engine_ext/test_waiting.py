@@ -34,15 +34,13 @@ class Queue(RuleBasedStateMachine):
         self.now, self.count = 0.0, 0
         self.queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
         self.inside: list[Item] = []
-        self.parked: list[Item] = []
-        self.is_parking = False
 
     @rule(worth=st.integers(0, 5), front=st.booleans())
     def add(self, worth: int, front: bool) -> None:
         self.count += 1
         item = Item(self.now + self.count * 1e-6, worth)
         (self.queue.prepend_request if front else self.queue.add_request)(item)
-        (self.parked if self.is_parking else self.inside).append(item)
+        self.inside.append(item)
 
     @precondition(lambda self: self.inside)
     @rule()
@@ -52,12 +50,12 @@ class Queue(RuleBasedStateMachine):
         assert self.queue.pop_request() is first
         self.inside.remove(first)
 
-    @precondition(lambda self: self.inside or self.parked)
+    @precondition(lambda self: self.inside)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        item = data.draw(st.sampled_from(self.inside + self.parked))
+        item = data.draw(st.sampled_from(self.inside))
         self.queue.remove_request(item)
-        (self.parked if item in self.parked else self.inside).remove(item)
+        self.inside.remove(item)
         self.queue.remove_requests([item])  # not there: passed over
 
     @rule(passed=st.floats(0, 25))
@@ -65,23 +63,11 @@ class Queue(RuleBasedStateMachine):
         self.now += passed
         self.queue.advance(self.now)
 
-    @rule()
-    def park(self) -> None:
-        if not self.is_parking:
-            self.queue.park()
-            self.is_parking = True
-
-    @rule()
-    def unpark(self) -> None:
-        self.queue.unpark()
-        self.inside += self.parked
-        self.parked, self.is_parking = [], False
-
     @invariant()
     def agrees(self) -> None:
-        assert len(self.queue) == len(self.inside) + len(self.parked)
+        assert len(self.queue) == len(self.inside)
         assert bool(self.queue) == bool(self.inside)
-        assert list(self.queue) == sorted(self.inside, key=lambda each: rank(each, self.now)) + self.parked
+        assert list(self.queue) == sorted(self.inside, key=lambda each: rank(each, self.now))
         assert len(self.queue._heap) <= 2 * len(self.inside) + 64
 
 
