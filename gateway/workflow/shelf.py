@@ -19,10 +19,8 @@ from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
 from gateway.wire.memory import Memory
-from gateway.workflow.by_tenant import ByTenant
-from gateway.workflow.inference import CONFIDENCE, Identity
 from gateway.workflow.traces import MAX_TWINS, Traces
-from gateway.workflow.turns import ExplicitKey, Session, Thread
+from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
 MAX_NAMED: Final = 64
@@ -40,6 +38,48 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Minted ids remembered per turn, newest first."""
     idle_s: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
     """A session that had no live turn for so long has ended."""
+
+
+class ByTenant:
+    """Whose sessions are most, and which of those was not seen for longest: in a bounded number of steps."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[TenantId, OrderedDict[SessionId, Session]] = {}
+        """Of each tenant the longest unseen first."""
+        self._with: dict[int, dict[TenantId, None]] = {}
+        self._most = 0
+
+    def add(self, session: Session) -> None:
+        held = self._sessions.setdefault(session.tenant, OrderedDict())
+        held[session.id] = session
+        self._count(session.tenant, len(held) - 1, len(held))
+
+    def touch(self, session: Session) -> None:
+        self._sessions[session.tenant].move_to_end(session.id)
+
+    def remove(self, session: Session) -> None:
+        held = self._sessions[session.tenant]
+        del held[session.id]
+        self._count(session.tenant, len(held) + 1, len(held))
+        if not held:
+            del self._sessions[session.tenant]
+
+    def longest_unseen(self) -> Session:
+        tenant = next(iter(self._with[self._most]))
+        return next(iter(self._sessions[tenant].values()))
+
+    def newest_first(self, tenant: TenantId) -> Iterator[Session]:
+        return reversed(self._sessions.get(tenant, OrderedDict()).values())
+
+    def _count(self, tenant: TenantId, before: int, now: int) -> None:
+        if before:
+            del self._with[before][tenant]
+            if not self._with[before]:
+                del self._with[before]
+        if now:
+            self._with.setdefault(now, {})[tenant] = None
+        if now > self._most or (before == self._most and before not in self._with):
+            self._most = now
 
 
 class Shelf:
@@ -152,9 +192,7 @@ class Shelf:
         if found.session is not None:
             session.source, session.confidence = SessionSource.NEW, CONFIDENCE[SessionSource.NEW]
             session.may_be_part_of(found.session)
-        self._sessions[session.id] = session
-        self._by_tenant.add(session)
-        self._lead_here(session, found)
+        self._keep(session)
         return session
 
     def restore(self, trace: TurnTrace, *, now: float) -> Session:
@@ -171,11 +209,14 @@ class Shelf:
             thread_count=trace.thread_number,
             explicit_keys=[(trace.tenant, *key) for key in trace.keys[:MAX_KEYS]],
         )
+        self._keep(session)
+        return session
+
+    def _keep(self, session: Session) -> None:
         self._sessions[session.id] = session
         self._by_tenant.add(session)
         self._by_explicit.update(dict.fromkeys(session.explicit_keys, session.id))
-        self.traces_of(trace.tenant).sessions += 1
-        return session
+        self.traces_of(session.tenant).sessions += 1
 
     def thread_of(self, session: Session, trace: TurnTrace) -> Thread:
         known = {turn.thread.id: turn.thread for turn in session.log}.get(trace.thread)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
-from gateway.workflow.by_tenant import ByTenant
 from gateway.workflow.conversations import Conversations, ConversationsConfig
 from gateway.workflow.hints import Hints
 from gateway.workflow.retention import RetentionConfig
+from gateway.workflow.shelf import ByTenant
 from gateway.workflow.turns import Session
 from tests.reachable import reachable
 from tests.workflow.test_conversations import answer, facts, ref
