@@ -29,9 +29,8 @@ from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import Block, TextCalls
-from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence
+from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
-from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 
 MAX_OF_SESSION: Final = 64
 """Conversations of one session that are remembered; more, where more of them have turns at once."""
@@ -106,6 +105,10 @@ class Conversation(msgspec.Struct, eq=False):
     def is_paused(self) -> bool:
         return self.step is not None and not self.is_live and not self.has_gone_on
 
+    @property
+    def works(self) -> bool:
+        return self.is_live or (self.step is not None and bool(self.step.tools))
+
 
 class Conversations:
     def __init__(self, config: ConversationsConfig, *, is_shared: bool = False) -> None:
@@ -138,7 +141,11 @@ class Conversations:
         if known is None:
             known = self._start(ref, facts, owner)
         elif ref.edge is Edge.OPENS and known.step is not None and known.agent.agent_type != kind_of(facts):
-            known = self._begin_anew(ref, facts, known)
+            before = known
+            self._leave(before, as_task=True)
+            known = self._start(ref, facts, before.agent.owner)
+            known.look_s = before.look_s
+            known.late = before.agent.agent_type if before.is_live else None
         else:
             self._threads.move_to_end(ref.thread)
             self._came_back(known, facts, now=now)
@@ -147,12 +154,7 @@ class Conversations:
         return known
 
     def answered(
-        self,
-        ref: SessionRef,
-        facts: RequestFacts,
-        answer: Answer | None,
-        *,
-        now: float,
+        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
     ) -> StepPrediction | None:
         """The turn is over. None if that was no step."""
         known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
@@ -192,7 +194,7 @@ class Conversations:
         for thread in self._sessions.pop(session, ()):
             known = self._threads.pop(thread, None)
             if known is not None:
-                self._learn_end(known)
+                self._leave(known, as_task=True)
 
     def _grow(self, known: Conversation, graph: Graph, answer: Answer) -> None:
         usage = answer.usage
@@ -215,12 +217,16 @@ class Conversations:
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
         graph.saw_step(known.step.tools if known.step is not None else None, tools)
-        known.step, known.is_code = step_of(tools, manner), manner.is_code
+        known.step = Step(tools, manner.opening if tools else manner.close)
+        known.is_code = manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
         found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
         assert found is not None
         known.pause = found.pause
-        known.due_s = known.ended_s + self._silent_s(found)
+        silent_s = found.pause.likely_s
+        if silent_s is None:
+            silent_s = _SILENT_AT_FIRST_S[bool(tools)]
+        known.due_s = known.ended_s + min(self._config.gone_after_s, max(_LEAST_SILENCE_S, silent_s))
         self._look_later(known, thread)
         return found
 
@@ -253,11 +259,11 @@ class Conversations:
                 continue
             if longest is None or known.tokens > longest.tokens:
                 longest = known
-            if _works(known):
+            if known.works:
                 working += known.tokens
         if longest is None or not longest.turns:
             return None
-        return Held(working + (0.0 if _works(longest) else longest.tokens), longest.agent, longest.turns)
+        return Held(working + (0.0 if longest.works else longest.tokens), longest.agent, longest.turns)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
@@ -295,41 +301,31 @@ class Conversations:
         self.graphs.of(agent)  # whoever reads of it knows its family
         known = Conversation(agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
-            self._remember(ref)
+            threads = self._sessions.setdefault(ref.session, [])
+            threads.append(ref.thread)
+            if len(threads) > MAX_OF_SESSION:
+                self._forget_one(threads)
         self._threads[ref.thread] = known
         self._threads.move_to_end(ref.thread)
         return known
+
+    def _forget_one(self, threads: list[ThreadId]) -> None:
+        for thread in islice(threads, 1, len(threads) - 1):  # not its first, whom the others work for
+            if (known := self._threads.get(thread)) is None or not known.is_live:
+                threads.remove(thread)
+                self._threads.pop(thread, None)
+                break
 
     def _end_those_before(self, session: SessionId, newest: Conversation) -> None:
         """Under one id its client has begun anew, or a summary took the place of what was said: whatever
         rests there of the same type is over, and what it holds of no use."""
         for thread in self._sessions.get(session, ()):
             known = self._threads.get(thread)
-            if (
-                known is not None
-                and known is not newest
-                and known.agent == newest.agent
-                and not _works(known)
-            ):
-                self._learn_end(known)
+            if known in (None, newest) or known.works:
+                continue
+            if known.agent == newest.agent:
+                self._leave(known, as_task=True)
                 known.tokens = 0.0
-
-    def _remember(self, ref: SessionRef) -> None:
-        threads = self._sessions.setdefault(ref.session, [])
-        threads.append(ref.thread)
-        if len(threads) > MAX_OF_SESSION:
-            for thread in islice(threads, 1, len(threads) - 1):  # not its first, whom the others work for
-                if (known := self._threads.get(thread)) is None or not known.is_live:
-                    threads.remove(thread)
-                    self._threads.pop(thread, None)
-                    break
-
-    def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Conversation) -> Conversation:
-        self._learn_end(before)
-        known = self._start(ref, facts, before.agent.owner)
-        known.look_s = before.look_s
-        known.late = before.agent.agent_type if before.is_live else None
-        return known
 
     def _came_back(self, known: Conversation, facts: RequestFacts, *, now: float) -> None:
         step = known.step
@@ -339,7 +335,7 @@ class Conversations:
         if known.is_supposed_over:
             graph.was_no_end(step, known.turns)
         if known.is_over:
-            graph.saw_task(-1)
+            graph.count(tasks=-1)
         known.has_gone_on, known.is_supposed_over, known.is_over = True, False, False
         graph.went_on(step, now - known.ended_s)
         looks = facts.transcript.new.looks
@@ -360,36 +356,24 @@ class Conversations:
             if known.is_live:
                 continue  # it is looked at again after its next answer
             if known.due_s <= when_s:
-                gone_s = known.ended_s + self._config.gone_after_s
-                if now >= gone_s:
-                    self._learn_end(known)
+                known.due_s = known.ended_s + self._config.gone_after_s
+                self._leave(known, as_task=now >= known.due_s)
+                if now >= known.due_s:
                     continue
-                self._suppose_over(known)
-                known.due_s = gone_s
             self._look_later(known, thread)
         while len(self._threads) > self._config.max_threads:
             self._threads.popitem(last=False)  # which says nothing of its end: others push it out
 
-    def _silent_s(self, behind: StepPrediction) -> float:
-        """How long a conversation may be silent before it is supposed to be over: until that is likelier than
-        not. If it was not, that is taken back, and how long it was silent is learned."""
-        likely_s = behind.pause.likely_s
-        if likely_s is None:
-            likely_s = _SILENT_AT_FIRST_S[bool(behind.tools)]
-        return min(self._config.gone_after_s, max(_LEAST_SILENCE_S, likely_s))
-
-    def _learn_end(self, known: Conversation) -> None:
+    def _leave(self, known: Conversation, *, as_task: bool) -> None:
+        """It is supposed to be over; `as_task`: for so long that it counts as one that came to its end."""
         if known.step is None or known.has_gone_on or known.is_over:
             return
-        self._suppose_over(known)
-        known.is_over = True
-        self.graphs.of(known.agent).saw_task()
-
-    def _suppose_over(self, known: Conversation) -> None:
-        if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
+        if known.is_supposed_over and not as_task:
+            return
+        graph = self.graphs.of(known.agent)
+        if not known.is_supposed_over:
             known.is_supposed_over = True
-            self.graphs.of(known.agent).ended(known.step, known.turns)
-
-
-def _works(known: Conversation) -> bool:
-    return known.is_live or (known.step is not None and bool(known.step.tools))
+            graph.ended(known.step, known.turns)
+        if as_task:
+            known.is_over = True
+            graph.count(tasks=1)

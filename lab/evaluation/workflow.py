@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.domain import records as rec
 from gateway.domain.ids import ThreadId
-from gateway.workflow.aeg.steps import ToolSet, tool_set
+from gateway.workflow.aeg.graph import ToolSet, tool_set
 from gateway.workflow.conversations import Conversation, StepPrediction
 from gateway.workflow.retention import RetentionDecision
 from lab.evaluation.boundaries import Ended, score_boundaries, true_ends

@@ -1,18 +1,24 @@
 """One agent type's execution graph; the package says what it is.
 
+Steps of one set of tools differ by a word of theirs: a shell that runs a build is gone for longer than one
+that lists a folder, and who says goodbye is answered less often than who asks.
+
 Invariants: beyond `MAX_NODES` the longest unseen node is dropped, and what led there counts as `OTHER`;
-counts fade, so that old ones count less; an end that is taken back may have faded, so what went on stays.
+counts fade, so that old ones count less; an end that is taken back may have faded, so what went on stays; a
+tool is told by the first `_NAME` characters of its name, a set by its first `_NAMES` names.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decay import DecayedMean
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.aeg.lifetimes import Lifetimes, Outlook
-from gateway.workflow.aeg.steps import Step, ToolSet
 
+_NAME: Final = 64
+_NAMES: Final = 16
 START: Final = -1
 END: Final = 0
 OTHER: Final = 1
@@ -35,6 +41,22 @@ _SAME: Final = 0.02
 """By less no shared prefix changes: whoever keeps sums of it counts anew."""
 _HOLDS_FOR: Final = 256
 """What was worked out holds for so many turns of the family at most, and for a sixteenth of those it made."""
+
+
+ToolSet = tuple[str, ...]
+"""Names of tools, each once, in order; empty for an answer without calls."""
+
+
+def tool_set(names: Iterable[str]) -> ToolSet:
+    return tuple(sorted({name[:_NAME] for name in names})[:_NAMES])
+
+
+class Step(NamedTuple):
+    """What an answer asks for (SAGA, §3.2: φ)."""
+
+    tools: ToolSet = ()
+    word: int = 0
+    """Hash of how its calls begin, or of how its text ends if it calls nothing; 0 if that is not known."""
 
 
 class Pause(NamedTuple):
@@ -186,15 +208,14 @@ class Graph(Family):
         return True
 
     def went_on(self, step: Step, pause_s: float) -> None:
-        node, kind = self._teach(step.tools), bool(step.tools)
-        node.word(step.word).went_on()
-        for behind in (node, self.by_kind[kind], self.family.by_kind[kind]):
-            behind.went_on()
-            behind.pauses.add(pause_s)
-        if kind:
-            self.tools_s.add(pause_s)
-            self.family.tools_s.add(pause_s)
-        self._count(steps=1)
+        word, *behind = self._classes(step)
+        word.went_on()
+        for counts in behind:
+            counts.went_on()
+            counts.pauses.add(pause_s)
+        for level in (self, self.family) if step.tools else ():
+            level.tools_s.add(pause_s)
+        self.count(steps=1)
 
     def ended(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
@@ -202,7 +223,7 @@ class Graph(Family):
         self._teach(step.tools).follow(END)
         for level in (self, self.family):
             level.lifetimes.saw_end(turn)
-        self._count(steps=1)
+        self.count(steps=1)
 
     def was_no_end(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
@@ -211,13 +232,15 @@ class Graph(Family):
         following[END] = max(0.0, following.get(END, 0.0) - 1.0)
         for level in (self, self.family):
             level.lifetimes.saw_end(turn, -1.0)
-        self._count(steps=-1)
+        self.count(steps=-1)
 
-    def saw_task(self, by: int = 1) -> None:
-        """A conversation has been over for so long that it counts as a task; `by` = -1: it has come back."""
-        self._count(tasks=by)
+    def count(self, *, steps: int = 0, tasks: int = 0) -> None:
+        """`tasks`: conversations that have been over for so long; less than 0 if they came back."""
+        for level in (self, self.family):
+            level.steps = max(0, level.steps + steps)
+            level.tasks = max(0, level.tasks + tasks)
 
-    def _classes(self, step: Step) -> tuple[_Counts, ...]:
+    def _classes(self, step: Step) -> tuple[_Counts, _Behind, _Behind, _Behind]:
         node, kind = self._teach(step.tools), bool(step.tools)
         return node.word(step.word), node, self.by_kind[kind], self.family.by_kind[kind]
 
@@ -237,11 +260,6 @@ class Graph(Family):
             if count := node.following.pop(number, 0.0):
                 node.following[OTHER] = node.following.get(OTHER, 0.0) + count
 
-    def _count(self, *, steps: int = 0, tasks: int = 0) -> None:
-        for level in (self, self.family):
-            level.steps = max(0, level.steps + steps)
-            level.tasks = max(0, level.tasks + tasks)
-
     def pause(self, step: Step) -> Pause:
         kind = bool(step.tools)
         node = self._nodes.get(step.tools)
@@ -251,13 +269,12 @@ class Graph(Family):
             share = node.share(share)
             word = node.words.get(step.word)
             share = word.share(share) if word is not None else share
-            if node.pauses.weight >= ENOUGH:
-                return _expected(share, node.pauses)
         alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
-        known = [each.pauses for each in alone if each is not None and each.pauses.weight >= ENOUGH]
-        if known:  # calls side by side are one pause, as long as the longest of them
-            return _expected(share, max(known, key=lambda pauses: pauses.mu))
-        return _expected(share, next((each.pauses for each in broad if each.pauses.weight >= ENOUGH), None))
+        lengths = _longest([node]) or _longest(alone) or _longest(broad[:1]) or _longest(broad[1:])
+        ends = 1.0 - share
+        if ends >= share:
+            return Pause(share, lengths, 0.0)
+        return Pause(share, lengths, lengths.counted(1.0 - ends / share) if lengths is not None else None)
 
     def returns(self) -> float:
         """The chance that a conversation goes on, whatever its next step is."""
@@ -305,8 +322,7 @@ class Graph(Family):
         return self._numbers.get(number)
 
 
-def _expected(returns: float, lengths: LogQuantiles | None) -> Pause:
-    ends = 1.0 - returns
-    if ends >= returns:
-        return Pause(returns, lengths, 0.0)
-    return Pause(returns, lengths, lengths.counted(1.0 - ends / returns) if lengths is not None else None)
+def _longest(classes: Iterable[_Behind | None]) -> LogQuantiles | None:
+    """Calls side by side are one pause, as long as the longest of them; None if too little is known."""
+    known = [each.pauses for each in classes if each is not None and each.pauses.weight >= ENOUGH]
+    return max(known, key=lambda pauses: pauses.mu, default=None)
