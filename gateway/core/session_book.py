@@ -298,7 +298,8 @@ class SessionBook:
         if thread is not None and live.tried:
             replica = live.tried[-1]
             decision = self.hints.retention(thread, pause, replica, self._believed(live))
-            if (hint := self.hints.at_pause(live.session, decision)) is not None:
+            session, of = live.session.session, live.session.thread
+            if (hint := self.hints.write(session, of, decision)) is not None:
                 self.said.append((replica, hint))
         if pause.tier is Tier.UNKNOWN:
             return []

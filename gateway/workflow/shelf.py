@@ -3,7 +3,7 @@
 Invariants: of one session, whatever its client sends, less than a mebibyte is kept (`max_turns` turns with
 `max_call_ids` ids each, `MAX_NAMED` threads, `MAX_KEYS` ids); at most `max_sessions` are kept,
 and whoever has most of them loses some first; a session with a live turn is never forgotten; who is forgotten
-leaves no trace.
+leaves no trace. Whom to forget first is found in a bounded number of steps.
 """
 
 from collections import OrderedDict
@@ -40,48 +40,6 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A session that had no live turn for so long has ended."""
 
 
-class ByTenant:
-    """Whose sessions are most, and which of those was not seen for longest: in a bounded number of steps."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[TenantId, OrderedDict[SessionId, Session]] = {}
-        """Of each tenant the longest unseen first."""
-        self._with: dict[int, dict[TenantId, None]] = {}
-        self._most = 0
-
-    def add(self, session: Session) -> None:
-        held = self._sessions.setdefault(session.tenant, OrderedDict())
-        held[session.id] = session
-        self._count(session.tenant, len(held) - 1, len(held))
-
-    def touch(self, session: Session) -> None:
-        self._sessions[session.tenant].move_to_end(session.id)
-
-    def remove(self, session: Session) -> None:
-        held = self._sessions[session.tenant]
-        del held[session.id]
-        self._count(session.tenant, len(held) + 1, len(held))
-        if not held:
-            del self._sessions[session.tenant]
-
-    def longest_unseen(self) -> Session:
-        tenant = next(iter(self._with[self._most]))
-        return next(iter(self._sessions[tenant].values()))
-
-    def newest_first(self, tenant: TenantId) -> Iterator[Session]:
-        return reversed(self._sessions.get(tenant, OrderedDict()).values())
-
-    def _count(self, tenant: TenantId, before: int, now: int) -> None:
-        if before:
-            del self._with[before][tenant]
-            if not self._with[before]:
-                del self._with[before]
-        if now:
-            self._with.setdefault(now, {})[tenant] = None
-        if now > self._most or (before == self._most and before not in self._with):
-            self._most = now
-
-
 class Shelf:
     """Sessions, and the traces of their turns, tenant by tenant."""
 
@@ -90,9 +48,11 @@ class Shelf:
         self._ids = ids
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
-        self._by_tenant = ByTenant()
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
+        self._with: dict[int, dict[TenantId, None]] = {}
+        """Tenants that have so many sessions."""
+        self._most = 0
         self._twins: Memory[bool] = Memory(MAX_TWINS)
 
     def __len__(self) -> int:
@@ -109,9 +69,10 @@ class Shelf:
             self._twins.put(name, True)
 
     def newest_first(self, tenant: TenantId | None = None) -> Iterator[Session]:
-        return (
-            self._by_tenant.newest_first(tenant) if tenant is not None else reversed(self._sessions.values())
-        )
+        if tenant is None:
+            return reversed(self._sessions.values())
+        traces = self._traces.get(tenant)
+        return reversed(traces.sessions.values()) if traces is not None else iter(())
 
     def get(self, session: SessionId) -> Session | None:
         return self._sessions.get(session)
@@ -143,7 +104,8 @@ class Shelf:
             if oldest.last_seen_s + self._config.idle_s <= now:
                 reason = "idle"
             elif self.are_too_many:
-                oldest, reason = self._by_tenant.longest_unseen(), "evicted"
+                tenant = next(iter(self._with[self._most]))
+                oldest, reason = next(iter(self._traces[tenant].sessions.values())), "evicted"
             else:
                 break
             if oldest.live_turns or oldest.is_stopped(now=now):  # alive, however long its turn takes
@@ -156,7 +118,7 @@ class Shelf:
     def touch(self, session: Session, *, now: float) -> None:
         session.last_seen_s = now
         self._sessions.move_to_end(session.id)
-        self._by_tenant.touch(session)
+        self._traces[session.tenant].sessions.move_to_end(session.id)
 
     def next_expiry_s(self) -> float | None:
         for oldest in self._sessions.values():
@@ -164,18 +126,27 @@ class Shelf:
         return None
 
     def forget(self, session: Session) -> None:
-        del self._sessions[session.id]
-        self._by_tenant.remove(session)
         for key in session.explicit_keys:
             if self._by_explicit.get(key) == session.id:
                 del self._by_explicit[key]
         traces = self._traces[session.tenant]
         for turn in session.log:
             traces.remove(turn)
-        traces.sessions -= 1
+        del self._sessions[session.id], traces.sessions[session.id]
+        self._count(session.tenant, len(traces.sessions) + 1, len(traces.sessions))
         if not traces.sessions:
             del self._traces[session.tenant]
         session.dissolve()
+
+    def _count(self, tenant: TenantId, before: int, now: int) -> None:
+        if before:
+            del self._with[before][tenant]
+            if not self._with[before]:
+                del self._with[before]
+        if now:
+            self._with.setdefault(now, {})[tenant] = None
+        if now > self._most or (before == self._most and before not in self._with):
+            self._most = now
 
     def start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
         """A new session; one that is guessed to be a part of the session that was found, if there is one."""
@@ -213,10 +184,10 @@ class Shelf:
         return session
 
     def _keep(self, session: Session) -> None:
-        self._sessions[session.id] = session
-        self._by_tenant.add(session)
+        of_tenant = self.traces_of(session.tenant).sessions
+        self._sessions[session.id] = of_tenant[session.id] = session
+        self._count(session.tenant, len(of_tenant) - 1, len(of_tenant))
         self._by_explicit.update(dict.fromkeys(session.explicit_keys, session.id))
-        self.traces_of(session.tenant).sessions += 1
 
     def thread_of(self, session: Session, trace: TurnTrace) -> Thread:
         known = {turn.thread.id: turn.thread for turn in session.log}.get(trace.thread)

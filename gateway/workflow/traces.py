@@ -4,13 +4,14 @@ Invariants: a key leads to at most `MAX_HOLDERS` turns, the newest; a trace that
 those, and that it is shared can be seen; removing a turn removes every way to it.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
 from gateway.domain.ids import SessionId, TenantId
 from gateway.wire.memory import Memory
 from gateway.workflow import evidence
-from gateway.workflow.turns import Turn
+from gateway.workflow.turns import Session, Turn
 
 MAX_HOLDERS: Final = 8
 _MAX_ANSWERS: Final = 2**14
@@ -20,18 +21,18 @@ of 500 twins a second. They matter until the twins have gone on, and take 16 MB 
 MIN_SECRET_CHARS: Final = 64
 """A shorter answer may be one that any model gives to anybody (`Hello! How can I help you today?`)."""
 
+_NOBODY: Final = SessionId("")
+
 Holders = dict[int, Turn | list[Turn]]
 
 
-_NOBODY: Final = SessionId("")
-
-
 class Traces:
-    """Of one tenant. What two tenants say alike never meets."""
+    """Of one tenant, with its sessions. What two tenants say alike never meets."""
 
-    def __init__(self, twins: Memory[bool] | None = None) -> None:
+    def __init__(self, twins: Memory[bool]) -> None:
         """`twins`: names of what two gateways gave to sessions of their own, of all tenants."""
-        self.sessions = 0
+        self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
+        """The longest unseen first."""
         self.tails: Holders = {}
         self.bodies: Holders = {}
         self.minted: Holders = {}
@@ -40,7 +41,7 @@ class Traces:
         """Client software whose transport says how often it asked."""
         self._given: Memory[SessionId] = Memory(_MAX_ANSWERS)
         """Long answers, and whose they are: nobody's, once several sessions were given one."""
-        self._twins = twins if twins is not None else Memory(MAX_TWINS)
+        self._twins = twins
 
     def add_arrival(self, turn: Turn) -> None:
         _add(self.tails, turn.tail, turn)
@@ -88,9 +89,9 @@ class Traces:
         return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
 
     def is_twin_by_id(self, turn: Turn) -> bool:
-        return len(self._twins) > 0 and any(
-            self._twins.get(evidence.of_minted(turn.session.tenant, minted)) for minted in turn.minted
-        )
+        if not len(self._twins):
+            return False
+        return any(self._twins.get(evidence.of_minted(turn.session.tenant, each)) for each in turn.minted)
 
     def is_twin_by_answer(self, tenant: TenantId, tail: int, text: int) -> bool:
         return len(self._twins) > 0 and bool(self._twins.get(evidence.of_answer(tenant, tail, text)))

@@ -152,7 +152,7 @@ class _Run:
                     at_s is None,
                     step.next,
                     came,
-                    decision.is_finished,
+                    decision.retain_s == 0.0,
                     at_s is not None and at_s - _end_s(self._exchanges[number]) <= decision.retain_s,
                 )
         return found
