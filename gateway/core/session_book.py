@@ -9,6 +9,7 @@ ends takes its open tool calls with it; every `session_start` is followed by at 
 from collections.abc import Container
 from typing import NamedTuple
 
+from gateway.core.conduct import Conduct
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.core.publishing import Publishing
@@ -24,7 +25,6 @@ from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.text_calls import LateCalls
 from gateway.workflow.aeg.graph import Held, Silence
 from gateway.workflow.aeg.graphs import Tier
-from gateway.workflow.conduct import Conduct
 from gateway.workflow.conversations import Conversations, StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.hints import Hints

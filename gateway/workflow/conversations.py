@@ -16,8 +16,8 @@ of a session; one event takes leave of a bounded number.
 
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Annotated, Final
 
 import msgspec
@@ -75,6 +75,7 @@ class Conversation(msgspec.Struct, eq=False):
     step: Step | None = None
     """Its last one; None before the first."""
     pause: Pause | None = None
+    """What is expected behind that."""
     turns: int = 0
     tokens: float = 0.0
     """What it holds: its last prompt and answer."""
@@ -100,10 +101,6 @@ class Conversation(msgspec.Struct, eq=False):
 
     def __post_init__(self) -> None:
         self.key = hash(self.agent[1:])
-
-    @property
-    def is_paused(self) -> bool:
-        return self.step is not None and not self.is_live and not self.has_gone_on
 
     @property
     def works(self) -> bool:
@@ -173,15 +170,26 @@ class Conversations:
             self._end_those_before(ref.session, known)
         graph = self.graphs.of(known.agent)
         self._grow(known, graph, answer)
-        return self._step(ref.thread, known, graph, facts, answer)
+        self._step(known, graph, facts, answer)
+        found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
+        assert found is not None
+        known.pause = found.pause
+        silent_s = found.pause.likely_s
+        if silent_s is None:
+            silent_s = _SILENT_AT_FIRST_S[bool(found.tools)]
+        known.due_s = now + min(self._config.gone_after_s, max(_LEAST_SILENCE_S, silent_s))
+        self._look_later(known, ref.thread)
+        return found
 
     def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
         """The type of its conversation, and what is expected behind the last step.
 
         None while another one is on its way."""
         known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
-        found = self.predict(known) if known is not None and known.is_paused else None
-        return (known.key, found) if known is not None and found is not None else None
+        if known is None or known.is_live or known.has_gone_on:
+            return None
+        found = self.predict(known)
+        return (known.key, found) if found is not None else None
 
     def doubted(
         self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
@@ -210,9 +218,7 @@ class Conversations:
             self.graphs.shared_changes += 1
         known.tokens = tokens
 
-    def _step(
-        self, thread: ThreadId, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer
-    ) -> StepPrediction:
+    def _step(self, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer) -> None:
         manner = answer.utterance.manner
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
@@ -220,15 +226,6 @@ class Conversations:
         known.step = Step(tools, manner.opening if tools else manner.close)
         known.is_code = manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
-        found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
-        assert found is not None
-        known.pause = found.pause
-        silent_s = found.pause.likely_s
-        if silent_s is None:
-            silent_s = _SILENT_AT_FIRST_S[bool(tools)]
-        known.due_s = known.ended_s + min(self._config.gone_after_s, max(_LEAST_SILENCE_S, silent_s))
-        self._look_later(known, thread)
-        return found
 
     def predict(self, known: Conversation, *, is_final: bool = False) -> StepPrediction | None:
         """What is expected behind its last step; None before the first. `is_final`: its client says that it
@@ -253,33 +250,29 @@ class Conversations:
     def held(self, session: SessionId) -> Held | None:
         """Its longest conversation, and others that are at work: what a sub-agent that is done, or a title,
         leaves behind is of no use to the others. None if none of them has made a step."""
-        working, longest = 0.0, None
-        for thread in self._sessions.get(session, ()):
-            if (known := self._threads.get(thread)) is None:
-                continue
-            if longest is None or known.tokens > longest.tokens:
-                longest = known
-            if known.works:
-                working += known.tokens
+        known = self._of(session)
+        longest = max(known, key=attrgetter("tokens"), default=None)
         if longest is None or not longest.turns:
             return None
-        return Held(working + (0.0 if longest.works else longest.tokens), longest.agent, longest.turns)
+        tokens = sum([each.tokens for each in known if each.works])
+        return Held(tokens + (0.0 if longest.works else longest.tokens), longest.agent, longest.turns)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
         answer that is its parent. None where none of them has made a step, or one is under way."""
-        found: Silence | None = None
-        most = -1.0
-        for thread in self._sessions.get(session, ()):
-            known = self._threads.get(thread)
-            if known is not None and known.is_live:
+        found, most = None, -1.0
+        for known in self._of(session):
+            if known.is_live:
                 return None
-            if known is None or not known.is_paused or known.is_over or known.step is None:
+            if known.pause is None or known.has_gone_on or known.is_over:
                 continue
-            chance = known.pause.back(now - known.ended_s) if known.pause is not None else 0.0
+            chance = known.pause.back(now - known.ended_s)
             if chance > most:
-                found, most = Silence(bool(known.step.tools), known.pause), chance
+                found, most = Silence(known.works, known.pause), chance
         return found
+
+    def _of(self, session: SessionId) -> list[Conversation]:
+        return list(filter(None, map(self._threads.get, self._sessions.get(session, ()))))
 
     def _look_later(self, known: Conversation, thread: ThreadId) -> None:
         if known.due_s >= known.look_s:
@@ -287,9 +280,7 @@ class Conversations:
         known.look_s = known.due_s
         heappush(self._due, (known.due_s, thread))
         if len(self._due) > 2 * len(self._threads) + MAX_OF_SESSION:  # most of it is outdated
-            self._due = [
-                (known.look_s, thread) for thread, known in self._threads.items() if known.look_s < inf
-            ]
+            self._due = [(each.look_s, of) for of, each in self._threads.items() if each.look_s < inf]
             heapify(self._due)
 
     def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Conversation:
@@ -303,27 +294,21 @@ class Conversations:
         if ref.thread not in self._threads:
             threads = self._sessions.setdefault(ref.session, [])
             threads.append(ref.thread)
-            if len(threads) > MAX_OF_SESSION:
-                self._forget_one(threads)
+            # Of too many the oldest goes, but not its first, whom the others work for.
+            for thread in threads[1:-1] if len(threads) > MAX_OF_SESSION else ():
+                if (other := self._threads.get(thread)) is None or not other.is_live:
+                    threads.remove(thread)
+                    self._threads.pop(thread, None)
+                    break
         self._threads[ref.thread] = known
         self._threads.move_to_end(ref.thread)
         return known
 
-    def _forget_one(self, threads: list[ThreadId]) -> None:
-        for thread in islice(threads, 1, len(threads) - 1):  # not its first, whom the others work for
-            if (known := self._threads.get(thread)) is None or not known.is_live:
-                threads.remove(thread)
-                self._threads.pop(thread, None)
-                break
-
     def _end_those_before(self, session: SessionId, newest: Conversation) -> None:
         """Under one id its client has begun anew, or a summary took the place of what was said: whatever
         rests there of the same type is over, and what it holds of no use."""
-        for thread in self._sessions.get(session, ()):
-            known = self._threads.get(thread)
-            if known in (None, newest) or known.works:
-                continue
-            if known.agent == newest.agent:
+        for known in self._of(session):
+            if known is not newest and known.agent == newest.agent and not known.works:
                 self._leave(known, as_task=True)
                 known.tokens = 0.0
 
