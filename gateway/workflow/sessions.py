@@ -25,19 +25,18 @@ from typing import Final
 from gateway.domain.decision import Edge, Guess, SessionRef
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice
-from gateway.domain.request import Answer, RequestFacts, Utterance
+from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.hashing import hash_text
 from gateway.workflow.ancestry import Search
 from gateway.workflow.evidence import ends_with_text, minted_ids
 from gateway.workflow.identity import identify
 from gateway.workflow.shelf import SessionsConfig, Shelf
-from gateway.workflow.traces import Traces, holders
+from gateway.workflow.traces import Traces, add, drop, holders
 from gateway.workflow.turns import Identity, Outcome, Session, Thread, Turn
 
 __all__ = ["Session", "Sessions", "SessionsConfig"]
 
-NO_UTTERANCE: Final = Utterance()
 ACTS_FROM: Final = 0.9
 """A turn joins a session if that is at least so sure; else it starts one of its own, with the guess noted.
 
@@ -71,14 +70,10 @@ class Sessions(Shelf):
         known = self.get(state_session) if state_session is not None else None
         found = identify(self, traces, tenant, facts, known, now=now)
         is_guess = found.session is not None and found.confidence < ACTS_FROM
-        session, thread = (None, None) if is_guess else (found.session, found.thread)
-        if session is None:
-            session = self.start(tenant, facts.explicit, found, now=now)
-        if thread is None:
-            thread = self.branch(session, facts, found)
-        if is_guess and (guessed := found.thread) is not None:  # by which nothing is decided, either
-            thread.head, thread.head_tokens = guessed.head, guessed.head_tokens
-            thread.agent_type = guessed.agent_type
+        acted = Identity() if is_guess else found
+        session = acted.session or self.start(tenant, facts.explicit, acted, now=now)
+        thread = acted.thread or self.branch(session, facts, acted)
+        guess = self._guess(found, session, thread) if is_guess else None
         turn = self._live[request] = self._place(request, facts, thread, found, is_guess=is_guess, now=now)
         session.log.append(turn)
         session.turns += 1
@@ -86,51 +81,49 @@ class Sessions(Shelf):
         traces.add_arrival(turn)
         if facts.attempt:
             traces.counting.add(facts.client)
-        self._trim(session, traces)
+        if len(session.log) > self._config.max_turns:
+            self._trim(session, traces)
         self.touch(session, now=now)
-        parent = found.parent.request if found.parent is not None else None
-        if not is_guess:
-            return session, SessionRef(
-                session=session.id,
-                source=found.source,
-                confidence=found.confidence,
-                thread=thread.id,
-                edge=found.edge,
-                parent=parent,
-            )
+        return session, SessionRef(
+            session=session.id,
+            source=acted.source,
+            confidence=acted.confidence,
+            thread=thread.id,
+            edge=acted.edge,
+            parent=acted.parent.request if acted.parent is not None else None,
+            guess=guess,
+        )
+
+    def _guess(self, found: Identity, session: Session, thread: Thread) -> Guess:
+        """The session that was found, of which the new one may be a part: by which nothing is decided."""
         assert found.session is not None
-        guess = Guess(
+        session.may_be_part_of(found.session)
+        guessed = found.thread
+        if guessed is not None:
+            thread.head, thread.head_tokens = guessed.head, guessed.head_tokens
+            thread.agent_type = guessed.agent_type
+        return Guess(
             session=found.session.id,
-            thread=found.thread.id if found.thread is not None else None,
+            thread=guessed.id if guessed is not None else None,
             source=found.source,
             confidence=found.confidence,
             edge=found.edge,
-            parent=parent,
-        )
-        return session, SessionRef(
-            session=session.id,
-            source=session.source,
-            confidence=session.confidence,
-            thread=thread.id,
-            guess=guess,
+            parent=found.parent.request if found.parent is not None else None,
         )
 
     def learn_id(self, request: RequestId, minted: str, *, is_call: bool) -> int | None:
         """An answer carried this id: of a call, or of something that is stored. Its hash, if it is new."""
-        turn = self._live.get(request)
-        if turn is None:
+        turn, key = self._live.get(request), hash_text(minted)
+        if turn is None or key in turn.minted:
             return None
-        key = hash_text(minted)
-        is_new = key not in turn.minted
-        if is_new:
-            traces = self.traces_of(turn.session.tenant)
-            turn.minted = (*turn.minted, key)
-            turn.calls += is_call
-            traces.add_minted(turn, key)
-            if len(turn.minted) > self._config.max_call_ids:
-                traces.remove_minted(turn, turn.minted[:1])
-                turn.minted = turn.minted[1:]
-        return key if is_new else None
+        traces = self.traces_of(turn.session.tenant)
+        turn.minted = (*turn.minted, key)
+        turn.calls += is_call
+        add(traces.minted, key, turn)
+        if len(turn.minted) > self._config.max_call_ids:
+            drop(traces.minted, turn.minted[0], turn)
+            turn.minted = turn.minted[1:]
+        return key
 
     def ended(
         self, request: RequestId, answer: Answer | None, outcome: Outcome, *, now: float
@@ -143,11 +136,12 @@ class Sessions(Shelf):
         turn.outcome, turn.ended_s = outcome, now
         if answer is not None and answer.retry_after_s is not None:
             turn.due_s = now + answer.retry_after_s
-        utterance = answer.utterance if answer is not None and answer.status < 400 else NO_UTTERANCE
-        turn.text, turn.chars = utterance.text, utterance.chars
+        if answer is not None and answer.status < 400:
+            turn.text, turn.chars = answer.utterance.text, answer.utterance.chars
         traces = self.traces_of(session.tenant)
         traces.add_answer(turn)
-        self._trim(session, traces)
+        if len(session.log) > self._config.max_turns:
+            self._trim(session, traces)
         self.touch(session, now=now)
         return turn
 
@@ -164,13 +158,9 @@ class Sessions(Shelf):
         if traces is None:
             return False
         if not ends_with_text(facts):
-            brings_any = False
-            for minted in minted_ids(facts):
-                if minted in traces.minted:
-                    return True
-                brings_any = True
-            if brings_any:
-                return False
+            minted = list(minted_ids(facts))
+            if minted:
+                return not traces.minted.keys().isdisjoint(minted)
         for block in facts.transcript.blocks[:1]:
             known = holders(traces.tails, block.tail or facts.transcript.agent)
             return any(turn.text == block.text for turn in known)
@@ -184,7 +174,7 @@ class Sessions(Shelf):
             session=session.id,
             source=session.source._value_,  # `value` is a call of four functions
             confidence=session.confidence,
-            keys=tuple([key[1:] for key in session.explicit_keys]) if session.explicit_keys else (),
+            keys=tuple([key[1:] for key in session.explicit_keys]),
             parent=session.parent,
             turns=session.turns,
             thread=thread.id,
@@ -194,9 +184,7 @@ class Sessions(Shelf):
             is_secret=traces.is_secret(turn),
             is_twin=turn.is_twin or traces.has_twin(turn),
             **{name: getattr(turn, name) for name in _HANDED_ON},
-            runs_on=tuple([(name, each.target, each.is_fallback) for name, each in session.runs_on.items()])
-            if session.runs_on
-            else (),
+            runs_on=tuple([(name, each.target, each.is_fallback) for name, each in session.runs_on.items()]),
         )
 
     def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:

@@ -20,7 +20,7 @@ from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
 from gateway.wire.memory import Memory
 from gateway.workflow.traces import MAX_TWINS, Traces
-from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Session, Thread
+from gateway.workflow.turns import ExplicitKey, Identity, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
 MAX_NAMED: Final = 64
@@ -149,7 +149,6 @@ class Shelf:
             self._most = now
 
     def start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
-        """A new session; one that is guessed to be a part of the session that was found, if there is one."""
         session = Session(
             id=next(self._ids),
             tenant=tenant,
@@ -160,9 +159,6 @@ class Shelf:
             schema=stated.schema if stated else None,
             group=found.group,
         )
-        if found.session is not None:
-            session.source, session.confidence = SessionSource.NEW, CONFIDENCE[SessionSource.NEW]
-            session.may_be_part_of(found.session)
         self._keep(session)
         return session
 

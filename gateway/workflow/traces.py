@@ -5,7 +5,6 @@ those, and that it is shared can be seen; removing a turn removes every way to i
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import Final
 
 from gateway.domain.ids import SessionId, TenantId
@@ -44,30 +43,30 @@ class Traces:
         self._twins = twins
 
     def add_arrival(self, turn: Turn) -> None:
-        _add(self.tails, turn.tail, turn)
-        _add(self.bodies, turn.body, turn)
+        add(self.tails, turn.tail, turn)
+        add(self.bodies, turn.body, turn)
 
     def add_answer(self, turn: Turn) -> None:
         """What was answered can only be repeated by a new request; what failed may be asked again."""
         if not turn.has_failed:
-            _remove(self.bodies, turn.body, turn)
+            drop(self.bodies, turn.body, turn)
         if turn.chars >= MIN_SECRET_CHARS:
             known = self._given.get(turn.text)
             self._given.put(turn.text, turn.session.id if known in (None, turn.session.id) else _NOBODY)
         if turn.text and not turn.calls:  # calls are recognised by their ids
-            _add(self.texts, turn.text, turn)
+            add(self.texts, turn.text, turn)
 
     def adopt(self, turn: Turn, *, is_secret: bool) -> None:
         """A turn of another gateway's, which is over; `is_secret`: nobody else was given its answer."""
-        _add(self.tails, turn.tail, turn)
+        add(self.tails, turn.tail, turn)
         if turn.has_failed:
-            _add(self.bodies, turn.body, turn)
+            add(self.bodies, turn.body, turn)
         if is_secret:
             self._given.put(turn.text, turn.session.id)
         if turn.text and not turn.calls:
-            _add(self.texts, turn.text, turn)
+            add(self.texts, turn.text, turn)
         for minted in turn.minted:
-            self.add_minted(turn, minted)
+            add(self.minted, minted, turn)
 
     def has_twin(self, turn: Turn) -> bool:
         session = turn.session
@@ -96,20 +95,13 @@ class Traces:
     def is_twin_by_answer(self, tenant: TenantId, tail: int, text: int) -> bool:
         return len(self._twins) > 0 and bool(self._twins.get(evidence.of_answer(tenant, tail, text)))
 
-    def add_minted(self, turn: Turn, minted: int) -> None:
-        _add(self.minted, minted, turn)
-
     def remove(self, turn: Turn) -> None:
-        _remove(self.tails, turn.tail, turn)
-        _remove(self.bodies, turn.body, turn)
+        drop(self.tails, turn.tail, turn)
+        drop(self.bodies, turn.body, turn)
         if turn.text:
-            _remove(self.texts, turn.text, turn)
-        if turn.minted:
-            self.remove_minted(turn, turn.minted)
-
-    def remove_minted(self, turn: Turn, ids: Iterable[int]) -> None:
-        for minted in ids:
-            _remove(self.minted, minted, turn)
+            drop(self.texts, turn.text, turn)
+        for minted in turn.minted:
+            drop(self.minted, minted, turn)
 
 
 def holders(index: Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
@@ -119,7 +111,7 @@ def holders(index: Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
     return found if isinstance(found, list) else (found,)
 
 
-def _add(index: Holders, key: int, turn: Turn) -> None:
+def add(index: Holders, key: int, turn: Turn) -> None:
     found = index.get(key)
     if found is None:
         index[key] = turn
@@ -132,7 +124,7 @@ def _add(index: Holders, key: int, turn: Turn) -> None:
         index[key] = [found, turn]
 
 
-def _remove(index: Holders, key: int, turn: Turn) -> None:
+def drop(index: Holders, key: int, turn: Turn) -> None:
     found = index.get(key)
     if found is turn:
         del index[key]

@@ -4,7 +4,7 @@ from gateway.domain.decision import SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.wire.memory import Memory
 from gateway.workflow import traces as module
-from gateway.workflow.traces import Traces, holders
+from gateway.workflow.traces import Traces, add, drop, holders
 from gateway.workflow.turns import Outcome, Session, Thread, Turn
 
 
@@ -40,7 +40,7 @@ def full(traces: Traces, number: int) -> Turn:
     one.outcome = Outcome.CUT
     traces.add_answer(one)
     for minted in one.minted:
-        traces.add_minted(one, minted)
+        add(traces.minted, minted, one)
     return one
 
 
@@ -89,13 +89,13 @@ def test_a_twin_left_the_same_evidence_in_another_session():
         traces.add_arrival(each)
         each.text, each.minted = text, minted
         for known in minted:
-            traces.add_minted(each, known)
+            add(traces.minted, known, each)
     assert traces.has_twin(one), "by what it answered: `other` answered that, too"
     assert traces.has_twin(other) and traces.has_twin(alike), "by an id"
     other.text = 6
     assert not traces.has_twin(one)
     alike.minted, one.text = (), 6
-    traces.remove_minted(alike, (7,))
+    drop(traces.minted, 7, alike)
     assert not traces.has_twin(other), "what else is asked alike does not count beside an id"
 
 
