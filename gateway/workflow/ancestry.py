@@ -63,26 +63,35 @@ class Link(msgspec.Struct, frozen=True):
 class Search:
     """For the turn that one request follows."""
 
-    def __init__(
-        self, traces: Traces, facts: RequestFacts, within: Callable[[Turn], bool] | None = None, *, now: float
-    ) -> None:
-        """`within`: whether a turn may be the parent at all; None: any turn of its tenant's may."""
+    def __init__(self, traces: Traces, facts: RequestFacts, *, now: float) -> None:
+        self.facts = facts
+        self.now = now
         self._traces = traces
-        self._facts = facts
         self._script = facts.transcript
-        self._within = within
-        self._now = now
+        self._within: Callable[[Turn], bool] | None = None
         ids = [*facts.state_ids, *filterfalse(is_counter_like, facts.echoed_ids)]
         self._has_counters = not ids
         self._ids = list(map(hash_text, ids or facts.echoed_ids))
         """That it brings back, newest first; where some are no counters, those alone."""
 
-    def identity(self) -> Identity:
+    def identity(self, within: Callable[[Turn], bool] | None = None) -> Identity:
+        """`within`: whether a turn may be the parent at all; None: any turn of its tenant's may."""
+        self._within = within
         link = self.retried() or self._parent()
         if link is None:
             return Identity()
         turn = link.turn
-        edge = Edge.RETRIES if link.source is SessionSource.RETRY else self._edge_after(link)
+        after, tip = turn.successor, turn.thread.tip
+        if link.source is SessionSource.RETRY:
+            edge = Edge.RETRIES
+        elif turn.offers_tools and self.facts.tool_count == 0:
+            edge = Edge.SERVES
+        elif after is None or after.has_failed or (link.is_proof and after.is_guessed):
+            edge = Edge.CONTINUES
+        elif tip is not None and (tip.outcome is Outcome.LIVE or tip.has_open_calls):
+            edge = Edge.FORKS
+        else:
+            edge = Edge.REWINDS
         most = 1.0 if link.is_proof else CHOICE if link.is_choice else GUESS
         return Identity(
             source=link.source,
@@ -94,17 +103,6 @@ class Search:
             has_secrets=turn.has_secrets if edge is Edge.RETRIES else link.is_proof,
             told_secrets=link.is_told,
         )
-
-    def _edge_after(self, link: Link) -> Edge:
-        parent = link.turn
-        if parent.offers_tools and self._facts.tool_count == 0:
-            return Edge.SERVES
-        after = parent.successor
-        if after is None or after.has_failed or (link.is_proof and after.is_guessed):
-            return Edge.CONTINUES
-        tip = parent.thread.tip
-        is_running = tip is not None and (tip.outcome is Outcome.LIVE or tip.has_open_calls)
-        return Edge.FORKS if is_running else Edge.REWINDS
 
     def _known(self, index: Holders, key: int) -> _Found:
         found = holders(index, key)
@@ -128,14 +126,14 @@ class Search:
 
     def _late_s(self, turn: Turn) -> float:
         """How far from the moment at which its client was told to come; one that was not told is late."""
-        return UNTOLD_S if turn.due_s is None else abs(self._now - turn.due_s)
+        return UNTOLD_S if turn.due_s is None else abs(self.now - turn.due_s)
 
     def _knows_secrets(self, turn: Turn) -> bool:
         """Whoever repeats an opening may be somebody else with the same question."""
-        return turn.has_secrets and turn.client == self._facts.client
+        return turn.has_secrets and turn.client == self.facts.client
 
     def _may_repeat(self, turn: Turn) -> bool:
-        facts, now, again = self._facts, self._now, turn.retried_by
+        facts, now, again = self.facts, self.now, turn.retried_by
         if not turn.has_failed or turn.next is not None:
             return False
         if self._within is not None and not self._within(turn):
@@ -180,7 +178,7 @@ class Search:
         turn = link.turn
         if link.is_choice or link.source is SessionSource.PREFIX:
             return link
-        if turn.client != self._facts.client or turn.is_continued or turn.is_twin:
+        if turn.client != self.facts.client or turn.is_continued or turn.is_twin:
             return link
         is_told = self._was_told(turn)
         is_by_id = link.source is not SessionSource.ECHO and not self._has_counters
@@ -217,7 +215,7 @@ class Search:
                 break
         else:
             return None
-        source = SessionSource.STATE_ID if self._facts.state_ids else SessionSource.CALL_ID
+        source = SessionSource.STATE_ID if self.facts.state_ids else SessionSource.CALL_ID
         if len(best) == 1 and best[0].next is None and not self._has_counters:
             return Link(best[0], source)
         answered = self._answered()
@@ -281,10 +279,10 @@ class Search:
                 may_reject = (
                     tail not in answered
                     and turn.outcome is Outcome.ANSWERED
-                    and self._facts.tool_count == 0
+                    and self.facts.tool_count == 0
                     and not turn.calls
                     and turn.agent == self._script.agent
-                    and self._now - turn.ended_s <= REJECTED_S
+                    and self.now - turn.ended_s <= REJECTED_S
                 )
                 if turn.is_silent or may_reject:
                     return Link(turn, SessionSource.PREFIX)
@@ -292,7 +290,7 @@ class Search:
 
     def _among_twins(self) -> Link | None:
         """Several sessions had the very same answer to the very same, ids included: it is one of them."""
-        if self._has_counters or self._facts.state_ids:
+        if self._has_counters or self.facts.state_ids:
             return None
         answered = self._answered()
         for key in self._ids:

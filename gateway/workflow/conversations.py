@@ -29,7 +29,7 @@ from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import Block, TextCalls
-from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence, Step, ToolSet, tool_set
+from gateway.workflow.aeg.graph import Held, Pause, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 
 MAX_OF_SESSION: Final = 64
@@ -168,9 +168,7 @@ class Conversations:
         self._threads.move_to_end(ref.thread)
         if known.turns == 0 and ref.edge is Edge.OPENS:
             self._end_those_before(ref.session, known)
-        graph = self.graphs.of(known.agent)
-        self._grow(known, graph, answer)
-        self._step(known, graph, facts, answer)
+        self._step(known, facts, answer)
         found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
         assert found is not None
         known.pause = found.pause
@@ -204,22 +202,19 @@ class Conversations:
             if known is not None:
                 self._leave(known, as_task=True)
 
-    def _grow(self, known: Conversation, graph: Graph, answer: Answer) -> None:
-        usage = answer.usage
+    def _step(self, known: Conversation, facts: RequestFacts, answer: Answer) -> None:
+        graph, usage, manner = self.graphs.of(known.agent), answer.usage, answer.utterance.manner
         known.turns += 1
         if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
             graph.saw_turn(known.turns, tokens=None, grown=None)
-            return
-        tokens = float(usage.prompt_tokens + (usage.output_tokens or 0))
-        known.grown = tokens - known.tokens if known.tokens else None
-        begins = known.turns == 1 and known.is_opening
-        graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown)
-        if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
-            self.graphs.shared_changes += 1
-        known.tokens = tokens
-
-    def _step(self, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer) -> None:
-        manner = answer.utterance.manner
+        else:
+            tokens = float(usage.prompt_tokens + (usage.output_tokens or 0))
+            known.grown = tokens - known.tokens if known.tokens else None
+            begins = known.turns == 1 and known.is_opening
+            graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown)
+            if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
+                self.graphs.shared_changes += 1
+            known.tokens = tokens
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
         graph.saw_step(known.step.tools if known.step is not None else None, tools)
@@ -254,8 +249,10 @@ class Conversations:
         longest = max(known, key=attrgetter("tokens"), default=None)
         if longest is None or not longest.turns:
             return None
-        tokens = sum([each.tokens for each in known if each.works])
-        return Held(tokens + (0.0 if longest.works else longest.tokens), longest.agent, longest.turns)
+        tokens = 0.0 if longest.works else longest.tokens
+        for each in known:
+            tokens += each.tokens if each.works else 0.0
+        return Held(tokens, longest.agent, longest.turns)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last

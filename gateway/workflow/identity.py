@@ -18,7 +18,6 @@ from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.wire.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.ancestry import GUESS, Search
 from gateway.workflow.shelf import Shelf
-from gateway.workflow.traces import Traces
 from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Outcome, Session, Thread, Turn
 
 _SOURCES: Final = {
@@ -28,19 +27,11 @@ _SOURCES: Final = {
 _INTERLEAVED_S: Final = 60.0
 
 
-def identify(
-    shelf: Shelf,
-    traces: Traces,
-    tenant: TenantId,
-    facts: RequestFacts,
-    state_session: Session | None,
-    *,
-    now: float,
-) -> Identity:
+def identify(shelf: Shelf, search: Search, tenant: TenantId, state_session: Session | None) -> Identity:
     """Where a turn belongs. `state_session`: who minted the state that it builds on, if known."""
-    stated = facts.explicit
+    stated = search.facts.explicit
     if stated is None:
-        found = Search(traces, facts, now=now).identity()
+        found = search.identity()
         if found.session is None and state_session is not None:
             found = Identity(
                 source=SessionSource.STATE_ID,
@@ -53,13 +44,15 @@ def identify(
         return found
     key = (tenant, stated.schema, stated.session)
     session = shelf.find_explicit(key)
-    if session is not None and session.group is not None:
-        return _among(traces, facts, session.group, now=now)
+    if session is not None and (group := session.group) is not None:
+        found = search.identity(lambda turn: turn.session.group == group)
+        is_member = found.session is not None and not (found.thread and found.thread.is_unexplained)
+        return found if is_member else Identity(group=group, parent=found.parent, edge=found.edge)
     source = _SOURCES.get(stated.schema, SessionSource.CLIENT_ID)
     if session is not None:
-        found = _stated(traces, facts, stated, key, session, now=now)
+        found = _stated(search, stated, key, session)
     elif (own := shelf.find_own(key)) is not None:
-        found = _stated(traces, facts, stated, None, own, now=now)
+        found = _stated(search, stated, None, own)
     else:
         found = _introduce(shelf, key, stated)
     if found.group is None:
@@ -77,26 +70,19 @@ def _introduce(shelf: Shelf, key: ExplicitKey, stated: ExplicitId) -> Identity:
     return found
 
 
-def _stated(
-    traces: Traces,
-    facts: RequestFacts,
-    stated: ExplicitId,
-    key: ExplicitKey | None,
-    session: Session,
-    *,
-    now: float,
-) -> Identity:
+def _stated(search: Search, stated: ExplicitId, key: ExplicitKey | None, session: Session) -> Identity:
     """`key`: None if the client states what answers call the session."""
+    facts = search.facts
     is_alias = key is not None and session.explicit_keys[0] != key
     name = stated.thread or (stated.session if is_alias else None)
     thread = session.main if name is None or name == session.main.name else session.named.get(name)
-    found = Search(traces, facts, lambda turn: turn.session is session, now=now).identity()
+    found = search.identity(lambda turn: turn.session is session)
     found.key, found.name = key, name
     if name is not None:
         return _in_named_thread(found, thread, session, facts)
     if found.session is not None:
         if key is not None:
-            _notice_interleaving(found, session, now=now)
+            _notice_interleaving(found, session, now=search.now)
         return found
     found.session = session
     main = session.main.tip
@@ -161,11 +147,3 @@ def _notice_interleaving(found: Identity, session: Session, *, now: float) -> No
         if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
             session.group = session.explicit_keys[0]
             return
-
-
-def _among(traces: Traces, facts: RequestFacts, group: ExplicitKey, *, now: float) -> Identity:
-    """A turn under an id that several runs share: content decides which of them it is."""
-    found = Search(traces, facts, lambda turn: turn.session.group == group, now=now).identity()
-    if found.session is None or (found.thread is not None and found.thread.is_unexplained):
-        return Identity(group=group, parent=found.parent, edge=found.edge)
-    return found

@@ -68,7 +68,7 @@ class Sessions(Shelf):
         """
         traces = self.traces_of(tenant)
         known = self.get(state_session) if state_session is not None else None
-        found = identify(self, traces, tenant, facts, known, now=now)
+        found = identify(self, Search(traces, facts, now=now), tenant, known)
         is_guess = found.session is not None and found.confidence < ACTS_FROM
         acted = Identity() if is_guess else found
         session = acted.session or self.start(tenant, facts.explicit, acted, now=now)

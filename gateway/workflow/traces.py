@@ -69,16 +69,10 @@ class Traces:
             add(self.minted, minted, turn)
 
     def has_twin(self, turn: Turn) -> bool:
-        session = turn.session
-        for minted in turn.minted:
-            for other in holders(self.minted, minted):
-                if other.session is not session:
-                    return True
+        alike = [other for minted in turn.minted for other in holders(self.minted, minted)]
         if not turn.minted:
-            for other in holders(self.tails, turn.tail):
-                if other.session is not session and other.text == turn.text:
-                    return True
-        return False
+            alike = [other for other in holders(self.tails, turn.tail) if other.text == turn.text]
+        return any(other.session is not turn.session for other in alike)
 
     def is_secret(self, turn: Turn) -> bool:
         """Whether nobody knows its answer but who was given it: it is long, and was given to one session.

@@ -10,6 +10,7 @@ tool is told by the first `_NAME` characters of its name, a set by its first `_N
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from gateway.domain.by_agent import AgentKey
@@ -41,7 +42,6 @@ _SAME: Final = 0.02
 """By less no shared prefix changes: whoever keeps sums of it counts anew."""
 _HOLDS_FOR: Final = 256
 """What was worked out holds for so many turns of the family at most, and for a sixteenth of those it made."""
-
 
 ToolSet = tuple[str, ...]
 """Names of tools, each once, in order; empty for an answer without calls."""
@@ -144,15 +144,6 @@ class Node(_Behind):
         """How often which node did, `END` too."""
         self.words: OrderedDict[int, _Counts] = OrderedDict()
 
-    def word(self, word: int) -> _Counts:
-        counts = self.words.get(word)
-        if counts is None:
-            counts = self.words[word] = _Counts()
-            if len(self.words) > _MAX_WORDS:
-                self.words.popitem(last=False)
-        self.words.move_to_end(word)
-        return counts
-
     def follow(self, number: int) -> None:
         count = self.following[number] = self.following.get(number, 0.0) + 1.0
         if count >= _FADES_AT:
@@ -178,7 +169,7 @@ class Graph(Family):
         self.family = family
         self.start = Node(START, ())
         self._nodes: OrderedDict[ToolSet, Node] = OrderedDict()
-        self._numbers: dict[int, Node] = {}
+        self.numbered: dict[int, Node] = {}
         self._given = OTHER
         self.shared = LogQuantiles(low=16.0, half_life=50)
         """Tokens that were cached already when a conversation began."""
@@ -242,20 +233,24 @@ class Graph(Family):
 
     def _classes(self, step: Step) -> tuple[_Counts, _Behind, _Behind, _Behind]:
         node, kind = self._teach(step.tools), bool(step.tools)
-        return node.word(step.word), node, self.by_kind[kind], self.family.by_kind[kind]
+        word = node.words.pop(step.word, None) or _Counts()
+        node.words[step.word] = word
+        if len(node.words) > _MAX_WORDS:
+            node.words.popitem(last=False)
+        return word, node, self.by_kind[kind], self.family.by_kind[kind]
 
     def _teach(self, tools: ToolSet) -> Node:
         node = self._nodes.pop(tools, None)
         if node is None:
             self._given += 1
-            node = self._numbers[self._given] = Node(self._given, tools)
+            node = self.numbered[self._given] = Node(self._given, tools)
             if len(self._nodes) >= MAX_NODES:
                 self._drop(self._nodes.popitem(last=False)[1].number)
         self._nodes[tools] = node
         return node
 
     def _drop(self, number: int) -> None:
-        del self._numbers[number]
+        del self.numbered[number]
         for node in (self.start, *self._nodes.values()):
             if count := node.following.pop(number, 0.0):
                 node.following[OTHER] = node.following.get(OTHER, 0.0) + count
@@ -269,8 +264,14 @@ class Graph(Family):
             share = node.share(share)
             word = node.words.get(step.word)
             share = word.share(share) if word is not None else share
-        alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
-        lengths = _longest([node]) or _longest(alone) or _longest(broad[:1]) or _longest(broad[1:])
+        lengths: LogQuantiles | None = None
+        if node is not None and node.pauses.weight >= ENOUGH:
+            lengths = node.pauses
+        else:
+            alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
+            for classes in (alone, broad[:1], broad[1:]):  # calls side by side last as long as the longest
+                known = [each.pauses for each in classes if each and each.pauses.weight >= ENOUGH]
+                lengths = lengths or max(known, key=attrgetter("mu"), default=None)
         ends = 1.0 - share
         if ends >= share:
             return Pause(share, lengths, 0.0)
@@ -289,12 +290,11 @@ class Graph(Family):
         """What the next step asks for, if there is one, and how likely; unknown: the same again."""
         node = self._nodes.get(tools)
         following = node.following if node is not None else {}
-        counts = {number: count for number, count in following.items() if number in self._numbers}
-        if not counts:
-            return tools, 0.0
-        likeliest = max(counts, key=counts.__getitem__)
-        share = counts[likeliest] / (1.0 + sum(following.values()) - following.get(END, 0.0))
-        return self._numbers[likeliest].tools, share
+        found, most = tools, 0.0
+        for number, count in following.items():
+            if count > most and number in self.numbered:
+                found, most = self.numbered[number].tools, count
+        return found, most / (1.0 + sum(following.values()) - following.get(END, 0.0))
 
     def outlook(self) -> Outlook:
         turns = self.family.lifetimes.turns
@@ -316,13 +316,4 @@ class Graph(Family):
         ]
 
     def label(self, number: int) -> str:
-        return _LABELS.get(number) or " + ".join(self._numbers[number].tools) or "answer"
-
-    def numbered(self, number: int) -> Node | None:
-        return self._numbers.get(number)
-
-
-def _longest(classes: Iterable[_Behind | None]) -> LogQuantiles | None:
-    """Calls side by side are one pause, as long as the longest of them; None if too little is known."""
-    known = [each.pauses for each in classes if each is not None and each.pauses.weight >= ENOUGH]
-    return max(known, key=lambda pauses: pauses.mu, default=None)
+        return _LABELS.get(number) or " + ".join(self.numbered[number].tools) or "answer"

@@ -222,7 +222,7 @@ def test_nodes_are_bounded_and_the_longest_unseen_are_dropped():
     edges = graph.edges()
     nodes = {node for start, to, _, _ in edges for node in (start, to)}
     assert len(nodes) <= MAX_NODES + 3 and OTHER in nodes and graph.label(OTHER) == "other"
-    assert graph.numbered(OTHER) is None
+    assert graph.numbered.get(OTHER) is None
     assert all(len(node.following) <= MAX_NODES + 2 for node in graph._nodes.values())
     assert graph.next(("common",))[1] < 0.1 and graph.next(("rare-3",)) == (("rare-3",), 0.0)
     for number in range(200):
