@@ -89,7 +89,7 @@ class Agents:
         hints.with_request(ref, thread, REPLICA, age_s=1.0, service_class="reactive")
         pause = known.answered(ref, facts, answer, now=self.now)
         if pause is not None:
-            hints.at_pause(ref, hints.retention(thread, pause, REPLICA))
+            hints.write(ref.session, ref.thread, hints.retention(thread, pause, REPLICA))
         return time.thread_time() - start
 
 

@@ -35,7 +35,7 @@ from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
-from gateway.workflow.aeg.steps import ToolSet
+from gateway.workflow.aeg.graph import ToolSet
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.next_agents import NextAgents
 

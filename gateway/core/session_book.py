@@ -9,6 +9,7 @@ ends takes its open tool calls with it; every `session_start` is followed by at 
 from collections.abc import Container
 from typing import NamedTuple
 
+from gateway.core.conduct import Conduct
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.core.publishing import Publishing
@@ -24,7 +25,6 @@ from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.text_calls import LateCalls
 from gateway.workflow.aeg.graph import Held, Silence
 from gateway.workflow.aeg.graphs import Tier
-from gateway.workflow.conduct import Conduct
 from gateway.workflow.conversations import Conversations, StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.hints import Hints
@@ -298,7 +298,8 @@ class SessionBook:
         if thread is not None and live.tried:
             replica = live.tried[-1]
             decision = self.hints.retention(thread, pause, replica, self._believed(live))
-            if (hint := self.hints.at_pause(live.session, decision)) is not None:
+            session, of = live.session.session, live.session.thread
+            if (hint := self.hints.write(session, of, decision)) is not None:
                 self.said.append((replica, hint))
         if pause.tier is Tier.UNKNOWN:
             return []

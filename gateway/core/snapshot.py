@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.core.conduct import ConductView
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import ReplicaState
 from gateway.core.lifecycle import State
@@ -16,7 +17,6 @@ from gateway.core.pool_views import PoolView, TenantView, view_members, view_poo
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
-from gateway.workflow.conduct import ConductView
 from gateway.workflow.sessions import Session
 
 MAX_SESSIONS: Final = 1000

@@ -79,7 +79,7 @@ def _view(graph: Graph, *, is_known: bool) -> GraphView:
 
 
 def _node(graph: Graph, node: int, visits: float) -> NodeView:
-    found = graph.numbered(node)
+    found = graph.numbered.get(node)
     pauses = found.pauses if found is not None else None
     return NodeView(
         id=node,

@@ -16,8 +16,8 @@ of a session; one event takes leave of a bounded number.
 
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Annotated, Final
 
 import msgspec
@@ -29,9 +29,8 @@ from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import Block, TextCalls
-from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence
+from gateway.workflow.aeg.graph import Held, Pause, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
-from gateway.workflow.aeg.steps import Step, ToolSet, step_of, tool_set
 
 MAX_OF_SESSION: Final = 64
 """Conversations of one session that are remembered; more, where more of them have turns at once."""
@@ -76,6 +75,7 @@ class Conversation(msgspec.Struct, eq=False):
     step: Step | None = None
     """Its last one; None before the first."""
     pause: Pause | None = None
+    """What is expected behind that."""
     turns: int = 0
     tokens: float = 0.0
     """What it holds: its last prompt and answer."""
@@ -103,8 +103,8 @@ class Conversation(msgspec.Struct, eq=False):
         self.key = hash(self.agent[1:])
 
     @property
-    def is_paused(self) -> bool:
-        return self.step is not None and not self.is_live and not self.has_gone_on
+    def works(self) -> bool:
+        return self.is_live or (self.step is not None and bool(self.step.tools))
 
 
 class Conversations:
@@ -138,7 +138,11 @@ class Conversations:
         if known is None:
             known = self._start(ref, facts, owner)
         elif ref.edge is Edge.OPENS and known.step is not None and known.agent.agent_type != kind_of(facts):
-            known = self._begin_anew(ref, facts, known)
+            before = known
+            self._leave(before, as_task=True)
+            known = self._start(ref, facts, before.agent.owner)
+            known.look_s = before.look_s
+            known.late = before.agent.agent_type if before.is_live else None
         else:
             self._threads.move_to_end(ref.thread)
             self._came_back(known, facts, now=now)
@@ -147,12 +151,7 @@ class Conversations:
         return known
 
     def answered(
-        self,
-        ref: SessionRef,
-        facts: RequestFacts,
-        answer: Answer | None,
-        *,
-        now: float,
+        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
     ) -> StepPrediction | None:
         """The turn is over. None if that was no step."""
         known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
@@ -169,17 +168,26 @@ class Conversations:
         self._threads.move_to_end(ref.thread)
         if known.turns == 0 and ref.edge is Edge.OPENS:
             self._end_those_before(ref.session, known)
-        graph = self.graphs.of(known.agent)
-        self._grow(known, graph, answer)
-        return self._step(ref.thread, known, graph, facts, answer)
+        self._step(known, facts, answer)
+        found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
+        assert found is not None
+        known.pause = found.pause
+        silent_s = found.pause.likely_s
+        if silent_s is None:
+            silent_s = _SILENT_AT_FIRST_S[bool(found.tools)]
+        known.due_s = now + min(self._config.gone_after_s, max(_LEAST_SILENCE_S, silent_s))
+        self._look_later(known, ref.thread)
+        return found
 
     def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
         """The type of its conversation, and what is expected behind the last step.
 
         None while another one is on its way."""
         known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
-        found = self.predict(known) if known is not None and known.is_paused else None
-        return (known.key, found) if known is not None and found is not None else None
+        if known is None or known.is_live or known.has_gone_on:
+            return None
+        found = self.predict(known)
+        return (known.key, found) if found is not None else None
 
     def doubted(
         self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
@@ -192,37 +200,27 @@ class Conversations:
         for thread in self._sessions.pop(session, ()):
             known = self._threads.pop(thread, None)
             if known is not None:
-                self._learn_end(known)
+                self._leave(known, as_task=True)
 
-    def _grow(self, known: Conversation, graph: Graph, answer: Answer) -> None:
-        usage = answer.usage
+    def _step(self, known: Conversation, facts: RequestFacts, answer: Answer) -> None:
+        graph, usage, manner = self.graphs.of(known.agent), answer.usage, answer.utterance.manner
         known.turns += 1
         if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
             graph.saw_turn(known.turns, tokens=None, grown=None)
-            return
-        tokens = float(usage.prompt_tokens + (usage.output_tokens or 0))
-        known.grown = tokens - known.tokens if known.tokens else None
-        begins = known.turns == 1 and known.is_opening
-        graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown)
-        if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
-            self.graphs.shared_changes += 1
-        known.tokens = tokens
-
-    def _step(
-        self, thread: ThreadId, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer
-    ) -> StepPrediction:
-        manner = answer.utterance.manner
+        else:
+            tokens = float(usage.prompt_tokens + (usage.output_tokens or 0))
+            known.grown = tokens - known.tokens if known.tokens else None
+            begins = known.turns == 1 and known.is_opening
+            graph.saw_turn(known.turns, tokens=tokens if begins else None, grown=known.grown)
+            if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
+                self.graphs.shared_changes += 1
+            known.tokens = tokens
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
         graph.saw_step(known.step.tools if known.step is not None else None, tools)
-        known.step, known.is_code = step_of(tools, manner), manner.is_code
+        known.step = Step(tools, manner.opening if tools else manner.close)
+        known.is_code = manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
-        found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
-        assert found is not None
-        known.pause = found.pause
-        known.due_s = known.ended_s + self._silent_s(found)
-        self._look_later(known, thread)
-        return found
 
     def predict(self, known: Conversation, *, is_final: bool = False) -> StepPrediction | None:
         """What is expected behind its last step; None before the first. `is_final`: its client says that it
@@ -247,33 +245,31 @@ class Conversations:
     def held(self, session: SessionId) -> Held | None:
         """Its longest conversation, and others that are at work: what a sub-agent that is done, or a title,
         leaves behind is of no use to the others. None if none of them has made a step."""
-        working, longest = 0.0, None
-        for thread in self._sessions.get(session, ()):
-            if (known := self._threads.get(thread)) is None:
-                continue
-            if longest is None or known.tokens > longest.tokens:
-                longest = known
-            if _works(known):
-                working += known.tokens
+        known = self._of(session)
+        longest = max(known, key=attrgetter("tokens"), default=None)
         if longest is None or not longest.turns:
             return None
-        return Held(working + (0.0 if _works(longest) else longest.tokens), longest.agent, longest.turns)
+        tokens = 0.0 if longest.works else longest.tokens
+        for each in known:
+            tokens += each.tokens if each.works else 0.0
+        return Held(tokens, longest.agent, longest.turns)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
         answer that is its parent. None where none of them has made a step, or one is under way."""
-        found: Silence | None = None
-        most = -1.0
-        for thread in self._sessions.get(session, ()):
-            known = self._threads.get(thread)
-            if known is not None and known.is_live:
+        found, most = None, -1.0
+        for known in self._of(session):
+            if known.is_live:
                 return None
-            if known is None or not known.is_paused or known.is_over or known.step is None:
+            if known.pause is None or known.has_gone_on or known.is_over:
                 continue
-            chance = known.pause.back(now - known.ended_s) if known.pause is not None else 0.0
+            chance = known.pause.back(now - known.ended_s)
             if chance > most:
-                found, most = Silence(bool(known.step.tools), known.pause), chance
+                found, most = Silence(known.works, known.pause), chance
         return found
+
+    def _of(self, session: SessionId) -> list[Conversation]:
+        return list(filter(None, map(self._threads.get, self._sessions.get(session, ()))))
 
     def _look_later(self, known: Conversation, thread: ThreadId) -> None:
         if known.due_s >= known.look_s:
@@ -281,9 +277,7 @@ class Conversations:
         known.look_s = known.due_s
         heappush(self._due, (known.due_s, thread))
         if len(self._due) > 2 * len(self._threads) + MAX_OF_SESSION:  # most of it is outdated
-            self._due = [
-                (known.look_s, thread) for thread, known in self._threads.items() if known.look_s < inf
-            ]
+            self._due = [(each.look_s, of) for of, each in self._threads.items() if each.look_s < inf]
             heapify(self._due)
 
     def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Conversation:
@@ -295,7 +289,14 @@ class Conversations:
         self.graphs.of(agent)  # whoever reads of it knows its family
         known = Conversation(agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
-            self._remember(ref)
+            threads = self._sessions.setdefault(ref.session, [])
+            threads.append(ref.thread)
+            # Of too many the oldest goes, but not its first, whom the others work for.
+            for thread in threads[1:-1] if len(threads) > MAX_OF_SESSION else ():
+                if (other := self._threads.get(thread)) is None or not other.is_live:
+                    threads.remove(thread)
+                    self._threads.pop(thread, None)
+                    break
         self._threads[ref.thread] = known
         self._threads.move_to_end(ref.thread)
         return known
@@ -303,33 +304,10 @@ class Conversations:
     def _end_those_before(self, session: SessionId, newest: Conversation) -> None:
         """Under one id its client has begun anew, or a summary took the place of what was said: whatever
         rests there of the same type is over, and what it holds of no use."""
-        for thread in self._sessions.get(session, ()):
-            known = self._threads.get(thread)
-            if (
-                known is not None
-                and known is not newest
-                and known.agent == newest.agent
-                and not _works(known)
-            ):
-                self._learn_end(known)
+        for known in self._of(session):
+            if known is not newest and known.agent == newest.agent and not known.works:
+                self._leave(known, as_task=True)
                 known.tokens = 0.0
-
-    def _remember(self, ref: SessionRef) -> None:
-        threads = self._sessions.setdefault(ref.session, [])
-        threads.append(ref.thread)
-        if len(threads) > MAX_OF_SESSION:
-            for thread in islice(threads, 1, len(threads) - 1):  # not its first, whom the others work for
-                if (known := self._threads.get(thread)) is None or not known.is_live:
-                    threads.remove(thread)
-                    self._threads.pop(thread, None)
-                    break
-
-    def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Conversation) -> Conversation:
-        self._learn_end(before)
-        known = self._start(ref, facts, before.agent.owner)
-        known.look_s = before.look_s
-        known.late = before.agent.agent_type if before.is_live else None
-        return known
 
     def _came_back(self, known: Conversation, facts: RequestFacts, *, now: float) -> None:
         step = known.step
@@ -339,7 +317,7 @@ class Conversations:
         if known.is_supposed_over:
             graph.was_no_end(step, known.turns)
         if known.is_over:
-            graph.saw_task(-1)
+            graph.count(tasks=-1)
         known.has_gone_on, known.is_supposed_over, known.is_over = True, False, False
         graph.went_on(step, now - known.ended_s)
         looks = facts.transcript.new.looks
@@ -360,36 +338,24 @@ class Conversations:
             if known.is_live:
                 continue  # it is looked at again after its next answer
             if known.due_s <= when_s:
-                gone_s = known.ended_s + self._config.gone_after_s
-                if now >= gone_s:
-                    self._learn_end(known)
+                known.due_s = known.ended_s + self._config.gone_after_s
+                self._leave(known, as_task=now >= known.due_s)
+                if now >= known.due_s:
                     continue
-                self._suppose_over(known)
-                known.due_s = gone_s
             self._look_later(known, thread)
         while len(self._threads) > self._config.max_threads:
             self._threads.popitem(last=False)  # which says nothing of its end: others push it out
 
-    def _silent_s(self, behind: StepPrediction) -> float:
-        """How long a conversation may be silent before it is supposed to be over: until that is likelier than
-        not. If it was not, that is taken back, and how long it was silent is learned."""
-        likely_s = behind.pause.likely_s
-        if likely_s is None:
-            likely_s = _SILENT_AT_FIRST_S[bool(behind.tools)]
-        return min(self._config.gone_after_s, max(_LEAST_SILENCE_S, likely_s))
-
-    def _learn_end(self, known: Conversation) -> None:
+    def _leave(self, known: Conversation, *, as_task: bool) -> None:
+        """It is supposed to be over; `as_task`: for so long that it counts as one that came to its end."""
         if known.step is None or known.has_gone_on or known.is_over:
             return
-        self._suppose_over(known)
-        known.is_over = True
-        self.graphs.of(known.agent).saw_task()
-
-    def _suppose_over(self, known: Conversation) -> None:
-        if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
+        if known.is_supposed_over and not as_task:
+            return
+        graph = self.graphs.of(known.agent)
+        if not known.is_supposed_over:
             known.is_supposed_over = True
-            self.graphs.of(known.agent).ended(known.step, known.turns)
-
-
-def _works(known: Conversation) -> bool:
-    return known.is_live or (known.step is not None and bool(known.step.tools))
+            graph.ended(known.step, known.turns)
+        if as_task:
+            known.is_over = True
+            graph.count(tasks=1)

@@ -14,7 +14,7 @@ from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Claims
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 from gateway.workflow.conversations import Conversation, StepPrediction
-from gateway.workflow.retention import Retention, RetentionConfig, RetentionDecision
+from gateway.workflow.retention import RetentionConfig, RetentionDecision, at_pause, provisional
 
 try:
     from turnpike_vllm.hints import MAX_SECONDS, VERSION, Hint, sign
@@ -35,7 +35,7 @@ class Hints:
     """Writes the hints of all sessions; nothing where the contract is not installed."""
 
     def __init__(self, config: RetentionConfig | None = None, graphs: Graphs | None = None) -> None:
-        self._retention = Retention(config or RetentionConfig())
+        self._config = config or RetentionConfig()
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._number = 0
         self._kv_used: dict[ReplicaId, float] = {}
@@ -58,7 +58,7 @@ class Hints:
     ) -> RetentionDecision:
         """Of the state that a turn has left there. `stated`: by its client, if it is believed."""
         used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
-        return self._retention.at_pause(thread, pause, kv_used=used, stated=stated)
+        return at_pause(self._config, thread, pause, kv_used=used, stated=stated)
 
     def with_request(
         self,
@@ -74,12 +74,7 @@ class Hints:
         self._told[ref.session] = replica
         decision = self._provisional(thread, replica, stated)
         return self.write(
-            ref.session,
-            ref.thread,
-            decision,
-            age_s=age_s,
-            is_final=is_final,
-            service_class=service_class,
+            ref.session, ref.thread, decision, is_final=is_final, age_s=age_s, service_class=service_class
         )
 
     def where_it_was(self, ref: SessionRef, replica: ReplicaId) -> tuple[ReplicaId, str] | None:
@@ -95,9 +90,6 @@ class Hints:
         decision = self._provisional(thread, replica)
         return self.write(session, thread_id, decision, service_class="proactive")
 
-    def at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:
-        return self.write(ref.session, ref.thread, decision)
-
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
         replica = self._told.pop(session, None)
         if replica is None or not HAS_CONTRACT:
@@ -109,7 +101,7 @@ class Hints:
         self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
     ) -> RetentionDecision:
         goes_on = self._graphs.of(thread.agent).returns()
-        return self._retention.provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
+        return provisional(self._config, goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def write(
         self,
@@ -125,7 +117,6 @@ class Hints:
         if not HAS_CONTRACT:
             return None
         self._number += 1
-        returns_in_s = decision.returns_in_s
         # As `Hint.as_json` writes it, in a tenth of the time. Ids are ours: they need no escaping.
         said = (
             f'{{"v":{VERSION},"session":"{session}","seq":{self._number},"thread":"{thread}",'
@@ -135,8 +126,8 @@ class Hints:
             said += f',"class":"{service_class}"'
         if age_s is not None:
             said += f',"age_s":{max(0.0, age_s):.3f}'
-        if returns_in_s is not None:
-            said += f',"prefetch_in_s":{min(returns_in_s, MAX_SECONDS):.3f}'
+        if decision.returns_in_s is not None:
+            said += f',"prefetch_in_s":{min(decision.returns_in_s, MAX_SECONDS):.3f}'
         if is_final:
             said += ',"final":true'
         return said + "}"

@@ -10,15 +10,15 @@ Invariants: nothing is changed here, but that a session may turn out to be a mem
 leaves the run that its client states, unless that is a group.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.wire.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
-from gateway.workflow.inference import CONFIDENCE, GUESS, Identity, anybody, infer
-from gateway.workflow.traces import Traces
-from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn
+from gateway.workflow.ancestry import GUESS, Search
+from gateway.workflow.shelf import Shelf
+from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Outcome, Session, Thread, Turn
 
 _SOURCES: Final = {
     TURNPIKE_SCHEMA: SessionSource.TURNPIKE_HEADER,
@@ -27,27 +27,11 @@ _SOURCES: Final = {
 _INTERLEAVED_S: Final = 60.0
 
 
-class Book(Protocol):
-    """What the ladder asks the books of sessions."""
-
-    def find_explicit(self, key: ExplicitKey) -> Session | None: ...
-
-    def find_own(self, key: ExplicitKey) -> Session | None: ...
-
-
-def identify(
-    book: Book,
-    traces: Traces,
-    tenant: TenantId,
-    facts: RequestFacts,
-    state_session: Session | None,
-    *,
-    now: float,
-) -> Identity:
+def identify(shelf: Shelf, search: Search, tenant: TenantId, state_session: Session | None) -> Identity:
     """Where a turn belongs. `state_session`: who minted the state that it builds on, if known."""
-    stated = facts.explicit
+    stated = search.facts.explicit
     if stated is None:
-        found = infer(traces, facts, anybody, now=now)
+        found = search.identity()
         if found.session is None and state_session is not None:
             found = Identity(
                 source=SessionSource.STATE_ID,
@@ -59,54 +43,46 @@ def identify(
             )
         return found
     key = (tenant, stated.schema, stated.session)
-    session = book.find_explicit(key)
-    if session is None:
-        own = book.find_own(key)
-        if own is not None:
-            return _stated(traces, facts, stated, None, own, now=now)
-        return _introduce(book, key, stated)
-    if session.group is not None:
-        return _among(traces, facts, session, now=now)
-    return _stated(traces, facts, stated, key, session, now=now)
+    session = shelf.find_explicit(key)
+    if session is not None and (group := session.group) is not None:
+        found = search.identity(lambda turn: turn.session.group == group)
+        is_member = found.session is not None and not (found.thread and found.thread.is_unexplained)
+        return found if is_member else Identity(group=group, parent=found.parent, edge=found.edge)
+    source = _SOURCES.get(stated.schema, SessionSource.CLIENT_ID)
+    if session is not None:
+        found = _stated(search, stated, key, session)
+    elif (own := shelf.find_own(key)) is not None:
+        found = _stated(search, stated, None, own)
+    else:
+        found = _introduce(shelf, key, stated)
+    if found.group is None:
+        found.source, found.confidence = source, CONFIDENCE[source]
+    return found
 
 
-def _source(stated: ExplicitId) -> SessionSource:
-    return _SOURCES.get(stated.schema, SessionSource.CLIENT_ID)
-
-
-def _introduce(book: Book, key: ExplicitKey, stated: ExplicitId) -> Identity:
-    source = _source(stated)
-    found = Identity(source=source, confidence=CONFIDENCE[source], key=key, name=stated.thread)
+def _introduce(shelf: Shelf, key: ExplicitKey, stated: ExplicitId) -> Identity:
+    found = Identity(key=key, name=stated.thread)
     if stated.parent is not None and stated.parent != stated.session:
-        run = book.find_explicit((key[0], key[1], stated.parent))
+        run = shelf.find_explicit((key[0], key[1], stated.parent))
         if run is not None and run.group is None:
             found.session, found.edge, found.parent = run, Edge.SPAWNED, run.main.tip
             found.name = stated.thread or stated.session
     return found
 
 
-def _stated(
-    traces: Traces,
-    facts: RequestFacts,
-    stated: ExplicitId,
-    key: ExplicitKey | None,
-    session: Session,
-    *,
-    now: float,
-) -> Identity:
+def _stated(search: Search, stated: ExplicitId, key: ExplicitKey | None, session: Session) -> Identity:
     """`key`: None if the client states what answers call the session."""
+    facts = search.facts
     is_alias = key is not None and session.explicit_keys[0] != key
     name = stated.thread or (stated.session if is_alias else None)
     thread = session.main if name is None or name == session.main.name else session.named.get(name)
-    found = infer(traces, facts, lambda turn: turn.session is session, now=now)
-    found.source = _source(stated)
-    found.confidence = CONFIDENCE[found.source]
+    found = search.identity(lambda turn: turn.session is session)
     found.key, found.name = key, name
     if name is not None:
         return _in_named_thread(found, thread, session, facts)
     if found.session is not None:
         if key is not None:
-            _notice_interleaving(found, session, now=now)
+            _notice_interleaving(found, session, now=search.now)
         return found
     found.session = session
     main = session.main.tip
@@ -119,12 +95,11 @@ def _stated(
     if main.has_open_calls:
         found.edge, found.parent = Edge.SPAWNED, main
         return found
-    is_weak = stated.schema in WEAK_SCHEMAS
-    if stated.schema != TURNPIKE_SCHEMA and (is_weak or main.outcome is Outcome.LIVE):
-        assert key is not None
-        return _new_member(session, key)
-    found.begins_anew = True
     found.is_unexplained = stated.schema != TURNPIKE_SCHEMA
+    if found.is_unexplained and (stated.schema in WEAK_SCHEMAS or main.outcome is Outcome.LIVE):
+        session.group = key
+        return Identity(group=key)
+    found.begins_anew = True
     return found
 
 
@@ -172,19 +147,3 @@ def _notice_interleaving(found: Identity, session: Session, *, now: float) -> No
         if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
             session.group = session.explicit_keys[0]
             return
-
-
-def _among(traces: Traces, facts: RequestFacts, group: Session, *, now: float) -> Identity:
-    """A turn under an id that several runs share: content decides which of them it is."""
-    name = group.group
-    found = infer(traces, facts, lambda turn: turn.session.group == name, now=now)
-    if found.session is None or (found.thread is not None and found.thread.is_unexplained):
-        return _new_member(group, name, found)
-    return found
-
-
-def _new_member(group: Session, name: ExplicitKey | None, found: Identity | None = None) -> Identity:
-    group.group = name
-    if found is None:
-        return Identity(group=name)
-    return Identity(group=name, parent=found.parent, edge=found.edge)

@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.domain.ids import TenantId
 from gateway.domain.tenant_lru import TenantLru
-from gateway.workflow.aeg.steps import ToolSet
+from gateway.workflow.aeg.graph import ToolSet
 
 _MOST: Final = 16
 _FADES_AT: Final = 64.0

@@ -52,14 +52,10 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class RetentionDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is to be done with the state that a turn left behind."""
-
     reuse: float
     retain_s: float
     returns_in_s: float | None
     """When the next turn is expected: the median; None if none is, or nothing is known."""
-    is_finished: bool = False
-    """It is likelier over than not."""
 
 
 def memory_pressure(used: float, *, low: float, high: float) -> float:
@@ -76,51 +72,47 @@ def overlap(context_tokens: float, observation_tokens: float) -> float:
     return context_tokens / (context_tokens + observation_tokens)
 
 
-class Retention:
-    def __init__(self, config: RetentionConfig) -> None:
-        self._config = config
-
-    def at_pause(
-        self, thread: Conversation, pause: StepPrediction, *, kv_used: float, stated: Claims | None = None
-    ) -> RetentionDecision:
-        """An answer has ended; its calls, if there are any, begin to run. `stated`: by a client that is
-        believed."""
-        if stated is not None and stated.resumes is not None:
-            pause = msgspec.structs.replace(pause, tier=Tier.STATED, ends=0.0 if stated.resumes else 1.0)
-        return self._as_stated(self._at_pause(thread, pause, kv_used=kv_used), stated)
-
-    def _as_stated(self, decision: RetentionDecision, stated: Claims | None) -> RetentionDecision:
-        if stated is None or stated.retain_s is None:
-            return decision
-        return msgspec.structs.replace(decision, retain_s=min(stated.retain_s, self._config.max_s))
-
-    def _at_pause(self, thread: Conversation, pause: StepPrediction, *, kv_used: float) -> RetentionDecision:
-        config = self._config
-        context = thread.tokens
-        reuse = (1.0 - pause.ends) * overlap(context, pause.grows)
-        if pause.tier is not Tier.UNKNOWN and pause.ends >= config.over:
-            return RetentionDecision(reuse=reuse, retain_s=0.0, returns_in_s=None, is_finished=True)
-        gaps = pause.pause.lengths
-        return RetentionDecision(
-            reuse=reuse,
-            retain_s=ttl_s(
-                config.unknown_s if gaps is None else gaps.quantile(config.percentile) or 0.0,
-                memory_pressure(kv_used, low=config.low, high=config.high),
-                least_s=config.least_s,
-                most_s=config.max_s if pause.tools else config.max_idle_s,
-            ),
-            returns_in_s=gaps.quantile(0.5) if gaps is not None else None,
-        )
-
-    def provisional(
-        self, goes_on: float, *, kv_used: float, stated: Claims | None = None
-    ) -> RetentionDecision:
-        """A turn is sent; nobody knows yet how its answer will end. Long enough for a word at the pause.
-
-        `goes_on`: the probability that its conversation does, whatever the answer is.
-        """
-        config = self._config
+def at_pause(
+    config: RetentionConfig,
+    thread: Conversation,
+    behind: StepPrediction,
+    *,
+    kv_used: float,
+    stated: Claims | None = None,
+) -> RetentionDecision:
+    """An answer has ended; its calls, if there are any, begin to run. `stated`: by a client that is
+    believed."""
+    tier, ends, pause = behind.tier, behind.ends, behind.pause
+    if stated is not None and stated.resumes is not None:
+        tier, ends = Tier.STATED, 0.0 if stated.resumes else 1.0
+    if tier is not Tier.UNKNOWN and ends >= config.over:
+        retain_s, returns_in_s = 0.0, None
+    else:
+        base_s = config.unknown_s if pause.lengths is None else pause.quantile_s(config.percentile) or 0.0
         pressure = memory_pressure(kv_used, low=config.low, high=config.high)
-        retain_s = ttl_s(config.unknown_s, pressure, least_s=config.least_s, most_s=config.max_idle_s)
-        decision = RetentionDecision(reuse=goes_on, retain_s=retain_s, returns_in_s=None)
-        return self._as_stated(decision, stated)
+        most_s = config.max_s if behind.tools else config.max_idle_s
+        retain_s = ttl_s(base_s, pressure, least_s=config.least_s, most_s=most_s)
+        returns_in_s = pause.quantile_s(0.5)
+    return RetentionDecision(
+        reuse=(1.0 - ends) * overlap(thread.tokens, behind.grows),
+        retain_s=_as_stated(config, stated, retain_s),
+        returns_in_s=returns_in_s,
+    )
+
+
+def provisional(
+    config: RetentionConfig, goes_on: float, *, kv_used: float, stated: Claims | None = None
+) -> RetentionDecision:
+    """A turn is sent; nobody knows yet how its answer will end. Long enough for a word at the pause.
+
+    `goes_on`: the probability that its conversation does, whatever the answer is.
+    """
+    pressure = memory_pressure(kv_used, low=config.low, high=config.high)
+    retain_s = ttl_s(config.unknown_s, pressure, least_s=config.least_s, most_s=config.max_idle_s)
+    return RetentionDecision(reuse=goes_on, retain_s=_as_stated(config, stated, retain_s), returns_in_s=None)
+
+
+def _as_stated(config: RetentionConfig, stated: Claims | None, retain_s: float) -> float:
+    if stated is None or stated.retain_s is None:
+        return retain_s
+    return min(stated.retain_s, config.max_s)

@@ -25,25 +25,27 @@ from typing import Final
 from gateway.domain.decision import Edge, Guess, SessionRef
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice
-from gateway.domain.request import Answer, RequestFacts, Utterance
+from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.hashing import hash_text
-from gateway.workflow.ancestry import find_retried
+from gateway.workflow.ancestry import Search
 from gateway.workflow.evidence import ends_with_text, minted_ids
 from gateway.workflow.identity import identify
-from gateway.workflow.inference import Identity, anybody
 from gateway.workflow.shelf import SessionsConfig, Shelf
-from gateway.workflow.traces import Traces, holders
-from gateway.workflow.turns import Outcome, Session, Turn, read_turn
+from gateway.workflow.traces import Traces, add, drop, holders
+from gateway.workflow.turns import Identity, Outcome, Session, Thread, Turn
 
 __all__ = ["Session", "Sessions", "SessionsConfig"]
 
-
-NO_UTTERANCE: Final = Utterance()
 ACTS_FROM: Final = 0.9
 """A turn joins a session if that is at least so sure; else it starts one of its own, with the guess noted.
 
 Any value above 0.8 and up to 0.95 does the same. docs/design/session-accuracy.md has what was measured."""
+_HANDED_ON: Final = (
+    *("request", "tail", "body", "agent", "client", "offers_tools", "is_opening", "is_side", "attempt"),
+    *("text", "chars", "minted", "calls", "has_secrets", "told_secrets"),
+)
+"""Fields that a turn and its trace have in common."""
 
 
 class Sessions(Shelf):
@@ -66,64 +68,62 @@ class Sessions(Shelf):
         """
         traces = self.traces_of(tenant)
         known = self.get(state_session) if state_session is not None else None
-        found = identify(self, traces, tenant, facts, known, now=now)
+        found = identify(self, Search(traces, facts, now=now), tenant, known)
         is_guess = found.session is not None and found.confidence < ACTS_FROM
-        known_session, known_thread = (None, None) if is_guess else (found.session, found.thread)
-        session = known_session or self.start(tenant, facts.explicit, found, now=now)
-        traces.sessions += session.turns == 0
-        thread = known_thread or self.branch(session, facts, found)
-        if is_guess and (guessed := found.thread) is not None:  # by which nothing is decided, either
-            thread.head, thread.head_tokens = guessed.head, guessed.head_tokens
-            thread.agent_type = guessed.agent_type
-        turn = read_turn(request, facts, thread, now=now)
-        turn.is_guessed = is_guess
-        turn.has_secrets, turn.told_secrets = found.has_secrets, found.told_secrets
-        self._place(turn, found, facts)
+        acted = Identity() if is_guess else found
+        session = acted.session or self.start(tenant, facts.explicit, acted, now=now)
+        thread = acted.thread or self.branch(session, facts, acted)
+        guess = self._guess(found, session, thread) if is_guess else None
+        turn = self._live[request] = self._place(request, facts, thread, found, is_guess=is_guess, now=now)
         session.log.append(turn)
         session.turns += 1
         session.live_turns += 1
         traces.add_arrival(turn)
         if facts.attempt:
             traces.counting.add(facts.client)
-        self._live[request] = turn
         if len(session.log) > self._config.max_turns:
             self._trim(session, traces)
         self.touch(session, now=now)
-        if is_guess:
-            guess = _guess(found)
-            ref = SessionRef(
-                session=session.id,
-                source=session.source,
-                confidence=session.confidence,
-                thread=thread.id,
-                guess=guess,
-            )
-            return session, ref
         return session, SessionRef(
             session=session.id,
+            source=acted.source,
+            confidence=acted.confidence,
+            thread=thread.id,
+            edge=acted.edge,
+            parent=acted.parent.request if acted.parent is not None else None,
+            guess=guess,
+        )
+
+    def _guess(self, found: Identity, session: Session, thread: Thread) -> Guess:
+        """The session that was found, of which the new one may be a part: by which nothing is decided."""
+        assert found.session is not None
+        session.may_be_part_of(found.session)
+        guessed = found.thread
+        if guessed is not None:
+            thread.head, thread.head_tokens = guessed.head, guessed.head_tokens
+            thread.agent_type = guessed.agent_type
+        return Guess(
+            session=found.session.id,
+            thread=guessed.id if guessed is not None else None,
             source=found.source,
             confidence=found.confidence,
-            thread=thread.id,
             edge=found.edge,
-            parent=found.parent.request if found.parent else None,
+            parent=found.parent.request if found.parent is not None else None,
         )
 
     def learn_id(self, request: RequestId, minted: str, *, is_call: bool) -> int | None:
         """An answer carried this id: of a call, or of something that is stored. Its hash, if it is new."""
-        turn = self._live.get(request)
-        if turn is None:
+        turn, key = self._live.get(request), hash_text(minted)
+        if turn is None or key in turn.minted:
             return None
-        key = hash_text(minted)
-        is_new = key not in turn.minted
-        if is_new:
-            traces = self.traces_of(turn.session.tenant)
-            turn.minted = (*turn.minted, key)
-            turn.calls += is_call
-            traces.add_minted(turn, key)
-            if len(turn.minted) > self._config.max_call_ids:
-                traces.remove_minted(turn, turn.minted[:1])
-                turn.minted = turn.minted[1:]
-        return key if is_new else None
+        traces = self.traces_of(turn.session.tenant)
+        turn.minted = (*turn.minted, key)
+        turn.calls += is_call
+        add(traces.minted, key, turn)
+        if len(turn.minted) > self._config.max_call_ids:
+            drop(traces.minted, turn.minted[0], turn)
+            turn.minted = turn.minted[1:]
+        return key
 
     def ended(
         self, request: RequestId, answer: Answer | None, outcome: Outcome, *, now: float
@@ -136,8 +136,8 @@ class Sessions(Shelf):
         turn.outcome, turn.ended_s = outcome, now
         if answer is not None and answer.retry_after_s is not None:
             turn.due_s = now + answer.retry_after_s
-        utterance = answer.utterance if answer is not None and answer.status < 400 else NO_UTTERANCE
-        turn.text, turn.chars = utterance.text, utterance.chars
+        if answer is not None and answer.status < 400:
+            turn.text, turn.chars = answer.utterance.text, answer.utterance.chars
         traces = self.traces_of(session.tenant)
         traces.add_answer(turn)
         if len(session.log) > self._config.max_turns:
@@ -158,17 +158,13 @@ class Sessions(Shelf):
         if traces is None:
             return False
         if not ends_with_text(facts):
-            brings_any = False
-            for minted in minted_ids(facts):
-                if minted in traces.minted:
-                    return True
-                brings_any = True
-            if brings_any:
-                return False
+            minted = list(minted_ids(facts))
+            if minted:
+                return not traces.minted.keys().isdisjoint(minted)
         for block in facts.transcript.blocks[:1]:
             known = holders(traces.tails, block.tail or facts.transcript.agent)
             return any(turn.text == block.text for turn in known)
-        return find_retried(traces, facts, anybody, now=now) is not None
+        return Search(traces, facts, now=now).retried() is not None
 
     def trace_of(self, turn: Turn) -> TurnTrace:
         session, thread = turn.session, turn.thread
@@ -178,33 +174,17 @@ class Sessions(Shelf):
             session=session.id,
             source=session.source._value_,  # `value` is a call of four functions
             confidence=session.confidence,
-            keys=tuple([key[1:] for key in session.explicit_keys]) if session.explicit_keys else (),
+            keys=tuple([key[1:] for key in session.explicit_keys]),
             parent=session.parent,
             turns=session.turns,
             thread=thread.id,
             thread_number=session.thread_count,
             name=thread.name,
-            agent=turn.agent,
-            request=turn.request,
-            tail=turn.tail,
-            body=turn.body,
-            client=turn.client,
-            offers_tools=turn.offers_tools,
-            is_opening=turn.is_opening,
-            is_side=turn.is_side,
             outcome=turn.outcome._value_,
-            attempt=turn.attempt,
-            text=turn.text,
-            chars=turn.chars,
-            minted=turn.minted,
-            calls=turn.calls,
             is_secret=traces.is_secret(turn),
             is_twin=turn.is_twin or traces.has_twin(turn),
-            has_secrets=turn.has_secrets,
-            told_secrets=turn.told_secrets,
-            runs_on=tuple([(name, each.target, each.is_fallback) for name, each in session.runs_on.items()])
-            if session.runs_on
-            else (),
+            **{name: getattr(turn, name) for name in _HANDED_ON},
+            runs_on=tuple([(name, each.target, each.is_fallback) for name, each in session.runs_on.items()]),
         )
 
     def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:
@@ -218,27 +198,13 @@ class Sessions(Shelf):
         if any(turn.request == trace.request for turn in session.log):
             return None
         turn = Turn(
-            request=trace.request,
             thread=thread,
             arrived_s=now,
             ended_s=now,
             first_s=now,
-            tail=trace.tail,
-            body=trace.body,
-            agent=trace.agent,
-            client=trace.client,
-            offers_tools=trace.offers_tools,
-            is_opening=trace.is_opening,
-            is_side=trace.is_side,
             outcome=Outcome(trace.outcome),
-            attempt=trace.attempt,
-            text=trace.text,
-            chars=trace.chars,
-            minted=trace.minted,
-            calls=trace.calls,
             is_twin=trace.is_twin,
-            has_secrets=trace.has_secrets,
-            told_secrets=trace.told_secrets,
+            **{name: getattr(trace, name) for name in _HANDED_ON},
         )
         session.log.append(turn)
         if not turn.is_side:
@@ -249,46 +215,55 @@ class Sessions(Shelf):
         self.touch(session, now=now)
         return session if known is None else None
 
-    def _place(self, turn: Turn, found: Identity, facts: RequestFacts) -> None:
-        thread, parent = turn.thread, found.parent
-        turn.is_side = found.edge is Edge.SERVES
-        turn.is_opening = parent is None or found.edge in (Edge.SPAWNED, Edge.SERVES)
+    def _place(
+        self,
+        request: RequestId,
+        facts: RequestFacts,
+        thread: Thread,
+        found: Identity,
+        *,
+        is_guess: bool,
+        now: float,
+    ) -> Turn:
+        script, parent, before = facts.transcript, found.parent, thread.tip
+        turn = Turn(
+            request=request,
+            thread=thread,
+            arrived_s=now,
+            first_s=now,
+            tail=script.tail or script.agent,
+            body=script.body,
+            # One number for all turns of a thread, not equal ones: it is a matter of memory.
+            agent=before.agent if before is not None and before.agent == script.agent else script.agent,
+            client=before.client if before is not None and before.client == facts.client else facts.client,
+            offers_tools=facts.tool_count > 0,
+            is_opening=parent is None or found.edge in (Edge.SPAWNED, Edge.SERVES),
+            is_side=found.edge is Edge.SERVES,
+            attempt=facts.attempt,
+            is_guessed=is_guess,
+            has_secrets=found.has_secrets,
+            told_secrets=found.told_secrets,
+        )
         if parent is not None and found.edge is Edge.RETRIES:
             parent.retried_by = turn
             turn.first_s = parent.first_s
             turn.is_opening, turn.is_side = parent.is_opening, parent.is_side
         elif parent is not None and found.edge is not Edge.SPAWNED and not turn.is_side:
-            if not turn.is_guessed:
+            if not is_guess:
                 parent.is_answered = True
-            if not (turn.is_guessed and parent.is_continued):
+            if not (is_guess and parent.is_continued):
                 parent.next = turn
-        if turn.is_guessed or not turn.is_side:
+        if is_guess or not turn.is_side:
             thread.tip = turn
-            thread.agent = facts.transcript.agent
+            thread.agent = script.agent
+        return turn
 
     def _trim(self, session: Session, traces: Traces) -> None:
         """The newest turn of each thread is forgotten last, one that lives never."""
         while len(session.log) > self._config.max_turns:
-            oldest = None
-            for turn in session.log:
-                if turn.outcome is not Outcome.LIVE:
-                    oldest = oldest or turn
-                    if turn.thread.tip is not turn:
-                        oldest = turn
-                        break
-            if oldest is None:
+            over = [turn for turn in session.log if turn.outcome is not Outcome.LIVE]
+            if not over:
                 return
+            oldest = next((turn for turn in over if turn.thread.tip is not turn), over[0])
             session.log.remove(oldest)
             traces.remove(oldest)
-
-
-def _guess(found: Identity) -> Guess:
-    assert found.session is not None
-    return Guess(
-        session=found.session.id,
-        thread=found.thread.id if found.thread is not None else None,
-        source=found.source,
-        confidence=found.confidence,
-        edge=found.edge,
-        parent=found.parent.request if found.parent is not None else None,
-    )

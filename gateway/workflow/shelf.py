@@ -3,7 +3,7 @@
 Invariants: of one session, whatever its client sends, less than a mebibyte is kept (`max_turns` turns with
 `max_call_ids` ids each, `MAX_NAMED` threads, `MAX_KEYS` ids); at most `max_sessions` are kept,
 and whoever has most of them loses some first; a session with a live turn is never forgotten; who is forgotten
-leaves no trace.
+leaves no trace. Whom to forget first is found in a bounded number of steps.
 """
 
 from collections import OrderedDict
@@ -19,10 +19,8 @@ from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
 from gateway.wire.memory import Memory
-from gateway.workflow.by_tenant import ByTenant
-from gateway.workflow.inference import CONFIDENCE, Identity
 from gateway.workflow.traces import MAX_TWINS, Traces
-from gateway.workflow.turns import ExplicitKey, Session, Thread
+from gateway.workflow.turns import ExplicitKey, Identity, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
 MAX_NAMED: Final = 64
@@ -50,9 +48,11 @@ class Shelf:
         self._ids = ids
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
-        self._by_tenant = ByTenant()
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
+        self._with: dict[int, dict[TenantId, None]] = {}
+        """Tenants that have so many sessions."""
+        self._most = 0
         self._twins: Memory[bool] = Memory(MAX_TWINS)
 
     def __len__(self) -> int:
@@ -69,9 +69,10 @@ class Shelf:
             self._twins.put(name, True)
 
     def newest_first(self, tenant: TenantId | None = None) -> Iterator[Session]:
-        return (
-            self._by_tenant.newest_first(tenant) if tenant is not None else reversed(self._sessions.values())
-        )
+        if tenant is None:
+            return reversed(self._sessions.values())
+        traces = self._traces.get(tenant)
+        return reversed(traces.sessions.values()) if traces is not None else iter(())
 
     def get(self, session: SessionId) -> Session | None:
         return self._sessions.get(session)
@@ -103,7 +104,8 @@ class Shelf:
             if oldest.last_seen_s + self._config.idle_s <= now:
                 reason = "idle"
             elif self.are_too_many:
-                oldest, reason = self._by_tenant.longest_unseen(), "evicted"
+                tenant = next(iter(self._with[self._most]))
+                oldest, reason = next(iter(self._traces[tenant].sessions.values())), "evicted"
             else:
                 break
             if oldest.live_turns or oldest.is_stopped(now=now):  # alive, however long its turn takes
@@ -116,7 +118,7 @@ class Shelf:
     def touch(self, session: Session, *, now: float) -> None:
         session.last_seen_s = now
         self._sessions.move_to_end(session.id)
-        self._by_tenant.touch(session)
+        self._traces[session.tenant].sessions.move_to_end(session.id)
 
     def next_expiry_s(self) -> float | None:
         for oldest in self._sessions.values():
@@ -124,21 +126,29 @@ class Shelf:
         return None
 
     def forget(self, session: Session) -> None:
-        del self._sessions[session.id]
-        self._by_tenant.remove(session)
         for key in session.explicit_keys:
             if self._by_explicit.get(key) == session.id:
                 del self._by_explicit[key]
         traces = self._traces[session.tenant]
         for turn in session.log:
             traces.remove(turn)
-        traces.sessions -= 1
+        del self._sessions[session.id], traces.sessions[session.id]
+        self._count(session.tenant, len(traces.sessions) + 1, len(traces.sessions))
         if not traces.sessions:
             del self._traces[session.tenant]
         session.dissolve()
 
+    def _count(self, tenant: TenantId, before: int, now: int) -> None:
+        if before:
+            del self._with[before][tenant]
+            if not self._with[before]:
+                del self._with[before]
+        if now:
+            self._with.setdefault(now, {})[tenant] = None
+        if now > self._most or (before == self._most and before not in self._with):
+            self._most = now
+
     def start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
-        """A new session; one that is guessed to be a part of the session that was found, if there is one."""
         session = Session(
             id=next(self._ids),
             tenant=tenant,
@@ -149,12 +159,7 @@ class Shelf:
             schema=stated.schema if stated else None,
             group=found.group,
         )
-        if found.session is not None:
-            session.source, session.confidence = SessionSource.NEW, CONFIDENCE[SessionSource.NEW]
-            session.may_be_part_of(found.session)
-        self._sessions[session.id] = session
-        self._by_tenant.add(session)
-        self._lead_here(session, found)
+        self._keep(session)
         return session
 
     def restore(self, trace: TurnTrace, *, now: float) -> Session:
@@ -171,11 +176,14 @@ class Shelf:
             thread_count=trace.thread_number,
             explicit_keys=[(trace.tenant, *key) for key in trace.keys[:MAX_KEYS]],
         )
-        self._sessions[session.id] = session
-        self._by_tenant.add(session)
-        self._by_explicit.update(dict.fromkeys(session.explicit_keys, session.id))
-        self.traces_of(trace.tenant).sessions += 1
+        self._keep(session)
         return session
+
+    def _keep(self, session: Session) -> None:
+        of_tenant = self.traces_of(session.tenant).sessions
+        self._sessions[session.id] = of_tenant[session.id] = session
+        self._count(session.tenant, len(of_tenant) - 1, len(of_tenant))
+        self._by_explicit.update(dict.fromkeys(session.explicit_keys, session.id))
 
     def thread_of(self, session: Session, trace: TurnTrace) -> Thread:
         known = {turn.thread.id: turn.thread for turn in session.log}.get(trace.thread)

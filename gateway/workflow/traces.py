@@ -4,13 +4,13 @@ Invariants: a key leads to at most `MAX_HOLDERS` turns, the newest; a trace that
 those, and that it is shared can be seen; removing a turn removes every way to it.
 """
 
-from collections.abc import Iterable
+from collections import OrderedDict
 from typing import Final
 
 from gateway.domain.ids import SessionId, TenantId
 from gateway.wire.memory import Memory
 from gateway.workflow import evidence
-from gateway.workflow.turns import Turn
+from gateway.workflow.turns import Session, Turn
 
 MAX_HOLDERS: Final = 8
 _MAX_ANSWERS: Final = 2**14
@@ -20,18 +20,18 @@ of 500 twins a second. They matter until the twins have gone on, and take 16 MB 
 MIN_SECRET_CHARS: Final = 64
 """A shorter answer may be one that any model gives to anybody (`Hello! How can I help you today?`)."""
 
+_NOBODY: Final = SessionId("")
+
 Holders = dict[int, Turn | list[Turn]]
 
 
-_NOBODY: Final = SessionId("")
-
-
 class Traces:
-    """Of one tenant. What two tenants say alike never meets."""
+    """Of one tenant, with its sessions. What two tenants say alike never meets."""
 
-    def __init__(self, twins: Memory[bool] | None = None) -> None:
+    def __init__(self, twins: Memory[bool]) -> None:
         """`twins`: names of what two gateways gave to sessions of their own, of all tenants."""
-        self.sessions = 0
+        self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
+        """The longest unseen first."""
         self.tails: Holders = {}
         self.bodies: Holders = {}
         self.minted: Holders = {}
@@ -40,45 +40,39 @@ class Traces:
         """Client software whose transport says how often it asked."""
         self._given: Memory[SessionId] = Memory(_MAX_ANSWERS)
         """Long answers, and whose they are: nobody's, once several sessions were given one."""
-        self._twins = twins if twins is not None else Memory(MAX_TWINS)
+        self._twins = twins
 
     def add_arrival(self, turn: Turn) -> None:
-        _add(self.tails, turn.tail, turn)
-        _add(self.bodies, turn.body, turn)
+        add(self.tails, turn.tail, turn)
+        add(self.bodies, turn.body, turn)
 
     def add_answer(self, turn: Turn) -> None:
         """What was answered can only be repeated by a new request; what failed may be asked again."""
         if not turn.has_failed:
-            _remove(self.bodies, turn.body, turn)
+            drop(self.bodies, turn.body, turn)
         if turn.chars >= MIN_SECRET_CHARS:
             known = self._given.get(turn.text)
             self._given.put(turn.text, turn.session.id if known in (None, turn.session.id) else _NOBODY)
         if turn.text and not turn.calls:  # calls are recognised by their ids
-            _add(self.texts, turn.text, turn)
+            add(self.texts, turn.text, turn)
 
     def adopt(self, turn: Turn, *, is_secret: bool) -> None:
         """A turn of another gateway's, which is over; `is_secret`: nobody else was given its answer."""
-        _add(self.tails, turn.tail, turn)
+        add(self.tails, turn.tail, turn)
         if turn.has_failed:
-            _add(self.bodies, turn.body, turn)
+            add(self.bodies, turn.body, turn)
         if is_secret:
             self._given.put(turn.text, turn.session.id)
         if turn.text and not turn.calls:
-            _add(self.texts, turn.text, turn)
+            add(self.texts, turn.text, turn)
         for minted in turn.minted:
-            self.add_minted(turn, minted)
+            add(self.minted, minted, turn)
 
     def has_twin(self, turn: Turn) -> bool:
-        session = turn.session
-        for minted in turn.minted:
-            for other in holders(self.minted, minted):
-                if other.session is not session:
-                    return True
+        alike = [other for minted in turn.minted for other in holders(self.minted, minted)]
         if not turn.minted:
-            for other in holders(self.tails, turn.tail):
-                if other.session is not session and other.text == turn.text:
-                    return True
-        return False
+            alike = [other for other in holders(self.tails, turn.tail) if other.text == turn.text]
+        return any(other.session is not turn.session for other in alike)
 
     def is_secret(self, turn: Turn) -> bool:
         """Whether nobody knows its answer but who was given it: it is long, and was given to one session.
@@ -88,27 +82,20 @@ class Traces:
         return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
 
     def is_twin_by_id(self, turn: Turn) -> bool:
-        return len(self._twins) > 0 and any(
-            self._twins.get(evidence.of_minted(turn.session.tenant, minted)) for minted in turn.minted
-        )
+        if not len(self._twins):
+            return False
+        return any(self._twins.get(evidence.of_minted(turn.session.tenant, each)) for each in turn.minted)
 
     def is_twin_by_answer(self, tenant: TenantId, tail: int, text: int) -> bool:
         return len(self._twins) > 0 and bool(self._twins.get(evidence.of_answer(tenant, tail, text)))
 
-    def add_minted(self, turn: Turn, minted: int) -> None:
-        _add(self.minted, minted, turn)
-
     def remove(self, turn: Turn) -> None:
-        _remove(self.tails, turn.tail, turn)
-        _remove(self.bodies, turn.body, turn)
+        drop(self.tails, turn.tail, turn)
+        drop(self.bodies, turn.body, turn)
         if turn.text:
-            _remove(self.texts, turn.text, turn)
-        if turn.minted:
-            self.remove_minted(turn, turn.minted)
-
-    def remove_minted(self, turn: Turn, ids: Iterable[int]) -> None:
-        for minted in ids:
-            _remove(self.minted, minted, turn)
+            drop(self.texts, turn.text, turn)
+        for minted in turn.minted:
+            drop(self.minted, minted, turn)
 
 
 def holders(index: Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
@@ -118,7 +105,7 @@ def holders(index: Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
     return found if isinstance(found, list) else (found,)
 
 
-def _add(index: Holders, key: int, turn: Turn) -> None:
+def add(index: Holders, key: int, turn: Turn) -> None:
     found = index.get(key)
     if found is None:
         index[key] = turn
@@ -131,7 +118,7 @@ def _add(index: Holders, key: int, turn: Turn) -> None:
         index[key] = [found, turn]
 
 
-def _remove(index: Holders, key: int, turn: Turn) -> None:
+def drop(index: Holders, key: int, turn: Turn) -> None:
     found = index.get(key)
     if found is turn:
         del index[key]

@@ -1,4 +1,4 @@
-"""What is remembered of a session: its threads, and the newest of their turns.
+"""What is remembered of a session: its threads, and the newest of their turns; what a turn was found to be.
 
 Invariants: hashes only, never content; everything here is bounded per session by `Sessions`.
 """
@@ -8,16 +8,29 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.decision import SessionSource
+from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.model_choice import Choice
-from gateway.domain.request import PromptHead, RequestFacts
+from gateway.domain.request import PromptHead
 
 ExplicitKey = tuple[TenantId, str, str]
 """Tenant, schema, the session as the client names it."""
-
-
 _MAX_PARTS: Final = 16
+CONFIDENCE: Final[dict[SessionSource, float]] = {
+    SessionSource.TURNPIKE_HEADER: 1.0,
+    SessionSource.CLIENT_ID: 0.98,
+    SessionSource.STATE_ID: 0.99,
+    SessionSource.CALL_ID: 0.99,
+    # The conversation and the answer to it: only a copy of both, elsewhere, would mislead us.
+    SessionSource.ECHO: 0.95,
+    # The very same bytes after a failure; only twins that failed together could be mistaken.
+    SessionSource.RETRY: 0.95,
+    SessionSource.PREFIX: 0.8,
+    # Not that all of it is one conversation, but that limits hold it together.
+    SessionSource.CONNECTION: 0.95,
+    # Nothing linked it to an earlier turn; it may still continue one that we could not recognise.
+    SessionSource.NEW: 0.5,
+}
 
 
 class Outcome(enum.Enum):
@@ -40,9 +53,9 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     agent: int
     client: int
     offers_tools: bool
-    is_opening: bool
+    is_opening: bool = True
     """It built on no turn that we know."""
-    is_side: bool
+    is_side: bool = False
     outcome: Outcome = Outcome.LIVE
     ended_s: float = 0.0
     text: int = 0
@@ -68,7 +81,7 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     is_twin: bool = False
     """It was another gateway's, where another session was given the same: it proves nothing."""
     changed: tuple[str, int] | None = None
-    """Where its prompt began to differ from the one before (`conduct.py`)."""
+    """Where its prompt began to differ from the one before (`gateway/core/conduct.py`)."""
 
     @property
     def session(self) -> "Session":
@@ -112,8 +125,6 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     """As the client names it, if it does."""
     tip: Turn | None = None
     """The newest turn of the conversation itself, side requests left out."""
-    opening: int = 0
-    """The tail of its first turn."""
     agent: int = 0
     agent_type: int = 0
     """Of its first turn."""
@@ -202,21 +213,23 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
         self.whole, self.parts = None, {}
 
 
-def read_turn(request: RequestId, facts: RequestFacts, thread: Thread, *, now: float) -> Turn:
-    script = facts.transcript
-    before = thread.tip
-    return Turn(
-        request=request,
-        thread=thread,
-        arrived_s=now,
-        tail=script.tail or script.agent,
-        body=script.body,
-        # One number for all turns of a thread, not equal ones: it is a matter of memory.
-        agent=before.agent if before is not None and before.agent == script.agent else script.agent,
-        client=before.client if before is not None and before.client == facts.client else facts.client,
-        offers_tools=facts.tool_count > 0,
-        is_opening=True,
-        is_side=False,
-        attempt=facts.attempt,
-        first_s=now,
-    )
+class Identity(msgspec.Struct, kw_only=True):
+    """What a turn was found to be."""
+
+    source: SessionSource = SessionSource.NEW
+    confidence: float = CONFIDENCE[SessionSource.NEW]
+    session: Session | None = None
+    """None: a new one."""
+    thread: Thread | None = None
+    """None: a new one."""
+    edge: Edge = Edge.OPENS
+    parent: Turn | None = None
+    key: ExplicitKey | None = None
+    """The stated id that shall lead here from now on."""
+    name: str | None = None
+    group: ExplicitKey | None = None
+    begins_anew: bool = False
+    """Beside what its session did before, which rests."""
+    is_unexplained: bool = False
+    has_secrets: bool = False
+    told_secrets: bool = False

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.domain import records as rec
 from gateway.domain.ids import ThreadId
-from gateway.workflow.aeg.steps import ToolSet, tool_set
+from gateway.workflow.aeg.graph import ToolSet, tool_set
 from gateway.workflow.conversations import Conversation, StepPrediction
 from gateway.workflow.retention import RetentionDecision
 from lab.evaluation.boundaries import Ended, score_boundaries, true_ends
@@ -152,7 +152,7 @@ class _Run:
                     at_s is None,
                     step.next,
                     came,
-                    decision.is_finished,
+                    decision.retain_s == 0.0,
                     at_s is not None and at_s - _end_s(self._exchanges[number]) <= decision.retain_s,
                 )
         return found

@@ -12,10 +12,9 @@ from gateway.admission.footprint import NOTHING, Residents, demand_of
 from gateway.admission.sessions import Gap, Member, PausesConfig, Places
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.ids import SessionId, TenantId
-from gateway.workflow.aeg.graph import Pause
+from gateway.workflow.aeg.graph import Pause, Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 from gateway.workflow.aeg.lifetimes import HORIZONS
-from gateway.workflow.aeg.steps import Step
 from tests.examples import examples
 
 

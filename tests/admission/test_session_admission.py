@@ -18,7 +18,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims
-from gateway.workflow.aeg.steps import Step
+from gateway.workflow.aeg.graph import Step
 from tests.admission.applicants import FULL, POOL, Play, T, U, answered, capped, config, in_by_tenant, room
 
 OF_T = AgentKey(T)

@@ -3,8 +3,8 @@ import msgspec
 from gateway.dashboard.graphs import name_of, view_graphs
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import NOBODYS, TenantId
+from gateway.workflow.aeg.graph import Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
-from gateway.workflow.aeg.steps import Step
 
 
 def model(**types: int) -> Graphs:
@@ -24,7 +24,7 @@ def live_through(known: Graphs, agent: AgentKey, *steps: str) -> None:
         before = (name,)
         graph.went_on(Step(before), 2.0)
     graph.ended(Step(before or ()), len(steps))
-    graph.saw_task()
+    graph.count(tasks=1)
 
 
 def test_nobody_who_was_not_seen_is_shown():

@@ -14,8 +14,8 @@ from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement, RoutingConfig
+from gateway.workflow.aeg.graph import Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
-from gateway.workflow.aeg.steps import Step
 
 BUSY, HERE = PlacementReason.HOME_IS_BUSY, PlacementReason.SESSION_LIVES_THERE
 A, B, C = map(ReplicaId, "abc")

@@ -20,9 +20,8 @@ from gateway.domain.request import (
     Usage,
     Work,
 )
-from gateway.workflow.aeg.graph import END
+from gateway.workflow.aeg.graph import END, Step
 from gateway.workflow.aeg.graphs import Tier
-from gateway.workflow.aeg.steps import Step
 from gateway.workflow.conversations import Conversations, ConversationsConfig
 from tests.tool_probe.test_text_calls import Said
 from tests.tool_probe.test_text_calls import answer as text_answer

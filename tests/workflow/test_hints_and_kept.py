@@ -1,19 +1,20 @@
 """Hints from a turn's arrival to the end of its session; whose sessions are most, and what is kept of one."""
 
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.decision import SessionSource
-from gateway.domain.ids import ReplicaId, SessionId, TenantId
-from gateway.workflow.by_tenant import ByTenant
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.session_ids import numbered_ids
 from gateway.workflow.conversations import Conversations, ConversationsConfig
 from gateway.workflow.hints import Hints
 from gateway.workflow.retention import RetentionConfig
-from gateway.workflow.turns import Session
+from gateway.workflow.sessions import Sessions, SessionsConfig
+from gateway.workflow.turns import Outcome
 from tests.reachable import reachable
 from tests.workflow.test_conversations import answer, facts, ref
 from tests.workflow.world import World, call, result, user
@@ -35,7 +36,7 @@ def test_a_turn_from_its_arrival_to_the_end_of_its_session():
     pause: Any = known.answered(ref("s"), facts(), answer("bash"), now=1.0)
     decision: Any = hints.retention(thread, pause, A)
     assert decision.retain_s == 6.0
-    calm = parse(hints.at_pause(ref("s"), decision))
+    calm = parse(hints.write(ref("s").session, ref("s").thread, decision))
     assert isinstance(calm, Hint) and calm.retain_s == 6.0 and first is not None
     hints.engine_reported(A, 1.0)
     hints.engine_reported(A, None)
@@ -55,47 +56,38 @@ def test_what_a_session_is_goes_with_it_to_every_engine():
         assert (sent.service, sent.age_s) == (ServiceClass.PROACTIVE, age_s)
 
 
-def made(name: int, tenant: int) -> Session:
-    return Session(
-        id=SessionId(f"s-{name}"),
-        tenant=TenantId(f"t-{tenant}"),
-        source=SessionSource.NEW,
-        confidence=0.5,
-        started_s=0.0,
-        last_seen_s=0.0,
-    )
-
-
+MOST = 5
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "touch", "remove", "evict"]), st.integers(0, 3), st.integers(0, 9))
+    st.tuples(st.sampled_from(["add", "add", "touch", "remove"]), st.integers(0, 3), st.integers(0, 9))
 )
 
 
 @given(STEPS)
 def test_what_goes_first_is_of_the_tenant_that_has_most(steps):
-    kept, model = ByTenant(), []  # the longest unseen first
+    kept, model = Sessions(SessionsConfig(max_sessions=MOST), numbered_ids()), []  # the longest unseen first
     for number, (step, tenant, at) in enumerate(steps):
+        now, request = float(number), RequestId(str(number))
         if step == "add":
-            model.append(made(number, tenant))
-            kept.add(model[-1])
+            model.append(kept.arrived(request, TenantId(f"t-{tenant}"), facts(), now=now)[0])
+            kept.ended(request, None, Outcome.ANSWERED, now=now)
+            gone = [session for session, _ in kept.expire(now=now)]
+            assert len(gone) == (len(model) > MOST)
+            for victim in gone:
+                counts = Counter(each.tenant for each in model)
+                assert counts[victim.tenant] == max(counts.values())
+                assert victim is next(each for each in model if each.tenant == victim.tenant)
+                model.remove(victim)
         elif model and step == "touch":
-            session = model.pop(at % len(model))
-            model.append(session)
-            kept.touch(session)
-        elif model and step == "remove":
-            kept.remove(model.pop(at % len(model)))
+            model.append(model.pop(at % len(model)))
+            kept.touch(model[-1], now=now)
         elif model:
-            counts = {each.tenant: sum(other.tenant == each.tenant for other in model) for each in model}
-            victim = kept.longest_unseen()
-            assert counts[victim.tenant] == max(counts.values())
-            assert victim is next(each for each in model if each.tenant == victim.tenant)
-            model.remove(victim)
-            kept.remove(victim)
+            kept.forget(model.pop(at % len(model)))
+        assert list(kept.newest_first()) == model[::-1]
         for name in {each.tenant for each in model}:
             assert list(kept.newest_first(name)) == [each for each in reversed(model) if each.tenant == name]
     for session in model:
-        kept.remove(session)
-    assert not kept._sessions and not kept._with and kept._most == 0
+        kept.forget(session)
+    assert not kept._traces and not kept._with and kept._most == 0
     assert list(kept.newest_first(TenantId("t-0"))) == []
 
 

@@ -2,8 +2,9 @@ from typing import Any
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
+from gateway.wire.memory import Memory
 from gateway.workflow import traces as module
-from gateway.workflow.traces import Traces, holders
+from gateway.workflow.traces import Traces, add, drop, holders
 from gateway.workflow.turns import Outcome, Session, Thread, Turn
 
 
@@ -39,7 +40,7 @@ def full(traces: Traces, number: int) -> Turn:
     one.outcome = Outcome.CUT
     traces.add_answer(one)
     for minted in one.minted:
-        traces.add_minted(one, minted)
+        add(traces.minted, minted, one)
     return one
 
 
@@ -48,7 +49,7 @@ def is_empty(traces: Traces) -> bool:
 
 
 def test_every_trace_leads_back_and_every_way_is_removed():
-    traces = Traces()
+    traces = Traces(Memory(module.MAX_TWINS))
     one, two, three = (full(traces, number) for number in (10, 20, 30))
     for index, key in ((traces.tails, 1), (traces.bodies, 2), (traces.texts, 4), (traces.minted, 7)):
         assert list(holders(index, key)) == [one, two, three]
@@ -64,7 +65,7 @@ def test_every_trace_leads_back_and_every_way_is_removed():
 
 def test_a_shared_trace_leads_to_the_newest(monkeypatch):
     monkeypatch.setattr(module, "MAX_HOLDERS", 2)
-    traces = Traces()
+    traces = Traces(Memory(module.MAX_TWINS))
     one, two, three = (full(traces, number) for number in (10, 20, 30))
     assert list(holders(traces.tails, 1)) == [two, three]
     for old in (one, two, three):
@@ -73,7 +74,7 @@ def test_a_shared_trace_leads_to_the_newest(monkeypatch):
 
 
 def test_what_was_answered_is_not_asked_again_nor_known_by_its_text_if_it_called():
-    traces = Traces()
+    traces = Traces(Memory(module.MAX_TWINS))
     one = turn(tail=1, body=2)
     traces.add_arrival(one)
     one.outcome, one.text, one.calls = Outcome.ANSWERED, 4, 1
@@ -83,18 +84,18 @@ def test_what_was_answered_is_not_asked_again_nor_known_by_its_text_if_it_called
 
 def test_a_twin_left_the_same_evidence_in_another_session():
     one, other, alike = (turn(tail=1, body=2) for _ in range(3))
-    traces = Traces()
+    traces = Traces(Memory(module.MAX_TWINS))
     for each, text, minted in ((one, 4, ()), (other, 4, (7,)), (alike, 5, (7,))):
         traces.add_arrival(each)
         each.text, each.minted = text, minted
         for known in minted:
-            traces.add_minted(each, known)
+            add(traces.minted, known, each)
     assert traces.has_twin(one), "by what it answered: `other` answered that, too"
     assert traces.has_twin(other) and traces.has_twin(alike), "by an id"
     other.text = 6
     assert not traces.has_twin(one)
     alike.minted, one.text = (), 6
-    traces.remove_minted(alike, (7,))
+    drop(traces.minted, 7, alike)
     assert not traces.has_twin(other), "what else is asked alike does not count beside an id"
 
 

@@ -1,18 +1,25 @@
 """One agent type's execution graph; the package says what it is.
 
+Steps of one set of tools differ by a word of theirs: a shell that runs a build is gone for longer than one
+that lists a folder, and who says goodbye is answered less often than who asks.
+
 Invariants: beyond `MAX_NODES` the longest unseen node is dropped, and what led there counts as `OTHER`;
-counts fade, so that old ones count less; an end that is taken back may have faded, so what went on stays.
+counts fade, so that old ones count less; an end that is taken back may have faded, so what went on stays; a
+tool is told by the first `_NAME` characters of its name, a set by its first `_NAMES` names.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decay import DecayedMean
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.aeg.lifetimes import Lifetimes, Outlook
-from gateway.workflow.aeg.steps import Step, ToolSet
 
+_NAME: Final = 64
+_NAMES: Final = 16
 START: Final = -1
 END: Final = 0
 OTHER: Final = 1
@@ -35,6 +42,21 @@ _SAME: Final = 0.02
 """By less no shared prefix changes: whoever keeps sums of it counts anew."""
 _HOLDS_FOR: Final = 256
 """What was worked out holds for so many turns of the family at most, and for a sixteenth of those it made."""
+
+ToolSet = tuple[str, ...]
+"""Names of tools, each once, in order; empty for an answer without calls."""
+
+
+def tool_set(names: Iterable[str]) -> ToolSet:
+    return tuple(sorted({name[:_NAME] for name in names})[:_NAMES])
+
+
+class Step(NamedTuple):
+    """What an answer asks for (SAGA, §3.2: φ)."""
+
+    tools: ToolSet = ()
+    word: int = 0
+    """Hash of how its calls begin, or of how its text ends if it calls nothing; 0 if that is not known."""
 
 
 class Pause(NamedTuple):
@@ -122,15 +144,6 @@ class Node(_Behind):
         """How often which node did, `END` too."""
         self.words: OrderedDict[int, _Counts] = OrderedDict()
 
-    def word(self, word: int) -> _Counts:
-        counts = self.words.get(word)
-        if counts is None:
-            counts = self.words[word] = _Counts()
-            if len(self.words) > _MAX_WORDS:
-                self.words.popitem(last=False)
-        self.words.move_to_end(word)
-        return counts
-
     def follow(self, number: int) -> None:
         count = self.following[number] = self.following.get(number, 0.0) + 1.0
         if count >= _FADES_AT:
@@ -156,7 +169,7 @@ class Graph(Family):
         self.family = family
         self.start = Node(START, ())
         self._nodes: OrderedDict[ToolSet, Node] = OrderedDict()
-        self._numbers: dict[int, Node] = {}
+        self.numbered: dict[int, Node] = {}
         self._given = OTHER
         self.shared = LogQuantiles(low=16.0, half_life=50)
         """Tokens that were cached already when a conversation began."""
@@ -186,15 +199,14 @@ class Graph(Family):
         return True
 
     def went_on(self, step: Step, pause_s: float) -> None:
-        node, kind = self._teach(step.tools), bool(step.tools)
-        node.word(step.word).went_on()
-        for behind in (node, self.by_kind[kind], self.family.by_kind[kind]):
-            behind.went_on()
-            behind.pauses.add(pause_s)
-        if kind:
-            self.tools_s.add(pause_s)
-            self.family.tools_s.add(pause_s)
-        self._count(steps=1)
+        word, *behind = self._classes(step)
+        word.went_on()
+        for counts in behind:
+            counts.went_on()
+            counts.pauses.add(pause_s)
+        for level in (self, self.family) if step.tools else ():
+            level.tools_s.add(pause_s)
+        self.count(steps=1)
 
     def ended(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
@@ -202,7 +214,7 @@ class Graph(Family):
         self._teach(step.tools).follow(END)
         for level in (self, self.family):
             level.lifetimes.saw_end(turn)
-        self._count(steps=1)
+        self.count(steps=1)
 
     def was_no_end(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
@@ -211,36 +223,37 @@ class Graph(Family):
         following[END] = max(0.0, following.get(END, 0.0) - 1.0)
         for level in (self, self.family):
             level.lifetimes.saw_end(turn, -1.0)
-        self._count(steps=-1)
+        self.count(steps=-1)
 
-    def saw_task(self, by: int = 1) -> None:
-        """A conversation has been over for so long that it counts as a task; `by` = -1: it has come back."""
-        self._count(tasks=by)
+    def count(self, *, steps: int = 0, tasks: int = 0) -> None:
+        """`tasks`: conversations that have been over for so long; less than 0 if they came back."""
+        for level in (self, self.family):
+            level.steps = max(0, level.steps + steps)
+            level.tasks = max(0, level.tasks + tasks)
 
-    def _classes(self, step: Step) -> tuple[_Counts, ...]:
+    def _classes(self, step: Step) -> tuple[_Counts, _Behind, _Behind, _Behind]:
         node, kind = self._teach(step.tools), bool(step.tools)
-        return node.word(step.word), node, self.by_kind[kind], self.family.by_kind[kind]
+        word = node.words.pop(step.word, None) or _Counts()
+        node.words[step.word] = word
+        if len(node.words) > _MAX_WORDS:
+            node.words.popitem(last=False)
+        return word, node, self.by_kind[kind], self.family.by_kind[kind]
 
     def _teach(self, tools: ToolSet) -> Node:
         node = self._nodes.pop(tools, None)
         if node is None:
             self._given += 1
-            node = self._numbers[self._given] = Node(self._given, tools)
+            node = self.numbered[self._given] = Node(self._given, tools)
             if len(self._nodes) >= MAX_NODES:
                 self._drop(self._nodes.popitem(last=False)[1].number)
         self._nodes[tools] = node
         return node
 
     def _drop(self, number: int) -> None:
-        del self._numbers[number]
+        del self.numbered[number]
         for node in (self.start, *self._nodes.values()):
             if count := node.following.pop(number, 0.0):
                 node.following[OTHER] = node.following.get(OTHER, 0.0) + count
-
-    def _count(self, *, steps: int = 0, tasks: int = 0) -> None:
-        for level in (self, self.family):
-            level.steps = max(0, level.steps + steps)
-            level.tasks = max(0, level.tasks + tasks)
 
     def pause(self, step: Step) -> Pause:
         kind = bool(step.tools)
@@ -251,13 +264,18 @@ class Graph(Family):
             share = node.share(share)
             word = node.words.get(step.word)
             share = word.share(share) if word is not None else share
-            if node.pauses.weight >= ENOUGH:
-                return _expected(share, node.pauses)
-        alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
-        known = [each.pauses for each in alone if each is not None and each.pauses.weight >= ENOUGH]
-        if known:  # calls side by side are one pause, as long as the longest of them
-            return _expected(share, max(known, key=lambda pauses: pauses.mu))
-        return _expected(share, next((each.pauses for each in broad if each.pauses.weight >= ENOUGH), None))
+        lengths: LogQuantiles | None = None
+        if node is not None and node.pauses.weight >= ENOUGH:
+            lengths = node.pauses
+        else:
+            alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
+            for classes in (alone, broad[:1], broad[1:]):  # calls side by side last as long as the longest
+                known = [each.pauses for each in classes if each and each.pauses.weight >= ENOUGH]
+                lengths = lengths or max(known, key=attrgetter("mu"), default=None)
+        ends = 1.0 - share
+        if ends >= share:
+            return Pause(share, lengths, 0.0)
+        return Pause(share, lengths, lengths.counted(1.0 - ends / share) if lengths is not None else None)
 
     def returns(self) -> float:
         """The chance that a conversation goes on, whatever its next step is."""
@@ -272,12 +290,11 @@ class Graph(Family):
         """What the next step asks for, if there is one, and how likely; unknown: the same again."""
         node = self._nodes.get(tools)
         following = node.following if node is not None else {}
-        counts = {number: count for number, count in following.items() if number in self._numbers}
-        if not counts:
-            return tools, 0.0
-        likeliest = max(counts, key=counts.__getitem__)
-        share = counts[likeliest] / (1.0 + sum(following.values()) - following.get(END, 0.0))
-        return self._numbers[likeliest].tools, share
+        found, most = tools, 0.0
+        for number, count in following.items():
+            if count > most and number in self.numbered:
+                found, most = self.numbered[number].tools, count
+        return found, most / (1.0 + sum(following.values()) - following.get(END, 0.0))
 
     def outlook(self) -> Outlook:
         turns = self.family.lifetimes.turns
@@ -299,14 +316,4 @@ class Graph(Family):
         ]
 
     def label(self, number: int) -> str:
-        return _LABELS.get(number) or " + ".join(self._numbers[number].tools) or "answer"
-
-    def numbered(self, number: int) -> Node | None:
-        return self._numbers.get(number)
-
-
-def _expected(returns: float, lengths: LogQuantiles | None) -> Pause:
-    ends = 1.0 - returns
-    if ends >= returns:
-        return Pause(returns, lengths, 0.0)
-    return Pause(returns, lengths, lengths.counted(1.0 - ends / returns) if lengths is not None else None)
+        return _LABELS.get(number) or " + ".join(self.numbered[number].tools) or "answer"

@@ -12,6 +12,8 @@ that still lives counts for the turns that it made, so short ones are not over-r
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
+import msgspec
+
 from gateway.domain.decay import DecayedMean
 
 HORIZONS: Final = (0, 1, 2, 4, 8, 16, 32)
@@ -73,19 +75,16 @@ class Remaining(NamedTuple):
         )
 
 
-class Outlook:
+class Outlook(msgspec.Struct, eq=False):
     """What is expected of conversations of one type, as it was worked out once: by number of turns."""
 
-    __slots__ = ("_ahead", "_remaining", "ends_by_class", "first_tokens", "growth_by_class", "seen_until")
-
-    def __init__(self, ends: list[float], growth: list[float], first_tokens: float, seen_until: int) -> None:
-        """`seen_until`: the first turn that nobody was seen to make."""
-        self.seen_until = seen_until
-        self.ends_by_class = ends
-        self.growth_by_class = growth
-        self.first_tokens = first_tokens
-        self._ahead: dict[int, Ahead] = {}
-        self._remaining: dict[int, Remaining] = {}
+    ends_by_class: list[float]
+    growth_by_class: list[float]
+    first_tokens: float
+    seen_until: int
+    """The first turn that nobody was seen to make."""
+    _ahead: dict[int, Ahead] = {}
+    _remaining: dict[int, Remaining] = {}
 
     def ends(self, turn: int) -> float:
         """The chance that one which made `turn` turns makes no other."""
@@ -97,12 +96,8 @@ class Outlook:
 
     def ahead(self, turn: int) -> Ahead:
         turn = min(turn, LATE_TURN)
-        found = self._ahead.get(turn)
-        if found is None:
-            found = self._ahead[turn] = self._look_ahead(turn)
-        return found
-
-    def _look_ahead(self, turn: int) -> Ahead:
+        if (found := self._ahead.get(turn)) is not None:
+            return found
         alive, grown, at = 1.0, 0.0, turn
         chances, lengths = [], []
         for horizon in HORIZONS:
@@ -114,30 +109,26 @@ class Outlook:
                 at = stop
             chances.append(alive if end < self.seen_until or not horizon else 0.0)
             lengths.append(grown)
-        return Ahead(tuple(chances), tuple(lengths))
+        found = self._ahead[turn] = Ahead(tuple(chances), tuple(lengths))
+        return found
 
     def remaining(self, turn: int) -> Remaining:
         turn = min(turn, LATE_TURN)
-        found = self._remaining.get(turn)
-        if found is None:
-            found = self._remaining[turn] = self._sum_up(turn)
-        return found
-
-    def _sum_up(self, turn: int) -> Remaining:
+        if (found := self._remaining.get(turn)) is not None:
+            return found
+        goes_on, growth = 1.0 - min(1.0 - _LEAST_END, max(_LEAST_END, self.ends(turn))), self.growth(turn)
         if turn == LATE_TURN:
-            turns, growth = self._goes_on(turn) / (1.0 - self._goes_on(turn)), self.growth(turn)
-            return Remaining(turns, turns * growth, turns * growth * (1.0 + turns))
-        following = _until(turn)  # whose turn is the first of another class
-        found = self.remaining(following).before(1, self._goes_on(turn), self.growth(following))
-        return found.before(following - turn - 1, self._goes_on(turn), self.growth(turn))
-
-    def _goes_on(self, turn: int) -> float:
-        return 1.0 - min(1.0 - _LEAST_END, max(_LEAST_END, self.ends(turn)))
+            turns = goes_on / (1.0 - goes_on)
+            found = Remaining(turns, turns * growth, turns * growth * (1.0 + turns))
+        else:
+            following = _until(turn)  # whose turn is the first of another class
+            found = self.remaining(following).before(1, goes_on, self.growth(following))
+            found = found.before(following - turn - 1, goes_on, growth)
+        self._remaining[turn] = found
+        return found
 
 
 class Lifetimes:
-    __slots__ = ("_ends", "_first_prompt", "_gain", "_grown", "_growth", "_seen", "turns")
-
     def __init__(self) -> None:
         classes = len(_FIRST_TURNS)
         self.turns = 0

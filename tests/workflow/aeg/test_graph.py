@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import NOBODYS, TenantId
-from gateway.workflow.aeg.graph import END, MAX_NODES, OTHER, START, Family, Graph, Pause
+from gateway.workflow.aeg.graph import END, MAX_NODES, OTHER, START, Family, Graph, Pause, Step, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
-from gateway.workflow.aeg.steps import Step, tool_set
 
 AGENT, SIBLING, STRANGER = (AgentKey(NOBODYS, kind, client) for kind, client in ((1, 2), (9, 2), (1, 3)))
 BASH, READ, ANSWER = Step(("bash",)), Step(("read",)), Step()
@@ -45,7 +44,7 @@ def lived(graph: Graph, *steps: str) -> Graph:
         graph.saw_step(before, (name,))
         before = (name,)
     graph.ended(Step(before or ()), len(steps))
-    graph.saw_task()
+    graph.count(tasks=1)
     return graph
 
 
@@ -223,7 +222,7 @@ def test_nodes_are_bounded_and_the_longest_unseen_are_dropped():
     edges = graph.edges()
     nodes = {node for start, to, _, _ in edges for node in (start, to)}
     assert len(nodes) <= MAX_NODES + 3 and OTHER in nodes and graph.label(OTHER) == "other"
-    assert graph.numbered(OTHER) is None
+    assert graph.numbered.get(OTHER) is None
     assert all(len(node.following) <= MAX_NODES + 2 for node in graph._nodes.values())
     assert graph.next(("common",))[1] < 0.1 and graph.next(("rare-3",)) == (("rare-3",), 0.0)
     for number in range(200):
@@ -261,9 +260,9 @@ def test_a_type_is_known_after_tasks_or_steps_and_with_its_family():
     known.of(AGENT).was_no_end(BASH, 1)
     assert tiers() == [Tier.UNKNOWN] * 3
     for _ in range(3):
-        known.of(AGENT).saw_task()
+        known.of(AGENT).count(tasks=1)
     assert tiers() == [Tier.INFERRED, Tier.INFERRED, Tier.UNKNOWN]
-    known.of(AGENT).saw_task(-1)
+    known.of(AGENT).count(tasks=-1)
     assert tiers() == [Tier.UNKNOWN] * 3
 
 

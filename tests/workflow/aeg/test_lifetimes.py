@@ -6,10 +6,9 @@ import pytest
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import TenantId
-from gateway.workflow.aeg.graph import Graph
+from gateway.workflow.aeg.graph import Graph, Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 from gateway.workflow.aeg.lifetimes import HORIZONS, LATE_TURN, Lifetimes
-from gateway.workflow.aeg.steps import Step
 
 AGENT, SIBLING = (AgentKey(TenantId("t"), number) for number in (1, 2))
 
