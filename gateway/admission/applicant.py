@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import Edge, Refusal
+from gateway.domain.decision import Edge
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Usage
@@ -73,10 +73,3 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     alone: Alone | None = None
     """What all of it takes on that replica alone, where nothing is lost that turns before it left; None if
     that is not known."""
-
-
-class Displaced(msgspec.Struct, frozen=True):
-    """A turn that waited has to leave, because somebody who is entitled to more needs its place."""
-
-    request: RequestId
-    refusal: Refusal

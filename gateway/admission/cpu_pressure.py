@@ -187,23 +187,23 @@ class CpuPressure:
         runnable = sum(signals.runnable for _, signals in self._hosts.values())
         return (runnable / cores if cores else 0.0), cores
 
-    def limit(self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None) -> float:
-        """Sessions of a pool whose tools the hosts can bear; infinite while there is no contention."""
-        if reading.pressure < 1.0:
-            return math.inf
-        return max(1.0, self.floor(admitted, reading, pool=pool), 1.25 * admitted / reading.slower)
-
-    def floor(self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None) -> float:
-        """Sessions that are not too many, whatever tools take. Durations have many reasons: alone they may
+    def limits(
+        self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None
+    ) -> tuple[float, float]:
+        """Sessions of a pool that are not too many, whatever tools take, and those whose tools the hosts can
+        bear; the latter is infinite while there is no contention. Durations have many reasons: alone they may
         halve a window. Where hosts say that they are overloaded, what counts is who finds a core."""
         if reading.pressure < 1.0:
             self._began_with.pop(pool, None)
-            return 0.0
+            return 0.0, math.inf
         began_with = self._began_with.setdefault(pool, admitted)
         if reading.host_load < _HOST_IS_OVERLOADED:
-            return min(float(admitted), 0.5 * began_with)
-        finds_a_core = reading.cores * admitted / reading.active if reading.active else 0.0
-        return min(float(admitted), max(finds_a_core, _PER_CORE * reading.cores))
+            floor = 0.5 * began_with
+        else:
+            finds_a_core = reading.cores * admitted / reading.active if reading.active else 0.0
+            floor = max(finds_a_core, _PER_CORE * reading.cores)
+        floor = min(float(admitted), floor)
+        return floor, max(1.0, floor, 1.25 * admitted / reading.slower)
 
 
 def _step(active: float) -> int:

@@ -4,14 +4,14 @@ Invariants: the waiting room never holds more than its bounds; for a newcomer so
 tenant of whom more wait than of the newcomer's own, by weight: its newest session.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from gateway.admission.applicant import Applicant, Displaced, Room
+from gateway.admission.applicant import Applicant, Room
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.quotas import retry_after_s
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import RequestId
 
 NO_REPLICA: Final = Refusal(
     reason=RefusalReason.NO_REPLICA,
@@ -25,7 +25,7 @@ _BUSY_S: Final = 5.0
 class Overload:
     def __init__(self, config: AdmissionConfig) -> None:
         self._config = config
-        self._displaced: list[Displaced] = []
+        self._displaced: list[tuple[RequestId, Refusal]] = []
         self._refusals = 0
 
     def is_full(self, room: Room, applicant: Applicant) -> bool:
@@ -37,26 +37,20 @@ class Overload:
     def displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
         """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
         least entitled leaves."""
-        least = pool.queue.least_entitled()
-        if least is None and not pool.queue.crowd(applicant.tenant) and len(pool.queue):
-            least = next(iter(pool.queue.tenants))
+        queue, tenant = pool.queue, applicant.tenant
+        least = queue.least_entitled(apart_from=tenant)
         if least is None:
             return self.refuse_for_the_fleet()
-        if pool.queue.crowd(least) <= pool.queue.crowd(applicant.tenant):
+        if queue.crowd(least) <= queue.crowd(tenant):
             return self._refuse_for_its_share()
-        newest = pool.queue.newest_of(least)
-        assert newest is not None
-        waiting = pool.held[newest.session]
+        waiting = pool.held[queue.newest_of(least).session]
         left = room.waiting_bytes - sum(each.body_bytes for each in waiting.values())
         if left + applicant.body_bytes > self._config.max_waiting_bytes or not self._config.max_waiting:
             return self.refuse_for_the_fleet()
-        for request in waiting:
-            self._displaced.append(Displaced(request, self._refuse_for_its_share()))
+        self._displaced += [(request, self._refuse_for_its_share()) for request in waiting]
         return None
 
-    def displaced(self) -> Sequence[Displaced]:
-        if not self._displaced:
-            return ()
+    def displaced(self) -> list[tuple[RequestId, Refusal]]:
         out, self._displaced = self._displaced, []
         return out
 

@@ -24,6 +24,7 @@ from typing import Literal
 
 import msgspec
 
+from gateway.admission.classes import ServiceClass
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import SessionId, TenantId
 
@@ -57,8 +58,9 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     is_aged: bool = False
     is_overdue: bool = False
     """It waited for as long as anybody may."""
+    service_class: ServiceClass = ServiceClass.REACTIVE
+    """Among which it waits. Set by the queue, as is what follows."""
     number: int = 0
-    """Set by the queue."""
 
 
 _Key = tuple[float, ...]
@@ -93,35 +95,29 @@ class TenantQueue:
         ):
             heapq.heappush(heap, (key, self._count, entry))
 
-    def take(self, session: SessionId) -> Entry:
+    def take(self, session: SessionId) -> None:
         """Takes a session out. Raises KeyError if it does not wait."""
-        entry = self._entries.pop(session)
+        del self._entries[session]
         for heap in (self._in_order, self._lightest, self._newest):
             if len(heap) > 2 * len(self._entries) + 16:
-                heap[:] = [item for item in heap if self._is_in(item[2])]
+                heap[:] = [item for item in heap if self._entries.get(item[2].session) is item[2]]
                 heapq.heapify(heap)
-        return entry
 
-    def newest(self) -> Entry | None:
+    def newest(self) -> Entry:
+        """Some session has to wait; so for the others."""
         return self._first(self._newest)
 
-    def lightest(self) -> Entry | None:
+    def lightest(self) -> Entry:
         return self._first(self._lightest)
 
-    def next(self, *, is_cpu_bound: bool) -> Entry | None:
+    def next(self, *, is_cpu_bound: bool) -> Entry:
         goes_by_tools = is_cpu_bound and self._order != "arrival"
         return self._first(self._lightest if goes_by_tools else self._in_order)
 
-    def _first(self, heap: _Heap) -> Entry | None:
-        while heap:
-            entry = heap[0][2]
-            if self._entries.get(entry.session) is entry:
-                return entry
+    def _first(self, heap: _Heap) -> Entry:
+        while self._entries.get(heap[0][2].session) is not heap[0][2]:
             heapq.heappop(heap)
-        return None
-
-    def _is_in(self, entry: Entry) -> bool:
-        return self._entries.get(entry.session) is entry
+        return heap[0][2]
 
 
 def _step(amount: float) -> int:

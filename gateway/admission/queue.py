@@ -8,7 +8,7 @@ may not have another place, or holds far more than its share.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -35,7 +35,7 @@ class SessionQueue:
         self._tenants: dict[ServiceClass, OrderedDict[TenantId, TenantQueue]] = {
             each: OrderedDict() for each in ServiceClass
         }
-        self._entries: dict[SessionId, tuple[Entry, ServiceClass]] = {}
+        self.entries: dict[SessionId, Entry] = {}
         self._due: list[tuple[float, int, Entry]] = []
         """A heap: when each has aged, or is overdue."""
         self._overdue: dict[SessionId, Entry] = {}
@@ -46,41 +46,33 @@ class SessionQueue:
         """KV tokens that those that wait are expected to hold at most, all together."""
 
     def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, session: SessionId) -> bool:
-        return session in self._entries
-
-    def get(self, session: SessionId) -> Entry | None:
-        found = self._entries.get(session)
-        return found[0] if found else None
+        return len(self.entries)
 
     def put(self, entry: Entry, service_class: ServiceClass) -> None:
         self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
         self._fair.wait(entry.tenant, 1)
         self.peaks += entry.peak
         self._put(entry, service_class)
-        if len(self._due) > 2 * len(self._entries) + 64:
-            self._due = [item for item in self._due if self._is_in(item[2])]
+        if len(self._due) > 2 * len(self.entries) + 64:
+            self._due = [item for item in self._due if self.entries.get(item[2].session) is item[2]]
             heapq.heapify(self._due)
 
-    def take(self, session: SessionId) -> Entry:
+    def take(self, session: SessionId) -> None:
         """Takes a session out. Raises KeyError if it is not in."""
         entry = self._take(session)
         self._crowds[entry.tenant] -= 1
         self._fair.wait(entry.tenant, -1)
-        self.peaks = self.peaks - entry.peak if self._entries else 0.0
+        self.peaks = self.peaks - entry.peak if self.entries else 0.0
         self._overdue.pop(session, None)
         if not self._crowds[entry.tenant]:
             del self._crowds[entry.tenant]
-        return entry
 
     def age(self, *, now: float) -> None:
         while self._due and self._due[0][0] <= now:
             entry = heapq.heappop(self._due)[2]
-            if not self._is_in(entry):
+            if self.entries.get(entry.session) is not entry:
                 continue
-            if self._entries[entry.session][1] is ServiceClass.PROACTIVE:
+            if entry.service_class is ServiceClass.PROACTIVE:
                 self._take(entry.session)
                 entry.is_aged = True
                 self._put(entry, ServiceClass.REACTIVE)
@@ -102,13 +94,12 @@ class SessionQueue:
                 if not may(tenant):
                     continue
                 entry = queue.next(is_cpu_bound=is_cpu_bound)
-                if entry is not None:
-                    rank = (*fair.rank(tenant), entry.since_s, entry.number)
-                    if first is None or rank < first[0]:
-                        first = rank, entry
-                    looked_at += fair.held(tenant) <= 0
-                    if looked_at >= _LOOKED_AT:
-                        break
+                rank = (*fair.rank(tenant), entry.since_s, entry.number)
+                if first is None or rank < first[0]:
+                    first = rank, entry
+                looked_at += fair.held(tenant) <= 0
+                if looked_at >= _LOOKED_AT:
+                    break
             if first is not None:
                 return first[1]
         return None
@@ -122,31 +113,21 @@ class SessionQueue:
         return None
 
     def lightest(self, may: Callable[[TenantId], bool]) -> list[Entry]:
-        found = []
-        for tenant, queue in islice(self._tenants[ServiceClass.REACTIVE].items(), 2 * _LOOKED_AT):
-            if may(tenant) and (entry := queue.lightest()) is not None:
-                found.append((*self._fair.rank(tenant), entry.number, entry))
-        return [each[-1] for each in sorted(found, key=lambda each: each[:-1])]
+        some = islice(self._tenants[ServiceClass.REACTIVE].items(), 2 * _LOOKED_AT)
+        found = [queue.lightest() for tenant, queue in some if may(tenant)]
+        return sorted(found, key=lambda entry: (*self._fair.rank(entry.tenant), entry.number))
 
-    def least_entitled(self) -> TenantId | None:
-        """The tenant of whom most wait for its weight; None if nobody waits, or all are of one tenant."""
-        if len(self._crowds) < 2:
-            return None
-        return max(self._crowds, key=lambda tenant: self._crowds[tenant] / self._fair.weight(tenant))
-
-    @property
-    def tenants(self) -> Collection[TenantId]:
-        return self._crowds.keys()
+    def least_entitled(self, *, apart_from: TenantId) -> TenantId | None:
+        """Of the other tenants that of whom most wait for its weight; None if nobody of them waits."""
+        return max((each for each in self._crowds if each != apart_from), key=self.crowd, default=None)
 
     def crowd(self, tenant: TenantId) -> float:
         return self._crowds.get(tenant, 0) / self._fair.weight(tenant)
 
-    def newest_of(self, tenant: TenantId) -> Entry | None:
-        for service_class in reversed(ServiceClass):
-            queue = self._tenants[service_class].get(tenant)
-            if queue is not None and (newest := queue.newest()) is not None:
-                return newest
-        return None
+    def newest_of(self, tenant: TenantId) -> Entry:
+        """Of one of whom somebody waits."""
+        [*_, queue] = [each[tenant] for each in self._tenants.values() if tenant in each]
+        return queue.newest()
 
     def _put(self, entry: Entry, service_class: ServiceClass) -> None:
         tenants = self._tenants[service_class]
@@ -154,25 +135,20 @@ class SessionQueue:
         if queue is None:
             queue = tenants[entry.tenant] = TenantQueue(self._order)
         queue.put(entry)
-        self._entries[entry.session] = (entry, service_class)
-        waits_s = self._max_door_wait * entry.lasts_s
-        if service_class is ServiceClass.PROACTIVE:
-            waits_s = self._age_s
+        self.entries[entry.session] = entry
+        entry.service_class = service_class
+        is_proactive = service_class is ServiceClass.PROACTIVE
+        waits_s = self._age_s if is_proactive else self._max_door_wait * entry.lasts_s
         self._number += 1
         heapq.heappush(self._due, (entry.since_s + waits_s, self._number, entry))
 
     def _take(self, session: SessionId) -> Entry:
-        entry, service_class = self._entries.pop(session)
-        tenants = self._tenants[service_class]
-        queue = tenants[entry.tenant]
-        queue.take(session)
-        if not len(queue):
+        entry = self.entries.pop(session)
+        tenants = self._tenants[entry.service_class]
+        tenants[entry.tenant].take(session)
+        if not len(tenants[entry.tenant]):
             del tenants[entry.tenant]
         return entry
-
-    def _is_in(self, entry: Entry) -> bool:
-        found = self._entries.get(entry.session)
-        return found is not None and found[0] is entry
 
 
 def entry_of(

@@ -29,6 +29,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.admission.applicant import Applicant
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
@@ -115,6 +116,31 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """How long it was silent before it gave its place back."""
     back: float = 1.0
     """The chance that it makes another turn: below 1 while it is silent after a plain answer."""
+
+    @property
+    def class_on_engines(self) -> ServiceClass:
+        return ServiceClass.PROACTIVE if self.is_behind else self.service_class
+
+
+class Turn(msgspec.Struct):
+    """A turn that admission knows of."""
+
+    member: Member
+    applicant: Applicant
+    asked_s: float
+    charged: float = 0.0
+    """Tokens of its tenant's quota."""
+    silent_s: float | None = None
+    """Since its session's turn before; None if that goes on, or there was none."""
+    is_aside: bool = False
+    """A side request: it says nothing of how its session goes on."""
+    is_let_in: bool = False
+    may_find_warm: bool = False
+    """What its session left behind was still there when it began, for all we know."""
+    pause_s: float = 0.0
+    """How long its session was silent in its place before."""
+    gap_s: float = 0.0
+    """As long, if it ran tools."""
 
 
 class Places:

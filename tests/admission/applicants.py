@@ -127,9 +127,9 @@ class Play:
             self.workflow.arrived(_ref(asked), _facts(asked), asked.tenant, now=self.now)
         decision = self.policy.ask(asked, there, now=self.now)
         self.known.add(session or "")
-        for displaced in self.policy.displaced():
-            self.refused.append(self.waiting.pop(displaced.request).session)
-            self.policy.turn_over(displaced.request, None, now=self.now)
+        for displaced, _ in self.policy.displaced():
+            self.refused.append(self.waiting.pop(displaced).session)
+            self.policy.turn_over(displaced, None, now=self.now)
         match type(decision).__name__:
             case "Admit":
                 self.running[request] = asked

@@ -103,7 +103,7 @@ class Clients(RuleBasedStateMachine):
                 running = sum(each.session == member.session for each in self.play.running.values())
                 assert member.live == running
                 assert member.is_in or not running
-                assert not (member.is_in and member.session in pool.queue)
+                assert not (member.is_in and member.session in pool.queue.entries)
             leaves = {each.session for each in pool.places.members.values() if each.is_in and each.must_yield}
             assert set(pool.places.leaving) == leaves
             assert len(self.play.waiting) <= MAX_WAITING

@@ -338,11 +338,11 @@ def test_tools_of_one_pool_take_no_place_in_another():
         play.is_let_in(f"b{number}", pool="other")
     play.policy._cpu.active = 50
     play.pool.window.with_tools = 35.0
-    assert play.pool.limits._with_tools() == 2 and play.pool.limits._excess("tools_slow") is None
+    assert play.pool.limits._with_tools() == 2
     other = play.policy.pools[PoolId("other")].limits
     cpu, slow = play.policy._cpu, CpuReading(pressure=1.0, reason="tools_slow", inflation=4.0)
-    assert cpu.floor(50, slow, pool=PoolId("other")) == 25.0
-    assert cpu.floor(2, slow, pool=POOL) == 1.0, "of those that were in here"
+    assert cpu.limits(50, slow, pool=PoolId("other"))[0] == 25.0
+    assert cpu.limits(2, slow, pool=POOL)[0] == 1.0, "of those that were in here"
     assert other._with_tools() == 50
 
 
@@ -695,13 +695,13 @@ def test_a_turn_that_frees_nothing_looks_through_no_queue(monkeypatch):
     play.let_in()
     play.end("s1", tokens=100)
     assert play.is_let_in("s1")
-    looks, choose = [], play.pool.balance.choose
+    looks, choose = [], play.pool.choose
 
     def counted(*, now: float) -> Any:
         looks.append(now)
         return choose(now=now)
 
-    monkeypatch.setattr(play.pool.balance, "choose", counted)
+    monkeypatch.setattr(play.pool, "choose", counted)
     for _ in range(50):
         play.now += 0.001
         play.end("s1", tokens=100)
