@@ -5,23 +5,36 @@ Source: SAGA (Agent Fair Share), §6.1 Eq. 8 and §6.2.
 Symbols: the usage of Eq. 8 → `charge`; *epoch* → `EPOCH_S`; *blocks for more than 500 ms* → `BLOCKED_S`.
 
 Deviations: Eq. 8 as printed rewards a tenant for opening more tasks, and diverges at a deadline. Ours divides
-what a tenant holds, now and lately (`charge`, see `recent_use.py`), by its weight. Urgency (Eq. 9) is not
+what a tenant holds, now and lately (`charge`), by its weight. Urgency (Eq. 9) is not
 built: at most doubling a weight, it was worth nothing (ten paired seeds, docs/papers.md). SAGA preempts what
 blocks; we never do: work of a tenant that holds more than its share is held back at its next turn
 (`should_yield`), at most one session an epoch.
 
+Recent use is ours; that what somebody left to others counts for them later is the idea of Karma (OSDI 2023),
+and that service already had counts that of virtual token counters (OSDI 2024). Karma lends and gives back
+credits, without end. Here the past fades (`LATELY_S`), so whoever flooded the fleet is like all others after
+a while, and nobody can save up for more than that.
+
+Theory of operation. If who holds least now was next, a tenant that asks for a lot for hours, and one that
+asks for a lot once, would be treated alike while both do, and the latter's few sessions would wait behind the
+former's thousands. That is fair at each moment, and to nobody who looks back. So half of what counts is what
+a tenant held lately on average. What it held while nobody else was there was in nobody's way, and does not
+count.
+
 Invariants: with equal weights the tenant that holds least, now and lately, is next; a session is held back
-only for a tenant that stays below its share with it, by one that stays above without it.
+only for a tenant that stays below its share with it, by one that stays above without it; recent use is never
+more than the most that a tenant held, and that of at most `_REMEMBERED` tenants, those that held most.
 """
 
-from collections.abc import Iterable
+import heapq
+import math
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.recent_use import RecentUse
 from gateway.domain.ids import TenantId
 
 EPOCH_S: Final = 0.1
@@ -32,12 +45,48 @@ AMPLE: Final = 1.5
 """So many times its share nobody has to give back, whoever is late."""
 _MUCH: Final = 0.5
 """Of what the one asks for that asks for most."""
+LATELY_S: Final = 1_800.0
+"""A time constant: what was held so long ago counts for a third."""
+_EVERY_S: Final = 5.0
+_LEAST: Final = 0.01
+"""Sessions: less is forgotten."""
+_REMEMBERED: Final = 4_096
 
 
 class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     alpha: Annotated[float, Meta(gt=1)] = 1.5
     """A turn should take at most so many times what it would take alone. Where those of tenants within their
     share use up over half of that, whoever holds far more than its own holds less."""
+
+
+class RecentUse:
+    """What each tenant held lately."""
+
+    def __init__(self) -> None:
+        self.average: dict[TenantId, float] = {}
+        self._looked_s: float | None = None
+
+    def of(self, tenant: TenantId) -> float:
+        return self.average.get(tenant, 0.0)
+
+    def pass_time(self, held: Mapping[TenantId, float], *, now: float) -> bool:
+        """`held`: by each tenant, since this was last called, as far as it counts. Whether anything changed;
+        it does every few seconds."""
+        if self._looked_s is None:
+            self._looked_s = now
+        passed_s = now - self._looked_s
+        if passed_s < _EVERY_S:
+            return False
+        self._looked_s = now
+        keep = math.exp(-passed_s / LATELY_S)
+        average = {
+            tenant: keep * self.of(tenant) + (1.0 - keep) * held.get(tenant, 0.0)
+            for tenant in self.average.keys() | held.keys()
+        }
+        self.average = {tenant: each for tenant, each in average.items() if each >= _LEAST or tenant in held}
+        if len(self.average) > _REMEMBERED:
+            self.average = dict(heapq.nlargest(_REMEMBERED, self.average.items(), key=lambda item: item[1]))
+        return True
 
 
 class FairShare:
@@ -91,7 +140,9 @@ class FairShare:
         self._most_asked = max(map(self._asks, self._held), default=0.0)
         some = self._held.keys() | islice(self._waiting, 2)
         if self._recent.pass_time(self._held if len(some) > 1 else {}, now=now):
-            self._all_recent = sum(self._recent.of(each) for each in self._recent if self._is_there(each))
+            self._all_recent = sum(
+                self._recent.of(each) for each in self._recent.average if self._is_there(each)
+            )
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:
         return 0.5 * (self._held.get(tenant, 0.0) + more + self._recent.of(tenant))

@@ -38,7 +38,7 @@ class GivingBack:
         """A tenant holds far more than its share, as of the last look at the window."""
 
     def give_way(self, excess: Excess, *, now: float) -> None:
-        members = [each for of in self._places.by_tenant.values() for each in of.values()]
+        members = self._places.in_places()
         if excess.is_of_tools:
             members = [each for each in members if not self._cpu.is_light(each.agent)]
         self.newest(members, excess.sessions, excess.why, now=now)
@@ -105,6 +105,5 @@ class GivingBack:
                 del newest[tenant]
             if member.live:
                 member.must_yield = why
-                self._places.leaving[member.session] = member
             else:
                 self._release(member, now=now)

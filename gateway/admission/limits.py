@@ -137,7 +137,8 @@ class Limits:
         if places.count <= max(1.0, self.beyond_kv()):
             return 0
         grows = _TURNS_AHEAD * places.live * self.grown.mean(0.0)
-        soon = places.residents.now() + grows - sum(each.tokens for each in places.leaving.values())
+        leaving = sum(each.tokens for each in places.in_places() if each.must_yield)
+        soon = places.residents.now() + grows - leaving
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
 
     def worth_s(self) -> float | None:

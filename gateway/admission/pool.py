@@ -3,7 +3,7 @@
 Source: MARS (§4.2), BalanceAndAdmit: under the pressures of the moment, the next one that fits.
 
 Theory of operation. A session takes a place with its first admitted turn and keeps it through its tool
-phases; those that find none wait in the queue, which says who is next (`packing.py`, `queue.py`). It enters
+phases; those that find none wait in the queue, which says who is next (`packing.py`). It enters
 if its tenant may hold another place, and the limits (`limits.py`) have room for it; who is blocked by tools
 lets those pass that do without. Somebody who does not fit enters all the same where the pool would rest
 otherwise, or who waited too long.
@@ -21,14 +21,13 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.admission.applicant import Applicant, TurnOutcome
+from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.giving_back import GivingBack
 from gateway.admission.limits import SCARCE, Bound, Limits
-from gateway.admission.packing import Entry
+from gateway.admission.packing import Entry, SessionQueue, entry_of
 from gateway.admission.partition import part_of, share_of
-from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Gap, Member, Places, Turn
 from gateway.admission.settings import AdmissionConfig
@@ -78,7 +77,7 @@ class PoolAdmission:
         self.queue = SessionQueue(
             config.packing.order, self.fair, age_s=config.classes.age_s, max_door_wait=config.max_door_wait
         )
-        self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
+        self.held: dict[SessionId, dict[RequestId, Turn]] = {}
         """The turns of those that are in the queue."""
         self.bound: Bound | None = None
         """What keeps out who is next."""
@@ -101,8 +100,9 @@ class PoolAdmission:
         self.bound = bound
         return bound.reason
 
-    def hold(self, member: Member, applicant: Applicant, *, now: float) -> None:
-        self.held.setdefault(member.session, {})[applicant.request] = applicant
+    def hold(self, turn: Turn, *, now: float) -> None:
+        member = turn.member
+        self.held.setdefault(member.session, {})[turn.applicant.request] = turn
         is_queued = member.session in self.queue.entries
         is_back = is_queued or now - member.left_s <= _COMES_AGAIN_S
         if member.asked_s is None or not (is_back or member.is_in):
@@ -238,31 +238,38 @@ class PoolAdmission:
             self._queue_up(member, now=now)
 
     def forget(self, session: SessionId, *, now: float) -> None:
-        member = self.places.forget(session)
-        if member is not None and member.is_in:
-            self.release(member, now=now)
+        member = self.places.members.pop(session, None)
+        if member is not None:
+            self.places.tools_run(member, do_run=False)
+            if member.is_in:
+                self.release(member, now=now)
 
     # --- who is next ---------------------------------------------------------------------------------
 
-    def let_in(self, *, now: float) -> list[Applicant]:
-        entered: list[Applicant] = []
+    def let_in(self, *, now: float) -> list[RequestId]:
+        due_s = self.next_deadline_s()
+        if not self.is_stirred and (due_s is None or due_s > now):
+            return []
         self.is_stirred = False
         if not len(self.queue):
             self.bound = None
-            return entered
+            return []
         if now >= self._ticked_s + EPOCH_S:
             self._ticked_s = now
             self._settle(now=now)
             self.queue.age(now=now)
             self.update_window(now=now)
             self._make_room_for_the_blocked(now=now)
+        entered: list[Turn] = []
         while len(self.queue) and (chosen := self.choose(now=now)) is not None:
             entry, is_above = chosen
             self.queue.take(entry.session)
             self.admit(self.places.members[entry.session], is_above=is_above, now=now)
             self.places.quiet_since_s = None  # its turns begin before anything else is decided
             entered += self.held.pop(entry.session).values()
-        return entered
+        for turn in entered:
+            self.begin(turn, now=now)
+        return [turn.applicant.request for turn in entered]
 
     def next_deadline_s(self) -> float | None:
         if not len(self.queue):

@@ -6,21 +6,22 @@ Deviations: the papers admit turns or tasks that announce themselves. Here the p
 sessions are inferred; so no lineage, right or wrong, may stop the fleet (`pool.py`: liveness).
 
 Invariants: a turn is admitted only if some candidate has room for it; turns of sessions that are in never
-wait for a place; the waiting room never holds more than its bounds; in shadow mode nothing waits for a
-place.
+wait for a place; the waiting room never holds more than its bounds, and for a newcomer somebody leaves it
+only of the tenant of whom more wait than of the newcomer's own, by weight: its newest session; in shadow mode
+nothing waits for a place.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from typing import Final
 
 from gateway.admission.applicant import Applicant, Room, TurnOutcome
 from gateway.admission.classes import ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.overload import NO_REPLICA, Overload
 from gateway.admission.pool import PoolAdmission
-from gateway.admission.quotas import Quota, Quotas
+from gateway.admission.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
-from gateway.domain.decision import Admission, Admit, Edge, Refusal, Wait, WaitReason
+from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.host import HostSignals
@@ -28,6 +29,14 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
+
+NO_REPLICA: Final = Refusal(
+    reason=RefusalReason.NO_REPLICA,
+    message="No healthy backend can serve this request at the moment.",
+    retry_after_s=2,
+)
+_BUSY_S: Final = 5.0
+"""When those who met full queues may come again at the soonest."""
 
 
 class SessionAdmission:
@@ -50,7 +59,8 @@ class SessionAdmission:
         self.pools: dict[PoolId, PoolAdmission] = {}
         self._turns: dict[RequestId, Turn] = {}
         self.said: list[Record] = []
-        self._overload = Overload(config)
+        self._displaced: list[tuple[RequestId, Refusal]] = []
+        self._refusals = 0
         self.set_tenants(tenants or {}, trusted)
 
     def set_tenants(self, tenants: Mapping[TenantId, Quota], trusted: Collection[TenantId]) -> None:
@@ -91,8 +101,8 @@ class SessionAdmission:
             for load in room.candidates:
                 if load.running < self._max_running:
                     return would_wait or _ADMIT
-        if self._overload.is_full(room, applicant):
-            return self._overload.refuse_for_the_fleet()
+        if self._is_full(room, applicant):
+            return self._refuse(*_FULL)
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
     def first_waits_for(self, pool: PoolId | None) -> WaitReason | None:
@@ -140,21 +150,14 @@ class SessionAdmission:
         pool.begin(turn, now=now)
         return would_wait
 
-    def let_in(self, *, now: float) -> Sequence[RequestId]:
-        entered: list[RequestId] = []
-        for pool in self.pools.values():
-            due_s = pool.next_deadline_s()
-            if not pool.is_stirred and (due_s is None or due_s > now):
-                continue
-            for applicant in pool.let_in(now=now):
-                pool.begin(self._turns[applicant.request], now=now)
-                entered.append(applicant.request)
-        return entered
+    def let_in(self, *, now: float) -> list[RequestId]:
+        return [request for pool in self.pools.values() for request in pool.let_in(now=now)]
 
     def displaced(self) -> list[tuple[RequestId, Refusal]]:
         """Turns that have to leave the waiting room, because somebody who is entitled to more needs its
         place; each told once. `turn_over` follows for each."""
-        return self._overload.displaced()
+        out, self._displaced = self._displaced, []
+        return out
 
     def next_deadline_s(self) -> float | None:
         """When `let_in` is to be asked even if nothing happens; None for never."""
@@ -257,15 +260,43 @@ class SessionAdmission:
     def _wait_for_a_place(self, turn: Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
         applicant = turn.applicant
         pool = self.pools[applicant.pool]
-        if self._overload.is_full(room, applicant):
-            refusal = self._overload.displace_for(pool, applicant, room)
+        if self._is_full(room, applicant):
+            refusal = self._displace_for(pool, applicant, room)
             if refusal is not None:
                 if turn.charged:
                     self.used(applicant.tenant, _NO_USAGE, charged=turn.charged, now=now)
                 return refusal
-        pool.hold(turn.member, applicant, now=now)
+        pool.hold(turn, now=now)
         self._turns[applicant.request] = turn
         return Wait(reason=reason)
+
+    # --- the waiting room is full --------------------------------------------------------------------
+
+    def _is_full(self, room: Room, applicant: Applicant) -> bool:
+        config = self._config
+        is_too_much = room.waiting_bytes + applicant.body_bytes > config.max_waiting_bytes
+        return room.waiting >= config.max_waiting or is_too_much
+
+    def _displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
+        """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
+        least entitled leaves."""
+        queue, tenant, config = pool.queue, applicant.tenant, self._config
+        least = queue.least_entitled(apart_from=tenant)
+        if least is None:
+            return self._refuse(*_FULL)
+        if queue.crowd(least) <= queue.crowd(tenant):
+            return self._refuse(*_ITS_SHARE)
+        waiting = pool.held[queue.newest_of(least).session]
+        left = room.waiting_bytes - sum(turn.applicant.body_bytes for turn in waiting.values())
+        if left + applicant.body_bytes > config.max_waiting_bytes or not config.max_waiting:
+            return self._refuse(*_FULL)
+        self._displaced += [(request, self._refuse(*_ITS_SHARE)) for request in waiting]
+        return None
+
+    def _refuse(self, reason: RefusalReason, message: str, wait_s: float = _BUSY_S) -> Refusal:
+        """Each time another `retry_after_s`: clients that come again do not come together."""
+        self._refusals += 1
+        return Refusal(reason=reason, message=message, retry_after_s=retry_after_s(wait_s, self._refusals))
 
     # --- tokens by the minute ------------------------------------------------------------------------
 
@@ -275,13 +306,20 @@ class SessionAdmission:
         wait_s = self._quotas.charge(tenant, tokens, now=now) if self._has_quotas else 0.0
         if wait_s <= 0:
             return None
-        return self._overload.refuse_for_its_quota(self._quotas.per_minute(tenant), wait_s)
+        per_minute = self._quotas.per_minute(tenant)
+        what = f"The {per_minute:,} tokens per minute of this key's tenant are used up for {wait_s:.0f} s."
+        return self._refuse(RefusalReason.TENANT_QUOTA, what, wait_s)
 
     def used(self, tenant: TenantId, usage: Usage, *, charged: float = 0.0, now: float) -> None:
         used = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
         self._quotas.correct(tenant, charged, used, now=now)
 
 
-_NO_USAGE = Usage()
-_ADMIT = Admit()
-_NOTHING_SAID = Quota()
+_NO_USAGE: Final = Usage()
+_ADMIT: Final = Admit()
+_NOTHING_SAID: Final = Quota()
+_FULL: Final = (RefusalReason.QUEUE_FULL, "All backends are busy and the waiting room is full.")
+_ITS_SHARE: Final = (
+    RefusalReason.TENANT_SHARE,
+    "All backends are busy, and of those that wait this key has the largest part.",
+)

@@ -150,14 +150,14 @@ class Places:
         self,
         graphs: Graphs,
         config: PausesConfig,
-        hold: Callable[[TenantId, float], None] | None = None,
-        cpu: CpuPressure | None = None,
+        hold: Callable[[TenantId, float], None],
+        cpu: CpuPressure,
     ) -> None:
         """`hold`: is told of so many places more, or fewer, that a tenant takes; `cpu`: of tools that run."""
         self._graphs = graphs
         self._config = config
         self._hold = hold
-        self._cpu = cpu or CpuPressure()
+        self._cpu = cpu
         self.members: dict[SessionId, Member] = {}
         """Every session that was ever asked for and has not ended."""
         self.residents = Residents(graphs)
@@ -174,14 +174,10 @@ class Places:
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
         """Those that are in and have no live turn."""
         self._stale: dict[SessionId, Member] = {}
-        self.leaving: dict[SessionId, Member] = {}
-        """Those that are in and give their place back with their next turn."""
+        """Those of which something changed that is not counted yet."""
 
-    def forget(self, session: SessionId) -> Member | None:
-        member = self.members.pop(session, None)
-        if member is not None:
-            self.tools_run(member, do_run=False)
-        return member
+    def in_places(self) -> list[Member]:
+        return [each for of_tenant in self.by_tenant.values() for each in of_tenant.values()]
 
     def sessions_of(self, tenant: TenantId) -> int:
         return len(self.by_tenant.get(tenant, ()))
@@ -211,7 +207,6 @@ class Places:
         assert member.is_in and not member.live
         self._stale.pop(member.session, None)
         self._silent.pop(member.session, None)
-        self.leaving.pop(member.session, None)
         self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand = False, NOTHING
@@ -231,20 +226,15 @@ class Places:
             if count:
                 self.with_tools[member.agent] = count
 
-    def _take(self, member: Member) -> None:
-        places = max(1, member.live) if member.is_in else 0
-        more = places - member.places
-        if more:
-            member.places = places
-            self.count += more
-            if self._hold is not None:
-                self._hold(member.tenant, float(more))
-
-    def _run(self, member: Member, turns: int) -> None:
+    def _take(self, member: Member, turns: int = 0) -> None:
+        """It runs so many turns more, and takes the places for them."""
         member.live += turns
         self.live += turns
-        if (member.live > 1 or member.places != 1) and member.is_in:
-            self._take(member)
+        places = max(1, member.live) if member.is_in else 0
+        if more := places - member.places:
+            member.places = places
+            self.count += more
+            self._hold(member.tenant, float(more))
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -256,7 +246,7 @@ class Places:
         if member.back < 1.0:
             member.back = 1.0
             self._stale[member.session] = member
-        self._run(member, 1)
+        self._take(member, 1)
         self.quiet_since_s = None
         if is_aside:
             member.asides += 1
@@ -277,14 +267,19 @@ class Places:
         now: float,
     ) -> None:
         """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
-        self._run(member, -1)
+        self._take(member, -1)
         member.asides -= is_aside
         if not self.live:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
             member.gap, member.pause, member.gap_since_s, member.is_pause = gap, pause, now, is_answered
-            member.keeps_s = self._keeps_s(gap, pause)
-            self.tools_run(member, do_run=gap is Gap.TOOL)
+            config, is_tool = self._config, gap is Gap.TOOL
+            likely_s = pause.likely_s if pause is not None else None
+            if likely_s is None:
+                likely_s = config.unknown_tool_s if is_tool else config.least_s
+            most_s = config.max_tool_s if is_tool else config.max_idle_s
+            member.keeps_s = max(config.least_s, min(most_s, likely_s))
+            self.tools_run(member, do_run=is_tool)
         elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
             member.gap_since_s = now
         if not member.live:
@@ -349,13 +344,6 @@ class Places:
             if abs(back - member.back) >= _NOTICED:
                 member.back = back
                 self._stale[member.session] = member
-
-    def _keeps_s(self, gap: Gap, pause: Pause | None) -> float:
-        config, is_tool = self._config, gap is Gap.TOOL
-        likely_s = pause.likely_s if pause is not None else None
-        if likely_s is None:
-            likely_s = config.unknown_tool_s if is_tool else config.least_s
-        return max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))
 
     def demand_of(self, member: Member, *, back: float = 1.0) -> Demand:
         graph = self._graphs.known(member.agent)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission import recent_use
-from gateway.admission.fair_share import FairShare
+from gateway.admission import fair_share
+from gateway.admission.fair_share import LATELY_S, FairShare, RecentUse
 from gateway.admission.promises import IN_TIME, LATE, Promises
-from gateway.admission.recent_use import LATELY_S, RecentUse
 from gateway.domain.ids import TenantId
 
 A, B = TenantId("a"), TenantId("b")
@@ -109,13 +108,13 @@ def test_it_fades_and_is_forgotten():
     after(LATELY_S, {}, recent, since_s=LATELY_S)
     assert recent.of(A) == pytest.approx(before / math.e, rel=0.01)
     after(8 * LATELY_S, {}, recent, since_s=2 * LATELY_S)
-    assert recent.of(A) == 0.0 and len(recent) == 0
+    assert recent.of(A) == 0.0 and len(recent.average) == 0
 
 
 def test_of_too_many_tenants_those_that_held_most_are_remembered(monkeypatch):
-    monkeypatch.setattr(recent_use, "_REMEMBERED", 3)
+    monkeypatch.setattr(fair_share, "_REMEMBERED", 3)
     recent = after(600, {TenantId(f"t{number}"): float(number) for number in range(1, 9)})
-    assert len(recent) == 3 and recent.of(TenantId("t8")) > recent.of(TenantId("t6")) > 0.0
+    assert len(recent.average) == 3 and recent.of(TenantId("t8")) > recent.of(TenantId("t6")) > 0.0
     assert recent.of(TenantId("t5")) == 0.0
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Residents, demand_of
 from gateway.admission.sessions import Gap, Member, PausesConfig, Places
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
@@ -20,7 +21,8 @@ from tests.examples import examples
 
 
 def places(hold=None) -> Places:
-    return Places(Graphs(AegConfig()), PausesConfig(unknown_tool_s=100.0, least_s=10.0), hold)
+    config = PausesConfig(unknown_tool_s=100.0, least_s=10.0)
+    return Places(Graphs(AegConfig()), config, hold or (lambda *_: None), CpuPressure())
 
 
 def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> Pause:
@@ -190,7 +192,7 @@ class Comings(RuleBasedStateMachine):
         assert self.places.count == sum(each.places for each in here) == self.held.total()
         assert self.places.above == sum(each.is_above for each in here)
         assert len(here) == sum(map(self.places.sessions_of, self.places.by_tenant))
-        assert len(self.places.residents) == len(here)
+        assert sum(self.places.residents.agents.values()) == len(here)
         live = sum(each.live for each in self.all)
         assert (self.places.quiet_since_s is None) == (live > 0)
         self.places.count_anew()
@@ -206,7 +208,7 @@ TestComings = pytest.mark.timeout(400)(Comings.TestCase)
 
 
 def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
-    places = Places(Graphs(AegConfig()), PausesConfig())
+    places = Places(Graphs(AegConfig()), PausesConfig(), lambda *_: None, CpuPressure())
     held = []
     for name, gap in (("tools", Gap.TOOL), ("plain", Gap.IDLE)):
         each = member(name)
@@ -280,7 +282,7 @@ def test_a_shared_prefix_is_resident_once():
         residents.enter(AGENT, first)
     assert residents.now() == pytest.approx(3 * (10_000 - shared) + shared)
     assert residents.peak(also=first, agent=AGENT) == pytest.approx(shared + 4 * max(first))
-    assert len(residents) == 3
+    assert residents.agents == {AGENT: 3}
     for _ in range(3):
         residents.leave(AGENT, first)
     assert residents.now() == residents.peak() == 0.0
@@ -332,5 +334,5 @@ def test_the_sum_is_that_of_its_parts(steps):
     sums = [sum(demand[n] for _, demand in members) for n in range(len(HORIZONS))]
     assert residents.now() == pytest.approx(sums[0] + shared, abs=1e-3)
     assert residents.peak() == pytest.approx(max(sums) + shared, abs=1e-3)
-    assert len(residents) == len(members)
+    assert sum(residents.agents.values()) == len(members)
     assert residents.peak(also=NOTHING, agent=AGENT) >= residents.peak()

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.classes import ServiceClass, classify
 from gateway.admission.fair_share import FairShare
-from gateway.admission.packing import Entry
-from gateway.admission.queue import SessionQueue
+from gateway.admission.packing import Entry, SessionQueue
 from gateway.admission.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.domain.decision import RefusalReason, Wait, WaitReason

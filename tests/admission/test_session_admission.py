@@ -8,9 +8,8 @@ import pytest
 from gateway.admission.applicant import TurnOutcome
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
-from gateway.admission.overload import NO_REPLICA
 from gateway.admission.quotas import Quota
-from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
 from gateway.admission.sessions import Gap, Member
 from gateway.cost.estimator import Alone
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
