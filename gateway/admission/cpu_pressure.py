@@ -109,12 +109,7 @@ class CpuPressure:
         calm, overloaded = found
         return overloaded.mean(0.0, 0.0) - calm.mean(0.0, 0.0) < math.log(_LIGHT)
 
-    def _learn(self) -> None:
-        for names, duration_s, active, agent in self._unread:
-            self._learn_from(names, duration_s, active, agent)
-        self._unread.clear()
-
-    def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int, agent: AgentKey) -> None:
+    def _learn(self, names: tuple[str, ...], duration_s: float, active: int, agent: AgentKey) -> None:
         name = names[0][:256] if len(names) == 1 else "+".join(sorted(set(names)))[:256]
         value = math.log(max(duration_s, 1e-3))
         usual = self._usual.get(agent.owner, name)
@@ -143,8 +138,14 @@ class CpuPressure:
         return found
 
     def read(self, *, now: float) -> CpuReading:
-        self._learn()
-        host_load, cores = self._read_hosts(now=now)
+        for unread in self._unread:
+            self._learn(*unread)
+        self._unread.clear()
+        while self._hosts and next(iter(self._hosts.values()))[0] < now - _SILENT_S:
+            self._hosts.popitem(last=False)
+        cores = sum(signals.cores for _, signals in self._hosts.values())
+        runnable = sum(signals.runnable for _, signals in self._hosts.values())
+        host_load = runnable / cores if cores else 0.0
         self.are_hosts_overloaded = host_load >= _HOST_IS_OVERLOADED
         host = max(0.0, (host_load - 1.0) / (_HOST_IS_OVERLOADED - 1.0)) if self.active else 0.0
         ratio = self._lately.mean(0.0, 4.0) - self._with_fewer()
@@ -179,13 +180,6 @@ class CpuPressure:
         below = sum(seen.weight for seen in self._by_active[:lately])
         is_crowded = below >= 0.5 * sum(seen.weight for seen in self._by_active)
         return 0.0 if is_crowded else math.inf
-
-    def _read_hosts(self, *, now: float) -> tuple[float, float]:
-        while self._hosts and next(iter(self._hosts.values()))[0] < now - _SILENT_S:
-            self._hosts.popitem(last=False)
-        cores = sum(signals.cores for _, signals in self._hosts.values())
-        runnable = sum(signals.runnable for _, signals in self._hosts.values())
-        return (runnable / cores if cores else 0.0), cores
 
     def limits(
         self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None
