@@ -8,7 +8,7 @@ from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims, Usage
 from gateway.workflow.aeg.graph import Held, Silence
 
@@ -24,7 +24,6 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """That its prompt is expected to have."""
     session: SessionId | None = None
     """None for a request that belongs to no session: it is never counted as one."""
-    thread: ThreadId | None = None
     edge: Edge = Edge.OPENS
     agent: AgentKey = UNKNOWN_AGENT
     task_arrived_s: float = 0.0

@@ -21,12 +21,7 @@ from gateway.domain.ids import TenantId
 
 class GivingBack:
     def __init__(
-        self,
-        places: Places,
-        fair: FairShare,
-        limits: Limits,
-        cpu: CpuPressure,
-        release: Callable[..., None],
+        self, places: Places, fair: FairShare, limits: Limits, cpu: CpuPressure, release: Callable[..., None]
     ) -> None:
         """`release`: gives the place back of a session that has no live turn."""
         self._places = places

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.gpu_pressure import GpuPressure
 from gateway.admission.promises import Promises
@@ -60,13 +59,7 @@ class Excess(NamedTuple):
 
 class Limits:
     def __init__(
-        self,
-        pool: PoolId,
-        config: AdmissionConfig,
-        *,
-        places: Places,
-        cpu: CpuPressure,
-        said: list[Record],
+        self, pool: PoolId, config: AdmissionConfig, *, places: Places, cpu: CpuPressure, said: list[Record]
     ) -> None:
         self._pool = pool
         self._config = config
@@ -173,18 +166,6 @@ class Limits:
     @property
     def _replicas(self) -> float:
         return self.part * max(1, len(self._up))
-
-    def saw_turn(self, outcome: TurnOutcome, *, may_find_warm: bool) -> None:
-        """`may_find_warm`: what its session left behind was still there when it began, for all we know."""
-        usage, prompt, left, token_s = outcome.usage, outcome.usage.prompt_tokens, outcome.left, None
-        if outcome.grown is not None:
-            self.grown.add(outcome.grown)
-        if left is None or prompt is None or not may_find_warm:
-            self.gpu.saw_turn()
-            return
-        if outcome.prefill_s is not None:
-            token_s = outcome.prefill_s / max(1, prompt - (usage.cached_tokens or 0))
-        self.gpu.saw_turn(min(left, prompt), usage.cached_tokens, token_s=token_s)
 
     def update(
         self, waiting: int, peaks: float, *, blocked_by: WaitReason | None, now: float

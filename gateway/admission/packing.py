@@ -264,14 +264,7 @@ class SessionQueue:
         return entry
 
 
-def entry_of(
-    member: Member,
-    graph: Graph,
-    *,
-    is_light: bool,
-    cycle_s: float,
-    since_s: float,
-) -> Entry:
+def entry_of(member: Member, graph: Graph, *, is_light: bool, cycle_s: float, since_s: float) -> Entry:
     """A session that begins to wait, with what its type's graph says of its work to come. `cycle_s`: what
     sessions take from one turn to the next."""
     remaining = graph.outlook().remaining(max(1, member.turn))

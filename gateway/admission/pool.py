@@ -29,7 +29,7 @@ from gateway.admission.limits import SCARCE, Bound, Limits
 from gateway.admission.packing import Entry, SessionQueue, entry_of
 from gateway.admission.partition import part_of, share_of
 from gateway.admission.quotas import Quotas
-from gateway.admission.sessions import Gap, Member, Places, Turn
+from gateway.admission.sessions import Member, Places, Turn
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.window import OVERLOADED
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld
@@ -111,15 +111,15 @@ class PoolAdmission:
             self._queue_up(member, now=now)
 
     def begin(self, turn: Turn, *, now: float) -> None:
-        member, gap = turn.member, turn.member.gap
+        member, silence = turn.member, turn.member.silence
         turn.is_let_in = True
         if not turn.is_aside:
             member.has_results = False
             if member.is_pause and member.began_s and member.live == member.asides:
                 self.limits.cycle_s.add(turn.asked_s - member.began_s)  # what it waits here is our doing
-            silent_s = max(0.0, turn.asked_s - member.gap_since_s) if gap is not None else 0.0
+            silent_s = max(0.0, turn.asked_s - member.gap_since_s) if silence is not None else 0.0
             turn.pause_s = member.kept_s or silent_s
-            turn.gap_s = silent_s if gap is Gap.TOOL else 0.0
+            turn.gap_s = silent_s if silence is not None and silence.has_tools else 0.0
             turn.may_find_warm = not member.is_spilled and member.gap_since_s >= self.limits.changed_s
         self.places.turn_began(member, is_aside=turn.is_aside, now=now)
 
@@ -134,10 +134,7 @@ class PoolAdmission:
         silence = outcome.silence if outcome is not None else None
         if silence is None or turn.applicant.edge is Edge.SERVES:  # it brought results, if it is no aside
             silence = Silence(outcome is not None and outcome.has_calls, None)
-        gap = Gap.TOOL if silence.has_tools else Gap.IDLE
-        places.turn_ended(
-            member, gap, silence.pause, is_answered=is_answered, is_aside=turn.is_aside, now=now
-        )
+        places.turn_ended(member, silence, is_answered=is_answered, is_aside=turn.is_aside, now=now)
         if member.must_yield and not member.live:
             self.release(member, now=now)
         elif member.is_above and not member.live:
@@ -155,7 +152,15 @@ class PoolAdmission:
         now."""
         member, limits, usage, held = turn.member, self.limits, outcome.usage, outcome.held
         prompt = usage.prompt_tokens if usage.prompt_tokens is not None else turn.applicant.prompt_tokens
-        limits.saw_turn(outcome, may_find_warm=turn.may_find_warm)
+        left, token_s = outcome.left if turn.may_find_warm else None, None
+        if left is None or usage.prompt_tokens is None:
+            limits.gpu.saw_turn()
+        else:
+            if outcome.prefill_s is not None:
+                token_s = outcome.prefill_s / max(1, prompt - (usage.cached_tokens or 0))
+            limits.gpu.saw_turn(min(left, prompt), usage.cached_tokens, token_s=token_s)
+        if outcome.grown is not None:
+            limits.grown.add(outcome.grown)
         if held is not None:
             self.places.holds(member, held.tokens, agent=held.agent)
             member.turn = held.turns

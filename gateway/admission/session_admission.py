@@ -128,7 +128,7 @@ class SessionAdmission:
             refusal = self.charge(applicant.tenant, turn.charged, now=now)
             if refusal is not None:
                 return refusal
-        if member.gap is not None and member.turn and member.is_pause:
+        if member.silence is not None and member.turn and member.is_pause:
             turn.silent_s = now - member.gap_since_s
         turn.is_aside = applicant.edge is Edge.SERVES and not member.has_results
         is_shadow = self._config.shadow

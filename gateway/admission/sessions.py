@@ -21,7 +21,6 @@ turns at once, and one at least; `residents` counts exactly the sessions that ar
 exactly while no session that is in has a live turn; a limit lies between `least_s` and the most for its kind.
 """
 
-import enum
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Annotated, Final
@@ -35,18 +34,12 @@ from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
-from gateway.workflow.aeg.graph import Pause
+from gateway.workflow.aeg.graph import Pause, Silence
 from gateway.workflow.aeg.graphs import Graphs
 
 _LOOKED_AT: Final = 256
 _NOTICED: Final = 0.02
 """So much a chance has to change before it is counted anew: each time costs some µs."""
-
-
-class Gap(enum.Enum):
-    TOOL = "tool"
-    IDLE = "idle"
-    """None do: a person is next, or nobody."""
 
 
 class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,10 +95,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Since when it wants to be in; kept over retries."""
     left_s: float = 0.0
     """When it stopped waiting, if it ever did."""
-    gap: Gap | None = None
+    silence: Silence | None = None
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
-    pause: Pause | None = None
-    """What is expected of that silence; None if nothing is known."""
     keeps_s: float = 0.0
     """For how long its place is kept meanwhile, as that says."""
     gap_since_s: float = 0.0
@@ -147,11 +138,7 @@ class Places:
     """The places of one pool."""
 
     def __init__(
-        self,
-        graphs: Graphs,
-        config: PausesConfig,
-        hold: Callable[[TenantId, float], None],
-        cpu: CpuPressure,
+        self, graphs: Graphs, config: PausesConfig, hold: Callable[[TenantId, float], None], cpu: CpuPressure
     ) -> None:
         """`hold`: is told of so many places more, or fewer, that a tenant takes; `cpu`: of tools that run."""
         self._graphs = graphs
@@ -195,11 +182,11 @@ class Places:
         self.tokens += member.tokens
         if not member.live:
             self._silent[member.session] = member
-            if member.gap is not None:  # what it waited for its place was no silence
+            if member.silence is not None:  # what it waited for its place was no silence
                 asked_s = member.asked_s if member.asked_s is not None else now
                 member.gap_since_s += now - max(asked_s, member.gap_since_s)
             else:
-                member.gap, member.gap_since_s = Gap.IDLE, now
+                member.silence, member.gap_since_s = Silence(False, None), now
         member.asked_s = None
         self.residents.enter(member.agent, member.demand)
 
@@ -252,28 +239,26 @@ class Places:
             member.asides += 1
             return
         self.tools_run(member, do_run=False)
-        if member.gap is not None:
-            member.gap = member.pause = None
+        member.silence = None
         member.began_s, member.kept_s = now, 0.0
 
     def turn_ended(
         self,
         member: Member,
-        gap: Gap,
-        pause: Pause | None = None,
+        silence: Silence,
         *,
         is_answered: bool = True,
         is_aside: bool = False,
         now: float,
     ) -> None:
-        """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
+        """`silence`: what follows, unless it was a side request: then the silence goes on as it was."""
         self._take(member, -1)
         member.asides -= is_aside
         if not self.live:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
-            member.gap, member.pause, member.gap_since_s, member.is_pause = gap, pause, now, is_answered
-            config, is_tool = self._config, gap is Gap.TOOL
+            member.silence, member.gap_since_s, member.is_pause = silence, now, is_answered
+            config, (is_tool, pause) = self._config, silence
             likely_s = pause.likely_s if pause is not None else None
             if likely_s is None:
                 likely_s = config.unknown_tool_s if is_tool else config.least_s
@@ -283,7 +268,7 @@ class Places:
         elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
             member.gap_since_s = now
         if not member.live:
-            assert member.gap is not None
+            assert member.silence is not None
             self._silent[member.session] = member
             self._weigh(member, now=now)
 
@@ -322,9 +307,9 @@ class Places:
         for _ in range(min(_LOOKED_AT, len(self._silent))):
             session, member = next(iter(self._silent.items()))
             self._silent.move_to_end(session)
-            assert member.gap is not None
+            assert member.silence is not None
             limit_s = member.keeps_s or self._config.least_s
-            if member.gap is Gap.TOOL:
+            if member.silence.has_tools:
                 limit_s *= tools_slower
             else:
                 self._weigh(member, now=now)
@@ -338,8 +323,8 @@ class Places:
         return out
 
     def _weigh(self, member: Member, *, now: float) -> None:
-        if member.gap is Gap.IDLE and member.turn:
-            pause = member.pause or _UNKNOWN_PAUSE
+        if member.silence is not None and not member.silence.has_tools and member.turn:
+            pause = member.silence.pause or _UNKNOWN_PAUSE
             back = pause.back(now - member.gap_since_s)
             if abs(back - member.back) >= _NOTICED:
                 member.back = back

@@ -10,7 +10,7 @@ from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
-from gateway.admission.sessions import Gap, Member
+from gateway.admission.sessions import Member
 from gateway.cost.estimator import Alone
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.by_agent import AgentKey
@@ -24,6 +24,11 @@ OF_T = AgentKey(T)
 
 
 # --- without contention ----------------------------------------------------------------------------
+
+
+def is_in_tools(member: Member) -> bool:
+    assert member.silence is not None
+    return member.silence.has_tools
 
 
 def test_nothing_waits_where_nothing_is_known_to_be_full():
@@ -724,7 +729,7 @@ def test_a_side_request_does_not_end_a_tool_phase():
     play.now += 0.5
     play.end("s1", answered(tokens=200, calls=False))
     member = play.pool.places.members[SessionId("s1")]
-    assert (member.gap, member.gap_since_s) == (Gap.TOOL, since_s)
+    assert (is_in_tools(member), member.gap_since_s) == (True, since_s)
     assert (member.tokens, member.turn) == (5_000, 1), "what it holds is what it held"
     play.now += 60.0  # more than a plain answer is waited for
     assert not play.is_let_in("s2"), "its tools still run, so it keeps its place"
@@ -742,10 +747,10 @@ def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
     play.now += 1.0
     play.end_one(turn, answered(tokens=5_000, calls=True))
     member = play.pool.places.members[SessionId("s1")]
-    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now, 1)
+    assert (is_in_tools(member), member.gap_since_s, member.live) == (True, play.now, 1)
     play.now += 9.0
     play.end("s1", answered(tokens=200, calls=False))
-    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now - 9.0, 0)
+    assert (is_in_tools(member), member.gap_since_s, member.live) == (True, play.now - 9.0, 0)
 
 
 def test_a_session_is_what_its_longest_conversation_is():
@@ -776,7 +781,7 @@ def test_a_sub_agent_that_ends_beside_a_side_request_leaves_its_parents_pause():
     play.is_let_in("s1", edge=Edge.SERVES)
     play.end_one(child, answered(tokens=900, calls=False))
     member = play.pool.places.members[SessionId("s1")]
-    assert member.gap is Gap.TOOL and member.pause is not None and member.pause.lengths is not None
+    assert is_in_tools(member) and member.silence.pause.lengths is not None
 
 
 def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
@@ -785,7 +790,7 @@ def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
     play.now += 5.0
     play.end("s1", answered(tokens=200, calls=False))
     member = play.pool.places.members[SessionId("s1")]
-    assert (member.gap, member.gap_since_s) == (Gap.IDLE, play.now)
+    assert (is_in_tools(member), member.gap_since_s) == (False, play.now)
 
 
 def test_a_request_without_tools_that_brings_results_ends_their_phase():
@@ -795,7 +800,7 @@ def test_a_request_without_tools_that_brings_results_ends_their_phase():
     play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
     assert play.is_let_in("s1", edge=Edge.SERVES)
     play.end("s1", answered(tokens=200, calls=False))
-    assert play.pool.places.members[SessionId("s1")].gap is Gap.IDLE
+    assert not is_in_tools(play.pool.places.members[SessionId("s1")])
 
 
 def test_who_gives_way_does_so_before_the_turn_after_the_next_would_overflow():
