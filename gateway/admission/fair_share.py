@@ -192,13 +192,11 @@ class FairShare:
         """Such a charge, for a weight of 1: what everybody's share is."""
         return charge >= max(self.share + 0.5, AMPLE * self.share)
 
-    def should_yield(self, blocked: TenantId, wanted: float, holder: TenantId, released: float) -> bool:
-        """Whether the holder's next turn waits, so that the blocked tenant can have `wanted`.
+    def should_yield(self, blocked: TenantId, holder: TenantId) -> bool:
+        """Whether the holder's next turn waits, so that the blocked tenant can have its place.
 
         To be asked once the blocked one has waited `BLOCKED_S`.
         """
-        if holder == blocked:
-            return False
-        gets = self.charge(blocked, wanted) / self.weight(blocked)
-        keeps = self.charge(holder, -released) / self.weight(holder)
-        return gets <= keeps
+        gets = self.charge(blocked, 1.0) / self.weight(blocked)
+        keeps = self.charge(holder, -1.0) / self.weight(holder)
+        return holder != blocked and gets <= keeps

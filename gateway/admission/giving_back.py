@@ -67,7 +67,7 @@ class GivingBack:
 
     def for_the_blocked(self, blocked: TenantId, *, now: float) -> None:
         holder = max(self._places.by_tenant, key=lambda tenant: self._fair.rank(tenant)[0], default=None)
-        if holder is None or not self._fair.should_yield(blocked, 1.0, holder, 1.0):
+        if holder is None or not self._fair.should_yield(blocked, holder):
             return
         of_holder = self._places.by_tenant[holder].values()
         if not any(member.must_yield for member in of_holder):

@@ -77,8 +77,7 @@ class SessionAdmission:
     # --- questions -----------------------------------------------------------------------------------
 
     def counts_tokens(self, tenant: TenantId) -> bool:
-        quota = self._tenants.get(tenant)
-        return quota is not None and quota.tokens_per_minute is not None
+        return self._quotas.per_minute(tenant) is not None
 
     def has_room(self, load: ReplicaLoad) -> bool:
         """Whether one more turn may run on this replica. Never changes anything."""

@@ -78,12 +78,12 @@ def test_who_holds_a_session_more_than_its_share_holds_too_much():
 def test_a_session_is_held_back_only_where_that_is_fair():
     fair = FairShare()
     fair.hold(A, 3.0)
-    assert fair.should_yield(B, 1.0, A, 1.0)  # 3:0 becomes 2:1
+    assert fair.should_yield(B, A)  # 3:0 becomes 2:1
     fair.hold(A, -1.0)
-    assert fair.should_yield(B, 1.0, A, 1.0)  # 2:0 becomes 1:1
+    assert fair.should_yield(B, A)  # 2:0 becomes 1:1
     fair.hold(A, -1.0)
-    assert not fair.should_yield(B, 1.0, A, 1.0)  # 1:0 would become 0:1
-    assert not fair.should_yield(A, 1.0, A, 1.0)
+    assert not fair.should_yield(B, A)  # 1:0 would become 0:1
+    assert not fair.should_yield(A, A)
 
 
 A, B = TenantId("a"), TenantId("b")
@@ -147,7 +147,7 @@ def test_who_left_more_to_others_lately_is_next():
     fair = fair_after(3_600)
     assert fair.rank(B) < fair.rank(A)
     assert fair.holds_too_much(A) and not fair.holds_too_much(B)
-    assert fair.should_yield(B, 1.0, A, 1.0) and not fair.should_yield(A, 1.0, B, 1.0)
+    assert fair.should_yield(B, A) and not fair.should_yield(A, B)
     for second in range(3_600, 3_600 + 5 * int(LATELY_S)):
         fair.pass_time(now=float(second))
     assert fair.charge(A) == pytest.approx(fair.charge(B), rel=0.05), "it is forgiven"
