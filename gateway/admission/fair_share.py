@@ -28,7 +28,7 @@ more than the most that a tenant held, and that of at most `_REMEMBERED` tenants
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Final
 
@@ -59,42 +59,13 @@ class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     share use up over half of that, whoever holds far more than its own holds less."""
 
 
-class RecentUse:
-    """What each tenant held lately."""
-
-    def __init__(self) -> None:
-        self.average: dict[TenantId, float] = {}
-        self._looked_s: float | None = None
-
-    def of(self, tenant: TenantId) -> float:
-        return self.average.get(tenant, 0.0)
-
-    def pass_time(self, held: Mapping[TenantId, float], *, now: float) -> bool:
-        """`held`: by each tenant, since this was last called, as far as it counts. Whether anything changed;
-        it does every few seconds."""
-        if self._looked_s is None:
-            self._looked_s = now
-        passed_s = now - self._looked_s
-        if passed_s < _EVERY_S:
-            return False
-        self._looked_s = now
-        keep = math.exp(-passed_s / LATELY_S)
-        average = {
-            tenant: keep * self.of(tenant) + (1.0 - keep) * held.get(tenant, 0.0)
-            for tenant in self.average.keys() | held.keys()
-        }
-        self.average = {tenant: each for tenant, each in average.items() if each >= _LEAST or tenant in held}
-        if len(self.average) > _REMEMBERED:
-            self.average = dict(heapq.nlargest(_REMEMBERED, self.average.items(), key=lambda item: item[1]))
-        return True
-
-
 class FairShare:
     def __init__(self, weights: dict[TenantId, float] | None = None) -> None:
         self.weights = weights if weights is not None else {}
         self._held: dict[TenantId, float] = {}
         self._waiting: dict[TenantId, int] = {}
-        self._recent = RecentUse()
+        self._lately: dict[TenantId, float] = {}
+        self._looked_s: float | None = None
         self._all_held = self._all_recent = self._weight_there = 0.0
         """The latter two: of those who hold something or wait."""
         self._most_asked = 0.0
@@ -131,21 +102,34 @@ class FairShare:
     def _count(self, tenant: TenantId, was_there: bool) -> None:
         came = self._is_there(tenant) - was_there
         self._weight_there += came * self.weight(tenant)
-        self._all_recent += came * self._recent.of(tenant)
+        self._all_recent += came * self.held_lately(tenant)
         if not self._held and not self._waiting:
             self._all_held = self._all_recent = self._weight_there = 0.0  # what rounding left of them
 
     def pass_time(self, *, now: float) -> None:
         """To be called about once a second."""
         self._most_asked = max(map(self._asks, self._held), default=0.0)
+        if self._looked_s is None:
+            self._looked_s = now
+        passed_s = now - self._looked_s
+        if passed_s < _EVERY_S:
+            return
+        self._looked_s = now
         some = self._held.keys() | islice(self._waiting, 2)
-        if self._recent.pass_time(self._held if len(some) > 1 else {}, now=now):
-            self._all_recent = sum(
-                self._recent.of(each) for each in self._recent.average if self._is_there(each)
-            )
+        held = self._held if len(some) > 1 else {}
+        keep = math.exp(-passed_s / LATELY_S)
+        lately = {
+            tenant: keep * self.held_lately(tenant) + (1.0 - keep) * held.get(tenant, 0.0)
+            for tenant in self._lately.keys() | held.keys()
+        }
+        lately = {tenant: each for tenant, each in lately.items() if each >= _LEAST or tenant in held}
+        if len(lately) > _REMEMBERED:
+            lately = dict(heapq.nlargest(_REMEMBERED, lately.items(), key=lambda item: item[1]))
+        self._lately = lately
+        self._all_recent = sum(each for tenant, each in lately.items() if self._is_there(tenant))
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:
-        return 0.5 * (self._held.get(tenant, 0.0) + more + self._recent.of(tenant))
+        return 0.5 * (self._held.get(tenant, 0.0) + more + self._lately.get(tenant, 0.0))
 
     def held(self, tenant: TenantId) -> float:
         return self._held.get(tenant, 0.0)
@@ -155,7 +139,7 @@ class FairShare:
         return {tenant: self.held(tenant) + self._waiting.get(tenant, 0) for tenant in there}
 
     def held_lately(self, tenant: TenantId) -> float:
-        return self._recent.of(tenant)
+        return self._lately.get(tenant, 0.0)
 
     @property
     def holders(self) -> Iterable[TenantId]:

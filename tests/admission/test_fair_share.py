@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission import fair_share
-from gateway.admission.fair_share import LATELY_S, FairShare, RecentUse
+from gateway.admission.fair_share import LATELY_S, FairShare
 from gateway.admission.promises import IN_TIME, LATE, Promises
 from gateway.domain.ids import TenantId
 
@@ -86,46 +86,51 @@ def test_a_session_is_held_back_only_where_that_is_fair():
     assert not fair.should_yield(A, A)
 
 
-A, B = TenantId("a"), TenantId("b")
-
-
-def after(seconds, held, recent=None, since_s=0.0) -> RecentUse:
-    recent = recent or RecentUse()
+def after(seconds, held, fair=None, since_s=0.0) -> FairShare:
+    """So much was held for so long, while somebody waited."""
+    if fair is None:
+        fair = FairShare()
+        fair.wait(B, 1)
+    for tenant in {A, *held}:
+        fair.hold(tenant, held.get(tenant, 0.0) - fair.held(tenant))
     for second in range(int(seconds) + 1):
-        recent.pass_time(held, now=since_s + second)
-    return recent
+        fair.pass_time(now=since_s + second)
+    return fair
 
 
 def test_it_follows_what_is_held():
-    assert RecentUse().of(A) == 0.0
-    assert after(LATELY_S, {A: 10.0}).of(A) == pytest.approx(10.0 * (1 - 1 / math.e), rel=0.01)
-    assert after(8 * LATELY_S, {A: 10.0}).of(A) == pytest.approx(10.0, rel=0.01)
+    assert FairShare().held_lately(A) == 0.0
+    assert after(LATELY_S, {A: 10.0}).held_lately(A) == pytest.approx(10.0 * (1 - 1 / math.e), rel=0.01)
+    assert after(8 * LATELY_S, {A: 10.0}).held_lately(A) == pytest.approx(10.0, rel=0.01)
 
 
 def test_it_fades_and_is_forgotten():
-    recent = after(LATELY_S, {A: 10.0})
-    before = recent.of(A)
-    after(LATELY_S, {}, recent, since_s=LATELY_S)
-    assert recent.of(A) == pytest.approx(before / math.e, rel=0.01)
-    after(8 * LATELY_S, {}, recent, since_s=2 * LATELY_S)
-    assert recent.of(A) == 0.0 and len(recent.average) == 0
+    fair = after(LATELY_S, {A: 10.0})
+    before = fair.held_lately(A)
+    after(LATELY_S, {}, fair, since_s=LATELY_S)
+    assert fair.held_lately(A) == pytest.approx(before / math.e, rel=0.01)
+    after(8 * LATELY_S, {}, fair, since_s=2 * LATELY_S)
+    assert fair.held_lately(A) == 0.0 and not fair._lately
 
 
 def test_of_too_many_tenants_those_that_held_most_are_remembered(monkeypatch):
     monkeypatch.setattr(fair_share, "_REMEMBERED", 3)
-    recent = after(600, {TenantId(f"t{number}"): float(number) for number in range(1, 9)})
-    assert len(recent.average) == 3 and recent.of(TenantId("t8")) > recent.of(TenantId("t6")) > 0.0
-    assert recent.of(TenantId("t5")) == 0.0
+    fair = after(600, {TenantId(f"t{number}"): float(number) for number in range(1, 9)})
+    assert len(fair._lately) == 3
+    assert fair.held_lately(TenantId("t8")) > fair.held_lately(TenantId("t6")) > 0.0
+    assert fair.held_lately(TenantId("t5")) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 5_000.0), st.floats(0.0, 50.0)), max_size=50))
 def test_it_is_never_more_than_was_held(steps):
-    recent, now, most = RecentUse(), 0.0, 0.0
+    fair, now, most = FairShare(), 0.0, 0.0
+    fair.wait(B, 1)
     for passed_s, held in steps:
         now += passed_s
         most = max(most, held)
-        recent.pass_time({A: held}, now=now)
-        assert 0.0 <= recent.of(A) <= most + 1e-9
+        fair.hold(A, held - fair.held(A))
+        fair.pass_time(now=now)
+        assert 0.0 <= fair.held_lately(A) <= most + 1e-9
 
 
 def fair_after(flood_s) -> FairShare:
