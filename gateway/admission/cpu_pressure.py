@@ -9,8 +9,8 @@ usually takes, as a ratio, in logarithms; the pressure counts in standard deviat
 duration has to be set. What a tool usually takes, and whether load makes the tools of an agent type slower,
 is learned of each tenant apart; how far the tools of all are off it now is a measurement of the hosts. MARS
 derives no limit: under processor sharing tools that take k times as long are k times too many, which gives
-one (`limit`). Hosts may report how many processes want to run on how many cores: a probe beside the tools, as
-in MARS. It is not known whose tools run where, so what counts is all of them together.
+one (`limits`). Hosts may report how many processes want to run on how many cores: a probe beside the tools,
+as in MARS. It is not known whose tools run where, so what counts is all of them together.
 
 Invariants: tools that usually take no time are no load; fewer active tools than usual are no contention,
 however long they take; durations alone never take more than half of the sessions out; sessions whose tools

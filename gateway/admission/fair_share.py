@@ -63,7 +63,8 @@ class FairShare:
     def __init__(self, weights: dict[TenantId, float] | None = None) -> None:
         self.weights = weights if weights is not None else {}
         self._held: dict[TenantId, float] = {}
-        self._waiting: dict[TenantId, int] = {}
+        self.waiting: dict[TenantId, int] = {}
+        """Sessions. To be read only."""
         self._lately: dict[TenantId, float] = {}
         self._looked_s: float | None = None
         self._all_held = self._all_recent = self._weight_there = 0.0
@@ -75,7 +76,7 @@ class FairShare:
         return self.weights.get(tenant, 1.0)
 
     def weights_changed(self) -> None:
-        there = self._held.keys() | self._waiting.keys()
+        there = self._held.keys() | self.waiting.keys()
         self._weight_there = sum(map(self.weight, there))
 
     def hold(self, tenant: TenantId, amount: float) -> None:
@@ -91,19 +92,19 @@ class FairShare:
     def wait(self, tenant: TenantId, sessions: int) -> None:
         """So many more of its sessions (or, negative, fewer) wait for a place."""
         was_there = self._is_there(tenant)
-        waiting = self._waiting.pop(tenant, 0) + sessions
-        if waiting > 0:
-            self._waiting[tenant] = waiting
+        self.waiting[tenant] = self.waiting.get(tenant, 0) + sessions
+        if not self.waiting[tenant]:
+            del self.waiting[tenant]
         self._count(tenant, was_there)
 
     def _is_there(self, tenant: TenantId) -> bool:
-        return tenant in self._held or tenant in self._waiting
+        return tenant in self._held or tenant in self.waiting
 
     def _count(self, tenant: TenantId, was_there: bool) -> None:
         came = self._is_there(tenant) - was_there
         self._weight_there += came * self.weight(tenant)
         self._all_recent += came * self.held_lately(tenant)
-        if not self._held and not self._waiting:
+        if not self._held and not self.waiting:
             self._all_held = self._all_recent = self._weight_there = 0.0  # what rounding left of them
 
     def pass_time(self, *, now: float) -> None:
@@ -115,7 +116,7 @@ class FairShare:
         if passed_s < _EVERY_S:
             return
         self._looked_s = now
-        some = self._held.keys() | islice(self._waiting, 2)
+        some = self._held.keys() | islice(self.waiting, 2)
         held = self._held if len(some) > 1 else {}
         keep = math.exp(-passed_s / LATELY_S)
         lately = {
@@ -135,8 +136,8 @@ class FairShare:
         return self._held.get(tenant, 0.0)
 
     def asked(self) -> dict[TenantId, float]:
-        there = self._held.keys() | self._waiting.keys()
-        return {tenant: self.held(tenant) + self._waiting.get(tenant, 0) for tenant in there}
+        there = self._held.keys() | self.waiting.keys()
+        return {tenant: self.held(tenant) + self.waiting.get(tenant, 0) for tenant in there}
 
     def held_lately(self, tenant: TenantId) -> float:
         return self._lately.get(tenant, 0.0)
@@ -170,7 +171,7 @@ class FairShare:
         return self._asks(tenant) >= _MUCH * self._most_asked
 
     def _asks(self, tenant: TenantId) -> float:
-        return (self.held(tenant) + self._waiting.get(tenant, 0)) / self.weight(tenant)
+        return (self.held(tenant) + self.waiting.get(tenant, 0)) / self.weight(tenant)
 
     def is_far_beyond(self, charge: float) -> bool:
         """Such a charge, for a weight of 1: what everybody's share is."""

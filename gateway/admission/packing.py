@@ -12,7 +12,7 @@ Where tools are the bottleneck, MARS prefers sessions with much to do on the GPU
 tools; here what they bring is expected from their agent type, and counts itself. Where KV is short MARS lets
 what fits pass what does not; that gained nothing (decision 0029).
 Sessions that were in before and gave their place back come first, in the order of their tasks' arrival: their
-state is still warm. MARS bounds no wait; here `max_door_wait` does (`is_overdue`).
+state is still warm. MARS bounds no wait; here `max_door_wait` does (`overdue`).
 
 Theory of operation. The sessions of one tenant and class wait in a `TenantQueue`, in this order; a pool's
 `SessionQueue` has them all: reactive ones, and aged ones, come before proactive ones (`classes.py`), and of a
@@ -72,8 +72,6 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     is_warm: bool = False
     """It was in before, and its state may still be there."""
     is_aged: bool = False
-    is_overdue: bool = False
-    """It waited for as long as anybody may."""
     service_class: ServiceClass = ServiceClass.REACTIVE
     """Among which it waits. Set by the queue, as is what follows."""
     number: int = 0
@@ -151,9 +149,9 @@ class SessionQueue:
         self.entries: dict[SessionId, Entry] = {}
         self._due: list[tuple[float, int, Entry]] = []
         """A heap: when each has aged, or is overdue."""
-        self._overdue: dict[SessionId, Entry] = {}
-        """Which wait among the others of their tenants, too; the longest overdue first."""
-        self._crowds: dict[TenantId, int] = {}
+        self.overdue: dict[SessionId, Entry] = {}
+        """Those that waited for as long as anybody may, the longest overdue first. They wait among the others
+        of their tenants, too."""
         self._number = 0
         self.peaks = 0.0
         """KV tokens that those that wait are expected to hold at most, all together."""
@@ -162,7 +160,6 @@ class SessionQueue:
         return len(self.entries)
 
     def put(self, entry: Entry, service_class: ServiceClass) -> None:
-        self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
         self._fair.wait(entry.tenant, 1)
         self.peaks += entry.peak
         self._put(entry, service_class)
@@ -173,12 +170,9 @@ class SessionQueue:
     def take(self, session: SessionId) -> None:
         """Takes a session out. Raises KeyError if it is not in."""
         entry = self._take(session)
-        self._crowds[entry.tenant] -= 1
         self._fair.wait(entry.tenant, -1)
         self.peaks = self.peaks - entry.peak if self.entries else 0.0
-        self._overdue.pop(session, None)
-        if not self._crowds[entry.tenant]:
-            del self._crowds[entry.tenant]
+        self.overdue.pop(session, None)
 
     def age(self, *, now: float) -> None:
         while self._due and self._due[0][0] <= now:
@@ -190,8 +184,7 @@ class SessionQueue:
                 entry.is_aged = True
                 self._put(entry, ServiceClass.REACTIVE)
             else:
-                entry.is_overdue = True
-                self._overdue[entry.session] = entry
+                self.overdue[entry.session] = entry
 
     def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool) -> Entry | None:
         """Whoever is overdue, of whatever tenant: newcomers of ever new tenants pass nobody for good. Else
@@ -219,7 +212,7 @@ class SessionQueue:
 
     def _longest_overdue(self, may: Callable[[TenantId], bool]) -> Entry | None:
         fair = self._fair
-        for entry in islice(self._overdue.values(), _LOOKED_AT):
+        for entry in islice(self.overdue.values(), _LOOKED_AT):
             if may(entry.tenant):
                 if not fair.is_far_beyond(fair.charge(entry.tenant) / fair.weight(entry.tenant)):
                     return entry
@@ -232,10 +225,10 @@ class SessionQueue:
 
     def least_entitled(self, *, apart_from: TenantId) -> TenantId | None:
         """Of the other tenants that of whom most wait for its weight; None if nobody of them waits."""
-        return max((each for each in self._crowds if each != apart_from), key=self.crowd, default=None)
+        return max((each for each in self._fair.waiting if each != apart_from), key=self.crowd, default=None)
 
     def crowd(self, tenant: TenantId) -> float:
-        return self._crowds.get(tenant, 0) / self._fair.weight(tenant)
+        return self._fair.waiting.get(tenant, 0) / self._fair.weight(tenant)
 
     def newest_of(self, tenant: TenantId) -> Entry:
         """Of one of whom somebody waits."""

@@ -316,7 +316,8 @@ class PoolAdmission:
         if first is None or self.places.above:
             return None
         is_fixed = self._config.policy != "sessions" or self.blocked_by is WaitReason.TOOLS_FULL
-        return first if first.is_aged or (first.is_overdue and not is_fixed) else None
+        is_overdue = first.session in self.queue.overdue and not is_fixed
+        return first if first.is_aged or is_overdue else None
 
     def _rest_s(self) -> float:
         """How long the pool may rest while somebody waits.

@@ -17,7 +17,7 @@ what a session takes from one turn to its next.
 
 Invariants: at most one decrease per feedback time; overload shorter than a feedback time changes nothing;
 between overload and health (hysteresis) nothing changes; the window never falls below one session; every
-change is returned with both pressures and its reason.
+change is returned with its reason.
 """
 
 import math

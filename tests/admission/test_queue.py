@@ -115,7 +115,7 @@ def test_what_ages_is_forgotten_with_what_waits():
     for number in range(300):
         queue.put(entry(f"s{number}"), PROACTIVE)
         queue.take(SessionId(f"s{number}"))
-    assert len(queue._due) <= 66 and not queue._overdue
+    assert len(queue._due) <= 66 and not queue.overdue
 
 
 def test_the_longest_overdue_is_first_whatever_its_size_and_its_tenant():
@@ -124,7 +124,7 @@ def test_the_longest_overdue_is_first_whatever_its_size_and_its_tenant():
         queue.put(entry(name, name, lasts_s=lasts_s), REACTIVE)
     queue.put(entry("back", "d", lasts_s=6.0), PROACTIVE)
     queue.age(now=10.0)
-    assert (back := queue.entries.get(SessionId("back"))) and back.is_aged and not back.is_overdue
+    assert (back := queue.entries.get(SessionId("back"))) and back.is_aged and not queue.overdue
     queue.age(now=12.0)
     assert next_of(queue) == "back", "it is overdue now"
     queue.take(SessionId("back"))
@@ -133,7 +133,7 @@ def test_the_longest_overdue_is_first_whatever_its_size_and_its_tenant():
     assert queue.newest_of(TenantId("b")) is queue.entries.get(SessionId("b")), "who may have to leave"
     queue.take(SessionId("b"))
     queue.take(SessionId("a"))
-    assert next_of(queue) == "c" and not queue._overdue
+    assert next_of(queue) == "c" and not queue.overdue
 
 
 def test_the_newest_of_the_least_entitled_is_found():
