@@ -37,7 +37,6 @@ from gateway.admission import (
     pool,
     window,
 )
-from gateway.admission import queue as waiting
 from gateway.admission import throughput as how_many
 from gateway.routing import kv_ledger, predicted
 from gateway.workflow.aeg import graph, lifetimes
@@ -50,7 +49,6 @@ MODULES: Final = (
     lifetimes,
     limits,
     window,
-    waiting,
     how_many,
     kv_ledger,
     predicted,
@@ -71,7 +69,7 @@ def _all_that_fit(*args: Any, found: Any = how_many.Throughput.within) -> tuple[
 
 
 def _cold(*args: Any, **kwargs: Any) -> packing.Entry:
-    entry = waiting.entry_of(*args, **kwargs)
+    entry = packing.entry_of(*args, **kwargs)
     entry.is_warm = False
     return entry
 

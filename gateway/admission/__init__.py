@@ -3,9 +3,9 @@
 A session takes a place with its first turn and keeps it through its tool phases (`session_admission.py`).
 Where the papers' mechanisms are:
 
-- BalanceAndAdmit (MARS §4.2): `balance_and_admit.py`, with the books of `pool.py`; PackQueue: `packing.py`,
-  `queue.py`; UpdateWindow: `window.py` and `limits.py`, of `gpu_pressure.py` and `cpu_pressure.py`
-- Agent Fair Share (SAGA §6): `fair_share.py`, `recent_use.py`, `promises.py`; who gives a place back:
+- BalanceAndAdmit (MARS §4.2): `pool.py`; PackQueue: `packing.py`; UpdateWindow: `window.py`
+  and `limits.py`, of `gpu_pressure.py` and `cpu_pressure.py`
+- Agent Fair Share (SAGA §6): `fair_share.py`, `promises.py`; who gives a place back:
   `giving_back.py`
 - double queues and ageing (Agent.xpu §4.4): `classes.py`
 - how many sessions get the most done (ours): `throughput.py`; what they hold and will hold: `footprint.py`;

@@ -6,9 +6,9 @@ import msgspec
 
 from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import Edge, Refusal
+from gateway.domain.decision import Edge
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims, Usage
 from gateway.workflow.aeg.graph import Held, Silence
 
@@ -24,7 +24,6 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """That its prompt is expected to have."""
     session: SessionId | None = None
     """None for a request that belongs to no session: it is never counted as one."""
-    thread: ThreadId | None = None
     edge: Edge = Edge.OPENS
     agent: AgentKey = UNKNOWN_AGENT
     task_arrived_s: float = 0.0
@@ -73,10 +72,3 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     alone: Alone | None = None
     """What all of it takes on that replica alone, where nothing is lost that turns before it left; None if
     that is not known."""
-
-
-class Displaced(msgspec.Struct, frozen=True):
-    """A turn that waited has to leave, because somebody who is entitled to more needs its place."""
-
-    request: RequestId
-    refusal: Refusal

@@ -148,16 +148,13 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     most: float
 
 
-class _Tally:
+class _Tally(msgspec.Struct):
     """Of one session."""
 
-    __slots__ = ("agent", "threads", "used")
-
-    def __init__(self, agent: int, turns: int) -> None:
-        self.agent = agent
-        self.used = Amounts(turns=turns)
-        self.threads: dict[ThreadId, Repeats] = {}
-        """Empty where repeats are not bounded."""
+    agent: int
+    used: Amounts
+    threads: dict[ThreadId, Repeats] = {}
+    """Empty where repeats are not bounded."""
 
     def repeats(self, thread: ThreadId) -> Repeats:
         found = self.threads.get(thread)
@@ -174,11 +171,9 @@ _NO_REPEATS: Final = Repeats()
 class _Turn(msgspec.Struct, frozen=True, gc=False):
     """One that is not over, and what is reserved for it."""
 
-    tenant: TenantId
-    session: SessionId | None
+    asking: Asking
     accounts: tuple[Account, ...]
     amounts: Amounts
-    text_bytes: int
 
 
 class Bounds:
@@ -240,11 +235,11 @@ class Bounds:
         if asking.session is not None:
             tally = self.sessions.get(asking.session)
             if tally is None:
-                tally = self.sessions[asking.session] = _Tally(asking.agent, asking.turns_before)
+                tally = self.sessions[asking.session] = _Tally(
+                    asking.agent, Amounts(turns=asking.turns_before)
+                )
             tally.used = tally.used.plus(amounts)
-        self.turns[asking.request] = _Turn(
-            asking.tenant, asking.session, accounts, amounts, asking.text_bytes
-        )
+        self.turns[asking.request] = _Turn(asking, accounts, amounts)
         reached = [*self._of_session(asking, tally, now=now), *self._of_totals(asking, accounts)]
         reached.sort(key=lambda each: (each.bound.shadow, -_SEVERITY[each.bound.action]))
         return reached
@@ -292,7 +287,7 @@ class Bounds:
         prompt, output = usage.prompt_tokens or 0, usage.output_tokens or 0
         price = price_of(self._prices, model)
         used = Amounts(1.0, prompt + output, price.cost(usage) if price is not None else 0.0)
-        self._usual.observe(turn.tenant, turn.text_bytes, usage)
+        self._usual.observe(turn.asking.tenant, turn.asking.text_bytes, usage)
         self._settle(turn, used)
 
     def turn_void(self, request: RequestId) -> None:
@@ -304,7 +299,8 @@ class Bounds:
     def _settle(self, turn: _Turn, used: Amounts) -> None:
         more = used.minus(turn.amounts)
         self._book(turn.accounts, more)
-        tally = self.sessions.get(turn.session) if turn.session is not None else None
+        session = turn.asking.session
+        tally = self.sessions.get(session) if session is not None else None
         if tally is not None:
             tally.used = tally.used.plus(more)
 
@@ -377,12 +373,9 @@ class Bounds:
 
 
 def _limits(bound: BoundConfig, used: Amounts) -> Iterator[tuple[str, float, float]]:
-    if bound.turns is not None:
-        yield "turns", used.turns, bound.turns
-    if bound.tokens is not None:
-        yield "tokens", used.tokens, bound.tokens
-    if bound.cost is not None:
-        yield "cost", used.cost, bound.cost
+    for limit in ("turns", "tokens", "cost"):
+        if (most := getattr(bound, limit)) is not None:
+            yield limit, getattr(used, limit), most
 
 
 def _beyond(bound: BoundConfig, used: Amounts) -> Iterator[Reached]:

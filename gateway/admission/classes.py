@@ -45,26 +45,15 @@ class ClassesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A proactive session that waited so long waits among the reactive ones, and may exceed the window."""
 
 
-class ClassClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What says which class a session is of."""
-
-    stated: Claims | None = None
-    """By a client whose tenant is trusted to say so."""
-    key_class: ServiceClass | None = None
-    """As configured for its key."""
-    is_background: bool = False
-    """The protocol says that nobody waits for the answer."""
-
-
-def classify(claim: ClassClaim) -> tuple[ServiceClass, str]:
-    """The class, and what it was inferred from: the first of header, key, service_tier, request, default."""
-    stated = claim.stated
+def classify(
+    stated: Claims | None = None, key_class: ServiceClass | None = None, *, is_background: bool = False
+) -> ServiceClass:
+    """`stated`: by a client whose tenant is trusted to say so; `key_class`: as configured for its key;
+    `is_background`: the protocol says that nobody waits for the answer. The first evidence counts."""
     if stated is not None and stated.service_class is not None:
-        return ServiceClass(stated.service_class), "header"
-    if claim.key_class is not None:
-        return claim.key_class, "key"
+        return ServiceClass(stated.service_class)
+    if key_class is not None:
+        return key_class
     if stated is not None and stated.service_tier is not None:
-        return _CLASS_OF_TIER[stated.service_tier], "service_tier"
-    if claim.is_background:
-        return ServiceClass.PROACTIVE, "background"
-    return ServiceClass.REACTIVE, "default"
+        return _CLASS_OF_TIER[stated.service_tier]
+    return ServiceClass.PROACTIVE if is_background else ServiceClass.REACTIVE

@@ -9,8 +9,8 @@ usually takes, as a ratio, in logarithms; the pressure counts in standard deviat
 duration has to be set. What a tool usually takes, and whether load makes the tools of an agent type slower,
 is learned of each tenant apart; how far the tools of all are off it now is a measurement of the hosts. MARS
 derives no limit: under processor sharing tools that take k times as long are k times too many, which gives
-one (`limit`). Hosts may report how many processes want to run on how many cores: a probe beside the tools, as
-in MARS. It is not known whose tools run where, so what counts is all of them together.
+one (`limits`). Hosts may report how many processes want to run on how many cores: a probe beside the tools,
+as in MARS. It is not known whose tools run where, so what counts is all of them together.
 
 Invariants: tools that usually take no time are no load; fewer active tools than usual are no contention,
 however long they take; durations alone never take more than half of the sessions out; sessions whose tools
@@ -109,12 +109,7 @@ class CpuPressure:
         calm, overloaded = found
         return overloaded.mean(0.0, 0.0) - calm.mean(0.0, 0.0) < math.log(_LIGHT)
 
-    def _learn(self) -> None:
-        for names, duration_s, active, agent in self._unread:
-            self._learn_from(names, duration_s, active, agent)
-        self._unread.clear()
-
-    def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int, agent: AgentKey) -> None:
+    def _learn(self, names: tuple[str, ...], duration_s: float, active: int, agent: AgentKey) -> None:
         name = names[0][:256] if len(names) == 1 else "+".join(sorted(set(names)))[:256]
         value = math.log(max(duration_s, 1e-3))
         usual = self._usual.get(agent.owner, name)
@@ -143,8 +138,14 @@ class CpuPressure:
         return found
 
     def read(self, *, now: float) -> CpuReading:
-        self._learn()
-        host_load, cores = self._read_hosts(now=now)
+        for unread in self._unread:
+            self._learn(*unread)
+        self._unread.clear()
+        while self._hosts and next(iter(self._hosts.values()))[0] < now - _SILENT_S:
+            self._hosts.popitem(last=False)
+        cores = sum(signals.cores for _, signals in self._hosts.values())
+        runnable = sum(signals.runnable for _, signals in self._hosts.values())
+        host_load = runnable / cores if cores else 0.0
         self.are_hosts_overloaded = host_load >= _HOST_IS_OVERLOADED
         host = max(0.0, (host_load - 1.0) / (_HOST_IS_OVERLOADED - 1.0)) if self.active else 0.0
         ratio = self._lately.mean(0.0, 4.0) - self._with_fewer()
@@ -180,30 +181,23 @@ class CpuPressure:
         is_crowded = below >= 0.5 * sum(seen.weight for seen in self._by_active)
         return 0.0 if is_crowded else math.inf
 
-    def _read_hosts(self, *, now: float) -> tuple[float, float]:
-        while self._hosts and next(iter(self._hosts.values()))[0] < now - _SILENT_S:
-            self._hosts.popitem(last=False)
-        cores = sum(signals.cores for _, signals in self._hosts.values())
-        runnable = sum(signals.runnable for _, signals in self._hosts.values())
-        return (runnable / cores if cores else 0.0), cores
-
-    def limit(self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None) -> float:
-        """Sessions of a pool whose tools the hosts can bear; infinite while there is no contention."""
-        if reading.pressure < 1.0:
-            return math.inf
-        return max(1.0, self.floor(admitted, reading, pool=pool), 1.25 * admitted / reading.slower)
-
-    def floor(self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None) -> float:
-        """Sessions that are not too many, whatever tools take. Durations have many reasons: alone they may
+    def limits(
+        self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None
+    ) -> tuple[float, float]:
+        """Sessions of a pool that are not too many, whatever tools take, and those whose tools the hosts can
+        bear; the latter is infinite while there is no contention. Durations have many reasons: alone they may
         halve a window. Where hosts say that they are overloaded, what counts is who finds a core."""
         if reading.pressure < 1.0:
             self._began_with.pop(pool, None)
-            return 0.0
+            return 0.0, math.inf
         began_with = self._began_with.setdefault(pool, admitted)
         if reading.host_load < _HOST_IS_OVERLOADED:
-            return min(float(admitted), 0.5 * began_with)
-        finds_a_core = reading.cores * admitted / reading.active if reading.active else 0.0
-        return min(float(admitted), max(finds_a_core, _PER_CORE * reading.cores))
+            floor = 0.5 * began_with
+        else:
+            finds_a_core = reading.cores * admitted / reading.active if reading.active else 0.0
+            floor = max(finds_a_core, _PER_CORE * reading.cores)
+        floor = min(float(admitted), floor)
+        return floor, max(1.0, floor, 1.25 * admitted / reading.slower)
 
 
 def _step(active: float) -> int:

@@ -5,15 +5,29 @@ Source: SAGA (Agent Fair Share), §6.1 Eq. 8 and §6.2.
 Symbols: the usage of Eq. 8 → `charge`; *epoch* → `EPOCH_S`; *blocks for more than 500 ms* → `BLOCKED_S`.
 
 Deviations: Eq. 8 as printed rewards a tenant for opening more tasks, and diverges at a deadline. Ours divides
-what a tenant holds, now and lately (`charge`, see `recent_use.py`), by its weight. Urgency (Eq. 9) is not
+what a tenant holds, now and lately (`charge`), by its weight. Urgency (Eq. 9) is not
 built: at most doubling a weight, it was worth nothing (ten paired seeds, docs/papers.md). SAGA preempts what
 blocks; we never do: work of a tenant that holds more than its share is held back at its next turn
 (`should_yield`), at most one session an epoch.
 
+Recent use is ours; that what somebody left to others counts for them later is the idea of Karma (OSDI 2023),
+and that service already had counts that of virtual token counters (OSDI 2024). Karma lends and gives back
+credits, without end. Here the past fades (`LATELY_S`), so whoever flooded the fleet is like all others after
+a while, and nobody can save up for more than that.
+
+Theory of operation. If who holds least now was next, a tenant that asks for a lot for hours, and one that
+asks for a lot once, would be treated alike while both do, and the latter's few sessions would wait behind the
+former's thousands. That is fair at each moment, and to nobody who looks back. So half of what counts is what
+a tenant held lately on average. What it held while nobody else was there was in nobody's way, and does not
+count.
+
 Invariants: with equal weights the tenant that holds least, now and lately, is next; a session is held back
-only for a tenant that stays below its share with it, by one that stays above without it.
+only for a tenant that stays below its share with it, by one that stays above without it; recent use is never
+more than the most that a tenant held, and that of at most `_REMEMBERED` tenants, those that held most.
 """
 
+import heapq
+import math
 from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Final
@@ -21,7 +35,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.recent_use import RecentUse
 from gateway.domain.ids import TenantId
 
 EPOCH_S: Final = 0.1
@@ -32,6 +45,12 @@ AMPLE: Final = 1.5
 """So many times its share nobody has to give back, whoever is late."""
 _MUCH: Final = 0.5
 """Of what the one asks for that asks for most."""
+LATELY_S: Final = 1_800.0
+"""A time constant: what was held so long ago counts for a third."""
+_EVERY_S: Final = 5.0
+_LEAST: Final = 0.01
+"""Sessions: less is forgotten."""
+_REMEMBERED: Final = 4_096
 
 
 class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,8 +63,10 @@ class FairShare:
     def __init__(self, weights: dict[TenantId, float] | None = None) -> None:
         self.weights = weights if weights is not None else {}
         self._held: dict[TenantId, float] = {}
-        self._waiting: dict[TenantId, int] = {}
-        self._recent = RecentUse()
+        self.waiting: dict[TenantId, int] = {}
+        """Sessions. To be read only."""
+        self._lately: dict[TenantId, float] = {}
+        self._looked_s: float | None = None
         self._all_held = self._all_recent = self._weight_there = 0.0
         """The latter two: of those who hold something or wait."""
         self._most_asked = 0.0
@@ -55,7 +76,7 @@ class FairShare:
         return self.weights.get(tenant, 1.0)
 
     def weights_changed(self) -> None:
-        there = self._held.keys() | self._waiting.keys()
+        there = self._held.keys() | self.waiting.keys()
         self._weight_there = sum(map(self.weight, there))
 
     def hold(self, tenant: TenantId, amount: float) -> None:
@@ -71,40 +92,55 @@ class FairShare:
     def wait(self, tenant: TenantId, sessions: int) -> None:
         """So many more of its sessions (or, negative, fewer) wait for a place."""
         was_there = self._is_there(tenant)
-        waiting = self._waiting.pop(tenant, 0) + sessions
-        if waiting > 0:
-            self._waiting[tenant] = waiting
+        self.waiting[tenant] = self.waiting.get(tenant, 0) + sessions
+        if not self.waiting[tenant]:
+            del self.waiting[tenant]
         self._count(tenant, was_there)
 
     def _is_there(self, tenant: TenantId) -> bool:
-        return tenant in self._held or tenant in self._waiting
+        return tenant in self._held or tenant in self.waiting
 
     def _count(self, tenant: TenantId, was_there: bool) -> None:
         came = self._is_there(tenant) - was_there
         self._weight_there += came * self.weight(tenant)
-        self._all_recent += came * self._recent.of(tenant)
-        if not self._held and not self._waiting:
+        self._all_recent += came * self.held_lately(tenant)
+        if not self._held and not self.waiting:
             self._all_held = self._all_recent = self._weight_there = 0.0  # what rounding left of them
 
     def pass_time(self, *, now: float) -> None:
         """To be called about once a second."""
         self._most_asked = max(map(self._asks, self._held), default=0.0)
-        some = self._held.keys() | islice(self._waiting, 2)
-        if self._recent.pass_time(self._held if len(some) > 1 else {}, now=now):
-            self._all_recent = sum(self._recent.of(each) for each in self._recent if self._is_there(each))
+        if self._looked_s is None:
+            self._looked_s = now
+        passed_s = now - self._looked_s
+        if passed_s < _EVERY_S:
+            return
+        self._looked_s = now
+        some = self._held.keys() | islice(self.waiting, 2)
+        held = self._held if len(some) > 1 else {}
+        keep = math.exp(-passed_s / LATELY_S)
+        lately = {
+            tenant: keep * self.held_lately(tenant) + (1.0 - keep) * held.get(tenant, 0.0)
+            for tenant in self._lately.keys() | held.keys()
+        }
+        lately = {tenant: each for tenant, each in lately.items() if each >= _LEAST or tenant in held}
+        if len(lately) > _REMEMBERED:
+            lately = dict(heapq.nlargest(_REMEMBERED, lately.items(), key=lambda item: item[1]))
+        self._lately = lately
+        self._all_recent = sum(each for tenant, each in lately.items() if self._is_there(tenant))
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:
-        return 0.5 * (self._held.get(tenant, 0.0) + more + self._recent.of(tenant))
+        return 0.5 * (self._held.get(tenant, 0.0) + more + self._lately.get(tenant, 0.0))
 
     def held(self, tenant: TenantId) -> float:
         return self._held.get(tenant, 0.0)
 
     def asked(self) -> dict[TenantId, float]:
-        there = self._held.keys() | self._waiting.keys()
-        return {tenant: self.held(tenant) + self._waiting.get(tenant, 0) for tenant in there}
+        there = self._held.keys() | self.waiting.keys()
+        return {tenant: self.held(tenant) + self.waiting.get(tenant, 0) for tenant in there}
 
     def held_lately(self, tenant: TenantId) -> float:
-        return self._recent.of(tenant)
+        return self._lately.get(tenant, 0.0)
 
     @property
     def holders(self) -> Iterable[TenantId]:
@@ -135,19 +171,17 @@ class FairShare:
         return self._asks(tenant) >= _MUCH * self._most_asked
 
     def _asks(self, tenant: TenantId) -> float:
-        return (self.held(tenant) + self._waiting.get(tenant, 0)) / self.weight(tenant)
+        return (self.held(tenant) + self.waiting.get(tenant, 0)) / self.weight(tenant)
 
     def is_far_beyond(self, charge: float) -> bool:
         """Such a charge, for a weight of 1: what everybody's share is."""
         return charge >= max(self.share + 0.5, AMPLE * self.share)
 
-    def should_yield(self, blocked: TenantId, wanted: float, holder: TenantId, released: float) -> bool:
-        """Whether the holder's next turn waits, so that the blocked tenant can have `wanted`.
+    def should_yield(self, blocked: TenantId, holder: TenantId) -> bool:
+        """Whether the holder's next turn waits, so that the blocked tenant can have its place.
 
         To be asked once the blocked one has waited `BLOCKED_S`.
         """
-        if holder == blocked:
-            return False
-        gets = self.charge(blocked, wanted) / self.weight(blocked)
-        keeps = self.charge(holder, -released) / self.weight(holder)
-        return gets <= keeps
+        gets = self.charge(blocked, 1.0) / self.weight(blocked)
+        keeps = self.charge(holder, -1.0) / self.weight(holder)
+        return holder != blocked and gets <= keeps

@@ -15,7 +15,6 @@ whoever they belong to.
 Invariants: demand at horizon 0 is what is held now; the sum is that of its parts, whatever came and went.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from gateway.domain.by_agent import AgentKey
@@ -44,43 +43,30 @@ class Residents:
     def __init__(self, graphs: Graphs) -> None:
         self._graphs = graphs
         self._sum = [0.0] * len(HORIZONS)
-        self._agents: dict[AgentKey, int] = {}
-        self._members = 0
+        self.agents: dict[AgentKey, int] = {}
+        """How many of each are in."""
         self._shared_of_types: dict[int, float] | None = None
         """Agent type → tokens that its sessions share; None after one has come or gone."""
         self._shared = 0.0
         self._shared_as_of = 0
 
-    def __len__(self) -> int:
-        return self._members
-
-    @property
-    def agents(self) -> Mapping[AgentKey, int]:
-        return self._agents
-
     def enter(self, agent: AgentKey, demand: Demand) -> None:
-        if agent not in self._agents:
+        if agent not in self.agents:
             self._shared_of_types = None
-        self._agents[agent] = self._agents.get(agent, 0) + 1
-        self._members += 1
+        self.agents[agent] = self.agents.get(agent, 0) + 1
         self.change(NOTHING, demand)
 
     def leave(self, agent: AgentKey, demand: Demand) -> None:
-        self._agents[agent] -= 1
-        if not self._agents[agent]:
-            del self._agents[agent]
+        self.agents[agent] -= 1
+        if not self.agents[agent]:
+            del self.agents[agent]
             self._shared_of_types = None
-        self._members -= 1
         self.change(demand, NOTHING)
-        if not self._members:
+        if not self.agents:
             self._sum = [0.0] * len(HORIZONS)  # nothing is left of what rounding left behind
 
     def change(self, before: Demand, after: Demand) -> None:
         self._sum = [total + new - old for total, new, old in zip(self._sum, after, before, strict=True)]
-
-    def shared(self) -> float:
-        self._of_types()
-        return self._shared
 
     def _of_types(self) -> dict[int, float]:
         """Engines know no tenants: of what is expected of one type the most counts."""
@@ -88,14 +74,15 @@ class Residents:
         if known is None or self._shared_as_of != graphs.shared_changes:
             known = self._shared_of_types = {}
             self._shared_as_of = graphs.shared_changes
-            for agent in self._agents:
+            for agent in self.agents:
                 most = known.get(agent.agent_type, 0.0)
                 known[agent.agent_type] = max(most, graphs.known(agent).shared_tokens)
             self._shared = sum(known.values())
         return known
 
     def now(self) -> float:
-        return self._sum[0] + self.shared()
+        self._of_types()
+        return self._sum[0] + self._shared
 
     def peak(self, *, also: Demand = NOTHING, agent: AgentKey | None = None) -> float:
         """The most tokens that they, and one more session, are expected to hold."""

@@ -9,24 +9,19 @@ already is counted as gone; nobody has to come down to less than `AMPLE` times i
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import AMPLE, FairShare
-from gateway.admission.limits import OVERFLOW, Excess, Limits
+from gateway.admission.limits import Excess, Limits
 from gateway.admission.promises import LATE
 from gateway.admission.sessions import Member, Places
 from gateway.domain.ids import TenantId
 
 
-class Release(Protocol):
-    def __call__(self, member: Member, *, now: float) -> None: ...
-
-
 class GivingBack:
     def __init__(
-        self, places: Places, fair: FairShare, limits: Limits, cpu: CpuPressure, release: Release
+        self, places: Places, fair: FairShare, limits: Limits, cpu: CpuPressure, release: Callable[..., None]
     ) -> None:
         """`release`: gives the place back of a session that has no live turn."""
         self._places = places
@@ -37,21 +32,11 @@ class GivingBack:
         self.is_one_above = False
         """A tenant holds far more than its share, as of the last look at the window."""
 
-    def after_update(self, excess: Excess | None, *, waiting: int, now: float) -> None:
-        """The window was looked at: who is too many after a decrease, or will be with the next turns.
-        `waiting`: sessions."""
-        if excess is not None:
-            may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
-            of_them = [each for each in self._members() if not may_stay(each.agent)]
-            self.newest(of_them, excess.sessions, excess.why, now=now)
-            return
-        leaving = sum(each.tokens for each in self._places.leaving.values())
-        if (count := self._limits.too_many(leaving)) > 0:
-            self._limits.say(OVERFLOW, waiting=waiting, now=now)
-            self.newest(self._members(), count, OVERFLOW, now=now)
-
-    def _members(self) -> list[Member]:
-        return [each for of in self._places.by_tenant.values() for each in of.values()]
+    def give_way(self, excess: Excess, *, now: float) -> None:
+        members = self._places.in_places()
+        if excess.is_of_tools:
+            members = [each for each in members if not self._cpu.is_light(each.agent)]
+        self.newest(members, excess.sessions, excess.why, now=now)
 
     def keep_promises(self, *, waiting: int, now: float) -> None:
         """To be called about once a second. Moves the level, and makes those beyond it give way."""
@@ -68,9 +53,8 @@ class GivingBack:
             feedback_s=limits.window.feedback_s,
             now=now,
         )
-        if reason is None:
-            return
-        limits.say(reason, waiting=waiting, now=now)
+        if reason is not None:
+            limits.say(reason, waiting=waiting, now=now)
         if reason == LATE:
             self.for_the_late(now=now)
 
@@ -83,7 +67,7 @@ class GivingBack:
 
     def for_the_blocked(self, blocked: TenantId, *, now: float) -> None:
         holder = max(self._places.by_tenant, key=lambda tenant: self._fair.rank(tenant)[0], default=None)
-        if holder is None or not self._fair.should_yield(blocked, 1.0, holder, 1.0):
+        if holder is None or not self._fair.should_yield(blocked, holder):
             return
         of_holder = self._places.by_tenant[holder].values()
         if not any(member.must_yield for member in of_holder):
@@ -98,31 +82,23 @@ class GivingBack:
             beyond = 2.0 * (self._fair.charge(tenant, -leaving) - self.level(tenant))
             self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
 
-    def newest(self, members: Collection[Member], count: int, why: str, *, now: float) -> None:
-        for member in to_leave(members, count, self._fair.weight):
+    def newest(self, members: Iterable[Member], count: int, why: str, *, now: float) -> None:
+        """So many places are given back: of whoever holds the most for its share, the newest, one after
+        another. Those who have to already are not counted."""
+        newest: dict[TenantId, list[Member]] = {}
+        held: dict[TenantId, int] = {}
+        for member in sorted(members, key=lambda each: each.task_arrived_s):
+            if not member.must_yield:
+                newest.setdefault(member.tenant, []).append(member)
+                held[member.tenant] = held.get(member.tenant, 0) + member.places
+        while count > 0 and newest:
+            tenant = max(newest, key=lambda each: held[each] / self._fair.weight(each))
+            member = newest[tenant].pop()
+            count -= member.places
+            held[tenant] -= member.places
+            if not newest[tenant]:
+                del newest[tenant]
             if member.live:
                 member.must_yield = why
-                self._places.leaving[member.session] = member
             else:
                 self._release(member, now=now)
-
-
-def to_leave(
-    members: Collection[Member], places: int, weight: Callable[[TenantId], float]
-) -> Iterator[Member]:
-    """Who gives so many places back: of whoever holds the most for its share, the newest, one after another.
-    Those who have to already are not counted."""
-    newest: dict[TenantId, list[Member]] = {}
-    held: dict[TenantId, int] = {}
-    for member in sorted(members, key=lambda each: each.task_arrived_s):
-        if not member.must_yield:
-            newest.setdefault(member.tenant, []).append(member)
-            held[member.tenant] = held.get(member.tenant, 0) + member.places
-    while places > 0 and newest:
-        tenant = max(newest, key=lambda each: held[each] / weight(each))
-        member = newest[tenant].pop()
-        places -= member.places
-        held[tenant] -= member.places
-        if not newest[tenant]:
-            del newest[tenant]
-        yield member

@@ -98,13 +98,7 @@ class GpuPressure:
     def replica_left(self, replica: ReplicaId) -> None:
         self._signals.pop(replica, None)
 
-    def saw_turn(
-        self,
-        left: float = 0.0,
-        cached: int | None = None,
-        *,
-        token_s: float | None = None,
-    ) -> None:
+    def saw_turn(self, left: float = 0.0, cached: int | None = None, *, token_s: float | None = None) -> None:
         """A turn was answered. `left`: so many tokens of its prompt should have been in the cache, since its
         session came back soon; `cached`: so many were; `token_s`: what it takes to compute one."""
         seen = self._seen
@@ -156,7 +150,10 @@ class GpuPressure:
     ) -> GpuReading:
         """`sessions`: how many are in on a replica; `reckoned_with`: the share of the replicas' time in which
         as many as are in are expected to compute what was lost (`throughput.py`); only more is pressure."""
-        self._fade(feedback_s, now=now)
+        if self._faded_s is not None:
+            self._seen.fade((now - self._faded_s) / feedback_s)
+            self._seen.span_s += now - self._faded_s
+        self._faded_s = now
         seen, loss = self._seen, self._loss()
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
         running = sum(signals.running or 0 for signals in self._signals.values())
@@ -187,12 +184,6 @@ class GpuPressure:
         if seen.blind >= 2 * _ENOUGH_TURNS and seen.hits > 0:
             return max(0.0, 1.0 - seen.hits / seen.blind_expected)
         return None
-
-    def _fade(self, feedback_s: float, *, now: float) -> None:
-        if self._faded_s is not None:
-            self._seen.fade((now - self._faded_s) / feedback_s)
-            self._seen.span_s += now - self._faded_s
-        self._faded_s = now
 
 
 def loss_that_is_overload(sessions: float) -> float:

@@ -12,25 +12,21 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.gpu_pressure import GpuPressure
 from gateway.admission.promises import Promises
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.throughput import Throughput
-from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
+from gateway.admission.window import Window, WindowInputs
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decay import DecayedMean
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import Record
 
-SCARCE: Final = {
-    WaitReason.WINDOW_FULL: "sessions",
-    WaitReason.TOOLS_FULL: "tools",
-    WaitReason.KV_FULL: "kv",
-}
-"""Reasons to wait that somebody else's place would remove, as the window calls them."""
+SCARCE: Final = (WaitReason.WINDOW_FULL, WaitReason.TOOLS_FULL, WaitReason.KV_FULL)
+"""Reasons to wait that somebody else's place would remove."""
 OVERFLOW: Final = "kv_overflow"
 """Why the newest sessions wait at their next turn: with it those who are in would hold more than fits."""
 HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
@@ -53,7 +49,7 @@ class Bound(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """How many of those that are in should not be, after a decrease."""
+    """How many of those that are in should not be."""
 
     sessions: int
     why: str
@@ -63,16 +59,11 @@ class Excess(NamedTuple):
 
 class Limits:
     def __init__(
-        self,
-        pool: PoolId,
-        config: AdmissionConfig,
-        *,
-        places: Places,
-        cpu: CpuPressure,
-        said: list[Record],
+        self, pool: PoolId, config: AdmissionConfig, *, places: Places, cpu: CpuPressure, said: list[Record]
     ) -> None:
         self._pool = pool
         self._config = config
+        self._is_fixed = config.policy != "sessions"
         self._places = places
         self._cpu = cpu
         self._said = said
@@ -128,18 +119,19 @@ class Limits:
     def beyond_kv(self) -> float:
         """Sessions that may be in whether they fit or not (`throughput.py`); 0 where a fixed limit is asked
         for."""
-        return self.throughput.most if self._config.policy == "sessions" else 0.0
+        return 0.0 if self._is_fixed else self.throughput.most
 
-    def too_many(self, leaving: float) -> int:
+    def too_many(self) -> int:
         """So many sessions should give their places back, since those who are in will hold more than engines
-        have with their next turns, and these have no time to compute what is lost then. `leaving`: tokens of
-        those that are about to leave."""
+        have with their next turns, and these have no time to compute what is lost then."""
         seen, places = self.seen, self._places
-        if seen is None or seen.capacity is None or self._config.policy != "sessions":
+        if seen is None or seen.capacity is None or self._is_fixed:
             return 0
         if places.count <= max(1.0, self.beyond_kv()):
             return 0
-        soon = places.residents.now() + _TURNS_AHEAD * places.live * self.grown.mean(0.0) - leaving
+        grows = _TURNS_AHEAD * places.live * self.grown.mean(0.0)
+        leaving = sum(each.tokens for each in places.in_places() if each.must_yield)
+        soon = places.residents.now() + grows - leaving
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
 
     def worth_s(self) -> float | None:
@@ -175,98 +167,96 @@ class Limits:
     def _replicas(self) -> float:
         return self.part * max(1, len(self._up))
 
-    def saw_turn(self, outcome: TurnOutcome, *, may_find_warm: bool) -> None:
-        """`may_find_warm`: what its session left behind was still there when it began, for all we know."""
-        usage, prompt, left, token_s = outcome.usage, outcome.usage.prompt_tokens, outcome.left, None
-        if outcome.grown is not None:
-            self.grown.add(outcome.grown)
-        if left is None or prompt is None or not may_find_warm:
-            self.gpu.saw_turn()
-            return
-        if outcome.prefill_s is not None:
-            token_s = outcome.prefill_s / max(1, prompt - (usage.cached_tokens or 0))
-        self.gpu.saw_turn(min(left, prompt), usage.cached_tokens, token_s=token_s)
-
     def update(
         self, waiting: int, peaks: float, *, blocked_by: WaitReason | None, now: float
     ) -> Excess | None:
-        """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue, which are
-        expected to hold `peaks` tokens at most."""
+        """Moves the window, and says who is too many after a decrease, or will be with the next turns; to be
+        asked from `update_due_s` on. `waiting`: sessions in the queue, which are expected to hold `peaks`
+        tokens at most."""
+        places, window = self._places, self.window
         self.update_due_s = now + _UPDATE_S
-        self._places.count_anew()
-        self.window.set_feedback(self.cycle_s.mean(10.0))
-        had = self.beyond_kv() > 0
-        self._look_ahead(waiting, peaks)
-        self.seen = seen = self._look(blocked_by, now=now)
-        change = self.window.update(seen, now=now)
-        if change is None:
-            if (self.beyond_kv() > 0) is not had:
-                self.say(HAVE_TIME if not had else HAVE_NO_TIME, waiting=waiting, now=now)
-            return None
-        excess = None
-        if change.is_decrease:
-            self.gpu.start_afresh()
-            self.changed_s = now
-            excess = self._excess(change.reason)
-        self.say(change.reason, waiting=waiting, now=now)
-        return excess
-
-    def _look_ahead(self, waiting: int, peaks: float) -> None:
-        residents = self._places.residents
+        places.count_anew()
+        window.set_feedback(self.cycle_s.mean(10.0))
+        had_time = self.beyond_kv() > 0
         self.throughput.update(
-            sessions=self._places.count,
+            sessions=places.count,
             waiting=waiting,
             peaks=peaks,
             replicas=self.part * len(self._up),
-            held=residents.now(),
-            demand=residents.peak(),
-            budget=self.window.reference,
+            held=places.residents.now(),
+            demand=places.residents.peak(),
+            budget=window.reference,
         )
-
-    def say(self, reason: str, *, waiting: int, now: float) -> None:
-        if self.seen is not None:
-            level = self.promises.level
-            self._said.append(
-                window_updated(
-                    self._pool, self.window, self.seen, reason, level=level, waiting=waiting, now=now
-                )
-            )
-
-    def _excess(self, why: str) -> Excess | None:
-        if (count := _beyond(self._places.count, self.window.limit())) > 0:
-            return Excess(count, why)
-        if (count := _beyond(self._with_tools(), self.window.tool_limit())) > 0:
-            return Excess(count, why, is_of_tools=True)
+        self.seen = self._look(blocked_by, now=now)
+        change = window.update(self.seen, now=now)
+        if change is not None:
+            self.say(change.reason, waiting=waiting, now=now)
+        elif (self.beyond_kv() > 0) is not had_time:
+            self.say(HAVE_NO_TIME if had_time else HAVE_TIME, waiting=waiting, now=now)
+        if change is not None and change.is_decrease:
+            self.gpu.start_afresh()
+            self.changed_s = now
+            if (count := _beyond(places.count, window.limit())) > 0:
+                return Excess(count, change.reason)
+            if (count := _beyond(self._with_tools(), window.tool_limit())) > 0:
+                return Excess(count, change.reason, is_of_tools=True)
+        if (count := self.too_many()) > 0:
+            self.say(OVERFLOW, waiting=waiting, now=now)
+            return Excess(count, OVERFLOW)
         return None
 
+    def say(self, reason: str, *, waiting: int, now: float) -> None:
+        """A change, for the information stream; what is infinite is told as None."""
+        if (seen := self.seen) is None:
+            return
+        window, level = self.window, self.promises.level
+        limit = min(window.limit(), window.tool_limit() + seen.admitted - seen.with_tools)
+        self._said.append(
+            WindowUpdated(
+                at_s=now,
+                pool=self._pool,
+                sessions=limit if math.isfinite(limit) else None,
+                kv_budget=window.budget if math.isfinite(window.budget) else None,
+                admitted=seen.admitted,
+                waiting=waiting,
+                demand=seen.demand,
+                gpu_pressure=seen.gpu.pressure,
+                cpu_pressure=seen.cpu.pressure,
+                reason=reason,
+                level=level if math.isfinite(level) else None,
+                beyond_kv=seen.beyond_kv > 0,
+            )
+        )
+
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
-        sessions = self._places.count / self._replicas
+        places = self._places
         gpu = self.gpu.read(
-            sessions=sessions,
+            sessions=places.count / self._replicas,
             replicas=self._replicas,
-            reckoned_with=self.throughput.lost if self._config.policy == "sessions" else 0.0,
+            reckoned_with=0.0 if self._is_fixed else self.throughput.lost,
             feedback_s=self.window.feedback_s,
             now=now,
         )
         cpu = self._cpu.read(now=now)
-        if self._config.policy != "sessions":  # fixed; only the capacity is followed
+        if self._is_fixed:  # only the capacity is followed
             gpu = msgspec.structs.replace(gpu, pressure=0.75)
             cpu = msgspec.structs.replace(cpu, pressure=0.75)
         elif not self._config.follows_tools:
             cpu = msgspec.structs.replace(cpu, pressure=0.0)
-        residents, with_tools = self._places.residents, self._with_tools()
+        with_tools = self._with_tools()
+        cpu_floor, cpu_limit = self._cpu.limits(with_tools, cpu, pool=self._pool)
         return WindowInputs(
             gpu=gpu,
             cpu=cpu,
-            cpu_limit=self._cpu.limit(with_tools, cpu, pool=self._pool),
-            cpu_floor=self._cpu.floor(with_tools, cpu, pool=self._pool),
-            admitted=self._places.count,
+            cpu_limit=cpu_limit,
+            cpu_floor=cpu_floor,
+            admitted=places.count,
             beyond_kv=self.beyond_kv(),
             with_tools=with_tools,
-            held=max(residents.now(), 0.0),
-            demand=residents.peak(),
+            held=max(places.residents.now(), 0.0),
+            demand=places.residents.peak(),
             capacity=self.capacity() if self._config.policy != "session-cap" else None,
-            blocked_by=SCARCE.get(blocked_by) if blocked_by else None,
+            blocked_by=blocked_by,
         )
 
     def capacity(self, *, is_whole: bool = False) -> float | None:
@@ -275,8 +265,10 @@ class Limits:
         if stated is None:
             return None
         device, beyond = stated
+        # Of what only the host's memory holds, what comes back as often as sessions return counts; half of
+        # the bandwidth is left for everything else.
         rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
-        whole = device + host_tier_tokens(beyond, tokens_per_s=rate, cycle_s=self.window.feedback_s)
+        whole = device + min(beyond, 0.5 * rate * self.window.feedback_s)
         return whole if is_whole else self.part * whole
 
 

@@ -1,37 +1,46 @@
-"""Admission to one pool: the mechanisms, composed.
+"""Admission to one pool: the mechanisms, composed; and who of those that wait enters next.
 
-A session takes a place with its first admitted turn and keeps it through its tool phases; those that find
-none wait in the queue, and whoever the queue says is next enters when window and KV budget allow.
+Source: MARS (§4.2), BalanceAndAdmit: under the pressures of the moment, the next one that fits.
 
-Invariants: nobody enters past the queue; a turn of a session that is in never waits for a place; if no
-session that is in has a live turn, the next one enters within `LIVENESS_S` (`balance_and_admit.py`), whatever
-it holds up; where hosts of tools report that they are overloaded, within a feedback time.
+Theory of operation. A session takes a place with its first admitted turn and keeps it through its tool
+phases; those that find none wait in the queue, which says who is next (`packing.py`). It enters
+if its tenant may hold another place, and the limits (`limits.py`) have room for it; who is blocked by tools
+lets those pass that do without. Somebody who does not fit enters all the same where the pool would rest
+otherwise, or who waited too long.
+
+Deviations: with sessions that are inferred, who seems to be at work may be gone; so a pool that rests lets
+the next one in within `LIVENESS_S`, whatever it holds up.
+
+Invariants: nobody enters past the queue; whoever is chosen is next by its order and fits, unless the pool
+would rest or it has aged, or does without the tools that who is next waits for; a turn of a session that is
+in never waits for a place; if no session that is in has a live turn, the next one enters within `LIVENESS_S`;
+where hosts of tools report that they are overloaded, within a feedback time.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.admission.applicant import Applicant, TurnOutcome
-from gateway.admission.balance_and_admit import BalanceAndAdmit
-from gateway.admission.classes import ServiceClass
+from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.giving_back import GivingBack
 from gateway.admission.limits import SCARCE, Bound, Limits
-from gateway.admission.packing import Entry
+from gateway.admission.packing import Entry, SessionQueue, entry_of
 from gateway.admission.partition import part_of, share_of
-from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
-from gateway.admission.sessions import Member, Places
+from gateway.admission.sessions import Member, Places, Turn
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.window import OVERLOADED
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld
-from gateway.domain.decision import WaitReason
+from gateway.domain.decision import Edge, WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.shares import PoolShare
+from gateway.workflow.aeg.graph import Silence
 from gateway.workflow.aeg.graphs import Graphs
 
+LIVENESS_S: Final = 0.1
 _UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
@@ -68,64 +77,122 @@ class PoolAdmission:
         self.queue = SessionQueue(
             config.packing.order, self.fair, age_s=config.classes.age_s, max_door_wait=config.max_door_wait
         )
-        self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
+        self.held: dict[SessionId, dict[RequestId, Turn]] = {}
         """The turns of those that are in the queue."""
-        self.balance = BalanceAndAdmit(
-            config,
-            queue=self.queue,
-            held=self.held,
-            places=self.places,
-            limits=self.limits,
-            fair=self.fair,
-            giving_back=self.giving_back,
-            quotas=quotas,
-            cpu=cpu,
-        )
-        self._freed: list[Applicant] = []
-        """Turns that wait no longer, and were not told yet."""
+        self.bound: Bound | None = None
+        """What keeps out who is next."""
         self.is_stirred = False
         """Somebody may be let in, or next, who could not before."""
         self._ticked_s = -math.inf
 
-    # --- sessions ------------------------------------------------------------------------------------
+    # --- turns ---------------------------------------------------------------------------------------
 
-    def meet(self, applicant: Applicant, service_class: ServiceClass) -> Member:
-        assert applicant.session is not None
-        member = self.places.members[applicant.session] = Member(
-            session=applicant.session,
-            tenant=applicant.tenant,
-            agent=applicant.agent,
-            task_arrived_s=applicant.task_arrived_s,
-            service_class=service_class,
-            tokens=applicant.prompt_tokens,
-        )
-        return member
-
-    def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
+    def try_enter(self, member: Member, *, now: float) -> WaitReason | None:
         if member.must_yield or len(self.queue):
             own = not self._quotas.may_hold(member.tenant, self.places.sessions_of(member.tenant))
             return WaitReason.TENANT_SESSIONS if own else WaitReason.BEHIND_OTHERS
-        bound = self.balance.why_not(member, now=now)
+        bound = self._why_not(member)
         if bound is not None and self._settle(now=now):
-            bound = self.balance.why_not(member, now=now)
+            bound = self._why_not(member)
         if bound is None:
             self.admit(member, now=now)
             return None
-        self.balance.bound = bound
+        self.bound = bound
         return bound.reason
 
-    def hold(self, member: Member, applicant: Applicant, *, now: float) -> None:
-        waiting = self.held.setdefault(member.session, {})
-        waiting[applicant.request] = applicant
-        is_back = member.session in self.queue or now - member.left_s <= _COMES_AGAIN_S
+    def hold(self, turn: Turn, *, now: float) -> None:
+        member = turn.member
+        self.held.setdefault(member.session, {})[turn.applicant.request] = turn
+        is_queued = member.session in self.queue.entries
+        is_back = is_queued or now - member.left_s <= _COMES_AGAIN_S
         if member.asked_s is None or not (is_back or member.is_in):
             member.asked_s = now
-        if not member.is_in and member.session not in self.queue:
+        if not member.is_in and not is_queued:
             self._queue_up(member, now=now)
+
+    def begin(self, turn: Turn, *, now: float) -> None:
+        member, silence = turn.member, turn.member.silence
+        turn.is_let_in = True
+        if not turn.is_aside:
+            member.has_results = False
+            if member.is_pause and member.began_s and member.live == member.asides:
+                self.limits.cycle_s.add(turn.asked_s - member.began_s)  # what it waits here is our doing
+            silent_s = max(0.0, turn.asked_s - member.gap_since_s) if silence is not None else 0.0
+            turn.pause_s = member.kept_s or silent_s
+            turn.gap_s = silent_s if silence is not None and silence.has_tools else 0.0
+            turn.may_find_warm = not member.is_spilled and member.gap_since_s >= self.limits.changed_s
+        self.places.turn_began(member, is_aside=turn.is_aside, now=now)
+
+    def turn_over(self, turn: Turn, outcome: TurnOutcome | None, *, now: float) -> None:
+        """Of a turn that had been let in."""
+        member, places = turn.member, self.places
+        is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
+        if outcome is not None and is_answered:
+            held = places.tokens
+            self._saw_turn(turn, outcome, now=now)
+            self.is_stirred |= places.tokens < held
+        silence = outcome.silence if outcome is not None else None
+        if silence is None or turn.applicant.edge is Edge.SERVES:  # it brought results, if it is no aside
+            silence = Silence(outcome is not None and outcome.has_calls, None)
+        places.turn_ended(member, silence, is_answered=is_answered, is_aside=turn.is_aside, now=now)
+        if member.must_yield and not member.live:
+            self.release(member, now=now)
+        elif member.is_above and not member.live:
+            others = places.sessions_of(member.tenant) - 1
+            if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
+                self.release(member, now=now)  # a guest: it goes on when the pool rests again, or has room
+            else:
+                places.above -= 1
+                member.is_above = False
+        if now >= self.limits.update_due_s:
+            self.update_window(now=now)
+
+    def _saw_turn(self, turn: Turn, outcome: TurnOutcome, *, now: float) -> None:
+        """What a turn that was answered needed of its engine and found there, and what its session holds
+        now."""
+        member, limits, usage, held = turn.member, self.limits, outcome.usage, outcome.held
+        prompt = usage.prompt_tokens if usage.prompt_tokens is not None else turn.applicant.prompt_tokens
+        left, token_s = outcome.left if turn.may_find_warm else None, None
+        if left is None or usage.prompt_tokens is None:
+            limits.gpu.saw_turn()
+        else:
+            if outcome.prefill_s is not None:
+                token_s = outcome.prefill_s / max(1, prompt - (usage.cached_tokens or 0))
+            limits.gpu.saw_turn(min(left, prompt), usage.cached_tokens, token_s=token_s)
+        if outcome.grown is not None:
+            limits.grown.add(outcome.grown)
+        if held is not None:
+            self.places.holds(member, held.tokens, agent=held.agent)
+            member.turn = held.turns
+        else:
+            self.places.holds(member, prompt + (usage.output_tokens or 0))
+            member.turn += 1
+        member.replica, member.is_spilled = outcome.replica, False
+        if outcome.alone is None:
+            return
+        limits.throughput.saw_turn(
+            outcome.alone, silent_s=turn.silent_s, kept_s=turn.pause_s, prompt_tokens=prompt
+        )
+        if self.giving_back.is_one_above and not self.fair.holds_too_much(member.tenant):
+            taken_s, alone_s = now - turn.asked_s, outcome.alone.seconds
+            self.promises.saw(gap_s=turn.gap_s, taken_s=taken_s, alone_s=alone_s)
+
+    def withdraw(self, session: SessionId, request: RequestId, *, now: float) -> None:
+        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank for
+        a while."""
+        waiting = self.held.get(session)
+        if waiting is not None and waiting.pop(request, None) is not None and not waiting:
+            del self.held[session]
+            self.places.members[session].left_s = now
+            if session in self.queue.entries:
+                self.queue.take(session)
+                self.is_stirred = True
+
+    # --- places --------------------------------------------------------------------------------------
 
     def _queue_up(self, member: Member, *, now: float) -> None:
         assert member.asked_s is not None
-        bound = self.balance.bound or _UNKNOWN
+        bound = self.bound or _UNKNOWN
         self._said.append(
             SessionHeld(
                 at_s=now,
@@ -147,123 +214,8 @@ class PoolAdmission:
             cycle_s=self.limits.cycle_s.mean(10.0),
             since_s=member.asked_s,
         )
-        self.queue.put(entry, self.class_on_engines(member))
+        self.queue.put(entry, member.class_on_engines)
         self.is_stirred = True
-
-    def class_on_engines(self, member: Member) -> ServiceClass:
-        return ServiceClass.PROACTIVE if member.is_behind else member.service_class
-
-    def saw_turn(
-        self,
-        member: Member,
-        applicant: Applicant,
-        outcome: TurnOutcome,
-        *,
-        may_find_warm: bool,
-        asked_s: float,
-        silent_s: float | None,
-        pause_s: float,
-        gap_s: float,
-        now: float,
-    ) -> None:
-        """What a turn that was answered needed of its engine and found there, and what its session holds now.
-        `may_find_warm`: what its session left behind was still there when it began, for all we know."""
-        limits, usage = self.limits, outcome.usage
-        prompt = usage.prompt_tokens if usage.prompt_tokens is not None else applicant.prompt_tokens
-        limits.saw_turn(outcome, may_find_warm=may_find_warm)
-        if (held := outcome.held) is not None:
-            self.places.holds(member, held.tokens, agent=held.agent)
-            member.turn = held.turns
-        else:
-            self.places.holds(member, prompt + (usage.output_tokens or 0))
-            member.turn += 1
-        member.replica, member.is_spilled = outcome.replica, False
-        if outcome.alone is None:
-            return
-        limits.throughput.saw_turn(outcome.alone, silent_s=silent_s, kept_s=pause_s, prompt_tokens=prompt)
-        if self.giving_back.is_one_above and not self.fair.holds_too_much(member.tenant):
-            self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone.seconds)
-
-    def turn_is_over(self, member: Member, *, now: float) -> None:
-        if member.must_yield:
-            self.release(member, now=now)
-        elif member.is_above:
-            others = self.places.sessions_of(member.tenant) - 1
-            if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
-                self.release(member, now=now)  # a guest: it goes on when the pool rests again, or has room
-            else:
-                self.places.above -= 1
-                member.is_above = False
-
-    def withdraw(self, session: SessionId, request: RequestId, *, now: float) -> None:
-        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank for
-        a while."""
-        waiting = self.held.get(session)
-        if waiting is not None and waiting.pop(request, None) is not None and not waiting:
-            del self.held[session]
-            self.places.members[session].left_s = now
-            if session in self.queue:
-                self.queue.take(session)
-                self.is_stirred = True
-
-    def release(self, member: Member, *, now: float) -> None:
-        self.places.release(member)
-        self.is_stirred = True
-        if member.session in self.held:  # turns of it came while it had to give its place back
-            self._queue_up(member, now=now)
-
-    def forget(self, session: SessionId, *, now: float) -> None:
-        member = self.places.forget(session)
-        if member is None:
-            return
-        if member.is_in:
-            self.release(member, now=now)
-
-    # --- beside other gateways -----------------------------------------------------------------------
-
-    def share(self) -> PoolShare:
-        return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))
-
-    def share_with(self, others: Sequence[PoolShare], *, now: float) -> None:
-        limits = self.limits
-        capacity = limits.capacity(is_whole=True)
-        part = part_of(self.share(), others, capacity=capacity, weights=self.fair.weights)
-        if abs(part - limits.part) > _PART_CHANGED * limits.part:
-            limits.part = part
-            limits.update_due_s = now
-            self.update_window(now=now)
-
-    # --- who is next ---------------------------------------------------------------------------------
-
-    def let_in(self, *, now: float) -> list[Applicant]:
-        entered, self._freed, self.is_stirred = self._freed, [], False
-        if not len(self.queue):
-            self.balance.bound = None
-            return entered
-        self._tick(now=now)
-        while len(self.queue):
-            chosen = self.balance.choose(now=now)
-            if chosen is None:
-                break
-            entry, is_above = chosen
-            entered += self._enter_from_queue(entry, is_above=is_above, now=now)
-        return entered
-
-    def next_deadline_s(self) -> float | None:
-        if not len(self.queue):
-            return None
-        tick_s = self._ticked_s + EPOCH_S
-        quiet_s, rest_s = self.places.quiet_since_s, self.balance.rest_s()
-        if quiet_s is None or quiet_s + rest_s <= self._ticked_s:
-            return tick_s
-        return min(tick_s, quiet_s + rest_s)  # nobody waits for the next tick while the pool rests
-
-    def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
-        self.queue.take(entry.session)
-        member = self.places.members[entry.session]
-        self.admit(member, is_above=is_above, now=now)
-        self.places.quiet_since_s = None  # its turns begin before anything else is decided
-        return list(self.held.pop(entry.session).values())
 
     def admit(self, member: Member, *, is_above: bool = False, now: float) -> None:
         waited_s = now - member.asked_s if member.asked_s is not None else 0.0
@@ -284,16 +236,120 @@ class PoolAdmission:
             )
         )
 
-    # --- time ----------------------------------------------------------------------------------------
+    def release(self, member: Member, *, now: float) -> None:
+        self.places.release(member)
+        self.is_stirred = True
+        if member.session in self.held:  # turns of it came while it had to give its place back
+            self._queue_up(member, now=now)
 
-    def _tick(self, *, now: float) -> None:
-        if now < self._ticked_s + EPOCH_S:
-            return
-        self._ticked_s = now
-        self._settle(now=now)
-        self.queue.age(now=now)
-        self.update_window(now=now)
-        self._make_room_for_the_blocked(now=now)
+    def forget(self, session: SessionId, *, now: float) -> None:
+        member = self.places.members.pop(session, None)
+        if member is not None:
+            self.places.tools_run(member, do_run=False)
+            if member.is_in:
+                self.release(member, now=now)
+
+    # --- who is next ---------------------------------------------------------------------------------
+
+    def let_in(self, *, now: float) -> list[RequestId]:
+        due_s = self.next_deadline_s()
+        if not self.is_stirred and (due_s is None or due_s > now):
+            return []
+        self.is_stirred = False
+        if not len(self.queue):
+            self.bound = None
+            return []
+        if now >= self._ticked_s + EPOCH_S:
+            self._ticked_s = now
+            self._settle(now=now)
+            self.queue.age(now=now)
+            self.update_window(now=now)
+            self._make_room_for_the_blocked(now=now)
+        entered: list[Turn] = []
+        while len(self.queue) and (chosen := self.choose(now=now)) is not None:
+            entry, is_above = chosen
+            self.queue.take(entry.session)
+            self.admit(self.places.members[entry.session], is_above=is_above, now=now)
+            self.places.quiet_since_s = None  # its turns begin before anything else is decided
+            entered += self.held.pop(entry.session).values()
+        for turn in entered:
+            self.begin(turn, now=now)
+        return [turn.applicant.request for turn in entered]
+
+    def next_deadline_s(self) -> float | None:
+        if not len(self.queue):
+            return None
+        tick_s = self._ticked_s + EPOCH_S
+        quiet_s, rest_s = self.places.quiet_since_s, self._rest_s()
+        if quiet_s is None or quiet_s + rest_s <= self._ticked_s:
+            return tick_s
+        return min(tick_s, quiet_s + rest_s)  # nobody waits for the next tick while the pool rests
+
+    def choose(self, *, now: float) -> tuple[Entry, bool] | None:
+        """Who enters next, and whether it does though it does not fit."""
+        entry = self._next(now=now)
+        self.bound = None
+        if entry is not None and self._fits(entry):
+            return entry, False
+        if self.blocked_by is WaitReason.TOOLS_FULL:
+            for light in self.queue.lightest(self._may_hold):
+                if self._cpu.is_light(light.agent) and self._fits(light):
+                    return light, False
+        entry = self._must_move(entry, now=now)
+        return (entry, True) if entry is not None else None
+
+    def _next(self, *, now: float) -> Entry | None:
+        is_bound = self._config.follows_tools and self._cpu.read(now=now).pressure >= OVERLOADED
+        return self.queue.next(self._may_hold, is_cpu_bound=is_bound)
+
+    def _fits(self, entry: Entry) -> bool:
+        bound = self._why_not(self.places.members[entry.session])
+        self.bound = self.bound or bound  # of who is next, whoever is tried behind it
+        return bound is None
+
+    def _must_move(self, first: Entry | None, *, now: float) -> Entry | None:
+        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and one at
+        a time that has aged, or is overdue. What it takes the others is the controller's to get back."""
+        quiet_s = self.places.quiet_since_s
+        if quiet_s is not None and now >= quiet_s + self._rest_s():
+            return first or self.queue.next(lambda _: True, is_cpu_bound=False)
+        if first is None or self.places.above:
+            return None
+        is_fixed = self._config.policy != "sessions" or self.blocked_by is WaitReason.TOOLS_FULL
+        is_overdue = first.session in self.queue.overdue and not is_fixed
+        return first if first.is_aged or is_overdue else None
+
+    def _rest_s(self) -> float:
+        """How long the pool may rest while somebody waits.
+
+        Not for long: those who seem to run a tool may wait for one that nobody knows to be theirs. But
+        engines rest whenever tools are the bottleneck; where hosts say so, it is a feedback time.
+        """
+        if self.blocked_by is WaitReason.TOOLS_FULL and self._cpu.are_hosts_overloaded:
+            return self.window.feedback_s
+        return LIVENESS_S
+
+    @property
+    def blocked_by(self) -> WaitReason | None:
+        return self.bound.reason if self.bound is not None else None
+
+    def _why_not(self, member: Member) -> Bound | None:
+        taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
+        return self._why_not_more(member.tenant, taking) or self.limits.why_not(member, taking=taking)
+
+    def _may_hold(self, tenant: TenantId) -> bool:
+        return self._why_not_more(tenant, 1) is None
+
+    def _why_not_more(self, tenant: TenantId, taking: int) -> Bound | None:
+        held = self.places.sessions_of(tenant)
+        if not self._quotas.may_hold(tenant, held):
+            return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)
+        if math.isinf(level := self.giving_back.level(tenant)):
+            return None
+        charge = self.fair.charge(tenant, float(taking))
+        return Bound(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
+
+    # --- time, and other gateways --------------------------------------------------------------------
 
     def update_window(self, *, now: float) -> None:
         """Does something at most once a second."""
@@ -301,9 +357,10 @@ class PoolAdmission:
             return
         self.is_stirred = True
         self._settle(now=now)
-        queue, blocked_by = self.queue, self.balance.blocked_by
-        excess = self.limits.update(len(queue), queue.peaks, blocked_by=blocked_by, now=now)
-        self.giving_back.after_update(excess, waiting=len(self.queue), now=now)
+        waiting = len(self.queue)
+        excess = self.limits.update(waiting, self.queue.peaks, blocked_by=self.blocked_by, now=now)
+        if excess is not None:
+            self.giving_back.give_way(excess, now=now)
         self.giving_back.keep_promises(waiting=len(self.queue), now=now)
 
     def _settle(self, *, now: float) -> bool:
@@ -313,8 +370,19 @@ class PoolAdmission:
         return bool(gone)
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
-        if self.balance.blocked_by not in SCARCE:
-            return
-        first = self.balance.next(now=now)
-        if first is not None and now - first.since_s >= BLOCKED_S:
-            self.giving_back.for_the_blocked(first.tenant, now=now)
+        if self.blocked_by in SCARCE:
+            first = self._next(now=now)
+            if first is not None and now - first.since_s >= BLOCKED_S:
+                self.giving_back.for_the_blocked(first.tenant, now=now)
+
+    def share(self) -> PoolShare:
+        return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))
+
+    def share_with(self, others: Sequence[PoolShare], *, now: float) -> None:
+        limits = self.limits
+        capacity = limits.capacity(is_whole=True)
+        part = part_of(self.share(), others, capacity=capacity, weights=self.fair.weights)
+        if abs(part - limits.part) > _PART_CHANGED * limits.part:
+            limits.part = part
+            limits.update_due_s = now
+            self.update_window(now=now)

@@ -50,10 +50,6 @@ class Promises:
         self._taken_s = self._alone_s = self._turns = 0.0
         self._faded_s = self._changed_s = -math.inf
 
-    @property
-    def slowdown(self) -> float:
-        return self._taken_s / self._alone_s if self._alone_s > 0 else 1.0
-
     def saw(self, *, gap_s: float, taken_s: float, alone_s: float) -> None:
         self._turns += 1
         self._taken_s += gap_s + taken_s
@@ -75,11 +71,16 @@ class Promises:
         `most_charged`: of those who ask for much, for a weight of 1; `is_far_beyond`: their share. `least`:
         what nobody has to give back. `are_waiting`: somebody wants more than is there. `fill`: the share of
         the KV budget that all who are in are expected to need."""
-        self._fade(_LASTS * feedback_s, now=now)
+        keep = math.exp(min(0.0, self._faded_s - now) / (_LASTS * feedback_s))
+        self._turns *= keep
+        self._taken_s *= keep
+        self._alone_s *= keep
+        self._faded_s = now
         passed_s = now - self._changed_s
         if passed_s < feedback_s:
             return None
-        late = (self.slowdown - 1.0) / self._allowed
+        slowdown = self._taken_s / self._alone_s if self._alone_s > 0 else 1.0
+        late = (slowdown - 1.0) / self._allowed
         is_known = self._turns * max(1.0, late) >= _EVIDENCE_TURNS
         if is_far_beyond and is_known and late >= 1.0 and fill >= _LEAST_FILL:
             self.level = max(1.0, least, _DECREASE * min(self.level, most_charged))
@@ -95,10 +96,3 @@ class Promises:
         self._taken_s = self._alone_s = self._turns = 0.0
         self._changed_s = now
         return reason
-
-    def _fade(self, lasts_s: float, *, now: float) -> None:
-        keep = math.exp(min(0.0, self._faded_s - now) / lasts_s)
-        self._turns *= keep
-        self._taken_s *= keep
-        self._alone_s *= keep
-        self._faded_s = now

@@ -6,51 +6,37 @@ Deviations: the papers admit turns or tasks that announce themselves. Here the p
 sessions are inferred; so no lineage, right or wrong, may stop the fleet (`pool.py`: liveness).
 
 Invariants: a turn is admitted only if some candidate has room for it; turns of sessions that are in never
-wait for a place; the waiting room never holds more than its bounds; in shadow mode nothing waits for a
-place.
+wait for a place; the waiting room never holds more than its bounds, and for a newcomer somebody leaves it
+only of the tenant of whom more wait than of the newcomer's own, by weight: its newest session; in shadow mode
+nothing waits for a place.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from typing import Final
 
-import msgspec
-
-from gateway.admission.applicant import Applicant, Displaced, Room, TurnOutcome
-from gateway.admission.classes import ClassClaim, ServiceClass, classify
+from gateway.admission.applicant import Applicant, Room, TurnOutcome
+from gateway.admission.classes import ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.overload import NO_REPLICA, Overload
 from gateway.admission.pool import PoolAdmission
-from gateway.admission.quotas import Quota, Quotas
-from gateway.admission.sessions import Gap, Member
+from gateway.admission.quotas import Quota, Quotas, retry_after_s
+from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
-from gateway.domain.decision import Admission, Admit, Edge, Refusal, Wait, WaitReason
+from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
-from gateway.workflow.aeg.graph import Silence
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
-
-class _Turn(msgspec.Struct):
-    """A turn that admission knows of."""
-
-    pool: PoolAdmission
-    member: Member
-    applicant: Applicant
-    charged: float
-    asked_s: float
-    silent_s: float | None = None
-    """Since its session's turn before; None if that goes on, or there was none."""
-    is_aside: bool = False
-    """A side request: it says nothing of how its session goes on."""
-    is_let_in: bool = False
-    may_find_warm: bool = False
-    pause_s: float = 0.0
-    """How long its session was silent in its place before."""
-    gap_s: float = 0.0
-    """As long, if it ran tools."""
+NO_REPLICA: Final = Refusal(
+    reason=RefusalReason.NO_REPLICA,
+    message="No healthy backend can serve this request at the moment.",
+    retry_after_s=2,
+)
+_BUSY_S: Final = 5.0
+"""When those who met full queues may come again at the soonest."""
 
 
 class SessionAdmission:
@@ -71,9 +57,10 @@ class SessionAdmission:
         self._cpu = CpuPressure()
         self._max_running = config.max_running_per_replica
         self.pools: dict[PoolId, PoolAdmission] = {}
-        self._turns: dict[RequestId, _Turn] = {}
+        self._turns: dict[RequestId, Turn] = {}
         self.said: list[Record] = []
-        self._overload = Overload(config)
+        self._displaced: list[tuple[RequestId, Refusal]] = []
+        self._refusals = 0
         self.set_tenants(tenants or {}, trusted)
 
     def set_tenants(self, tenants: Mapping[TenantId, Quota], trusted: Collection[TenantId]) -> None:
@@ -90,8 +77,7 @@ class SessionAdmission:
     # --- questions -----------------------------------------------------------------------------------
 
     def counts_tokens(self, tenant: TenantId) -> bool:
-        quota = self._tenants.get(tenant)
-        return quota is not None and quota.tokens_per_minute is not None
+        return self._quotas.per_minute(tenant) is not None
 
     def has_room(self, load: ReplicaLoad) -> bool:
         """Whether one more turn may run on this replica. Never changes anything."""
@@ -114,13 +100,13 @@ class SessionAdmission:
             for load in room.candidates:
                 if load.running < self._max_running:
                     return would_wait or _ADMIT
-        if self._overload.is_full(room, applicant):
-            return self._overload.refuse_for_the_fleet()
+        if self._is_full(room, applicant):
+            return self._refuse(*_FULL)
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
     def first_waits_for(self, pool: PoolId | None) -> WaitReason | None:
         known = self.pools.get(pool) if pool is not None else None
-        return known.balance.bound.reason if known is not None and known.balance.bound is not None else None
+        return known.blocked_by if known is not None else None
 
     def _ask_for_a_place(
         self, applicant: Applicant, session: SessionId, room: Room, *, now: float
@@ -132,51 +118,45 @@ class SessionAdmission:
         pool = self.pools.get(applicant.pool) or self._pool(applicant.pool)
         member = pool.places.members.get(session)
         if member is None:
-            member = self._meet(pool, applicant, now=now)
+            member = pool.places.members[session] = self._meet(applicant, session)
         elif applicant.claims is not None:
             self._hear(member, applicant)
-        charged = 0.0
+        turn = Turn(member, applicant, now)
         if self._has_quotas:
-            charged, refusal = self._charge(applicant, now=now)
+            turn.charged = applicant.prompt_tokens
+            refusal = self.charge(applicant.tenant, turn.charged, now=now)
             if refusal is not None:
                 return refusal
-        is_pause = member.gap is not None and member.turn and member.is_pause
-        silent_s = now - member.gap_since_s if is_pause else None
-        is_aside = applicant.edge is Edge.SERVES and not member.has_results
-        if applicant.is_behind and not self._config.shadow:
+        if member.silence is not None and member.turn and member.is_pause:
+            turn.silent_s = now - member.gap_since_s
+        turn.is_aside = applicant.edge is Edge.SERVES and not member.has_results
+        is_shadow = self._config.shadow
+        if applicant.is_behind and not is_shadow:
             member.is_behind = True
             if member.is_in and not member.live and len(pool.queue):
                 pool.release(member, now=now)
         elif member.is_behind:
             member.is_behind = False
-        turn = _Turn(pool, member, applicant, charged, now, silent_s=silent_s, is_aside=is_aside)
         would_wait = None
-        if not member.is_in or (member.must_yield and not self._config.shadow):
-            reason = pool.try_enter(member, applicant, now=now)
-            if reason is not None and not self._config.shadow:
+        if not member.is_in or (member.must_yield and not is_shadow):
+            reason = pool.try_enter(member, now=now)
+            if reason is not None and not is_shadow:
                 return self._wait_for_a_place(turn, room, reason, now=now)
             if reason is not None:
                 would_wait = Admit(would_wait=reason)
                 pool.admit(member, now=now)
         self._turns[applicant.request] = turn
-        self._begin(turn, now=now)
+        pool.begin(turn, now=now)
         return would_wait
 
-    def let_in(self, *, now: float) -> Sequence[RequestId]:
-        entered: list[RequestId] = []
-        for pool in self.pools.values():
-            due_s = pool.next_deadline_s()
-            if not pool.is_stirred and (due_s is None or due_s > now):
-                continue
-            for applicant in pool.let_in(now=now):
-                turn = self._turns[applicant.request]
-                self._begin(turn, now=now)
-                entered.append(applicant.request)
-        return entered
+    def let_in(self, *, now: float) -> list[RequestId]:
+        return [request for pool in self.pools.values() for request in pool.let_in(now=now)]
 
-    def displaced(self) -> Sequence[Displaced]:
-        """Turns that have to leave the waiting room, each told once. `turn_over` follows for each."""
-        return self._overload.displaced()
+    def displaced(self) -> list[tuple[RequestId, Refusal]]:
+        """Turns that have to leave the waiting room, because somebody who is entitled to more needs its
+        place; each told once. `turn_over` follows for each."""
+        out, self._displaced = self._displaced, []
+        return out
 
     def next_deadline_s(self) -> float | None:
         """When `let_in` is to be asked even if nothing happens; None for never."""
@@ -190,39 +170,14 @@ class SessionAdmission:
         turn = self._turns.pop(request, None)
         if turn is None:
             return
-        member, pool = turn.member, turn.pool
+        usage, pool = _NO_USAGE, self.pools[turn.applicant.pool]
         if not turn.is_let_in:
-            pool.withdraw(member.session, request, now=now)
-            self._correct(turn, _NO_USAGE, now=now)
-            return
-        is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
-        if outcome is not None and is_answered:
-            held = pool.places.tokens
-            pool.saw_turn(
-                member,
-                turn.applicant,
-                outcome,
-                may_find_warm=turn.may_find_warm,
-                asked_s=turn.asked_s,
-                silent_s=turn.silent_s,
-                pause_s=turn.pause_s,
-                gap_s=turn.gap_s,
-                now=now,
-            )
-            pool.is_stirred |= pool.places.tokens < held
+            pool.withdraw(turn.member.session, request, now=now)
+        else:
+            pool.turn_over(turn, outcome, now=now)
+            usage = outcome.usage if outcome is not None else usage
         if turn.charged:
-            self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
-        silence = outcome.silence if outcome is not None else None
-        if silence is None or turn.applicant.edge is Edge.SERVES:  # it brought results, if it is no aside
-            silence = Silence(outcome is not None and outcome.has_calls, None)
-        gap = Gap.TOOL if silence.has_tools else Gap.IDLE
-        pool.places.turn_ended(
-            member, gap, silence.pause, is_answered=is_answered, is_aside=turn.is_aside, now=now
-        )
-        if not member.live and (member.must_yield or member.is_above):
-            pool.turn_is_over(member, now=now)
-        if now >= pool.limits.update_due_s:
-            pool.update_window(now=now)
+            self.used(turn.member.tenant, usage, charged=turn.charged, now=now)
 
     def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
         """How engines should treat it now: as it stated, as was inferred, or behind those who hold less.
@@ -230,7 +185,7 @@ class SessionAdmission:
         None if it is not known here."""
         known = self.pools.get(pool)
         member = known.places.members.get(session) if known is not None else None
-        return known.class_on_engines(member) if known is not None and member is not None else None
+        return member.class_on_engines if member is not None else None
 
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():
@@ -275,14 +230,20 @@ class SessionAdmission:
             )
         return found
 
-    def _meet(self, pool: PoolAdmission, applicant: Applicant, *, now: float) -> Member:
-        tenant = self._tenants.get(applicant.tenant, _NOTHING_SAID)
-        of_key = ServiceClass(tenant.service_class) if tenant.service_class is not None else None
-        stated = self._believed(applicant)
-        service_class, _ = classify(
-            ClassClaim(stated=stated, key_class=of_key, is_background=applicant.is_background)
+    def _meet(self, applicant: Applicant, session: SessionId) -> Member:
+        of_key = self._tenants.get(applicant.tenant, _NOTHING_SAID).service_class
+        return Member(
+            session=session,
+            tenant=applicant.tenant,
+            agent=applicant.agent,
+            task_arrived_s=applicant.task_arrived_s,
+            service_class=classify(
+                self._believed(applicant),
+                ServiceClass(of_key) if of_key is not None else None,
+                is_background=applicant.is_background,
+            ),
+            tokens=applicant.prompt_tokens,
         )
-        return pool.meet(applicant, service_class)
 
     def _believed(self, applicant: Applicant) -> Claims | None:
         is_trusted = applicant.tenant in self._trusted or not self._tenants
@@ -295,57 +256,69 @@ class SessionAdmission:
         if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
             member.service_class = ServiceClass.REACTIVE
 
-    def _begin(self, turn: _Turn, *, now: float) -> None:
-        member, pool = turn.member, turn.pool
-        turn.is_let_in = True
-        if turn.is_aside:
-            pool.places.turn_began(member, is_aside=True, now=now)
-            return
-        member.has_results = False
-        if member.is_pause and member.began_s and member.live == member.asides:
-            pool.limits.cycle_s.add(turn.asked_s - member.began_s)  # what it waits for a place is our doing
-        silent_s = max(0.0, turn.asked_s - member.gap_since_s) if member.gap is not None else 0.0
-        turn.pause_s = member.kept_s or silent_s
-        if member.gap is Gap.TOOL:
-            turn.gap_s = silent_s
-        turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.limits.changed_s
-        pool.places.turn_began(member, now=now)
-
-    def _wait_for_a_place(self, turn: _Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
+    def _wait_for_a_place(self, turn: Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
         applicant = turn.applicant
-        if self._overload.is_full(room, applicant):
-            refusal = self._overload.displace_for(turn.pool, applicant, room)
+        pool = self.pools[applicant.pool]
+        if self._is_full(room, applicant):
+            refusal = self._displace_for(pool, applicant, room)
             if refusal is not None:
-                self._correct(turn, _NO_USAGE, now=now)
+                if turn.charged:
+                    self.used(applicant.tenant, _NO_USAGE, charged=turn.charged, now=now)
                 return refusal
-        turn.pool.hold(turn.member, applicant, now=now)
+        pool.hold(turn, now=now)
         self._turns[applicant.request] = turn
         return Wait(reason=reason)
 
-    def _charge(self, applicant: Applicant, *, now: float) -> tuple[float, Refusal | None]:
-        tokens = applicant.prompt_tokens
-        wait_s = self._quotas.charge(applicant.tenant, tokens, now=now)
-        if wait_s <= 0:
-            return tokens, None
-        return 0.0, self._overload.refuse_for_its_quota(self._quotas.per_minute(applicant.tenant), wait_s)
+    # --- the waiting room is full --------------------------------------------------------------------
 
-    def debt(self, tenant: TenantId, *, now: float) -> Refusal | None:
+    def _is_full(self, room: Room, applicant: Applicant) -> bool:
+        config = self._config
+        is_too_much = room.waiting_bytes + applicant.body_bytes > config.max_waiting_bytes
+        return room.waiting >= config.max_waiting or is_too_much
+
+    def _displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
+        """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
+        least entitled leaves."""
+        queue, tenant, config = pool.queue, applicant.tenant, self._config
+        least = queue.least_entitled(apart_from=tenant)
+        if least is None:
+            return self._refuse(*_FULL)
+        if queue.crowd(least) <= queue.crowd(tenant):
+            return self._refuse(*_ITS_SHARE)
+        waiting = pool.held[queue.newest_of(least).session]
+        left = room.waiting_bytes - sum(turn.applicant.body_bytes for turn in waiting.values())
+        if left + applicant.body_bytes > config.max_waiting_bytes or not config.max_waiting:
+            return self._refuse(*_FULL)
+        self._displaced += [(request, self._refuse(*_ITS_SHARE)) for request in waiting]
+        return None
+
+    def _refuse(self, reason: RefusalReason, message: str, wait_s: float = _BUSY_S) -> Refusal:
+        """Each time another `retry_after_s`: clients that come again do not come together."""
+        self._refusals += 1
+        return Refusal(reason=reason, message=message, retry_after_s=retry_after_s(wait_s, self._refusals))
+
+    # --- tokens by the minute ------------------------------------------------------------------------
+
+    def charge(self, tenant: TenantId, tokens: float, *, now: float) -> Refusal | None:
         """What needs no place is charged when it is over (`used`): nobody knows before how many tokens a list
-        of texts or an hour of sound is. Here only who owes is refused."""
-        wait_s = self._quotas.charge(tenant, 0.0, now=now) if self._has_quotas else 0.0
+        of texts or an hour of sound is. With 0 tokens, only who owes is refused."""
+        wait_s = self._quotas.charge(tenant, tokens, now=now) if self._has_quotas else 0.0
         if wait_s <= 0:
             return None
-        return self._overload.refuse_for_its_quota(self._quotas.per_minute(tenant), wait_s)
+        per_minute = self._quotas.per_minute(tenant)
+        what = f"The {per_minute:,} tokens per minute of this key's tenant are used up for {wait_s:.0f} s."
+        return self._refuse(RefusalReason.TENANT_QUOTA, what, wait_s)
 
-    def used(self, tenant: TenantId, usage: Usage, *, now: float) -> None:
-        self._quotas.correct(tenant, 0.0, (usage.prompt_tokens or 0) + (usage.output_tokens or 0), now=now)
-
-    def _correct(self, turn: _Turn, usage: Usage, *, now: float) -> None:
-        if turn.charged:
-            used = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
-            self._quotas.correct(turn.member.tenant, turn.charged, used, now=now)
+    def used(self, tenant: TenantId, usage: Usage, *, charged: float = 0.0, now: float) -> None:
+        used = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
+        self._quotas.correct(tenant, charged, used, now=now)
 
 
-_NO_USAGE = Usage()
-_ADMIT = Admit()
-_NOTHING_SAID = Quota()
+_NO_USAGE: Final = Usage()
+_ADMIT: Final = Admit()
+_NOTHING_SAID: Final = Quota()
+_FULL: Final = (RefusalReason.QUEUE_FULL, "All backends are busy and the waiting room is full.")
+_ITS_SHARE: Final = (
+    RefusalReason.TENANT_SHARE,
+    "All backends are busy, and of those that wait this key has the largest part.",
+)

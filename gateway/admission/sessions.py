@@ -21,7 +21,6 @@ turns at once, and one at least; `residents` counts exactly the sessions that ar
 exactly while no session that is in has a live turn; a limit lies between `least_s` and the most for its kind.
 """
 
-import enum
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Annotated, Final
@@ -29,23 +28,18 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.admission.applicant import Applicant
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
-from gateway.workflow.aeg.graph import Pause
+from gateway.workflow.aeg.graph import Pause, Silence
 from gateway.workflow.aeg.graphs import Graphs
 
 _LOOKED_AT: Final = 256
 _NOTICED: Final = 0.02
 """So much a chance has to change before it is counted anew: each time costs some µs."""
-
-
-class Gap(enum.Enum):
-    TOOL = "tool"
-    IDLE = "idle"
-    """None do: a person is next, or nobody."""
 
 
 class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,10 +95,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Since when it wants to be in; kept over retries."""
     left_s: float = 0.0
     """When it stopped waiting, if it ever did."""
-    gap: Gap | None = None
+    silence: Silence | None = None
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
-    pause: Pause | None = None
-    """What is expected of that silence; None if nothing is known."""
     keeps_s: float = 0.0
     """For how long its place is kept meanwhile, as that says."""
     gap_since_s: float = 0.0
@@ -116,22 +108,43 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     back: float = 1.0
     """The chance that it makes another turn: below 1 while it is silent after a plain answer."""
 
+    @property
+    def class_on_engines(self) -> ServiceClass:
+        return ServiceClass.PROACTIVE if self.is_behind else self.service_class
+
+
+class Turn(msgspec.Struct):
+    """A turn that admission knows of."""
+
+    member: Member
+    applicant: Applicant
+    asked_s: float
+    charged: float = 0.0
+    """Tokens of its tenant's quota."""
+    silent_s: float | None = None
+    """Since its session's turn before; None if that goes on, or there was none."""
+    is_aside: bool = False
+    """A side request: it says nothing of how its session goes on."""
+    is_let_in: bool = False
+    may_find_warm: bool = False
+    """What its session left behind was still there when it began, for all we know."""
+    pause_s: float = 0.0
+    """How long its session was silent in its place before."""
+    gap_s: float = 0.0
+    """As long, if it ran tools."""
+
 
 class Places:
     """The places of one pool."""
 
     def __init__(
-        self,
-        graphs: Graphs,
-        config: PausesConfig,
-        hold: Callable[[TenantId, float], None] | None = None,
-        cpu: CpuPressure | None = None,
+        self, graphs: Graphs, config: PausesConfig, hold: Callable[[TenantId, float], None], cpu: CpuPressure
     ) -> None:
         """`hold`: is told of so many places more, or fewer, that a tenant takes; `cpu`: of tools that run."""
         self._graphs = graphs
         self._config = config
         self._hold = hold
-        self._cpu = cpu or CpuPressure()
+        self._cpu = cpu
         self.members: dict[SessionId, Member] = {}
         """Every session that was ever asked for and has not ended."""
         self.residents = Residents(graphs)
@@ -148,14 +161,10 @@ class Places:
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
         """Those that are in and have no live turn."""
         self._stale: dict[SessionId, Member] = {}
-        self.leaving: dict[SessionId, Member] = {}
-        """Those that are in and give their place back with their next turn."""
+        """Those of which something changed that is not counted yet."""
 
-    def forget(self, session: SessionId) -> Member | None:
-        member = self.members.pop(session, None)
-        if member is not None:
-            self.tools_run(member, do_run=False)
-        return member
+    def in_places(self) -> list[Member]:
+        return [each for of_tenant in self.by_tenant.values() for each in of_tenant.values()]
 
     def sessions_of(self, tenant: TenantId) -> int:
         return len(self.by_tenant.get(tenant, ()))
@@ -173,11 +182,11 @@ class Places:
         self.tokens += member.tokens
         if not member.live:
             self._silent[member.session] = member
-            if member.gap is not None:  # what it waited for its place was no silence
+            if member.silence is not None:  # what it waited for its place was no silence
                 asked_s = member.asked_s if member.asked_s is not None else now
                 member.gap_since_s += now - max(asked_s, member.gap_since_s)
             else:
-                member.gap, member.gap_since_s = Gap.IDLE, now
+                member.silence, member.gap_since_s = Silence(False, None), now
         member.asked_s = None
         self.residents.enter(member.agent, member.demand)
 
@@ -185,7 +194,6 @@ class Places:
         assert member.is_in and not member.live
         self._stale.pop(member.session, None)
         self._silent.pop(member.session, None)
-        self.leaving.pop(member.session, None)
         self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand = False, NOTHING
@@ -205,20 +213,15 @@ class Places:
             if count:
                 self.with_tools[member.agent] = count
 
-    def _take(self, member: Member) -> None:
-        places = max(1, member.live) if member.is_in else 0
-        more = places - member.places
-        if more:
-            member.places = places
-            self.count += more
-            if self._hold is not None:
-                self._hold(member.tenant, float(more))
-
-    def _run(self, member: Member, turns: int) -> None:
+    def _take(self, member: Member, turns: int = 0) -> None:
+        """It runs so many turns more, and takes the places for them."""
         member.live += turns
         self.live += turns
-        if (member.live > 1 or member.places != 1) and member.is_in:
-            self._take(member)
+        places = max(1, member.live) if member.is_in else 0
+        if more := places - member.places:
+            member.places = places
+            self.count += more
+            self._hold(member.tenant, float(more))
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -230,39 +233,42 @@ class Places:
         if member.back < 1.0:
             member.back = 1.0
             self._stale[member.session] = member
-        self._run(member, 1)
+        self._take(member, 1)
         self.quiet_since_s = None
         if is_aside:
             member.asides += 1
             return
         self.tools_run(member, do_run=False)
-        if member.gap is not None:
-            member.gap = member.pause = None
+        member.silence = None
         member.began_s, member.kept_s = now, 0.0
 
     def turn_ended(
         self,
         member: Member,
-        gap: Gap,
-        pause: Pause | None = None,
+        silence: Silence,
         *,
         is_answered: bool = True,
         is_aside: bool = False,
         now: float,
     ) -> None:
-        """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
-        self._run(member, -1)
+        """`silence`: what follows, unless it was a side request: then the silence goes on as it was."""
+        self._take(member, -1)
         member.asides -= is_aside
         if not self.live:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
-            member.gap, member.pause, member.gap_since_s, member.is_pause = gap, pause, now, is_answered
-            member.keeps_s = self._keeps_s(gap, pause)
-            self.tools_run(member, do_run=gap is Gap.TOOL)
+            member.silence, member.gap_since_s, member.is_pause = silence, now, is_answered
+            config, (is_tool, pause) = self._config, silence
+            likely_s = pause.likely_s if pause is not None else None
+            if likely_s is None:
+                likely_s = config.unknown_tool_s if is_tool else config.least_s
+            most_s = config.max_tool_s if is_tool else config.max_idle_s
+            member.keeps_s = max(config.least_s, min(most_s, likely_s))
+            self.tools_run(member, do_run=is_tool)
         elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
             member.gap_since_s = now
         if not member.live:
-            assert member.gap is not None
+            assert member.silence is not None
             self._silent[member.session] = member
             self._weigh(member, now=now)
 
@@ -301,9 +307,9 @@ class Places:
         for _ in range(min(_LOOKED_AT, len(self._silent))):
             session, member = next(iter(self._silent.items()))
             self._silent.move_to_end(session)
-            assert member.gap is not None
+            assert member.silence is not None
             limit_s = member.keeps_s or self._config.least_s
-            if member.gap is Gap.TOOL:
+            if member.silence.has_tools:
                 limit_s *= tools_slower
             else:
                 self._weigh(member, now=now)
@@ -317,19 +323,12 @@ class Places:
         return out
 
     def _weigh(self, member: Member, *, now: float) -> None:
-        if member.gap is Gap.IDLE and member.turn:
-            pause = member.pause or _UNKNOWN_PAUSE
+        if member.silence is not None and not member.silence.has_tools and member.turn:
+            pause = member.silence.pause or _UNKNOWN_PAUSE
             back = pause.back(now - member.gap_since_s)
             if abs(back - member.back) >= _NOTICED:
                 member.back = back
                 self._stale[member.session] = member
-
-    def _keeps_s(self, gap: Gap, pause: Pause | None) -> float:
-        config, is_tool = self._config, gap is Gap.TOOL
-        likely_s = pause.likely_s if pause is not None else None
-        if likely_s is None:
-            likely_s = config.unknown_tool_s if is_tool else config.least_s
-        return max(config.least_s, min(config.max_tool_s if is_tool else config.max_idle_s, likely_s))
 
     def demand_of(self, member: Member, *, back: float = 1.0) -> Demand:
         graph = self._graphs.known(member.agent)

@@ -160,7 +160,8 @@ class Throughput:
         self._silences_s.add(silent_s)
         seen = kept_s, alone.fresh_s, alone.anew_s, alone.decode_s, alone.row_s, prompt_tokens
         self._weight = self._weight * _KEEP + 1.0
-        self._sums = [total * _KEEP + value for total, value in zip(self._sums, seen, strict=True)]
+        for place, value in enumerate(seen):
+            self._sums[place] = self._sums[place] * _KEEP + value
 
     def update(
         self,

@@ -142,13 +142,10 @@ class WaitingRoom:
     def next_deadline_s(self) -> float | None:
         return self._by_deadline[0][0] if self._by_deadline else None
 
-    def _is_in(self, waiting: Waiting) -> bool:
-        return self.turns.get(waiting.request) is waiting
-
     def _drop_left(self) -> None:
-        heap = self._by_deadline
-        while heap and not self._is_in(heap[0][2]):
+        heap, turns = self._by_deadline, self.turns
+        while heap and turns.get(heap[0][2].request) is not heap[0][2]:
             heapq.heappop(heap)
-        if len(heap) > 2 * len(self.turns) + 64:
-            heap[:] = [entry for entry in heap if self._is_in(entry[2])]
+        if len(heap) > 2 * len(turns) + 64:
+            heap[:] = [entry for entry in heap if turns.get(entry[2].request) is entry[2]]
             heapq.heapify(heap)

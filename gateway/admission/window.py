@@ -17,19 +17,18 @@ what a session takes from one turn to its next.
 
 Invariants: at most one decrease per feedback time; overload shorter than a feedback time changes nothing;
 between overload and health (hysteresis) nothing changes; the window never falls below one session; every
-change is returned with both pressures and its reason.
+change is returned with its reason.
 """
 
 import math
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gpu_pressure import LOST, GpuReading
-from gateway.domain.admission_records import WindowUpdated
-from gateway.domain.ids import PoolId
+from gateway.domain.decision import WaitReason
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
@@ -76,15 +75,13 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     """And what they are expected to hold at most."""
     capacity: float | None
     """KV tokens stated by the engines, with those that only the host's memory holds as far as they count."""
-    blocked_by: str | None
-    """`sessions` or `kv`, if somebody waits because of it."""
+    blocked_by: WaitReason | None
+    """What somebody waits for."""
 
 
-class WindowChange(msgspec.Struct, frozen=True, kw_only=True):
-    sessions: float
-    budget: float
+class WindowChange(NamedTuple):
     reason: str
-    is_decrease: bool
+    is_decrease: bool = False
 
 
 class Window:
@@ -101,15 +98,11 @@ class Window:
         self.overloaded_since_s: float | None = None
         self._healthy_since_s: float | None = None
         self._changed_s = -math.inf
-        self._feedback_s = config.min_feedback_s
-
-    @property
-    def feedback_s(self) -> float:
-        return self._feedback_s
+        self.feedback_s = config.min_feedback_s
 
     def set_feedback(self, cycle_s: float) -> None:
         config = self._config
-        self._feedback_s = max(config.min_feedback_s, min(config.max_feedback_s, cycle_s))
+        self.feedback_s = max(config.min_feedback_s, min(config.max_feedback_s, cycle_s))
 
     def limit(self) -> float:
         return max(1.0, self.sessions)
@@ -124,7 +117,7 @@ class Window:
         self.overloaded_since_s = _since(self.overloaded_since_s, pressure >= OVERLOADED, now=now)
         self._healthy_since_s = _since(self._healthy_since_s, pressure < HEALTHY, now=now)
         self.cpu_limit = seen.cpu_limit if self._has_lasted(self.overloaded_since_s, now=now) else math.inf
-        if now - self._changed_s < self._feedback_s:
+        if now - self._changed_s < self.feedback_s:
             return change
         if self._has_lasted(self.overloaded_since_s, now=now):
             return self._decrease(seen, now=now)
@@ -133,7 +126,7 @@ class Window:
         return change
 
     def _has_lasted(self, since_s: float | None, *, now: float) -> bool:
-        return since_s is not None and now - since_s >= self._feedback_s
+        return since_s is not None and now - since_s >= self.feedback_s
 
     @property
     def reference(self) -> float:
@@ -156,7 +149,7 @@ class Window:
             self.budget = self._ceiling()
         else:
             self.budget = min(self._ceiling(), self.budget * seen.capacity / before)
-        return self._change("capacity", is_decrease=False)
+        return WindowChange("capacity")
 
     def _decrease(self, seen: WindowInputs, *, now: float) -> WindowChange:
         config = self._config
@@ -178,14 +171,14 @@ class Window:
             reason = seen.cpu.reason
         self._changed_s = now
         self.overloaded_since_s = None
-        return self._change(reason, is_decrease=True)
+        return WindowChange(reason, is_decrease=True)
 
     def _increase(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
-        if seen.blocked_by == "sessions":
+        if seen.blocked_by is WaitReason.WINDOW_FULL:
             self.sessions += max(1.0, 0.05 * self.sessions)
-        elif seen.blocked_by == "tools":
+        elif seen.blocked_by is WaitReason.TOOLS_FULL:
             self.with_tools += max(1.0, 0.05 * self.with_tools)
-        elif seen.blocked_by == "kv" and self.budget < self._ceiling() and self._is_well(seen):
+        elif seen.blocked_by is WaitReason.KV_FULL and self._may_grow(seen):
             self.budget += self._config.kv_increase * (self._capacity or self.budget)
             self.budget = min(self.budget, self._ceiling())
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
@@ -195,52 +188,12 @@ class Window:
         else:
             return None
         self._changed_s = now
-        return self._change("healthy", is_decrease=False)
+        return WindowChange("healthy")
 
-    def _is_well(self, seen: WindowInputs) -> bool:
+    def _may_grow(self, seen: WindowInputs) -> bool:
         """Where no capacity is stated, that has to show: nothing is lost, though the budget is in use."""
-        return self._capacity is not None or (seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget)
-
-    def _change(self, reason: str, *, is_decrease: bool) -> WindowChange:
-        return WindowChange(
-            sessions=self.sessions, budget=self.budget, reason=reason, is_decrease=is_decrease
-        )
-
-
-def window_updated(
-    pool: PoolId,
-    window: Window,
-    seen: WindowInputs,
-    reason: str,
-    *,
-    level: float,
-    waiting: int,
-    now: float,
-) -> WindowUpdated:
-    """The change, for the information stream; what is infinite is told as None."""
-    limit = min(window.limit(), window.tool_limit() + seen.admitted - seen.with_tools)
-    return WindowUpdated(
-        at_s=now,
-        pool=pool,
-        sessions=limit if math.isfinite(limit) else None,
-        kv_budget=window.budget if math.isfinite(window.budget) else None,
-        admitted=seen.admitted,
-        waiting=waiting,
-        demand=seen.demand,
-        gpu_pressure=seen.gpu.pressure,
-        cpu_pressure=seen.cpu.pressure,
-        reason=reason,
-        level=level if math.isfinite(level) else None,
-        beyond_kv=seen.beyond_kv > 0,
-    )
-
-
-def host_tier_tokens(tokens: float, *, tokens_per_s: float, cycle_s: float) -> float:
-    """How much of what only the host's memory holds counts: what comes back as often as sessions return.
-
-    Half of the bandwidth is left for everything else.
-    """
-    return min(tokens, 0.5 * tokens_per_s * cycle_s)
+        is_well = seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget
+        return self.budget < self._ceiling() and (self._capacity is not None or is_well)
 
 
 def _since(since_s: float | None, holds: bool, *, now: float) -> float | None:

@@ -76,7 +76,7 @@ class Gate:
             return None
         if (
             live.facts.work is Work.POOL
-            and (refusal := self._admission.debt(live.tenant, now=now)) is not None
+            and (refusal := self._admission.charge(live.tenant, 0.0, now=now)) is not None
         ):
             return refusal
         waiting = len(self.waiting_room.turns)
@@ -111,10 +111,10 @@ class Gate:
                 self._dispatcher.submit(live, candidates, now=now)
                 return None
             case Wait():
-                for displaced in self._admission.displaced():
-                    gone = self._live[displaced.request]
+                for request, refusal in self._admission.displaced():
+                    gone = self._live[request]
                     self.leave_waiting_room(gone, now=now)
-                    self._endings.refuse(gone, displaced.refusal, now=now)
+                    self._endings.refuse(gone, refusal, now=now)
                 if is_outage and decision.reason is WaitReason.CONCURRENCY_FULL:
                     decision = _NO_REPLICA
                 self._park(live, decision, now=now)

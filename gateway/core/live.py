@@ -128,7 +128,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
             body_bytes=facts.body_bytes,
             prompt_tokens=prompt_tokens,
             session=session.session if session is not None else None,
-            thread=session.thread if session is not None else None,
             edge=session.edge if session is not None else Edge.OPENS,
             agent=self.agent,
             task_arrived_s=self.task_arrived_s,

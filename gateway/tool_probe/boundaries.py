@@ -63,6 +63,7 @@ class ToolBoundaries:
         turn: RequestId,
         calls: Sequence[ToolCall],
         *,
+        are_in_text: bool = False,
         now: float,
     ) -> tuple[str, ...]:
         ready = self._no_longer_ready(session, turn) if self._ready else {}
@@ -77,7 +78,7 @@ class ToolBoundaries:
                 if opened is not None:
                     opened.started_s = now
                 else:
-                    opened = OpenCall(call.id, call.name, session, turn, now)
+                    opened = OpenCall(call.id, call.name, session, turn, now, is_in_text=are_in_text)
                 open_calls[call.id] = opened
                 names.append(call.name)
         while len(open_calls) > most:
@@ -95,16 +96,9 @@ class ToolBoundaries:
             del self._ready[session]
         return found
 
-    def text_called(
-        self,
-        session: SessionId,
-        turn: RequestId,
-        names: Sequence[str],
-        *,
-        now: float,
-    ) -> None:
+    def text_called(self, session: SessionId, turn: RequestId, names: Sequence[str], *, now: float) -> None:
         calls = [ToolCall(f"{turn}#{number}", name) for number, name in enumerate(names)]
-        self.opened(session, turn, calls, now=now)
+        self.opened(session, turn, calls, are_in_text=True, now=now)
 
     def results_came(
         self, session: SessionId, call_ids: Iterable[str], *, went_on: RequestId | None = None, now: float
@@ -116,11 +110,10 @@ class ToolBoundaries:
             return None
         closed = [open_calls.pop(call_id) for call_id in call_ids if call_id in open_calls]
         if went_on is not None and open_calls:
-            left = [call_id for call_id, call in open_calls.items() if call.turn == went_on]
-            for call_id in left:
-                call = open_calls.pop(call_id)
-                if call.is_in_text:
-                    closed.append(call)
+            left = [call for call in open_calls.values() if call.turn == went_on]
+            for call in left:
+                del open_calls[call.id]
+            closed += [call for call in left if call.is_in_text]
         if not open_calls:
             del self._open[session]
         if not closed:

@@ -15,10 +15,8 @@ class OpenCall(msgspec.Struct, eq=False):
     """When its answer ended: most agents start a tool then. While that goes on, since when it is ready."""
     ready_s: float | None = None
     """When its arguments were complete, if that was seen before its answer ended; no tool starts sooner."""
-
-    @property
-    def is_in_text(self) -> bool:
-        return self.id.startswith(f"{self.turn}#")
+    is_in_text: bool = False
+    """So it has no id of its client's."""
 
 
 class ClosedCalls(msgspec.Struct, frozen=True):

@@ -27,12 +27,16 @@ def config(**settings) -> AdmissionConfig:
     return msgspec.convert(settings, AdmissionConfig)
 
 
-def applicant(request: str, session: str | None, **fields) -> Applicant:
+class Asked(Applicant, frozen=True, kw_only=True):
+    thread: ThreadId
+
+
+def applicant(request: str, session: str | None, **fields) -> Asked:
     tenant = TenantId(fields.pop("tenant", "t"))
     thread = fields.pop("thread", "main")
     fields.setdefault("is_background", fields.pop("background", False))
     fields.setdefault("prompt_tokens", fields.get("body_bytes", 0) / 4)
-    return Applicant(
+    return Asked(
         request=RequestId(request),
         pool=PoolId(fields.pop("pool", POOL)),
         tenant=tenant,
@@ -74,7 +78,7 @@ def answered(*, tokens=None, cached=None, output=0, calls=True, replica=A) -> Tu
     )
 
 
-def _ref(asked: Applicant) -> SessionRef:
+def _ref(asked: Asked) -> SessionRef:
     assert asked.session is not None
     return SessionRef(
         session=asked.session,
@@ -85,7 +89,7 @@ def _ref(asked: Applicant) -> SessionRef:
     )
 
 
-def _facts(asked: Applicant) -> RequestFacts:
+def _facts(asked: Asked) -> RequestFacts:
     return RequestFacts(
         protocol=Protocol.CHAT,
         work=Work.GENERATE,
@@ -103,8 +107,8 @@ class Play:
         self.policy = subject or SessionAdmission(config(**settings), graphs=self.workflow.graphs)
         self.now = 1000.0
         self.count = 0
-        self.waiting: dict[str, Applicant] = {}
-        self.running: dict[str, Applicant] = {}
+        self.waiting: dict[str, Asked] = {}
+        self.running: dict[str, Asked] = {}
         self.known: set[str] = set()
         self.refused: list[SessionId | None] = []
         self.left: dict[ThreadId, tuple[float, ReplicaId | None]] = {}
@@ -127,9 +131,9 @@ class Play:
             self.workflow.arrived(_ref(asked), _facts(asked), asked.tenant, now=self.now)
         decision = self.policy.ask(asked, there, now=self.now)
         self.known.add(session or "")
-        for displaced in self.policy.displaced():
-            self.refused.append(self.waiting.pop(displaced.request).session)
-            self.policy.turn_over(displaced.request, None, now=self.now)
+        for displaced, _ in self.policy.displaced():
+            self.refused.append(self.waiting.pop(displaced).session)
+            self.policy.turn_over(displaced, None, now=self.now)
         match type(decision).__name__:
             case "Admit":
                 self.running[request] = asked
@@ -153,7 +157,7 @@ class Play:
             outcome = self._with_what_follows(asked, asked.session, outcome)
         self.policy.turn_over(RequestId(request), outcome, now=self.now)
 
-    def _with_what_follows(self, asked: Applicant, session: SessionId, outcome: TurnOutcome) -> TurnOutcome:
+    def _with_what_follows(self, asked: Asked, session: SessionId, outcome: TurnOutcome) -> TurnOutcome:
         answer = Answer(
             status=200 if outcome.was_answered else 500,
             tool_calls=(ToolCall("c", "bash"),) if outcome.has_calls else (),

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission import recent_use
-from gateway.admission.fair_share import FairShare
+from gateway.admission import fair_share
+from gateway.admission.fair_share import LATELY_S, FairShare
 from gateway.admission.promises import IN_TIME, LATE, Promises
-from gateway.admission.recent_use import LATELY_S, RecentUse
 from gateway.domain.ids import TenantId
 
 A, B = TenantId("a"), TenantId("b")
@@ -79,54 +78,59 @@ def test_who_holds_a_session_more_than_its_share_holds_too_much():
 def test_a_session_is_held_back_only_where_that_is_fair():
     fair = FairShare()
     fair.hold(A, 3.0)
-    assert fair.should_yield(B, 1.0, A, 1.0)  # 3:0 becomes 2:1
+    assert fair.should_yield(B, A)  # 3:0 becomes 2:1
     fair.hold(A, -1.0)
-    assert fair.should_yield(B, 1.0, A, 1.0)  # 2:0 becomes 1:1
+    assert fair.should_yield(B, A)  # 2:0 becomes 1:1
     fair.hold(A, -1.0)
-    assert not fair.should_yield(B, 1.0, A, 1.0)  # 1:0 would become 0:1
-    assert not fair.should_yield(A, 1.0, A, 1.0)
+    assert not fair.should_yield(B, A)  # 1:0 would become 0:1
+    assert not fair.should_yield(A, A)
 
 
-A, B = TenantId("a"), TenantId("b")
-
-
-def after(seconds, held, recent=None, since_s=0.0) -> RecentUse:
-    recent = recent or RecentUse()
+def after(seconds, held, fair=None, since_s=0.0) -> FairShare:
+    """So much was held for so long, while somebody waited."""
+    if fair is None:
+        fair = FairShare()
+        fair.wait(B, 1)
+    for tenant in {A, *held}:
+        fair.hold(tenant, held.get(tenant, 0.0) - fair.held(tenant))
     for second in range(int(seconds) + 1):
-        recent.pass_time(held, now=since_s + second)
-    return recent
+        fair.pass_time(now=since_s + second)
+    return fair
 
 
 def test_it_follows_what_is_held():
-    assert RecentUse().of(A) == 0.0
-    assert after(LATELY_S, {A: 10.0}).of(A) == pytest.approx(10.0 * (1 - 1 / math.e), rel=0.01)
-    assert after(8 * LATELY_S, {A: 10.0}).of(A) == pytest.approx(10.0, rel=0.01)
+    assert FairShare().held_lately(A) == 0.0
+    assert after(LATELY_S, {A: 10.0}).held_lately(A) == pytest.approx(10.0 * (1 - 1 / math.e), rel=0.01)
+    assert after(8 * LATELY_S, {A: 10.0}).held_lately(A) == pytest.approx(10.0, rel=0.01)
 
 
 def test_it_fades_and_is_forgotten():
-    recent = after(LATELY_S, {A: 10.0})
-    before = recent.of(A)
-    after(LATELY_S, {}, recent, since_s=LATELY_S)
-    assert recent.of(A) == pytest.approx(before / math.e, rel=0.01)
-    after(8 * LATELY_S, {}, recent, since_s=2 * LATELY_S)
-    assert recent.of(A) == 0.0 and len(recent) == 0
+    fair = after(LATELY_S, {A: 10.0})
+    before = fair.held_lately(A)
+    after(LATELY_S, {}, fair, since_s=LATELY_S)
+    assert fair.held_lately(A) == pytest.approx(before / math.e, rel=0.01)
+    after(8 * LATELY_S, {}, fair, since_s=2 * LATELY_S)
+    assert fair.held_lately(A) == 0.0 and not fair._lately
 
 
 def test_of_too_many_tenants_those_that_held_most_are_remembered(monkeypatch):
-    monkeypatch.setattr(recent_use, "_REMEMBERED", 3)
-    recent = after(600, {TenantId(f"t{number}"): float(number) for number in range(1, 9)})
-    assert len(recent) == 3 and recent.of(TenantId("t8")) > recent.of(TenantId("t6")) > 0.0
-    assert recent.of(TenantId("t5")) == 0.0
+    monkeypatch.setattr(fair_share, "_REMEMBERED", 3)
+    fair = after(600, {TenantId(f"t{number}"): float(number) for number in range(1, 9)})
+    assert len(fair._lately) == 3
+    assert fair.held_lately(TenantId("t8")) > fair.held_lately(TenantId("t6")) > 0.0
+    assert fair.held_lately(TenantId("t5")) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 5_000.0), st.floats(0.0, 50.0)), max_size=50))
 def test_it_is_never_more_than_was_held(steps):
-    recent, now, most = RecentUse(), 0.0, 0.0
+    fair, now, most = FairShare(), 0.0, 0.0
+    fair.wait(B, 1)
     for passed_s, held in steps:
         now += passed_s
         most = max(most, held)
-        recent.pass_time({A: held}, now=now)
-        assert 0.0 <= recent.of(A) <= most + 1e-9
+        fair.hold(A, held - fair.held(A))
+        fair.pass_time(now=now)
+        assert 0.0 <= fair.held_lately(A) <= most + 1e-9
 
 
 def fair_after(flood_s) -> FairShare:
@@ -148,7 +152,7 @@ def test_who_left_more_to_others_lately_is_next():
     fair = fair_after(3_600)
     assert fair.rank(B) < fair.rank(A)
     assert fair.holds_too_much(A) and not fair.holds_too_much(B)
-    assert fair.should_yield(B, 1.0, A, 1.0) and not fair.should_yield(A, 1.0, B, 1.0)
+    assert fair.should_yield(B, A) and not fair.should_yield(A, B)
     for second in range(3_600, 3_600 + 5 * int(LATELY_S)):
         fair.pass_time(now=float(second))
     assert fair.charge(A) == pytest.approx(fair.charge(B), rel=0.05), "it is forgiven"

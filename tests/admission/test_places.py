@@ -8,18 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Residents, demand_of
-from gateway.admission.sessions import Gap, Member, PausesConfig, Places
+from gateway.admission.sessions import Member, PausesConfig, Places
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.ids import SessionId, TenantId
-from gateway.workflow.aeg.graph import Pause, Step
+from gateway.workflow.aeg.graph import Pause, Silence, Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 from gateway.workflow.aeg.lifetimes import HORIZONS
 from tests.examples import examples
 
+TOOL, IDLE = Silence(True, None), Silence(False, None)
+
 
 def places(hold=None) -> Places:
-    return Places(Graphs(AegConfig()), PausesConfig(unknown_tool_s=100.0, least_s=10.0), hold)
+    config = PausesConfig(unknown_tool_s=100.0, least_s=10.0)
+    return Places(Graphs(AegConfig()), config, hold or (lambda *_: None), CpuPressure())
 
 
 def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> Pause:
@@ -32,29 +36,29 @@ def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> Pause:
     return graph.pause(Step())
 
 
-def kept_s(gap: Gap, found: Pause | None, *, worth_s: float | None = None) -> float:
+def kept_s(gap: Silence, found: Pause | None, *, worth_s: float | None = None) -> float:
     here, each = places(), member()
     here.members[each.session] = each
     here.enter(each, now=0.0)
     here.turn_began(each, now=0.0)
-    here.turn_ended(each, gap, found, now=0.0)
+    here.turn_ended(each, gap._replace(pause=found), now=0.0)
     return next(float(now) for now in range(1000) if here.gone(worth_s=worth_s, now=float(now)))
 
 
 @pytest.mark.parametrize(
     ("gap", "found", "worth_s", "least_s", "most_s"),
     [
-        (Gap.TOOL, None, None, 100, 100),
-        (Gap.IDLE, None, None, 10, 10),
-        (Gap.TOOL, pause(on=40, over=4, length_s=50.0), None, 40, 65),
-        (Gap.IDLE, pause(on=40, over=4, length_s=30.0), None, 25, 38),
-        (Gap.IDLE, pause(on=10, over=40, length_s=30.0), None, 10, 10),
-        (Gap.TOOL, pause(on=40, length_s=5000.0), None, 300, 300),
-        (Gap.IDLE, pause(on=40, length_s=5000.0), None, 60, 60),
-        (Gap.TOOL, pause(on=40, length_s=0.1), None, 10, 10),
-        (Gap.IDLE, pause(on=40, length_s=50.0), 20.0, 20, 20),  # to compute it anew costs less than to wait
-        (Gap.IDLE, pause(on=40, length_s=50.0), 0.1, 10, 10),
-        (Gap.TOOL, pause(on=40, length_s=50.0), 20.0, 40, 65),
+        (TOOL, None, None, 100, 100),
+        (IDLE, None, None, 10, 10),
+        (TOOL, pause(on=40, over=4, length_s=50.0), None, 40, 65),
+        (IDLE, pause(on=40, over=4, length_s=30.0), None, 25, 38),
+        (IDLE, pause(on=10, over=40, length_s=30.0), None, 10, 10),
+        (TOOL, pause(on=40, length_s=5000.0), None, 300, 300),
+        (IDLE, pause(on=40, length_s=5000.0), None, 60, 60),
+        (TOOL, pause(on=40, length_s=0.1), None, 10, 10),
+        (IDLE, pause(on=40, length_s=50.0), 20.0, 20, 20),  # to compute it anew costs less than to wait
+        (IDLE, pause(on=40, length_s=50.0), 0.1, 10, 10),
+        (TOOL, pause(on=40, length_s=50.0), 20.0, 40, 65),
     ],
 )
 def test_a_place_is_kept_while_its_session_is_likelier_to_come_back_than_not(
@@ -79,8 +83,8 @@ def test_a_silent_session_counts_as_gone_sooner_without_tools():
         here.members[each.session] = each
         here.enter(each, now=0.0)
         here.turn_began(each, now=0.0)
-    here.turn_ended(busy, Gap.TOOL, now=1.0)
-    here.turn_ended(idle, Gap.IDLE, now=1.0)
+    here.turn_ended(busy, TOOL, now=1.0)
+    here.turn_ended(idle, IDLE, now=1.0)
     assert here.gone(now=10.9) == [] and here.gone(now=11.0) == [idle]
     assert idle.is_spilled and not idle.is_in and busy.is_in
     assert here.gone(now=101.0) == [busy]
@@ -93,7 +97,7 @@ def test_who_goes_on_is_not_gone():
     here.enter(each, now=0.0)
     for turn in range(3):
         here.turn_began(each, now=5.0 * turn)
-        here.turn_ended(each, Gap.IDLE, now=5.0 * turn + 1)
+        here.turn_ended(each, IDLE, now=5.0 * turn + 1)
     assert here.gone(now=20.9) == []
     assert here.gone(now=21.0) == [each]
 
@@ -135,7 +139,7 @@ def test_a_session_takes_as_many_places_as_it_runs_turns_at_once():
         here.turn_began(each, now=0.0)
     assert (here.count, each.places, here.sessions_of(TenantId("t"))) == (3, 3, 1)
     for _ in range(3):
-        here.turn_ended(each, Gap.TOOL, now=1.0)
+        here.turn_ended(each, TOOL, now=1.0)
     assert here.count == 1, "one at least"
     here.release(each)
     assert here.count == 0
@@ -162,7 +166,7 @@ class Comings(RuleBasedStateMachine):
         if each.is_in:
             self.places.turn_began(each, now=self.now)
 
-    @rule(data=st.data(), gap=st.sampled_from(Gap), tokens=st.floats(0, 1e5))
+    @rule(data=st.data(), gap=st.sampled_from([TOOL, IDLE]), tokens=st.floats(0, 1e5))
     def ends(self, data, gap, tokens):
         each = data.draw(st.sampled_from(self.all))
         if each.live:
@@ -189,7 +193,7 @@ class Comings(RuleBasedStateMachine):
         assert self.places.count == sum(each.places for each in here) == self.held.total()
         assert self.places.above == sum(each.is_above for each in here)
         assert len(here) == sum(map(self.places.sessions_of, self.places.by_tenant))
-        assert len(self.places.residents) == len(here)
+        assert sum(self.places.residents.agents.values()) == len(here)
         live = sum(each.live for each in self.all)
         assert (self.places.quiet_since_s is None) == (live > 0)
         self.places.count_anew()
@@ -205,9 +209,9 @@ TestComings = pytest.mark.timeout(400)(Comings.TestCase)
 
 
 def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
-    places = Places(Graphs(AegConfig()), PausesConfig())
+    places = Places(Graphs(AegConfig()), PausesConfig(), lambda *_: None, CpuPressure())
     held = []
-    for name, gap in (("tools", Gap.TOOL), ("plain", Gap.IDLE)):
+    for name, gap in (("tools", TOOL), ("plain", IDLE)):
         each = member(name)
         places.members[each.session] = each
         places.enter(each, now=0.0)
@@ -215,7 +219,7 @@ def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
         each.turn = 1
         places.holds(each, 10_000.0)
         before = places.residents.now()
-        places.turn_ended(each, gap, pause(on=0, over=20), now=1.0)
+        places.turn_ended(each, gap._replace(pause=pause(on=0, over=20)), now=1.0)
         places.count_anew()
         held.append(places.residents.now() - before)
     assert held[0] > 9_000.0 and held[1] < 1_500.0
@@ -279,7 +283,7 @@ def test_a_shared_prefix_is_resident_once():
         residents.enter(AGENT, first)
     assert residents.now() == pytest.approx(3 * (10_000 - shared) + shared)
     assert residents.peak(also=first, agent=AGENT) == pytest.approx(shared + 4 * max(first))
-    assert len(residents) == 3
+    assert residents.agents == {AGENT: 3}
     for _ in range(3):
         residents.leave(AGENT, first)
     assert residents.now() == residents.peak() == 0.0
@@ -331,5 +335,5 @@ def test_the_sum_is_that_of_its_parts(steps):
     sums = [sum(demand[n] for _, demand in members) for n in range(len(HORIZONS))]
     assert residents.now() == pytest.approx(sums[0] + shared, abs=1e-3)
     assert residents.peak() == pytest.approx(max(sums) + shared, abs=1e-3)
-    assert len(residents) == len(members)
+    assert sum(residents.agents.values()) == len(members)
     assert residents.peak(also=NOTHING, agent=AGENT) >= residents.peak()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.cpu_pressure import CpuPressure
+from gateway.admission.cpu_pressure import CpuPressure, CpuReading
 from gateway.admission.gpu_pressure import GpuPressure, loss_that_is_overload
 from gateway.admission.repeats import MAX_CYCLE, Cycles
 from gateway.domain.by_agent import AgentKey
@@ -183,6 +183,10 @@ def usual(tools: CpuPressure, calls=300, *, active=10, seed=1, slower=1.0) -> No
         tools.saw_tool((name,), slower * typical_s * rng.lognormvariate(0.0, 1.0))
 
 
+def cpu_limit(tools: CpuPressure, admitted: int, reading: CpuReading) -> float:
+    return tools.limits(admitted, reading)[1]
+
+
 def names(tools: CpuPressure) -> set[tuple[TenantId, str]]:
     return {(owner, name) for owner, name, _ in tools._usual.items()}
 
@@ -201,7 +205,7 @@ def test_all_tools_slower_is_pressure():
     reading = tools.read(now=0.0)
     assert reading.pressure >= 1.0 and reading.reason == "tools_slow"
     assert reading.inflation > 2.0 and reading.active == 30
-    assert tools.limit(30, reading) < 20
+    assert cpu_limit(tools, 30, reading) < 20
 
 
 def test_slow_tools_while_few_run_are_their_own_doing():
@@ -209,7 +213,7 @@ def test_slow_tools_while_few_run_are_their_own_doing():
     usual(tools)
     usual(tools, 40, active=2, slower=5.0, seed=2)
     assert tools.read(now=0.0).pressure == 0.0
-    assert tools.limit(30, tools.read(now=0.0)) == float("inf")
+    assert cpu_limit(tools, 30, tools.read(now=0.0)) == float("inf")
 
 
 def test_tools_that_stay_slow_with_fewer_of_them_are_so_for_another_reason():
@@ -238,8 +242,8 @@ def test_hosts_that_report_are_believed():
         tools.host_reported(host, HostSignals(cores=4, runnable=runnable), now=0.0)
     reading = tools.read(now=1.0)
     assert reading.pressure == pytest.approx(4.0) and reading.reason == "host_load"
-    assert tools.limit(300, reading) == pytest.approx(1.25 * 300 / 3)
-    assert tools.limit(0, reading) == 1.0
+    assert cpu_limit(tools, 300, reading) == pytest.approx(1.25 * 300 / 3)
+    assert cpu_limit(tools, 0, reading) == 1.0
 
 
 def test_a_host_that_falls_silent_is_forgotten():
@@ -261,7 +265,7 @@ def test_sessions_whose_tools_find_a_core_each_are_never_too_many():
     assert tools.read(now=0.0).pressure < 1.0
     tools.active = 80
     reading = tools.read(now=0.0)
-    assert reading.pressure >= 1.0 and tools.limit(100, reading) == 32.0
+    assert reading.pressure >= 1.0 and cpu_limit(tools, 100, reading) == 32.0
     tools.active = 0
     assert tools.read(now=0.0).pressure == 0.0
 
@@ -316,7 +320,7 @@ def test_tools_that_take_no_time_are_no_load():
             tools.active = 10 if slower == 1.0 else 30
             tools.saw_tool(("lookup",), slower * 0.002 * rng.lognormvariate(0.0, 1.0), AgentKey(NOBODYS, 7))
     reading = tools.read(now=0.0)
-    assert reading.pressure == 0.0 and tools.limit(30, reading) == float("inf")
+    assert reading.pressure == 0.0 and cpu_limit(tools, 30, reading) == float("inf")
     assert tools.is_light(AgentKey(NOBODYS, 7)), "it does not wait while the tools of others are slow"
 
 

@@ -103,9 +103,7 @@ class Clients(RuleBasedStateMachine):
                 running = sum(each.session == member.session for each in self.play.running.values())
                 assert member.live == running
                 assert member.is_in or not running
-                assert not (member.is_in and member.session in pool.queue)
-            leaves = {each.session for each in pool.places.members.values() if each.is_in and each.must_yield}
-            assert set(pool.places.leaving) == leaves
+                assert not (member.is_in and member.session in pool.queue.entries)
             assert len(self.play.waiting) <= MAX_WAITING
             assert pool.places.count == sum(map(pool.fair.held, pool.places.by_tenant))
 
@@ -128,8 +126,8 @@ class Clients(RuleBasedStateMachine):
         for session in SESSIONS:
             self.play.finish(session)
         for pool in self.play.policy.pools.values():
-            assert pool.places.count == 0 and len(pool.places.residents) == 0 and not pool.places.members
-            assert not pool.held and not pool.queue._crowds and not list(pool.fair.holders)
+            assert pool.places.count == 0 and not pool.places.residents.agents and not pool.places.members
+            assert not pool.held and not pool.fair.waiting and not list(pool.fair.holders)
 
 
 Clients.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=50, deadline=None)

@@ -8,10 +8,9 @@ import pytest
 from gateway.admission.applicant import TurnOutcome
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
-from gateway.admission.overload import NO_REPLICA
 from gateway.admission.quotas import Quota
-from gateway.admission.session_admission import SessionAdmission
-from gateway.admission.sessions import Gap, Member
+from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
+from gateway.admission.sessions import Member
 from gateway.cost.estimator import Alone
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.by_agent import AgentKey
@@ -25,6 +24,11 @@ OF_T = AgentKey(T)
 
 
 # --- without contention ----------------------------------------------------------------------------
+
+
+def is_in_tools(member: Member) -> bool:
+    assert member.silence is not None
+    return member.silence.has_tools
 
 
 def test_nothing_waits_where_nothing_is_known_to_be_full():
@@ -338,11 +342,11 @@ def test_tools_of_one_pool_take_no_place_in_another():
         play.is_let_in(f"b{number}", pool="other")
     play.policy._cpu.active = 50
     play.pool.window.with_tools = 35.0
-    assert play.pool.limits._with_tools() == 2 and play.pool.limits._excess("tools_slow") is None
+    assert play.pool.limits._with_tools() == 2
     other = play.policy.pools[PoolId("other")].limits
     cpu, slow = play.policy._cpu, CpuReading(pressure=1.0, reason="tools_slow", inflation=4.0)
-    assert cpu.floor(50, slow, pool=PoolId("other")) == 25.0
-    assert cpu.floor(2, slow, pool=POOL) == 1.0, "of those that were in here"
+    assert cpu.limits(50, slow, pool=PoolId("other"))[0] == 25.0
+    assert cpu.limits(2, slow, pool=POOL)[0] == 1.0, "of those that were in here"
     assert other._with_tools() == 50
 
 
@@ -695,13 +699,13 @@ def test_a_turn_that_frees_nothing_looks_through_no_queue(monkeypatch):
     play.let_in()
     play.end("s1", tokens=100)
     assert play.is_let_in("s1")
-    looks, choose = [], play.pool.balance.choose
+    looks, choose = [], play.pool.choose
 
     def counted(*, now: float) -> Any:
         looks.append(now)
         return choose(now=now)
 
-    monkeypatch.setattr(play.pool.balance, "choose", counted)
+    monkeypatch.setattr(play.pool, "choose", counted)
     for _ in range(50):
         play.now += 0.001
         play.end("s1", tokens=100)
@@ -725,7 +729,7 @@ def test_a_side_request_does_not_end_a_tool_phase():
     play.now += 0.5
     play.end("s1", answered(tokens=200, calls=False))
     member = play.pool.places.members[SessionId("s1")]
-    assert (member.gap, member.gap_since_s) == (Gap.TOOL, since_s)
+    assert (is_in_tools(member), member.gap_since_s) == (True, since_s)
     assert (member.tokens, member.turn) == (5_000, 1), "what it holds is what it held"
     play.now += 60.0  # more than a plain answer is waited for
     assert not play.is_let_in("s2"), "its tools still run, so it keeps its place"
@@ -743,10 +747,10 @@ def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
     play.now += 1.0
     play.end_one(turn, answered(tokens=5_000, calls=True))
     member = play.pool.places.members[SessionId("s1")]
-    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now, 1)
+    assert (is_in_tools(member), member.gap_since_s, member.live) == (True, play.now, 1)
     play.now += 9.0
     play.end("s1", answered(tokens=200, calls=False))
-    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now - 9.0, 0)
+    assert (is_in_tools(member), member.gap_since_s, member.live) == (True, play.now - 9.0, 0)
 
 
 def test_a_session_is_what_its_longest_conversation_is():
@@ -777,7 +781,7 @@ def test_a_sub_agent_that_ends_beside_a_side_request_leaves_its_parents_pause():
     play.is_let_in("s1", edge=Edge.SERVES)
     play.end_one(child, answered(tokens=900, calls=False))
     member = play.pool.places.members[SessionId("s1")]
-    assert member.gap is Gap.TOOL and member.pause is not None and member.pause.lengths is not None
+    assert is_in_tools(member) and member.silence.pause.lengths is not None
 
 
 def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
@@ -786,7 +790,7 @@ def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
     play.now += 5.0
     play.end("s1", answered(tokens=200, calls=False))
     member = play.pool.places.members[SessionId("s1")]
-    assert (member.gap, member.gap_since_s) == (Gap.IDLE, play.now)
+    assert (is_in_tools(member), member.gap_since_s) == (False, play.now)
 
 
 def test_a_request_without_tools_that_brings_results_ends_their_phase():
@@ -796,7 +800,7 @@ def test_a_request_without_tools_that_brings_results_ends_their_phase():
     play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
     assert play.is_let_in("s1", edge=Edge.SERVES)
     play.end("s1", answered(tokens=200, calls=False))
-    assert play.pool.places.members[SessionId("s1")].gap is Gap.IDLE
+    assert not is_in_tools(play.pool.places.members[SessionId("s1")])
 
 
 def test_who_gives_way_does_so_before_the_turn_after_the_next_would_overflow():

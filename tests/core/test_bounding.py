@@ -102,7 +102,7 @@ def test_who_is_behind_gives_its_place_to_those_who_wait():
     play >> arrived("r3", explicit=stated("greedy")) << dispatch("r2", to="a")
     greedy = next(each for each in pools[PoolId("pool")].places.members.values() if each.is_behind)
     assert not greedy.is_in
-    assert pools[PoolId("pool")].class_on_engines(greedy) is ServiceClass.PROACTIVE
+    assert greedy.class_on_engines is ServiceClass.PROACTIVE
     play >> at_once("r2", usage=USAGE)
     play.later(30.0)
     play << dispatch("r3", to="a")
