@@ -36,7 +36,7 @@ test: setup programs  ## all tests but the nightly ones, against a real vLLM and
 nightly: setup programs minors  ## every agent and framework, with a backend that refuses or dies (many minutes); minors
 	$(bin)/python -m pytest -m nightly $(pytest_args)
 
-minors: setup  ## the engine plugin on the schedulers of vLLM's last four minors (minutes, 2 GB of disk)
+minors: setup  ## the engine plugin on the schedulers of vLLM's last eight minors (minutes, 8 GB of disk)
 	$(bin)/python -m tools.minors
 
 # The tests first: they take longest. What is told stays together, and one that fails does not hide the others.

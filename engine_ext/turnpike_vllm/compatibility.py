@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 FEATURES: Final = (
     *("coordinator", "headroom"),
-    *("retention", "eviction", "classes"),
+    *("retention", "classes"),
 )
 """``headroom`` belongs to the coordinator."""
 _ORDER: Final = frozenset({"coordinator"})
@@ -56,12 +56,6 @@ CONDITIONS: Final = (
         lambda it: _get(it, "lora_config") is not None,
         _ALL - {"headroom"},
         "whoever waits may wait for its adapter's place, not for room",
-    ),
-    Condition(
-        "several KV cache groups",
-        lambda it: len(_specs(it)) != 1,
-        _ALL - {"eviction"},
-        "its blocks are counted in one group",
     ),
     Condition(
         "Mamba layers",

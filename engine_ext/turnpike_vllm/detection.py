@@ -46,7 +46,7 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
     if not hasattr(scheduler, CHUNK_SEAM):
         off("no seam for chunk sizes", "classes", "headroom")
     if not scheduler.kv_cache_manager.enable_caching:
-        off("prefix caching is off", "retention", "eviction")
+        off("prefix caching is off", "retention")
     for name, reason in reasons(scheduler, settings.connectors):
         off(reason, name)
     if settings.coordinator is None or "coordinator" in why:

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 from turnpike_vllm import hints, telemetry
 from turnpike_vllm.classes import Piggyback
 from turnpike_vllm.coordinator import Coordinator
-from turnpike_vllm.eviction import Evictor
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
 from turnpike_vllm.kv_retainer import KvRetainer
 from turnpike_vllm.pool import KvPool, host_blocks
 from turnpike_vllm.request_state import ATTRIBUTE, RequestState, without_hint
-from turnpike_vllm.retention import Retention, Thread
+from turnpike_vllm.retention import Retention, RetentionConfig, Thread
 from turnpike_vllm.sessions import Session, Sessions
 from turnpike_vllm.settings import Settings
 from turnpike_vllm.step_planner import StepPlanner
@@ -77,13 +76,9 @@ class EnginePlugin:
         self.sessions = Sessions(settings.max_sessions)
         self.pace = StepTimeModel()
         self.pool = KvPool(scheduler.kv_cache_manager, scheduler.block_size)
-        retention, eviction, classes = settings.retention, settings.eviction, settings.classes
+        retention, classes = settings.retention or RetentionConfig(budget=0.0), settings.classes
         self.retainer = KvRetainer(
-            self.pool,
-            self.sessions,
-            self.pace,
-            None if retention is None else Retention(retention, self.pool.total_blocks),
-            None if eviction is None else Evictor(eviction.claims_per_block * self.pool.total_blocks),
+            self.pool, self.sessions, self.pace, Retention(retention, self.pool.total_blocks)
         )
         self.planner = StepPlanner(
             scheduler,
@@ -198,7 +193,7 @@ class EnginePlugin:
             behind = context if decodes else _behind(output)
             self.timed.append(Timed(output, now, tokens, rows, context, behind))
         if planner.is_steady:
-            deadline = self.retainer.next_deadline()
+            deadline = self.retainer.retention.next_deadline()
             latest = now + LOOK_WITHIN_S
             self.quiet_until = latest if deadline is None else min(deadline, latest)
 
@@ -232,12 +227,12 @@ class EnginePlugin:
         """A request has ended, and still has its blocks."""
         now, state = self.clock(), self.state_of(request)
         self.planner.leave(state)
-        self.retainer.turn_ended(state, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
+        if is_normal:
+            self.retainer.turn_ended(state, is_blocked=self._was_blocked, now=now)
 
     def preempting(self, request: Any) -> None:
         """A running request is about to lose its blocks."""
         self.preemptions[self.state_of(request).service_class.name.lower()] += 1
-        self.retainer.preempted(self.state_of(request))
         self.planner.invalidate()
 
     def resetting(self) -> None:
@@ -253,7 +248,7 @@ class EnginePlugin:
     def _admitted(self, state: RequestState, now: float) -> None:
         state.blocked_since = None
         self.planner.invalidate()
-        self.retainer.admitted(state, now)
+        self.retainer.admitted(state)
 
     # Telemetry.
 
@@ -270,9 +265,9 @@ class EnginePlugin:
         """Plain data. Costs a look at every running and waiting request and every retained block."""
         self.tick()
         retention = self.retainer.retention
-        holds = [] if retention is None else [hold.blocks for hold in retention.holds]
+        holds = [hold.blocks for hold in retention.holds]
         free, used, retained = self.pool.account(holds)
-        deadline = self.retainer.next_deadline()
+        deadline = self.retainer.retention.next_deadline()
         counters = self.counters()
         return {
             "v": telemetry.SNAPSHOT_VERSION,
@@ -306,10 +301,9 @@ class EnginePlugin:
             "preemptions": dict(self.preemptions),
             "order": dict(self.planner.order),
             "classes": dict(self.planner.classes),
-            "evictions": {"named": self.pool.named_victims},
             "retention": {
-                "holds": 0 if retention is None else len(retention),
-                "given_up": int(retention is not None and retention.has_given_up),
+                "holds": len(retention),
+                "given_up": int(retention.has_given_up),
             },
         }
 
@@ -339,7 +333,7 @@ class EnginePlugin:
             told[session.name] = {
                 "retained": retained[session.name],
                 "running": running[session.name],
-                "resident": max(running[session.name], self.retainer.resident(session)),
+                "resident": max(running[session.name], retained[session.name]),
             }
         return told
 

@@ -5,11 +5,8 @@ what a version of vLLM would have to have.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-_ENDS = ("fake_free_list_head", "fake_free_list_tail")
-Wanted = Callable[[int], Sequence[Any]]
 
 
 def host_blocks(scheduler: Any) -> int:
@@ -29,8 +26,6 @@ class KvPool:
         self.total_blocks: int = self.pool.num_gpu_blocks - 1
         """Without the null block, which no request ever gets."""
         self.groups = len(kv_cache_manager.get_blocks("").blocks)
-        self.named_victims = 0
-        """Blocks that are overwritten because a feature said so."""
         self._held: Counter[int] = Counter()
         """Block → how often it is held: whatever the holds' own books say, all of it can be let go."""
 
@@ -41,8 +36,8 @@ class KvPool:
         queue = getattr(pool, "free_block_queue", None)
         wanted = [
             (kv_cache_manager, "kv_cache_manager", ("get_blocks", "allocate_slots", "enable_caching")),
-            (pool, "block_pool", ("touch", "free_blocks", "get_new_blocks", "get_cached_block", "blocks")),
-            (queue, "free_block_queue", ("remove", "prepend_n", "num_free_blocks", *_ENDS)),
+            (pool, "block_pool", ("touch", "free_blocks", "get_cached_block", "blocks")),
+            (queue, "free_block_queue", ("num_free_blocks",)),
         ]
         return [
             f"{name}.{attribute}"
@@ -103,45 +98,6 @@ class KvPool:
         blocks = [self.pool.blocks[each] for each in self._held.elements()]
         self._held.clear()
         self.pool.free_blocks(reversed(blocks))
-
-    def _move_to_front(self, blocks: Sequence[Any]) -> int:
-        """Of the queue of free blocks. Should one not be in it, none is lost."""
-        queue, moved = self.pool.free_block_queue, list[Any]()
-        try:
-            for block in blocks:
-                queue.remove(block)
-                moved.append(block)
-        finally:
-            queue.prepend_n(moved)
-        return len(moved)
-
-    def evict_first(
-        self, wanted: Wanted, is_claimed: Callable[[Any], bool], failed: Callable[[Exception], None]
-    ) -> Callable[..., Any]:
-        """The pool's ``get_new_blocks``, with the blocks that ``wanted(count)`` names taken before others.
-
-        What holds nothing, and what nobody claims at the head of the queue, goes before them. ``failed``
-        hears of what went wrong in choosing."""
-        original: Callable[..., Any] = self.pool.get_new_blocks
-        queue = self.pool.free_block_queue
-        tail = queue.fake_free_list_tail
-
-        def choose(num_blocks: int) -> None:
-            block, missing = queue.fake_free_list_head.next_free_block, num_blocks
-            while missing and block is not tail and (block.block_hash is None or not is_claimed(block)):
-                block = block.next_free_block
-                missing -= 1
-            if missing and num_blocks <= queue.num_free_blocks:
-                self.named_victims += self._move_to_front(wanted(missing))
-
-        def get_new_blocks(num_blocks: int, *args: Any, **kwargs: Any) -> Any:
-            try:
-                choose(num_blocks)
-            except Exception as error:  # noqa: BLE001  # no feature is worth somebody's request
-                failed(error)
-            return original(num_blocks, *args, **kwargs)
-
-        return get_new_blocks
 
     def account(self, holds: Iterable[Sequence[Any]]) -> tuple[int, int, int]:
         """Blocks that are free, that requests use, that are held and used by nobody."""

@@ -59,8 +59,8 @@ class RetentionConfig:
     max_ttl_s: float = 300.0
     wait_s: float = 1.0
     """A waiting request takes retained blocks after so long."""
-    budget: float = 0.7
-    """The share of all blocks that may be held."""
+    budget: float = 0.95
+    """The share of all blocks that may be held. 0: nothing is."""
     low: float = 0.7
     high: float = 0.9
     """The shares of blocks used by requests between which a time to live shrinks to its half."""
@@ -160,7 +160,7 @@ class Retention(Generic[Block]):
     def is_worth_it(self, blocks: int, *, ttl_s: float, reuse: float, warm_s: float, blocked: int) -> bool:
         """Whether a hold gains more than it costs: a warm resume, times its probability, against the time
         for which the requests that wait for memory miss these blocks."""
-        if self.has_given_up or not blocks or ttl_s <= 0.0 or reuse <= 0.0:
+        if self.has_given_up or not self.config.budget or not blocks or ttl_s <= 0.0 or reuse <= 0.0:
             return False
         cost_s = blocked * min(ttl_s, self.config.wait_s) * blocks / self.total_blocks
         return reuse * warm_s >= cost_s
@@ -181,7 +181,7 @@ class Retention(Generic[Block]):
         self._arm(hold)
         allowed = int(self.config.budget * self.total_blocks)
         while self.held_blocks > allowed:
-            released += self.take_cheapest(Reason.BUDGET, now=now)
+            released += self.take_cheapest(Reason.BUDGET, self.held_blocks - allowed, now=now)
         return released
 
     def change(
@@ -229,13 +229,22 @@ class Retention(Generic[Block]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def take_cheapest(
-        self, reason: Reason, *, keep: Thread | None = None, now: float
+        self, reason: Reason, blocks: int | None, *, keep: Thread | None = None, now: float
     ) -> list[Release[Block]]:
-        """Give up the hold that is worth least, that of ``keep`` only when no other is left."""
+        """Give up so many blocks, None for all, of the hold that is worth least: its leaves, so that a prefix
+        is left. That of ``keep`` only when no other is left."""
         cheapest = min(
             self._holds.values(), key=lambda each: (each.thread == keep, each.worth(now=now)), default=None
         )
-        return [] if cheapest is None else self.drop(cheapest.thread, reason)
+        if cheapest is None:
+            return []
+        if blocks is None or blocks >= len(cheapest.blocks):
+            return self.drop(cheapest.thread, reason)
+        leaves, cheapest.blocks = cheapest.blocks[-blocks:], cheapest.blocks[:-blocks]
+        self.held_blocks -= blocks
+        return [
+            Release(Hold(cheapest.thread, leaves, cheapest.reuse, cheapest.since, cheapest.until), reason)
+        ]
 
     def may_take(self, *, is_running: bool, is_alone: bool, waited_s: float) -> Reason | None:
         """Whether a request that finds no memory may have retained blocks, and on what ground."""

@@ -122,10 +122,6 @@ class TurnpikeMixin:
             )
         for owner, name, ours, _ in self._of_requests:
             seams.replace(owner, name, ours)
-        evictor = plugin.retainer.evictor
-        if evictor is not None:
-            choose = plugin.pool.evict_first(evictor.victims, evictor.is_claimed, self._give_up)
-            seams.replace(manager.block_pool, "get_new_blocks", choose)
         if settings.coordinator is not None:
             self._rank_those_that_wait(plugin)
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar, get_type_hints
 
 from turnpike_vllm.classes import ClassesConfig
 from turnpike_vllm.coordinator import CoordinatorConfig
-from turnpike_vllm.eviction import EvictionConfig
 from turnpike_vllm.retention import RetentionConfig
 
 KEY = "turnpike"
@@ -31,7 +30,6 @@ class Settings:
 
     coordinator: CoordinatorConfig | None = field(default_factory=CoordinatorConfig)
     retention: RetentionConfig | None = field(default_factory=RetentionConfig)
-    eviction: EvictionConfig | None = field(default_factory=EvictionConfig)
     classes: ClassesConfig | None = field(default_factory=ClassesConfig)
     signed_hints: bool = True
     """Follow those in requests only if a gateway has signed them; off where all clients may hint."""
@@ -41,12 +39,11 @@ class Settings:
     """Sessions that are remembered; the one that was silent longest goes first."""
 
 
-OFF = Settings(coordinator=None, retention=None, eviction=None, classes=None)
+OFF = Settings(coordinator=None, retention=None, classes=None)
 
 _POLICIES: Mapping[str, Any] = {
     "coordinator": CoordinatorConfig,
     "retention": RetentionConfig,
-    "eviction": EvictionConfig,
     "classes": ClassesConfig,
 }
 

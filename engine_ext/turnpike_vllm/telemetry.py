@@ -9,7 +9,6 @@ _ACTS: Final = {
     "coordinator": ("order", ("promoted", "reordered")),
     "headroom": ("order", ("headroom",)),
     "retention": ("holds", ("held",)),
-    "eviction": ("evictions", ("named",)),
     "classes": ("classes", ("left_out", "held_back", "chunk_bounded")),
 }
 """By feature: the counters of what it changed."""

@@ -343,7 +343,10 @@ class SimulatedEngine:
         hashing = importlib.import_module("vllm.utils.hashing")
         kv_utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
         function = hashing.get_hash_fn_by_name("sha256")
-        kv_utils.init_none_hash(function)
+        if not hasattr(
+            kv_utils, "NONE_HASH"
+        ):  # older versions draw another each time: other engines' hashes fail
+            kv_utils.init_none_hash(function)
         return kv_utils.get_request_block_hasher(self.options.block_size, function)
 
 

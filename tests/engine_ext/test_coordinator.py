@@ -245,7 +245,6 @@ def test_numbers_and_switches() -> None:
             "turnpike": {
                 "retention": {"grace_s": 3, "budget": 0.5},
                 "coordinator": {"max_wait_s": 9.5},
-                "eviction": {"claims_per_block": 7},
                 "classes": False,
                 "signed_hints": False,
                 "max_sessions": 9,
@@ -255,7 +254,6 @@ def test_numbers_and_switches() -> None:
     )
     assert found.retention is not None and (found.retention.grace_s, found.retention.budget) == (3.0, 0.5)
     assert found.coordinator is not None and found.coordinator.max_wait_s == 9.5
-    assert found.eviction is not None and found.eviction.claims_per_block == 7
     assert found.classes is None and not found.signed_hints and found.max_sessions == 9
     assert found.connectors == ("NixlConnector",)
     assert read_settings({"turnpike": {"classes": True}}).classes is not None
@@ -275,7 +273,8 @@ def test_numbers_and_switches() -> None:
         ({"retention": {"grace_s": "5"}}, "turnpike.retention.grace_s: must be a number"),
         ({"retention": {"grace_s": -1}}, "must be a number"),
         ({"retention": {"grace_s": True}}, "must be a number"),
-        ({"eviction": {"claims_per_block": 1.5}}, "must be a number"),
+        ({"classes": {"least_tokens": 1.5}}, "must be a number"),
+        ({"eviction": True}, "turnpike.eviction: unknown"),
         ({"coordinator": {"quotas": [1, 2]}}, "turnpike.coordinator.quotas: unknown"),
     ],
 )

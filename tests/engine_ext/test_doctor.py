@@ -64,7 +64,7 @@ def test_a_server(told: dict[str, Any], fine: bool, monkeypatch: pytest.MonkeyPa
 def test_what_is_off_in_this_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     features = {
         "coordinator": "on",
-        "eviction": "several KV cache groups: not tried",
+        "retention": "a KV connector: not tried",
         "classes": "switched off",
     }
     told = {
@@ -78,7 +78,7 @@ def test_what_is_off_in_this_configuration(monkeypatch: pytest.MonkeyPatch) -> N
     said = [str(each) for each in doctor._server("http://engine:8000/")]
     assert said[1:] == [
         "ok   coordinator: on, acted 12 times, saved about 3.4 s of prefill",
-        "off  eviction: several KV cache groups: not tried",
+        "off  retention: a KV connector: not tried",
         "ok   classes: switched off",
         "BAD  failed 1 times since the server started: see its log",
     ]

@@ -204,5 +204,5 @@ def test_a_connector_that_the_operator_has_tried_keeps_no_bias_off() -> None:
         block_size = hash_block_size = 16
 
     off = {name for name, why in reasons(Scheduler()) if "connector" in why}
-    assert {"classes", "retention", "eviction"} <= off
+    assert {"classes", "retention"} <= off
     assert not [why for _, why in reasons(Scheduler(), ("NixlConnector",)) if "connector" in why]

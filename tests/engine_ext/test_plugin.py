@@ -267,9 +267,9 @@ async def test_a_gauge_says_how_the_plugin_is_and_what_is_off(endpoints: Endpoin
     def state(of: str, how: str) -> float | None:
         return REGISTRY.get_sample_value("turnpike_engine_state", {"of": of, "state": how})
 
-    core.told = {**SNAPSHOT, "features": {"retention": "on", "eviction": "LoRA: not tried"}}
+    core.told = {**SNAPSHOT, "features": {"retention": "on", "classes": "LoRA: not tried"}}
     await endpoints.snapshot()
-    assert (state("plugin", "awake"), state("retention", "on"), state("eviction", "LoRA: not tried")) == (
+    assert (state("plugin", "awake"), state("retention", "on"), state("classes", "LoRA: not tried")) == (
         1,
         1,
         1,

@@ -59,11 +59,10 @@ def test_the_budget_holds_and_the_cheapest_goes() -> None:
     holds = book(budget=0.5)
     put(holds, A, 30, reuse=0.2)
     assert ended(holds.hold(B, range(30), ttl_s=5.0, reuse=0.9, now=0.0)) == [("a", "budget")]
-    assert ended(holds.hold(C, range(60), ttl_s=5.0, reuse=1.0, now=0.0)) == [
-        ("b", "budget"),
-        ("c", "budget"),
-    ]
-    assert holds.held_blocks == 0
+    assert holds.held_blocks == 50
+    gone = holds.hold(C, range(60), ttl_s=5.0, reuse=1.0, now=0.0)
+    assert [(each.hold.thread, len(each.hold.blocks)) for each in gone] == [(A, 20), (B, 30), (C, 10)]
+    assert holds.held_blocks == 50
 
 
 def test_worth_is_reuse_and_length_against_what_is_left_to_hold() -> None:
@@ -71,17 +70,17 @@ def test_worth_is_reuse_and_length_against_what_is_left_to_hold() -> None:
     put(holds, A, 10, reuse=0.5)
     put(holds, B, 10, reuse=0.4)
     put(holds, C, 10, reuse=0.5, ttl=50.0)
-    order = [ended(holds.take_cheapest(Reason.WAITED, now=1.0))[0][0] for _ in range(3)]
+    order = [ended(holds.take_cheapest(Reason.WAITED, None, now=1.0))[0][0] for _ in range(3)]
     assert order == ["c", "b", "a"]
-    assert holds.take_cheapest(Reason.WAITED, now=1.0) == []
+    assert holds.take_cheapest(Reason.WAITED, None, now=1.0) == []
 
 
 def test_a_thread_s_own_state_is_taken_last() -> None:
     holds = book()
     put(holds, A, 10, reuse=0.1)
     put(holds, B, 10, reuse=0.9)
-    assert ended(holds.take_cheapest(Reason.WAITED, keep=A, now=1.0)) == [("b", "waited")]
-    assert ended(holds.take_cheapest(Reason.ALONE, keep=A, now=1.0)) == [("a", "alone")]
+    assert ended(holds.take_cheapest(Reason.WAITED, None, keep=A, now=1.0)) == [("b", "waited")]
+    assert ended(holds.take_cheapest(Reason.ALONE, None, keep=A, now=1.0)) == [("a", "alone")]
 
 
 @pytest.mark.parametrize(("used", "ttl"), [(50, 4.0), (70, 4.0), (80, 3.0), (90, 2.0), (99, 2.0)])
@@ -100,6 +99,21 @@ def test_hints_about_one_pause_pile_up_nothing() -> None:
         holds.change(A, ttl_s=100.0 + number, reuse=None, now=0.0)
     assert len(holds._deadlines) < 100
     assert holds.next_deadline() == 300.0
+
+
+def test_so_much_is_given_up_as_is_needed_from_the_leaf_on() -> None:
+    holds = book()
+    put(holds, A, 30, ttl=9.0)
+    (release,) = holds.take_cheapest(Reason.WAITED, 12, now=1.0)
+    kept = holds.get(A)
+    assert kept is not None and (len(kept.blocks), len(release.hold.blocks), holds.held_blocks) == (
+        18,
+        12,
+        18,
+    )
+    assert [*kept.blocks, *release.hold.blocks] == sorted([*kept.blocks, *release.hold.blocks])
+    assert ended(holds.take_cheapest(Reason.WAITED, 18, now=1.0)) == [("a", "waited")]
+    assert holds.held_blocks == 0 and holds.get(A) is None
 
 
 def test_benefit_against_opportunity_cost() -> None:
@@ -162,7 +176,7 @@ def test_what_is_given_comes_back_once(actions: list[tuple[str, int, int, float,
         elif kind == "expire":
             released = holds.expire(now=now)
         elif kind == "cheapest":
-            released = holds.take_cheapest(Reason.RUNNING, now=now)
+            released = holds.take_cheapest(Reason.RUNNING, size if flag else None, now=now)
         elif kind == "observe":
             released = holds.observe(used_blocks=size, is_blocked=flag, now=now)
         else:

@@ -7,6 +7,7 @@ import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.hints import ACTION_TYPE, ACTION_VERSION, Hint, ServiceClass
+from turnpike_vllm.pool import host_blocks
 from turnpike_vllm.step_planner import LOOK_EVERY
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -36,6 +37,7 @@ def balanced(engine: SimulatedEngine) -> None:
         told = engine.plugin.snapshot()["blocks"]
         free, used, retained = engine.account()  # what was told let go of what had expired
         size = {} if engine.copies is None else {"host": engine.copies.memory.blocks}
+        size = size if host_blocks(engine.scheduler) else {}  # before 0.28 vLLM does not say
         assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained} | size
 
 
@@ -87,7 +89,7 @@ class TestPassing:
         assert self.looked_at(engine, 4 * LOOK_EVERY, monkeypatch) >= LOOK_EVERY
 
     @pytest.mark.parametrize(
-        ("part", "name"), [("retainer", "observe"), ("retainer", "next_deadline"), ("pace", "observe")]
+        ("part", "name"), [("retainer", "observe"), ("retainer", "expire"), ("pace", "observe")]
     )
     def test_what_fails_among_passed_steps_leaves_vllm_as_it_was(
         self, make: Make, part: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +188,7 @@ class TestWhatIsAskedForEachRequest:
         ours = "turnpike_vllm.scheduler"
         return chunk.__module__ == ours, memory.__module__ == ours
 
+    @pytest.mark.chunk_sizes
     def test_nothing_while_all_decode(self, make: Make) -> None:
         engine = make(depth=1)
         for seed in range(3):
@@ -423,6 +426,7 @@ class TestOrder:
         assert engine.done[poor].ttft_s < 32.0
 
 
+@pytest.mark.chunk_sizes
 class TestClasses:
     def test_background_work_shares_steps_within_slack_and_still_ends(self, make: Make) -> None:
         engine = make(blocks=8_000, max_batched_tokens=2_048)
@@ -450,66 +454,3 @@ class TestClasses:
         left_out = counters(engine)["classes"]["left_out"]
         engine.run(until=engine.now + 0.1)
         assert counters(engine)["classes"]["left_out"] <= left_out + 40
-
-
-class TestEviction:
-    def test_a_request_that_never_ran_costs_its_session_nothing(self, make: Make) -> None:
-        engine = make(turnpike={"retention": False}, max_num_seqs=1)
-        engine.submit(prompt(1, 640), hint=Hint(session="s", seq=1, reuse=0.9))
-        engine.run()
-        engine.submit(prompt(2, 100), max_tokens=60)
-        engine.step()
-        engine.abort(engine.submit(prompt(1, 700), hint=Hint(session="s", seq=2)))
-        engine.run()
-        engine.submit(prompt(3, 700))
-        engine.run()
-        back = engine.submit(prompt(1, 700), hint=Hint(session="s", seq=3))
-        engine.run()
-        assert engine.done[back].cached_tokens == 640
-
-    def test_a_finished_session_is_overwritten_before_a_paused_one(self, make: Make) -> None:
-        cached = {}
-        for biased in (False, True):
-            engine = make(has_plugin=biased, turnpike={"retention": False})
-            histories = {}
-            for name in ("paused", "over"):
-                hint = Hint(session=name, seq=1, reuse=0.9)
-                turn = engine.submit(prompt(len(name), 640), max_tokens=16, hint=hint)
-                engine.run()
-                histories[name] = prompt(len(name), 640) + engine.done[turn].tokens
-            engine.hint(Hint(session="over", seq=2, is_finished=True))
-            engine.submit(prompt(77, 640), max_tokens=16, hint=Hint(session="new", seq=1))
-            engine.run()
-            back = engine.submit([*histories["paused"], 1, 2, 3], hint=Hint(session="paused", seq=2))
-            engine.run()
-            cached[biased] = engine.done[back].cached_tokens
-            assert not biased or counters(engine)["evictions"]["named"] > 0
-        assert cached[True] == 640
-        assert cached[False] < 640
-
-    def test_a_prefix_that_many_share_outlives_them(self, make: Make) -> None:
-        engine = make(turnpike={"retention": False})
-        common = prompt(1, 320)
-        for number in range(3):
-            hint = Hint(session=f"s{number}", seq=1, reuse=0.0, is_final=True)
-            engine.submit(common + prompt(10 + number, 320), hint=hint)
-            engine.run()
-        engine.submit(prompt(99, 480), hint=Hint(session="x", seq=1, reuse=0.0))
-        engine.run()
-        late = engine.submit([*common, 1, 2, 3], hint=Hint(session="late", seq=1))
-        engine.run()
-        assert engine.done[late].cached_tokens == 320
-
-    def test_a_thread_may_go_on_from_an_earlier_turn(self, make: Make) -> None:
-        engine = make(turnpike={"retention": {"grace_s": 1.0}})
-        engine.submit(prompt(1, 320), hint=Hint(session="older", seq=1, reuse=0.9))
-        engine.run()
-        for seq, seed in ((1, 2), (2, 3)):
-            engine.submit(prompt(seed, 480), hint=Hint(session="forks", seq=seq, reuse=0.9, retain_s=1.0))
-            engine.run()
-        engine.run(until=engine.now + 5.0)
-        engine.submit(prompt(4, 480), hint=Hint(session="new", seq=1))
-        engine.run()
-        back = engine.submit([*prompt(2, 480), 1, 2, 3], hint=Hint(session="forks", seq=3))
-        engine.run()
-        assert engine.done[back].cached_tokens == 480

@@ -97,7 +97,7 @@ def _agent_xpu(plan: Plan, values: Values) -> Plan:
         "coordinator": {"max_wait_s": _NEVER_S, "headroom": 0.0},
         "classes": {"age_s": values["age_s"]},
         "connectors": ["HandOver"],
-        **dict.fromkeys(("retention", "eviction"), False),
+        "retention": False,
     }
     plan = msgspec.structs.replace(plan.with_plugin(settings), fleet=fleet)
     options = msgspec.structs.replace(plan.options, piggyback=_three_rows)

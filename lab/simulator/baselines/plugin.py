@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 
-_FEATURES = ("coordinator", "retention", "eviction", "classes")
+_FEATURES = ("coordinator", "retention", "classes")
 
 
 def _plugin(plan: Plan, values: Values) -> Plan:

@@ -220,14 +220,14 @@ def test_state_that_is_held_is_found_again(monkeypatch):
     """Over several draws: one of them may be an exception. Engines are told no class, because a class changes
     the order of turns, and with it how much of their state is found."""
     monkeypatch.setattr(SessionAdmission, "class_of", lambda *_: None)
-    without = replace(PLUGGED, plugin={"retention": False, "eviction": False})
+    without = replace(PLUGGED, plugin={"retention": False})
 
     def cached(options: EngineOptions) -> int:
         tokens = 0
         for seed in range(1, 5):
             # Who enters when weighs more than what engines hold, so nobody waits here.
             world, settings = sessions(30, every_s=0.5, seed=seed), {"make_brain": fixed, "options": options}
-            _, seen = play(world, fleet(1, blocks=300), **settings)
+            _, seen = play(world, fleet(1, blocks=1500), **settings)
             tokens += sum(turn.cached_tokens for turn in seen.turns)
         return tokens
 
