@@ -218,7 +218,7 @@ class SimulatedEngine:
             if not self.is_idle:
                 self.step()
                 continue
-            due = None if self.plugin is None else self.plugin.retainer.next_deadline()
+            due = None if self.plugin is None else self.plugin.retainer.retention.next_deadline()
             self.now = max(self.now, at if due is None else min(due, at))
             if due is not None and due <= self.now:
                 self.plugin.tick()
