@@ -92,6 +92,8 @@ class EnginePlugin:
         self.planner.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
+        self._blocked_since: float | None = None
+        """Since when somebody who waits has found no memory in every step that was looked at."""
         self.quiet_until = float("-inf")
         """Nothing is due before."""
         self.timed: deque[Timed] = deque(maxlen=MAX_TIMED)
@@ -169,6 +171,8 @@ class EnginePlugin:
     def before_step(self) -> None:
         now = self.clock()
         self.retainer.observe(is_blocked=self._was_blocked, now=now)
+        if not self._was_blocked:
+            self._blocked_since = None
         self._was_blocked = False
         self.planner.before_step(is_reactive_alive=now < self._reactive_until, now=now)
         self.retainer.expire(now)
@@ -181,7 +185,7 @@ class EnginePlugin:
         for new in output.scheduled_new_reqs:
             request = self.scheduler.requests.get(new.req_id)
             if request is not None:
-                self._admitted(self.state_of(request), now)
+                self._admitted(self.state_of(request), new.num_computed_tokens)
         tokens = output.total_num_scheduled_tokens
         contexts = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
         decodes = tokens == len(contexts) and not planner.prefill
@@ -219,7 +223,10 @@ class EnginePlugin:
             self._was_blocked = True
             if state.blocked_since is None:
                 state.blocked_since = now
-        waited = 0.0 if state.blocked_since is None else now - state.blocked_since
+            if self._blocked_since is None:
+                self._blocked_since = now
+        # One after the other, each behind the one before it, they would all wait as long.
+        waited = 0.0 if self._blocked_since is None else now - self._blocked_since
         alone = not self.scheduler.running
         return self.retainer.make_room(state, is_running=runs, is_alone=alone, waited_s=waited, now=now)
 
@@ -245,10 +252,10 @@ class EnginePlugin:
         self.features = {name: why if how == "on" else how for name, how in self.features.items()}
         self.retainer.abandon()
 
-    def _admitted(self, state: RequestState, now: float) -> None:
+    def _admitted(self, state: RequestState, cached_tokens: int) -> None:
         state.blocked_since = None
         self.planner.invalidate()
-        self.retainer.admitted(state)
+        self.retainer.admitted(state, cached_tokens)
 
     # Telemetry.
 

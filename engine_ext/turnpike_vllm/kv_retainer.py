@@ -28,7 +28,7 @@ class KvRetainer:
         self.holds: Counter[str] = Counter()
         self.releases: Counter[str] = Counter()
         self.saved_s = 0.0
-        """Seconds of prefill of what was held until its thread returned: without it, all might be lost."""
+        """Seconds of prefill of what was held, and found by the turn that came back: an upper bound."""
 
     def turn_ended(self, state: RequestState, *, is_blocked: bool, now: float) -> None:
         """A request of a session has stopped by itself. Called while it still has its blocks."""
@@ -48,10 +48,11 @@ class KvRetainer:
             self.pool.hold(blocks)
             self.release(retention.hold(state.thread, blocks, ttl_s=ttl_s, reuse=reuse, now=now))
 
-    def admitted(self, state: RequestState) -> None:
-        """The request has taken up what it could use of its thread's state."""
+    def admitted(self, state: RequestState, cached_tokens: int) -> None:
+        """The request has taken up what it could use of its thread's state, and found so many tokens."""
         if hold := self.retention.get(state.thread):
-            self.saved_s += self._warm_s(hold.blocks)
+            held_tokens = len(hold.blocks) * self.pool.block_size // self.pool.groups
+            self.saved_s += self.pace.per_token_s * min(cached_tokens, held_tokens)
             self.release(self.retention.drop(state.thread, Reason.RETURNED))
 
     def apply_hint(self, hint: Hint, *, now: float) -> None:

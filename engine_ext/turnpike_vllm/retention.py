@@ -58,8 +58,8 @@ class RetentionConfig:
     """How long the state of a live session is held after a turn for which no time was named."""
     max_ttl_s: float = 300.0
     wait_s: float = 1.0
-    """A waiting request takes retained blocks after so long."""
-    budget: float = 0.95
+    """Requests that wait for memory take retained blocks once one of them did for so long."""
+    budget: float = 0.7
     """The share of all blocks that may be held. 0: nothing is."""
     low: float = 0.7
     high: float = 0.9

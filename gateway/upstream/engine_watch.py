@@ -110,7 +110,7 @@ class EngineWatch:
         content = await self._get(replica, "/turnpike/kv")
         try:
             told = _snapshot.decode(content or b"")
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return PluginReport()
         features = tuple(
             PluginFeature(name=name, state=state, acted=told.acted.get(name), saved_s=told.saved_s.get(name))

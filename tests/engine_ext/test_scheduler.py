@@ -274,6 +274,9 @@ class TestRetention:
         assert counters(engine)["releases"] == {"returned": 1}
         told = engine.plugin.snapshot()
         assert told["acted"]["retention"] >= 1 and told["saved_s"]["retention"] > 0.0
+        engine.submit(prompt(99, 400), hint=Hint(session="s", seq=99))  # as behind a compaction
+        engine.run()
+        assert engine.plugin.snapshot()["saved_s"] == told["saved_s"], "what it does not find, nobody saved"
 
     def test_the_hold_ends_by_itself_even_when_nothing_runs(self, make: Make) -> None:
         engine, _, _ = self.warm(make)
