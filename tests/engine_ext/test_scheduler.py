@@ -333,6 +333,19 @@ class TestRetention:
         assert engine.done[runner].finished is None
         assert counters(engine)["releases"] == {"waited": 1}
 
+    def test_who_waits_for_memory_waits_once_and_not_one_after_the_other(self, make: Make) -> None:
+        engine = make(blocks=401, max_batched_tokens=2_048)
+        for seed in range(9):
+            engine.submit(prompt(seed, 640), max_tokens=4, hint=Hint(session=f"p{seed}", seq=1, retain_s=60))
+            engine.run()
+        engine.submit(prompt(99, 100), max_tokens=1_500)
+        engine.step()
+        crowd = [engine.submit(prompt(100 + number, 780), max_tokens=400) for number in range(6)]
+        engine.run(until=engine.now + 2.0)
+        waited = [engine.done[each].ttft_s for each in crowd]
+        assert max(waited) < 1.3 and sum(each > 1.0 for each in waited) >= 3
+        assert counters(engine)["releases"]["waited"] >= 3
+
     def test_nothing_is_taken_that_would_not_help(self, make: Make) -> None:
         engine, _, _ = self.warm(make)
         engine.submit(prompt(8, 700), max_tokens=400)

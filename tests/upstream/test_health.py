@@ -236,7 +236,7 @@ class Engine:
         self.status, self.asked, self.delay_s = 200, 0, 0.0
         self.headers: dict[str, str] = {}
         self.asked_for_sessions = 0
-        self.snapshot = "{}"
+        self.snapshot = b"{}"
 
     async def metrics(self, request: web.Request) -> web.Response:
         self.asked += 1
@@ -246,7 +246,7 @@ class Engine:
 
     async def kv(self, request: web.Request) -> web.Response:
         self.asked_for_sessions += 1
-        return web.Response(text=self.snapshot)
+        return web.Response(body=self.snapshot, content_type="application/json")
 
 
 @contextlib.asynccontextmanager
@@ -344,10 +344,14 @@ async def test_what_sessions_hold_is_asked_for_while_somebody_looks():
         looks = True
         await eventually(lambda: bool(held))
         assert held[0] == PluginReport(), "it said nothing that could be read"
+        engine.snapshot = b'{"block_size":16,"sessions":{},"features":{"\xff":"on"}}'
+        asked_for = engine.asked_for_sessions
+        await eventually(lambda: engine.asked_for_sessions > asked_for + 2)
+        assert held[-1] == PluginReport()
         engine.snapshot = (
-            '{"v":1,"block_size":16,"blocks":{"total":9},"features":{"retention":"on","classes":"LoRA"},'
-            '"acted":{"retention":3},"saved_s":{"retention":1.5},"sessions":'
-            '{"s-1":{"retained":2,"running":0,"resident":5},"s-2":{"retained":0,"resident":0}}}'
+            b'{"v":1,"block_size":16,"blocks":{"total":9},"features":{"retention":"on","classes":"LoRA"},'
+            b'"acted":{"retention":3},"saved_s":{"retention":1.5},"sessions":'
+            b'{"s-1":{"retained":2,"running":0,"resident":5},"s-2":{"retained":0,"resident":0}}}'
         )
         await eventually(lambda: held[-1] != PluginReport())
         assert held[-1].features == (
