@@ -60,9 +60,12 @@ def _patches() -> Iterator[Finding]:
 def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:
     try:
         told = _get(url.rstrip("/") + "/turnpike/kv", api_key)
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        yield Finding(False, f"{url}: {error}")
-        return
+        yield from list(_snapshot(url, told))
+    except (urllib.error.URLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        yield Finding(False, f"{url}: {type(error).__name__}: {error}")
+
+
+def _snapshot(url: str, told: Mapping[str, Any]) -> Iterator[Finding]:
     state = told.get("state")
     yield Finding(state in ("awake", "asleep"), f"{url}: {state} {told.get('why', '')}".rstrip())
     for name, how in told.get("features", {}).items():

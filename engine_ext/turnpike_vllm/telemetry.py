@@ -34,7 +34,7 @@ def merge_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     summed = ("blocks", "running", "waiting", "sessions", "counters", "acted", "saved_s", "failures")
     return {
         **first,
-        **{name: _sum([each[name] for each in ranks]) for name in summed},
+        **{name: _sum([each[name] for each in ranks if name in each] or [{}]) for name in summed},
         "state": state,
         "features": next(each["features"] for each in ranks if each["state"] == state),
         "next_deadline_s": min(deadlines, default=None),

@@ -53,6 +53,8 @@ def test_what_is_missing_and_what_to_do(
         ({"state": "inert", "features": {"retention": "given up: KeyError"}}, False),
         ({"state": "awake", "ranks": [{"state": "awake"}, {"state": "inert"}]}, False),
         ({"state": "absent", "why": "no scheduler"}, False),
+        ({"state": "awake", "features": None}, False),
+        ({"state": "awake", "ranks": [{}]}, False),
     ],
 )
 def test_a_server(told: dict[str, Any], fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
