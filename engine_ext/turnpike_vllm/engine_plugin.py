@@ -78,7 +78,10 @@ class EnginePlugin:
         self.pool = KvPool(scheduler.kv_cache_manager, scheduler.block_size)
         retention, classes = settings.retention or RetentionConfig(budget=0.0), settings.classes
         self.retainer = KvRetainer(
-            self.pool, self.sessions, self.pace, Retention(retention, self.pool.total_blocks)
+            self.pool,
+            self.sessions,
+            self.pace,
+            Retention(retention, self.pool.total_blocks, self.pool.groups == 1),
         )
         self.planner = StepPlanner(
             scheduler,
@@ -119,9 +122,13 @@ class EnginePlugin:
     def arriving(self, request: Any) -> None:
         """A request is about to be queued."""
         given = _carried_by(request, self._hint_key)
-        if self.is_inert or (not given and not self.is_awake):
+        if self.is_inert:
             return
-        self.wake()
+        if any(isinstance(each, Hint) for each in given):
+            self.wake()
+        if not self.is_awake:
+            self.hint_counts.update(each.value for each in given if isinstance(each, Refusal))
+            return
         now = self.clock()
         state = without_hint(request, now)
         setattr(request, ATTRIBUTE, state)
@@ -160,10 +167,12 @@ class EnginePlugin:
             self.is_awake = True
             self._wake()
 
-    def state_of(self, request: Any) -> RequestState:
+    def state_of(self, request: Any, service_class: ServiceClass = ServiceClass.REACTIVE) -> RequestState:
+        """``service_class``: of a request that is not known yet."""
         state: RequestState | None = getattr(request, ATTRIBUTE, None)
         if state is None:  # it was there before us
             state = without_hint(request, self.clock())
+            state.service_class = service_class
             setattr(request, ATTRIBUTE, state)
             self.planner.enter(state)
         return state

@@ -80,7 +80,7 @@ class KvRetainer:
         missing = self._missing(state)
         if reason is None or (reason is Reason.WAITED and missing > retention.held_blocks):
             return False  # it waits for others to end
-        blocks = None if self.pool.groups > 1 else max(missing, _AT_LEAST)
+        blocks = max(missing, _AT_LEAST)
         self.release(retention.take_cheapest(reason, blocks, keep=state.thread, now=now))
         return True
 

@@ -10,15 +10,17 @@ Deviations: nothing is predicted here; the request itself brings a provisional t
     at m = 1 as such: a running request takes what it needs at once, a waiting one after ``wait_s``. Under
     sustained pressure retention is given up as a whole until the pressure has gone.
 Invariants: a thread has at most one hold; every hold has a deadline; what is held never exceeds the budget;
-    every block that `Retention` was given is handed back exactly once, in a `Release`.
+    every block that `Retention` was given is handed back exactly once, in a `Release`; a hold is never empty.
 """
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Generic, NamedTuple, TypeVar
+from itertools import takewhile
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Block = TypeVar("Block")
 
@@ -89,6 +91,11 @@ class Hold(Generic[Block]):
         return self.reuse * (1.0 + len(self.blocks) / _LONG) / max(self.until - now, 0.05)
 
 
+def _key(block: Any) -> Hashable:
+    found: Hashable = getattr(block, "block_id", block)  # vLLM's blocks have no hash of their own
+    return found
+
+
 _LONG = 512.0
 """Blocks at which attention costs about as much of a prefill as everything else."""
 
@@ -123,20 +130,27 @@ class Retention(Generic[Block]):
 
     config: RetentionConfig
     total_blocks: int
-    held_blocks: int = 0
-    """Sum over the holds; a block that two hold counts twice."""
+    is_divisible: bool = True
+    """Whether a hold without its last blocks is worth anything: not where they are of several KV groups."""
     has_given_up: bool = False
     pressure: float = 0.0
     """m of Eq. 6."""
     _holds: dict[Thread, Hold[Block]] = field(default_factory=dict)
     _deadlines: list[tuple[float, int, Hold[Block]]] = field(default_factory=list)
     _count: int = 0
+    _holders: Counter[Hashable] = field(default_factory=Counter)
+    """By block: the holds that have it."""
 
     def __post_init__(self) -> None:
         self._blocked = BlockedTimeShare(self.config.recent_s)
 
     def __len__(self) -> int:
         return len(self._holds)
+
+    @property
+    def held_blocks(self) -> int:
+        """A block that several hold counts once."""
+        return len(self._holders)
 
     def get(self, thread: Thread) -> Hold[Block] | None:
         return self._holds.get(thread)
@@ -177,7 +191,7 @@ class Retention(Generic[Block]):
         released = self.drop(thread, Reason.SUPERSEDED)
         hold = Hold(thread, blocks, reuse, now, now + ttl_s)
         self._holds[thread] = hold
-        self.held_blocks += len(blocks)
+        self._holders.update(map(_key, blocks))
         self._arm(hold)
         allowed = int(self.config.budget * self.total_blocks)
         while self.held_blocks > allowed:
@@ -204,7 +218,7 @@ class Retention(Generic[Block]):
         if hold is None:
             return []
         hold.version = -1
-        self.held_blocks -= len(hold.blocks)
+        self._let_go(hold.blocks)
         return [Release(hold, reason)]
 
     def drop_session(self, session: str, reason: Reason) -> list[Release[Block]]:
@@ -232,16 +246,27 @@ class Retention(Generic[Block]):
         self, reason: Reason, blocks: int | None, *, keep: Thread | None = None, now: float
     ) -> list[Release[Block]]:
         """Give up so many blocks, None for all, of the hold that is worth least: its leaves, so that a prefix
-        is left. That of ``keep`` only when no other is left."""
+        is left. That of ``keep`` only when no other is left; of blocks that other holds have, too, only when
+        there are no others."""
         cheapest = min(
-            self._holds.values(), key=lambda each: (each.thread == keep, each.worth(now=now)), default=None
+            self._holds.values(),
+            key=lambda each: (
+                self._holders[_key(each.blocks[-1])] > 1,
+                each.thread == keep,
+                each.worth(now=now),
+            ),
+            default=None,
         )
         if cheapest is None:
             return []
-        if blocks is None or blocks >= len(cheapest.blocks):
+        own = sum(
+            1 for _ in takewhile(lambda each: self._holders[_key(each)] == 1, reversed(cheapest.blocks))
+        )
+        blocks = own if blocks is None else min(blocks, own)
+        if not blocks or blocks == len(cheapest.blocks) or not self.is_divisible:
             return self.drop(cheapest.thread, reason)
         leaves, cheapest.blocks = cheapest.blocks[-blocks:], cheapest.blocks[:-blocks]
-        self.held_blocks -= blocks
+        self._let_go(leaves)
         return [
             Release(Hold(cheapest.thread, leaves, cheapest.reuse, cheapest.since, cheapest.until), reason)
         ]
@@ -255,6 +280,12 @@ class Retention(Generic[Block]):
         if is_alone:
             return Reason.ALONE
         return Reason.WAITED if waited_s >= self.config.wait_s else None
+
+    def _let_go(self, blocks: Sequence[Block]) -> None:
+        for each in map(_key, blocks):
+            self._holders[each] -= 1
+            if not self._holders[each]:
+                del self._holders[each]
 
     def _arm(self, hold: Hold[Block]) -> None:
         self._count += 1

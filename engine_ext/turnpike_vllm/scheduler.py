@@ -21,7 +21,7 @@ from vllm.v1.request import RequestStatus
 from turnpike_vllm.detection import CHUNK_SEAM, detect
 from turnpike_vllm.engine_plugin import EnginePlugin
 from turnpike_vllm.method_patches import MAX_RETRIES, RETRY_AFTER_S, MethodPatches
-from turnpike_vllm.request_state import ATTRIBUTE
+from turnpike_vllm.request_state import ATTRIBUTE, RequestState
 from turnpike_vllm.secret_keys import hint_key
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
 from turnpike_vllm.waiting import RankedQueue
@@ -282,10 +282,16 @@ class TurnpikeMixin:
         if failed is None or failed.clock() < self._back_at or self._own_queue is not None:
             return
         self._back_at = math.inf
-        for request in _parent(self).requests.values():
-            vars(request).pop(ATTRIBUTE, None)
-        fresh = self._attach()
+        try:
+            fresh = self._attach()
+        except Exception:
+            logger.exception("turnpike: cannot attach again; vLLM runs without from now on")
+            return
         fresh.clock, fresh.failures = failed.clock, failed.failures
+        for request in _parent(self).requests.values():
+            known: RequestState | None = vars(request).pop(ATTRIBUTE, None)
+            if known is not None:
+                fresh.state_of(request, known.service_class)
         self.turnpike = fresh
 
 

@@ -7,10 +7,11 @@ page, or takes too long, is asked again after a while; nothing depends on its an
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import aiohttp
 import msgspec
+from msgspec import Meta
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
@@ -26,17 +27,17 @@ _NONE: Final = Abilities()
 
 
 class _Blocks(msgspec.Struct):
-    retained: int = 0
-    resident: int = 0
+    retained: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    resident: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
 
 class _Snapshot(msgspec.Struct):
     """Of `GET /turnpike/kv`, what is wanted here."""
 
-    block_size: int
+    block_size: Annotated[int, Meta(ge=1, le=1 << 20)]
     sessions: dict[str, _Blocks]
     features: dict[str, str] = {}
-    acted: dict[str, int] = {}
+    acted: dict[str, Annotated[int, Meta(ge=0, le=1 << 53)]] = {}
     saved_s: dict[str, float] = {}
 
 

@@ -148,6 +148,29 @@ def comes_back(engine: SimulatedEngine) -> None:
     balanced(engine)
 
 
+def test_what_runs_meanwhile_keeps_its_class_and_a_failed_start_is_final(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = build()
+    hint = Hint(session="w", seq=1, service=ServiceClass.PROACTIVE)
+    engine.submit(prompt(1, 200), max_tokens=300, hint=hint)
+    engine.run(until=0.1)
+    for is_broken in (False, True):
+        monkeypatch.setattr(engine.plugin.planner, "before_step", raises_at_call(1, lambda **_: None))
+        engine.hint(Hint(session="w", seq=2))
+        engine.run(until=engine.now + 0.1)
+        assert engine.plugin.is_inert
+        engine.idle(10 * RETRY_AFTER_S)
+        if is_broken:
+            monkeypatch.setattr(engine.scheduler, "_attach", raises_at_call(1, lambda: None))
+        engine.submit(prompt(20, 60), hint=Hint(session="x", seq=1))
+        if not is_broken:
+            assert engine.plugin.planner.live[ServiceClass.PROACTIVE] == 1
+    assert engine.plugin.is_inert and "cannot attach again" in caplog.text
+    engine.run()
+    is_vllm_s_own(engine)
+
+
 def test_it_comes_back_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = build()
     for failures in range(1, 2 + MAX_RETRIES):

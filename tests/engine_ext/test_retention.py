@@ -20,13 +20,18 @@ def ended(releases: list[Release[int]]) -> list[tuple[str, str]]:
 
 
 def put(holds: Retention[int], thread: Thread, blocks: int, *, ttl: float = 5.0, reuse: float = 0.5) -> None:
-    assert holds.hold(thread, range(blocks), ttl_s=ttl, reuse=reuse, now=0.0) == []
+    assert holds.hold(thread, own(thread, blocks), ttl_s=ttl, reuse=reuse, now=0.0) == []
+
+
+def own(thread: Thread, blocks: int) -> range:
+    first = 1_000 * ord(thread.session[0]) + 500 * (thread.thread == "sub")
+    return range(first, first + blocks)
 
 
 def test_a_newer_turn_supersedes() -> None:
     holds = book()
     put(holds, A, 10)
-    assert ended(holds.hold(A, range(12), ttl_s=9.0, reuse=0.5, now=1.0)) == [("a", "superseded")]
+    assert ended(holds.hold(A, own(A, 12), ttl_s=9.0, reuse=0.5, now=1.0)) == [("a", "superseded")]
     assert holds.held_blocks == 12
     assert holds.expire(now=5.0) == []
 
@@ -58,9 +63,9 @@ def test_hints_extend_shorten_and_drop() -> None:
 def test_the_budget_holds_and_the_cheapest_goes() -> None:
     holds = book(budget=0.5)
     put(holds, A, 30, reuse=0.2)
-    assert ended(holds.hold(B, range(30), ttl_s=5.0, reuse=0.9, now=0.0)) == [("a", "budget")]
+    assert ended(holds.hold(B, own(B, 30), ttl_s=5.0, reuse=0.9, now=0.0)) == [("a", "budget")]
     assert holds.held_blocks == 50
-    gone = holds.hold(C, range(60), ttl_s=5.0, reuse=1.0, now=0.0)
+    gone = holds.hold(C, own(C, 60), ttl_s=5.0, reuse=1.0, now=0.0)
     assert [(each.hold.thread, len(each.hold.blocks)) for each in gone] == [(A, 20), (B, 30), (C, 10)]
     assert holds.held_blocks == 50
 
@@ -114,6 +119,32 @@ def test_so_much_is_given_up_as_is_needed_from_the_leaf_on() -> None:
     assert [*kept.blocks, *release.hold.blocks] == sorted([*kept.blocks, *release.hold.blocks])
     assert ended(holds.take_cheapest(Reason.WAITED, 18, now=1.0)) == [("a", "waited")]
     assert holds.held_blocks == 0 and holds.get(A) is None
+
+
+def test_what_several_hold_counts_once_and_is_given_up_last() -> None:
+    """A system prompt of 20 blocks that all have, and ten of their own."""
+    holds = book(budget=0.5)
+    common = range(20)
+    for thread in (A, B, C):
+        assert holds.hold(thread, [*common, *own(thread, 10)], ttl_s=9.0, reuse=0.5, now=0.0) == []
+    assert holds.held_blocks == 50
+    for count in (10, 10, 10):
+        (release,) = holds.take_cheapest(Reason.RUNNING, 16, now=1.0)
+        assert len(release.hold.blocks) == count and not set(release.hold.blocks) & set(common)
+    assert (holds.held_blocks, len(holds)) == (20, 3)
+    assert [len(holds.take_cheapest(Reason.RUNNING, 16, now=1.0)[0].hold.blocks) for _ in range(2)] == [
+        20,
+        20,
+    ]
+    assert (holds.held_blocks, len(holds)) == (20, 1), "the last one of them has it for itself"
+    assert len(holds.take_cheapest(Reason.RUNNING, 16, now=1.0)[0].hold.blocks) == 16
+
+
+def test_what_cannot_be_divided_goes_as_a_whole() -> None:
+    holds = Retention[int](RetentionConfig(), 100, is_divisible=False)
+    put(holds, A, 30)
+    assert len(holds.take_cheapest(Reason.RUNNING, 4, now=1.0)[0].hold.blocks) == 30
+    assert holds.held_blocks == 0
 
 
 def test_benefit_against_opportunity_cost() -> None:

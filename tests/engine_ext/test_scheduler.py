@@ -333,6 +333,13 @@ class TestRetention:
         assert engine.done[runner].finished is None
         assert counters(engine)["releases"] == {"waited": 1}
 
+    def test_a_hint_that_is_none_wakes_nobody(self, make: Make) -> None:
+        engine = make()
+        engine.submit(prompt(1, 100), hint="{")
+        engine.run()
+        assert engine.plugin.snapshot()["state"] == "asleep" and "schedule" not in vars(engine.scheduler)
+        assert counters(engine)["hints"] == {"malformed": 1}
+
     def test_who_waits_for_memory_waits_once_and_not_one_after_the_other(self, make: Make) -> None:
         engine = make(blocks=401, max_batched_tokens=2_048)
         for seed in range(9):
