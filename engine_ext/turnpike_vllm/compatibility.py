@@ -7,10 +7,7 @@ token, in ``tests/engine_ext/test_configurations.py``.
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-FEATURES: Final = (
-    *("coordinator", "headroom"),
-    *("retention", "classes"),
-)
+FEATURES: Final = ("coordinator", "headroom", "retention", "classes")
 """``headroom`` belongs to the coordinator."""
 _ORDER: Final = frozenset({"coordinator"})
 _ALL: Final = frozenset(FEATURES)
@@ -97,7 +94,7 @@ def _hash_size(scheduler: Any) -> int:
 
 
 def reasons(scheduler: Any, connectors: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """(Bias, why it is off in this configuration). ``connectors``: those that the operator has tried."""
+    """(Feature, why it is off in this configuration). ``connectors``: those that the operator has tried."""
     for condition in CONDITIONS:
         if condition.why == _OTHER_CONNECTOR and connector_of(scheduler) in connectors:
             continue

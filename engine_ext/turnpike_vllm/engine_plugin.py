@@ -61,7 +61,7 @@ class EnginePlugin:
         self.scheduler = scheduler
         self.settings = settings
         self.features = features
-        """Bias → "on", or why it is off."""
+        """Feature → "on", or why it is off."""
         self.clock = clock
         self._hint_key = hint_key
         self.is_awake = False
@@ -121,22 +121,20 @@ class EnginePlugin:
 
     def arriving(self, request: Any) -> None:
         """A request is about to be queued."""
-        given = _carried_by(request, self._hint_key)
         if self.is_inert:
             return
-        if any(isinstance(each, Hint) for each in given):
+        given = _carried_by(request, self._hint_key)
+        self.hint_counts.update(each.value for each in given if isinstance(each, Refusal))
+        found = [each for each in given if isinstance(each, Hint)]
+        if found:
             self.wake()
         if not self.is_awake:
-            self.hint_counts.update(each.value for each in given if isinstance(each, Refusal))
             return
         now = self.clock()
         state = without_hint(request, now)
         setattr(request, ATTRIBUTE, state)
-        for each in given:
-            if isinstance(each, Refusal):
-                self.hint_counts[each.value] += 1
-            else:
-                self._annotate(state, each, now)
+        for each in found:
+            self._annotate(state, each, now)
         self.planner.enter(state)
 
     def _annotate(self, state: RequestState, hint: Hint, now: float) -> None:
@@ -281,9 +279,8 @@ class EnginePlugin:
         """Plain data. Costs a look at every running and waiting request and every retained block."""
         self.tick()
         retention = self.retainer.retention
-        holds = [hold.blocks for hold in retention.holds]
-        free, used, retained = self.pool.account(holds)
-        deadline = self.retainer.retention.next_deadline()
+        free, used, retained = self.pool.account([hold.blocks for hold in retention.holds])
+        deadline = retention.next_deadline()
         counters = self.counters()
         return {
             "v": telemetry.SNAPSHOT_VERSION,
@@ -317,10 +314,7 @@ class EnginePlugin:
             "preemptions": dict(self.preemptions),
             "order": dict(self.planner.order),
             "classes": dict(self.planner.classes),
-            "retention": {
-                "holds": len(retention),
-                "given_up": int(retention.has_given_up),
-            },
+            "retention": {"holds": len(retention), "given_up": int(retention.has_given_up)},
         }
 
     def _waiting(self) -> list[Any]:

@@ -77,8 +77,10 @@ class KvRetainer:
         """A request finds no memory. Whether it should try again."""
         retention = self.retention
         reason = retention.may_take(is_running=is_running, is_alone=is_alone, waited_s=waited_s)
+        if reason is None:
+            return False
         missing = self._missing(state)
-        if reason is None or (reason is Reason.WAITED and missing > retention.held_blocks):
+        if reason is Reason.WAITED and missing > retention.held_blocks:
             return False  # it waits for others to end
         blocks = max(missing, _AT_LEAST)
         self.release(retention.take_cheapest(reason, blocks, keep=state.thread, now=now))

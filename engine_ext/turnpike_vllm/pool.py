@@ -1,4 +1,4 @@
-"""vLLM's block pool, as far as the features touch it: hold blocks, let go of them, say which go first.
+"""vLLM's block pool, as far as the features touch it: hold blocks, and let go of them.
 
 Nothing here decides. Every method leaves the pool's own books right; `KvPool.missing_features` says
 what a version of vLLM would have to have.
@@ -84,15 +84,13 @@ class KvPool:
         self.pool.touch(blocks)
         self._held.update(block.block_id for block in blocks)
 
-    def let_go(self, blocks: Sequence[Any]) -> int:
-        """Of blocks that were held. Returns how many became free."""
-        before = self.free_blocks
+    def let_go(self, blocks: Sequence[Any]) -> None:
+        """Of blocks that were held."""
         for block in blocks:
             self._held[block.block_id] -= 1
             if not self._held[block.block_id]:
                 del self._held[block.block_id]
         self.pool.free_blocks(reversed(blocks))
-        return self.free_blocks - before
 
     def let_go_of_everything(self) -> None:
         blocks = [self.pool.blocks[each] for each in self._held.elements()]

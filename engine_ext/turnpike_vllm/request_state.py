@@ -8,7 +8,7 @@ from turnpike_vllm.retention import Thread
 from turnpike_vllm.sessions import Session
 
 ATTRIBUTE = "turnpike_state"
-"""The request's attribute that holds its row; it lives and dies with the request."""
+"""The request's attribute that holds its state; it lives and dies with the request."""
 
 
 @dataclass(slots=True, eq=False)

@@ -243,11 +243,11 @@ class Retention(Generic[Block]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def take_cheapest(
-        self, reason: Reason, blocks: int | None, *, keep: Thread | None = None, now: float
+        self, reason: Reason, blocks: int, *, keep: Thread | None = None, now: float
     ) -> list[Release[Block]]:
-        """Give up so many blocks, None for all, of the hold that is worth least: its leaves, so that a prefix
-        is left. That of ``keep`` only when no other is left; of blocks that other holds have, too, only when
-        there are no others."""
+        """Give up so many blocks, or all, of the hold that is worth least: its leaves, so that a prefix is
+        left. That of ``keep`` only when no other is left; blocks that other holds have, too, only when there
+        are no others."""
         cheapest = min(
             self._holds.values(),
             key=lambda each: (
@@ -262,7 +262,7 @@ class Retention(Generic[Block]):
         own = sum(
             1 for _ in takewhile(lambda each: self._holders[_key(each)] == 1, reversed(cheapest.blocks))
         )
-        blocks = own if blocks is None else min(blocks, own)
+        blocks = min(blocks, own)
         if not blocks or blocks == len(cheapest.blocks) or not self.is_divisible:
             return self.drop(cheapest.thread, reason)
         leaves, cheapest.blocks = cheapest.blocks[-blocks:], cheapest.blocks[:-blocks]

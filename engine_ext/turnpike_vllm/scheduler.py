@@ -2,7 +2,7 @@
 
 ``schedule()`` is wrapped, never copied: before a step the queue, the order of the running requests and the
 chunk sizes are changed, and vLLM's own code decides within them. Whatever a seam needs is looked for at the
-start (`detection.py`). What is missing costs one log line and the plugin that need it; so does a wrong
+start (`detection.py`). What is missing costs one log line and the features that need it; so does a wrong
 setting. The seams of every step are put in place by the first hint (`EnginePlugin`), as attributes of the one
 scheduler object.
 """
@@ -46,7 +46,7 @@ class TurnpikeMixin:
         super().__init__(*args, **kwargs)
         self._patches = MethodPatches()
         self._of_requests: list[tuple[Any, str, Any, Any]] = []
-        """MethodPatches that each request of a step goes through: object, name, ours, vLLM's."""
+        """Seams that each request of a step goes through: object, name, ours, vLLM's."""
         try:
             self.turnpike = self._attach()
         except SettingsError as error:
@@ -126,7 +126,7 @@ class TurnpikeMixin:
             self._rank_those_that_wait(plugin)
 
     def _watch_requests(self, is_wanted: bool) -> None:
-        """A call for each request is most of what the plugin cost: none is made in vain."""
+        """A call for each request is most of what the features cost: none is made in vain."""
         for owner, name, ours, original in self._of_requests:
             setattr(owner, name, ours if is_wanted else original)
 

@@ -75,17 +75,17 @@ def test_worth_is_reuse_and_length_against_what_is_left_to_hold() -> None:
     put(holds, A, 10, reuse=0.5)
     put(holds, B, 10, reuse=0.4)
     put(holds, C, 10, reuse=0.5, ttl=50.0)
-    order = [ended(holds.take_cheapest(Reason.WAITED, None, now=1.0))[0][0] for _ in range(3)]
+    order = [ended(holds.take_cheapest(Reason.WAITED, 100, now=1.0))[0][0] for _ in range(3)]
     assert order == ["c", "b", "a"]
-    assert holds.take_cheapest(Reason.WAITED, None, now=1.0) == []
+    assert holds.take_cheapest(Reason.WAITED, 100, now=1.0) == []
 
 
 def test_a_thread_s_own_state_is_taken_last() -> None:
     holds = book()
     put(holds, A, 10, reuse=0.1)
     put(holds, B, 10, reuse=0.9)
-    assert ended(holds.take_cheapest(Reason.WAITED, None, keep=A, now=1.0)) == [("b", "waited")]
-    assert ended(holds.take_cheapest(Reason.ALONE, None, keep=A, now=1.0)) == [("a", "alone")]
+    assert ended(holds.take_cheapest(Reason.WAITED, 100, keep=A, now=1.0)) == [("b", "waited")]
+    assert ended(holds.take_cheapest(Reason.ALONE, 100, keep=A, now=1.0)) == [("a", "alone")]
 
 
 @pytest.mark.parametrize(("used", "ttl"), [(50, 4.0), (70, 4.0), (80, 3.0), (90, 2.0), (99, 2.0)])
@@ -207,7 +207,7 @@ def test_what_is_given_comes_back_once(actions: list[tuple[str, int, int, float,
         elif kind == "expire":
             released = holds.expire(now=now)
         elif kind == "cheapest":
-            released = holds.take_cheapest(Reason.RUNNING, size if flag else None, now=now)
+            released = holds.take_cheapest(Reason.RUNNING, size if flag else 1_000, now=now)
         elif kind == "observe":
             released = holds.observe(used_blocks=size, is_blocked=flag, now=now)
         else:

@@ -25,30 +25,29 @@ class Plugin:
         self, scheduler: Any, *, clock: Callable[[], float], piggyback: Callable[[Any], Any] | None = None
     ) -> None:
         """`piggyback`: as `EngineOptions` has it."""
-        self._biases = scheduler.turnpike
-        if self._biases is None:
+        self._plugin = scheduler.turnpike
+        if self._plugin is None:
             raise RuntimeError("the plugin could not attach to this vLLM")
-        self._biases.clock = clock
+        self._plugin.clock = clock
         if piggyback is not None:
-            self._biases.planner.piggyback = piggyback(self._biases.planner.piggyback)
+            self._plugin.planner.piggyback = piggyback(self._plugin.planner.piggyback)
 
     def hint(self, text: str) -> None:
         """As `POST /turnpike/hints` does."""
         from turnpike_vllm.hints import parse  # noqa: PLC0415
 
-        self._biases.hint([parse(text)])
+        self._plugin.hint([parse(text)])
 
     def retained_blocks(self) -> int:
-        self._biases.tick()
-        retention = self._biases.retainer.retention
-        holds = [] if retention is None else [hold.blocks for hold in retention.holds]
-        return int(self._biases.pool.account(holds)[2])
+        self._plugin.tick()
+        holds = [hold.blocks for hold in self._plugin.retainer.retention.holds]
+        return int(self._plugin.pool.account(holds)[2])
 
     def counters(self) -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = self._biases.counters()
+        found: dict[str, dict[str, int]] = self._plugin.counters()
         return found
 
     def end(self) -> None:
-        if self._biases.is_inert:
+        if self._plugin.is_inert:
             raise RuntimeError("the plugin gave up: see its log")
-        self._biases.retainer.let_go_of_everything()
+        self._plugin.retainer.let_go_of_everything()
