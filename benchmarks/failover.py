@@ -6,7 +6,8 @@ Live: the gateway in front of three real vLLM servers on the CPU with a tiny mod
 conversations: each turn's prompt is the last one, its answer and something new. While they do,
 
 - one server is ended by SIGKILL, as often as there are states in which a request may meet that (every state
-  of `core/lifecycle.py` that is not final; what waits does so because replicas may run few turns at a time),
+  of `core/turns/lifecycle.py` that is not final;
+  what waits does so because replicas may run few turns at a time),
   and started again;
 - each server in turn, twice, is stopped for nine tenths of the time (SIGSTOP, SIGCONT): it is ten times
   slower, or four to five times where servers share the cores.
@@ -34,7 +35,7 @@ from benchmarks.command import judged
 from benchmarks.gateway import gateway
 from benchmarks.live import MODEL, SCRIPT, launch
 from benchmarks.verdict import Verdict, percentile
-from gateway.core.lifecycle import FINAL_STATES, State
+from gateway.core.turns.lifecycle import FINAL_STATES, State
 from scripted_engine import process as scripted
 
 REPLICAS: Final = 3

@@ -46,7 +46,7 @@ _AT_ONCE: Final = 500  # turns that are stored together
 _READY_WITHIN_S: Final = 90.0
 _PROBE: Final = """
 import array, asyncio, sys, time
-from gateway.server.observation import Observation
+from gateway.server.telemetry import Observation
 async def watch(self):
     with open({path!r}, "ab") as file:
         while True:

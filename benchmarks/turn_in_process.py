@@ -38,8 +38,8 @@ from benchmarks.shapes import SHAPES, Shape, conversations
 from benchmarks.verdict import Interval, Verdict
 from gateway.config.load import load_config
 from gateway.server.app import Gateway
-from gateway.server.connection import ClientConnection
-from gateway.server.memory import set_up_memory
+from gateway.server.http.client_connection import ClientConnection
+from gateway.server.runtime.memory import set_up_memory
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.replica import Replica
 

@@ -15,29 +15,29 @@ from typing import Any, Final, TextIO, cast
 import uvloop
 
 from gateway import __version__
+from gateway.cli.doctor import add_doctor
+from gateway.cli.host_probe import add_probe
+from gateway.cli.sessions import add_control_options, add_look, ask
+from gateway.cli.settings import add_settings_commands
+from gateway.cli.starter import add_init
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
-from gateway.dashboard.cli import add_control_options, add_look, ask
-from gateway.dashboard.settings_cli import add_settings_commands
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
 from gateway.history.service import add_history
+from gateway.server.admin.loaded_secrets import check_references
+from gateway.server.admin.settings import Read, set_log_format, set_log_level
 from gateway.server.aggregator.command import add_control
 from gateway.server.app import Gateway
-from gateway.server.key_file import add_keys, read_keys
-from gateway.server.memory import set_up_memory
+from gateway.server.auth.key_file import add_keys, read_keys
+from gateway.server.auth.tenants import hash_key
 from gateway.server.picker.checking import check_picker
-from gateway.server.references import check_references
-from gateway.server.settings import Read, set_log_format, set_log_level
-from gateway.server.tenants import hash_key
-from gateway.server.workers import Workers, join_parent, of_worker
+from gateway.server.runtime.memory import set_up_memory
+from gateway.server.runtime.workers import Workers, join_parent, of_worker
 from gateway.shared_state.fleet_secret import WORKERS_SECRET, derived, fleet_secret
 from gateway.telemetry.log_lines import is_no_bad_request
 from gateway.tryout.command import add_try
-from gateway.upstream.doctor import add_doctor
-from gateway.upstream.host_probe import add_probe
-from gateway.upstream.starter import add_init
 from gateway.wire.hashing import key_hashes, seed_hashes
 
 _log: Final = logging.getLogger("gateway")

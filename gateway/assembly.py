@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gateway.admission.bounds import Bounds
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.tenants.bounds import Bounds
 from gateway.config import Config
 from gateway.config.profiles import load_profile
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.live_settings import LiveSettings
-from gateway.core.session_book import SessionBook
+from gateway.core.sessions.session_book import SessionBook
 from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId

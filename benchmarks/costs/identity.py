@@ -18,13 +18,13 @@ from benchmarks.verdict import Verdict, percentile
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.session_ids import numbered_ids
-from gateway.wire import facts
+from gateway.identity.transcript import TranscriptReader
+from gateway.requests import facts
+from gateway.requests.facts import read_facts
+from gateway.responses.observed import Sighting
 from gateway.wire.body import decoding_body
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
-from gateway.wire.sighting import Sighting
 from gateway.wire.slices import finish
-from gateway.wire.transcript import TranscriptReader
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 

@@ -32,10 +32,10 @@ import uvloop
 from benchmarks.processes import resident_mib, stolen_ms
 from gateway.config.load import load_config
 from gateway.core import forecasts
+from gateway.identity.transcript import TranscriptReader
+from gateway.requests import facts
 from gateway.server.app import Gateway
-from gateway.server.memory import set_up_memory
-from gateway.wire import facts
-from gateway.wire.transcript import TranscriptReader
+from gateway.server.runtime.memory import set_up_memory
 from gateway.workflow import traces
 
 _PERIOD_S: Final = 0.01

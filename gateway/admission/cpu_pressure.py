@@ -26,7 +26,7 @@ import msgspec
 
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decay import DecayedMean
-from gateway.domain.host import HostSignals
+from gateway.domain.engine import HostSignals
 from gateway.domain.ids import PoolId, TenantId
 from gateway.domain.tenant_lru import TenantLru
 

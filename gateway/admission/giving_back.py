@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Iterable
 
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.fair_share import AMPLE, FairShare
 from gateway.admission.limits import Excess, Limits
-from gateway.admission.promises import LATE
 from gateway.admission.sessions import Member, Places
+from gateway.admission.tenants.fair_share import AMPLE, FairShare
+from gateway.admission.tenants.promises import LATE
 from gateway.domain.ids import TenantId
 
 

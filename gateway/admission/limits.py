@@ -14,9 +14,9 @@ import msgspec
 
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.gpu_pressure import GpuPressure
-from gateway.admission.promises import Promises
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.tenants.promises import Promises
 from gateway.admission.throughput import Throughput
 from gateway.admission.window import Window, WindowInputs
 from gateway.domain.admission_records import WindowUpdated

@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from gateway.admission.fair_share import FairShare
+from gateway.admission.tenants.fair_share import FairShare
 from gateway.domain.ids import NOBODYS, TenantId
 from gateway.domain.shares import PoolShare
 

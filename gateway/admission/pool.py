@@ -23,14 +23,14 @@ from typing import Final
 
 from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.giving_back import GivingBack
 from gateway.admission.limits import SCARCE, Bound, Limits
 from gateway.admission.packing import Entry, SessionQueue, entry_of
 from gateway.admission.partition import part_of, share_of
-from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places, Turn
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.tenants.fair_share import BLOCKED_S, EPOCH_S, FairShare
+from gateway.admission.tenants.quotas import Quotas
 from gateway.admission.window import OVERLOADED
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld
 from gateway.domain.decision import Edge, WaitReason

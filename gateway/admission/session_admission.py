@@ -18,13 +18,12 @@ from gateway.admission.applicant import Applicant, Room, TurnOutcome
 from gateway.admission.classes import ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.pool import PoolAdmission
-from gateway.admission.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
 from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
-from gateway.domain.engine import EngineSignals
+from gateway.domain.engine import EngineSignals, HostSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from gateway.admission.classes import ClassesConfig
-from gateway.admission.fair_share import FairShareConfig
 from gateway.admission.packing import PackingConfig
 from gateway.admission.sessions import PausesConfig
+from gateway.admission.tenants.fair_share import FairShareConfig
 from gateway.admission.window import WindowConfig
 
 

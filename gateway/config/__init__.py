@@ -8,28 +8,30 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gateway.admission.bounds import BoundConfig, PriceConfig
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.tenants.bounds import BoundConfig, PriceConfig
 from gateway.config.hints import HintsConfig
-from gateway.config.history import HistoryConfig
 from gateway.config.jwt import JwtConfig
 from gateway.config.mcp import McpServerConfig
-from gateway.config.objective import ObjectiveConfig
-from gateway.config.otel import OtelConfig
 from gateway.config.picker import PickerConfig
-from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback, split_listen
 from gateway.config.shared import SharedConfig
-from gateway.config.stream import StreamFileConfig
+from gateway.config.telemetry import (
+    HistoryConfig,
+    ObjectiveConfig,
+    OtelConfig,
+    RecordingConfig,
+    StreamFileConfig,
+)
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.settings import CoordinatorConfig
 from gateway.fleet.circuit_breaker import HealthConfig
 from gateway.fleet.trickle import TrickleConfig
+from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import ModelConfig
 from gateway.routing.predicted import RoutingConfig
-from gateway.routing.prefill_ahead import PrefillAheadConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.sessions import SessionsConfig

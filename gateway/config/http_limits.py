@@ -1,4 +1,4 @@
-"""What a client may send, and how slowly."""
+"""What a client may send, how slowly, and the keep-alives while its response waits."""
 
 from typing import Annotated
 
@@ -38,3 +38,10 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     linger_s: _Seconds = 5.0
     """After refusing a request that is still being sent: how long its rest is read and thrown away, so
     that the client sees the answer instead of a reset."""
+
+
+class HoldingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    quiet_s: Annotated[float, Meta(gt=0, le=3600)] = 45.0
+    """Seconds before the first keep-alive; until then an HTTP error status is still possible."""
+    period_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
+    """Seconds between keep-alives."""

@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.config.addresses import meant_listen
-from gateway.config.holding import HoldingConfig
-from gateway.config.http_limits import HttpLimits
+from gateway.config.http_limits import HoldingConfig, HttpLimits
 from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.quotas import Quota
+from gateway.admission.tenants.quotas import Quota
 from gateway.config.privacy import PRIVATE, RECORDED
 
 KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z"), PRIVATE]

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from gateway.config.kubernetes import KubernetesConfig
 from gateway.config.privacy import PRIVATE, RECORDED
-from gateway.wire.kv_transfer import TransferName
+from gateway.requests.kv_transfer import TransferName
 
 _Seconds = Annotated[float, Meta(gt=0)]
 

@@ -9,41 +9,41 @@ import contextlib
 from collections.abc import Mapping
 from typing import assert_never
 
-from gateway.admission.bounds import Bounds
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.tenants.bounds import Bounds
 from gateway.admission.waiting_room import WaitingRoom
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.attempts import Attempts
-from gateway.core.bounding import Bounding
 from gateway.core.commands import Command
-from gateway.core.dispatcher import Dispatcher
-from gateway.core.endings import Endings
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
-from gateway.core.gate import Gate
-from gateway.core.lifecycle import LifecycleError
-from gateway.core.live import LiveRequest
 from gateway.core.model_choices import ModelChoices
-from gateway.core.prefill_legs import PrefillLegs
-from gateway.core.prefills_ahead import PrefillsAhead
-from gateway.core.recovery import rescue
+from gateway.core.optional.prefills_ahead import PrefillsAhead
+from gateway.core.optional.remote_prefills import PrefillLegs
 from gateway.core.replicas import Replicas
-from gateway.core.session_book import SessionBook
-from gateway.core.session_control import SessionControl
+from gateway.core.sessions.bounding import Bounding
+from gateway.core.sessions.session_book import SessionBook
+from gateway.core.sessions.session_control import SessionControl
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
-from gateway.core.suspects import Suspects
 from gateway.core.to_engines import ToEngines
+from gateway.core.turns.attempts import Attempts
+from gateway.core.turns.dispatcher import Dispatcher
+from gateway.core.turns.endings import Endings
+from gateway.core.turns.gate import Gate
+from gateway.core.turns.lifecycle import LifecycleError
+from gateway.core.turns.live import LiveRequest
+from gateway.core.turns.recovery import rescue
+from gateway.core.turns.suspects import Suspects
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId, TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.domain.shares import Share
 from gateway.fleet.trickle import Trickle
+from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import NamedModel, named_models
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.prefill_ahead import PrefillAheadConfig
 from gateway.routing.ranks import Ranks
 
 

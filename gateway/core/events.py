@@ -3,9 +3,8 @@
 import msgspec
 
 from gateway.core.live_settings import LiveSettings
-from gateway.domain.engine import EngineSignals
+from gateway.domain.engine import EngineSignals, HostSignals
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.shares import Share

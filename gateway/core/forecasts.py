@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.live import LiveRequest
+from gateway.core.turns.live import LiveRequest
 from gateway.cost.estimator import Alone, Estimator, Peers, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile

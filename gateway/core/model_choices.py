@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from gateway.admission.waiting_room import Lane
 from gateway.core.fleet import Fleet
-from gateway.core.gate import Gate
-from gateway.core.lifecycle import State
-from gateway.core.live import LiveRequest, Route
+from gateway.core.turns.gate import Gate
+from gateway.core.turns.lifecycle import State
+from gateway.core.turns.live import LiveRequest, Route
 from gateway.domain.decision import Refusal, RefusalReason, WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId
 from gateway.domain.model_choice import Choice, Fallback, Target

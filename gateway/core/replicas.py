@@ -11,9 +11,9 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.core import events as ev
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
-from gateway.core.gate import Gate
-from gateway.core.live import LiveRequest
 from gateway.core.stream import Stream
+from gateway.core.turns.gate import Gate
+from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.shares import Share
 from gateway.routing.placement import PlacementPolicy

@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from gateway.core.conduct import ConductView
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import ReplicaState
-from gateway.core.lifecycle import State
 from gateway.core.pool_views import PoolView, TenantView, view_members, view_pools, view_tenants
+from gateway.core.sessions.conduct import ConductView
+from gateway.core.turns.lifecycle import State
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId

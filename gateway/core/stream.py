@@ -3,9 +3,9 @@
 The coordinator says what happened; this says it in the words of `domain/records.py`.
 """
 
-from gateway.admission.bounds import Reached
+from gateway.admission.tenants.bounds import Reached
 from gateway.core.commands import Command
-from gateway.core.live import LiveRequest, Route
+from gateway.core.turns.live import LiveRequest, Route
 from gateway.domain import records as rec
 from gateway.domain.decision import Placement, Refusal, Wait, WaitReason
 from gateway.domain.ids import ReplicaId, RequestId

@@ -3,8 +3,8 @@
 from gateway.admission.session_admission import SessionAdmission
 from gateway.core.commands import Command, SendHint
 from gateway.core.fleet import Fleet
-from gateway.core.live import LiveRequest
-from gateway.core.session_book import SessionBook
+from gateway.core.sessions.session_book import SessionBook
+from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import ReplicaId
 from gateway.routing.kv_ledger import Conversation
 

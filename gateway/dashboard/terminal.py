@@ -47,3 +47,9 @@ class LineFormatter(logging.Formatter):
     def formatException(self, ei: _Raised) -> str:  # noqa: N802 - logging's name
         text = printable(super().formatException(ei), keep="\n")
         return "\n".join(_INDENT + line for line in text.split("\n"))
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())

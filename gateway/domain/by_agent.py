@@ -14,7 +14,7 @@ class AgentKey(NamedTuple):
     owner: TenantId = NOBODYS
     """Its tenant; `NOBODYS` if all tenants share what they teach."""
     agent_type: int = 0
-    """Hash of the prompt's skeleton and the tools (`gateway/wire/agent_skeleton.py`); 0 if not known."""
+    """Hash of the prompt's skeleton and the tools (`gateway/identity/agent_type.py`); 0 if not known."""
     client: int = 0
     """Hash of its software's name."""
     is_child: bool = False

@@ -33,7 +33,7 @@ class RefusalReason(Word):
     TENANT_QUOTA = "tenant_quota"
     """The tenant used up what it may have."""
     BOUND_REACHED = "bound_reached"
-    """An operator's bound on a session, an agent type or a tenant (`gateway/admission/bounds.py`)."""
+    """An operator's bound on a session, an agent type or a tenant (`gateway/admission/tenants/bounds.py`)."""
     SESSION_STOPPED = "session_stopped"
     """An operator stopped the session."""
     NO_REPLICA = "no_replica"

@@ -1,6 +1,9 @@
-"""What an engine says about itself, in the words of decisions; each number None where it does not say."""
+"""Signals of engines and of hosts that run tools; a number is None where it is not stated."""
+
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from gateway.domain.ids import SessionId
 
@@ -62,3 +65,12 @@ class SessionKv(msgspec.Struct, frozen=True, kw_only=True):
 class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[PluginFeature, ...] = ()
     sessions: tuple[SessionKv, ...] = ()
+
+
+class HostSignals(msgspec.Struct, frozen=True, kw_only=True):
+    """One report of one host: means since the one before."""
+
+    cores: Annotated[float, Meta(gt=0, le=1_000_000)]
+    """That its processes may use."""
+    runnable: Annotated[float, Meta(ge=0, le=1_000_000)]
+    """Processes that ran, or would have if there had been a core."""

@@ -240,7 +240,7 @@ class PrefilledAhead(TimedRecord, frozen=True, kw_only=True, tag="prefill_ahead"
     """The one before."""
     replica: ReplicaId
     outcome: str
-    """As `gateway/routing/prefill_ahead.py` names them."""
+    """As `gateway/prefill_ahead/worth.py` names them."""
     usage: Usage
     """Of the prefill; empty if it did not come to its end."""
     used_tokens: int

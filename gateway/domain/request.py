@@ -94,7 +94,7 @@ NO_NEW_ITEMS: Final = NewItems()
 
 
 class PromptHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a prompt begins with, as hashes of four bytes each (`gateway/wire/prompt_head.py`)."""
+    """What a prompt begins with, as hashes of four bytes each (`gateway/identity/prompt_head.py`)."""
 
     tools: bytes = b""
     system: bytes = b""
@@ -127,7 +127,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     new: NewItems = NO_NEW_ITEMS
     """What stands behind the newest answer."""
     media_bytes: int = 0
-    """Of the body, what is neither text nor counts as some (`gateway/wire/media.py`)."""
+    """Of the body, what is neither text nor counts as some (`gateway/identity/media.py`)."""
 
 
 _OF_SESSIONS: Final = (Work.GENERATE, Work.TUNNEL)
@@ -182,7 +182,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_relayed: bool = False
     """Nobody asks which session it is of: it is placed by load alone, and nothing is learned from it."""
     moves_kv: bool = False
-    """It tells an engine itself where KV caches are, or may do so (`gateway/wire/kv_fields.py`)."""
+    """It tells an engine itself where KV caches are, or may do so (`gateway/requests/kv_fields.py`)."""
     names_response: bool = False
     """It gives the response its id (vLLM's `request_id`), which may be another's."""
 

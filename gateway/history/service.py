@@ -22,11 +22,11 @@ from gateway.config.server import is_loopback, listen_of
 from gateway.history.answers import Answers
 from gateway.history.sources import Events, Files
 from gateway.history.store import Store
-from gateway.server.control_access import ControlAccess
-from gateway.server.listening import binding
-from gateway.server.tasks import TaskGroup
-from gateway.server.tenants import Tenants, hash_key
-from gateway.server.unknown_paths import explain_unknown
+from gateway.server.admin.access import ControlAccess
+from gateway.server.admin.unknown_paths import explain_unknown
+from gateway.server.auth.tenants import Tenants, hash_key
+from gateway.server.http.listening import binding
+from gateway.server.runtime.tasks import TaskGroup
 from gateway.telemetry.log_lines import ChangeLog
 
 _LISTEN: Final = "127.0.0.1:8070"  # below 8081, from which on workers have their control planes

@@ -19,38 +19,38 @@ from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
-from gateway.server import listening
-from gateway.server.asking import Asking
-from gateway.server.certificates import CertificateEnds
-from gateway.server.clock import SteadyClock, wall_clock
-from gateway.server.door import Door
-from gateway.server.driver import Driver
-from gateway.server.forwarded import TrustedProxies
-from gateway.server.hint_sender import HintSender
-from gateway.server.hosts import Hosts
-from gateway.server.jwt_tokens import JwtTokens
-from gateway.server.key_file import KeyFile
-from gateway.server.leaving import Leaving
-from gateway.server.listener import Listener
-from gateway.server.mcp_servers import McpServer, open_servers
-from gateway.server.observation import Observation, hosts_of
-from gateway.server.outbound import Outbound
-from gateway.server.peers import Peers
-from gateway.server.prefill_ahead.prefills import Prefills
-from gateway.server.reading import Reading
-from gateway.server.references import References, read_references
-from gateway.server.replica_watch import ReplicaWatch
-from gateway.server.serving import Serving
-from gateway.server.settings import (
+from gateway.server.admin.certificates import CertificateEnds
+from gateway.server.admin.hosts import Hosts
+from gateway.server.admin.loaded_secrets import References, read_references
+from gateway.server.admin.settings import (
     Read,
     Settings,
     reload_on_signal,
     set_log_level,
 )
-from gateway.server.spending import Spending, SpentFile
-from gateway.server.state_file import StateFile
-from gateway.server.tasks import TaskGroup
-from gateway.server.tenants import Tenants
+from gateway.server.auth.authenticator import Door
+from gateway.server.auth.client_address import TrustedProxies
+from gateway.server.auth.jwt_tokens import JwtTokens
+from gateway.server.auth.key_file import KeyFile
+from gateway.server.auth.tenants import Tenants
+from gateway.server.cluster.peers import Peers
+from gateway.server.fleet.hints import HintSender
+from gateway.server.fleet.replica_watch import ReplicaWatch
+from gateway.server.http import listening
+from gateway.server.http.listener import Listener
+from gateway.server.mcp.servers import McpServer, open_servers
+from gateway.server.prefill_ahead.prefills import Prefills
+from gateway.server.proxy.driver import Driver
+from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.read_request import Reading
+from gateway.server.proxy.upstream_request import Outbound
+from gateway.server.runtime.clock import SteadyClock, wall_clock
+from gateway.server.runtime.tasks import TaskGroup
+from gateway.server.serving import Serving
+from gateway.server.shutdown import Leaving
+from gateway.server.storage.state_file import StateFile
+from gateway.server.storage.tenant_usage import Spending, SpentFile
+from gateway.server.telemetry import Observation, hosts_of
 from gateway.shared_state.fleet_secret import derived
 from gateway.telemetry.log_lines import RefusalLog, log_event
 from gateway.telemetry.recorder import Recorder

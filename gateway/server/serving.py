@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 from gateway.config import Config
-from gateway.server.asking import Asking
-from gateway.server.connection import Handler
+from gateway.server.auth.tenants import CREDENTIAL_HEADERS
 from gateway.server.disaggregation.prefill_legs import PrefillLegs
-from gateway.server.handlers import Handlers
-from gateway.server.mcp_calls import McpCalls
-from gateway.server.mcp_proxy import McpProxy
-from gateway.server.mcp_servers import McpServer
-from gateway.server.replica_watch import ReplicaWatch
-from gateway.server.tenants import CREDENTIAL_HEADERS
-from gateway.server.tunnel import Tunnels
+from gateway.server.fleet.replica_watch import ReplicaWatch
+from gateway.server.http.client_connection import Handler
+from gateway.server.mcp.calls import McpCalls
+from gateway.server.mcp.proxy import McpProxy
+from gateway.server.mcp.servers import McpServer
+from gateway.server.proxy.handler import Handlers
+from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.websockets import Tunnels
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.metrics import Metrics
 

@@ -33,10 +33,10 @@ from gateway.core.commands import Publish
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.domain.turn_trace import TurnTrace
+from gateway.identity.explicit_ids import SCHEMAS
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.shared_state.remote import GATHER_S
-from gateway.wire.explicit_ids import SCHEMAS
 from gateway.wire.hashing import hash_text
 from gateway.workflow import evidence
 

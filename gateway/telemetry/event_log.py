@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from gateway.admission.bounds import BoundConfig
+from gateway.admission.tenants.bounds import BoundConfig
 from gateway.config import Config
 from gateway.config.jwt import JwtConfig
 from gateway.config.kubernetes import KubernetesConfig
@@ -30,7 +30,7 @@ from gateway.core.events import Event, RequestArrived, SettingsChanged, SpendRem
 from gateway.domain.records import BoundReached, TurnArrived
 from gateway.domain.request import PromptHead, RequestFacts
 from gateway.domain.spending import OTHER_AGENTS, Spent
-from gateway.wire.hashed_words import hash_words, words_of_hashes
+from gateway.identity.hashed_words import hash_words, words_of_hashes
 from gateway.wire.hashing import keyed
 
 VERSION: Final = 3

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.domain.ids import SessionId
 from gateway.domain.request import Protocol
-from gateway.telemetry.messages import input_messages
+from gateway.telemetry.otel.messages import input_messages
 
 _MAX_SESSIONS: Final = 1000
 _MAX_BODY: Final = 1 << 19

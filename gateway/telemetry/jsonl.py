@@ -21,7 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from gateway.config.stream import StreamFileConfig
+from gateway.config.telemetry import StreamFileConfig
 from gateway.telemetry.log_lines import log_event
 
 _FLUSH_PERIOD_S: Final = 0.05

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from prometheus_client.core import Metric
 
-from gateway.config.objective import ObjectiveConfig
+from gateway.config.telemetry import ObjectiveConfig
 from gateway.domain import records as rec
 from gateway.domain.ids import RequestId, SessionId
 from gateway.telemetry.counts import counter

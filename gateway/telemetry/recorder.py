@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway import __version__
 from gateway.config import Config
-from gateway.config.stream import StreamFileConfig
+from gateway.config.telemetry import StreamFileConfig
 from gateway.core.commands import Command
 from gateway.core.events import Event
 from gateway.telemetry.event_log import (

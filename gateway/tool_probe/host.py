@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.host import HostSignals
+from gateway.domain.engine import HostSignals
 
 _SOME: Final = re.compile(r"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from gateway.config import Config
 from gateway.config.load import load_config
 from gateway.config.server import split_listen
-from gateway.server.listening import binding
+from gateway.server.http.listening import binding
 
 _READY_WITHIN_S: Final = 30.0
 _SHORT: Final = {"sessions": {"idle_s": 60.0}}

@@ -5,7 +5,7 @@ make two texts, or two conversations, of the same hash. A seed does not keep a g
 xxh3 of one short text that he knows gives it away. So where hashes leave the process (a recording, a store
 that gateways share) they are keyed as well: what is read there confirms no guess without the key.
 `seed_hashes` or `key_hashes` is called before anything is hashed, or not at all (simulations, evaluations and
-tests run with seed 0, and so are repeatable). Names that must outlive a process (`agent_skeleton.py`) are not
+tests run with seed 0, and so are repeatable). Names that must outlive a process (`agent_type.py`) are not
 made with this hash.
 """
 

@@ -15,7 +15,7 @@ from typing import Final
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
-from gateway.wire.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
+from gateway.identity.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.ancestry import GUESS, Search
 from gateway.workflow.shelf import Shelf
 from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Outcome, Session, Thread, Turn

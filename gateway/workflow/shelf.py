@@ -17,8 +17,8 @@ from gateway.domain.decision import SessionSource
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.domain.turn_trace import TurnTrace
-from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
-from gateway.wire.memory import Memory
+from gateway.identity.explicit_ids import TURNPIKE_SCHEMA
+from gateway.identity.memory import Memory
 from gateway.workflow.traces import MAX_TWINS, Traces
 from gateway.workflow.turns import ExplicitKey, Identity, Session, Thread
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Final
 
 from gateway.domain.ids import SessionId, TenantId
-from gateway.wire.memory import Memory
+from gateway.identity.memory import Memory
 from gateway.workflow import evidence
 from gateway.workflow.turns import Session, Turn
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.domain.printable import printable
-from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
+from gateway.identity.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
 from lab.evaluation.adversarial import KINDS, stage_kind
 from lab.evaluation.gateways import SharedReplays
 from lab.evaluation.metrics import Score, Scores, score

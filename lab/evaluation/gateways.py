@@ -32,7 +32,7 @@ _CLIENT: Final = "recorded"
 """Where all requests come from: nothing but their content tells them apart."""
 _IDLE_S: Final = 3600.0
 _TOLD_AFTER_S: Final = 0.1
-"""So long it takes until a gateway hears what another one tells all (`gateway/server/peers.py`)."""
+"""So long it takes until a gateway hears what another one tells all (`gateway/server/cluster/peers.py`)."""
 _PATIENCE_S: Final = 1.0
 """Of a store: here nothing is decided without it."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS
+from gateway.identity.explicit_ids import IDENTITY_BODY_FIELDS
 from lab.evaluation.recording import Exchange
 from lab.evaluation.replay import REPLICAS, Placed
 

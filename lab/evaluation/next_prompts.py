@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from gateway.domain.ids import TenantId
-from gateway.wire.facts import read_facts
-from gateway.wire.prefill_ahead.echoing import Client, Echoing
-from gateway.wire.prefill_ahead.next_prompt import compare, may_be_foreseen
-from gateway.wire.said import Kind, Said
+from gateway.prefill_ahead.next_prompt import compare, may_be_foreseen
+from gateway.prefill_ahead.rewrite_stats import Client, Echoing
+from gateway.requests.facts import read_facts
+from gateway.responses.content import Kind, Said
 from lab.evaluation.recording import Exchange, read_recording
 
 _TENANT: Final = TenantId("t")

@@ -16,11 +16,11 @@ from typing import Any, Final
 import msgspec
 
 from gateway.domain.request import Answer, Protocol, Work
+from gateway.identity.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
+from gateway.responses.content import Said
+from gateway.responses.observer import observe
 from gateway.wire.endpoints import Endpoint, classify
-from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
 from gateway.wire.headers import RawHeaders
-from gateway.wire.observer import observe
-from gateway.wire.said import Said
 
 
 class Truth(msgspec.Struct):

@@ -20,7 +20,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record, TurnArrived
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.session_ids import numbered_ids
-from gateway.wire.facts import read_facts
+from gateway.requests.facts import read_facts
 from lab.evaluation.guesses import Guesses
 from lab.evaluation.recording import Exchange
 

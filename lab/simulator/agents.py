@@ -17,7 +17,7 @@ import msgspec
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.request import Claims, ExplicitId, RequestFacts, ToolCall, Transcript, Work
 from gateway.domain.request import Protocol as Wire
-from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
+from gateway.identity.explicit_ids import TURNPIKE_SCHEMA
 from lab.simulator.driver import Call, NextPrompt
 from lab.simulator.hosts import ToolHost
 from lab.simulator.kernel import Kernel

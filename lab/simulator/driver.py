@@ -1,6 +1,6 @@
 """The simulator's driver of the brain: events in, commands out, one timer.
 
-Twin of `gateway/server/driver.py`. Where that one sends bytes to a replica, this one hands a turn to a
+Twin of `gateway/server/proxy/driver.py`. Where that one sends bytes to a replica, this one hands a turn to a
 simulated engine; where that one answers with a refusal, this one plays the client that gets it: it asks
 again when it was told to, as SDKs do, and gives up after so many times.
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.core import events as ev
-from gateway.domain.host import HostSignals
+from gateway.domain.engine import HostSignals
 from lab.simulator.kernel import Alarm, Kernel
 
 _PERIOD_S: Final = 1.0

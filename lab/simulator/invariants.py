@@ -6,8 +6,8 @@ It reads everything, so a server does not call it.
 from collections import Counter
 
 from gateway.core.coordinator import Coordinator
-from gateway.core.dispatcher import CAPACITY_FREE_WORK
-from gateway.core.lifecycle import State
+from gateway.core.turns.dispatcher import CAPACITY_FREE_WORK
+from gateway.core.turns.lifecycle import State
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId, SessionId
 

@@ -13,7 +13,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch, PrefillLeg
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Usage
-from gateway.wire.kv_transfer import CONNECTORS
+from gateway.requests.kv_transfer import CONNECTORS
 from lab.simulator.engine.turn import EngineTurn, KvSource
 from lab.simulator.kernel import Alarm, Kernel
 

@@ -15,9 +15,9 @@ from gateway.assembly import assemble
 from gateway.core.events import Event
 from gateway.domain.ids import SessionId
 from gateway.domain.printable import printable
+from gateway.identity.hashed_words import words_of_hashes
 from gateway.telemetry.event_log import VERSION, Beginning, encode_answer
 from gateway.telemetry.recorder import KEY_SUFFIX
-from gateway.wire.hashed_words import words_of_hashes
 from gateway.wire.hashing import hash_secret, hash_seed, key_hashes, seed_hashes
 
 _SHOWN: Final = 4000

@@ -15,8 +15,8 @@ from gateway.cost.profile import Profile
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.session_ids import numbered_ids
+from gateway.requests.kv_transfer import TransferName
 from gateway.routing.predicted import RoutingConfig
-from gateway.wire.kv_transfer import TransferName
 from lab.simulator.agents import Agent, Stage
 from lab.simulator.brain import Brain
 from lab.simulator.conservation import check_end

@@ -11,7 +11,7 @@ from hashlib import blake2s
 from gateway.core import events as ev
 from gateway.core.commands import Command
 from gateway.core.coordinator import Coordinator
-from gateway.core.live import LiveRequest
+from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import RequestId
 
 

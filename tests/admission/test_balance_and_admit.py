@@ -7,11 +7,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.admission.packing import Entry, TenantQueue
 from gateway.admission.partition import LEAST, MOST_TOLD, max_min, part_of
-from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.tenants.quotas import Quota
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Wait, WaitReason
-from gateway.domain.host import HostSignals
+from gateway.domain.engine import HostSignals
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.shares import PoolShare
 from tests.admission.applicants import FULL, POOL, Play, T, U, answered, capped, config, entry, in_by_tenant

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from gateway.admission.bounds import MAX_ACCOUNTS, Asking, BoundConfig, Bounds, PriceConfig, Reached
+from gateway.admission.tenants.bounds import MAX_ACCOUNTS, Asking, BoundConfig, Bounds, PriceConfig, Reached
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent

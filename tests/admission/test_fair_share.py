@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission import fair_share
-from gateway.admission.fair_share import LATELY_S, FairShare
-from gateway.admission.promises import IN_TIME, LATE, Promises
+from gateway.admission.tenants import fair_share
+from gateway.admission.tenants.fair_share import LATELY_S, FairShare
+from gateway.admission.tenants.promises import IN_TIME, LATE, Promises
 from gateway.domain.ids import TenantId
 
 A, B = TenantId("a"), TenantId("b")

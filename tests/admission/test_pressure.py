@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from gateway.admission.cpu_pressure import CpuPressure, CpuReading
 from gateway.admission.gpu_pressure import GpuPressure, loss_that_is_overload
-from gateway.admission.repeats import MAX_CYCLE, Cycles
+from gateway.admission.tenants.repeats import MAX_CYCLE, Cycles
 from gateway.domain.by_agent import AgentKey
-from gateway.domain.engine import EngineSignals
-from gateway.domain.host import HostSignals
+from gateway.domain.engine import EngineSignals, HostSignals
 from gateway.domain.ids import NOBODYS, ReplicaId, TenantId
 
 A, B = ReplicaId("a"), ReplicaId("b")

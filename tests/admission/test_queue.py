@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.classes import ServiceClass, classify
-from gateway.admission.fair_share import FairShare
 from gateway.admission.packing import Entry, SessionQueue
-from gateway.admission.quotas import Quota, Quotas, retry_after_s
+from gateway.admission.tenants.fair_share import FairShare
+from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.domain.decision import RefusalReason, Wait, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId

@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.tenants.quotas import Quota
 from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import SessionId, TenantId
 from tests.admission.applicants import Play, config

@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from gateway.__main__ import main
+from gateway.cli import starter
 from gateway.config.load import load_config
-from gateway.upstream import starter
 from tests.server.bench import Backend, answer
 
 VLLM = b"""vllm:cache_config_info{enable_prefix_caching="False",num_gpu_blocks="10",block_size="16"} 1.0

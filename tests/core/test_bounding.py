@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.admission.bounds import Bounds
 from gateway.admission.classes import ServiceClass
+from gateway.admission.tenants.bounds import Bounds
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev

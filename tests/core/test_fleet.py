@@ -9,9 +9,9 @@ import pytest
 from gateway.core import events as ev
 from gateway.core import forecasts
 from gateway.core.fleet import Fleet, PoolFacts
-from gateway.core.lifecycle import FINAL_STATES, TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.core.pool_views import view_members, view_pools, view_tenants
 from gateway.core.snapshot import SessionViews, TurnView
+from gateway.core.turns.lifecycle import FINAL_STATES, TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.engine import EngineSignals

@@ -7,7 +7,7 @@ from gateway.core import events as ev
 from gateway.core import forecasts
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.forecasts import Forecasts
-from gateway.core.live import LiveRequest
+from gateway.core.turns.live import LiveRequest
 from gateway.cost.estimator import TurnWork
 from gateway.cost.profile import Profile
 from gateway.domain import records as rec

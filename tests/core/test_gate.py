@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
-from gateway.core.lifecycle import State
+from gateway.core.turns.lifecycle import State
 from gateway.domain import records as rec
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason

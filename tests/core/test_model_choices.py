@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
-from gateway.core.publishing import Publishing
+from gateway.core.sessions.publishing import Publishing
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason
 from gateway.domain.engine import EngineSignals

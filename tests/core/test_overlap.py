@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
-from gateway.core.lifecycle import LifecycleError
+from gateway.core.turns.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId, RequestId

@@ -8,8 +8,8 @@ import pytest
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.fleet import PoolFacts
-from gateway.core.lifecycle import LifecycleError
 from gateway.core.live_settings import LiveSettings
+from gateway.core.turns.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
 from gateway.domain.fleet import ReplicaLoad

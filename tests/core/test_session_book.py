@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Cancel, Dispatch, Publish, Refuse
-from gateway.core.publishing import Publishing
+from gateway.core.sessions.publishing import Publishing
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason, SessionRef, SessionSource
 from gateway.domain.ids import PoolId, RequestId, SessionId

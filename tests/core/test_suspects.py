@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gateway.core import events as ev
-from gateway.core import suspects
 from gateway.core.commands import Dispatch, Refuse
-from gateway.core.lifecycle import LifecycleError
+from gateway.core.turns import suspects
+from gateway.core.turns.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource
 from gateway.domain.request import Transcript

@@ -16,7 +16,7 @@ from gateway.dashboard.explain import Explainer
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.records import Record
 from gateway.history.answers import Answers
-from gateway.server.control import get_reasons
+from gateway.server.admin.api import get_reasons
 
 STATIC = Path(__file__).parents[2] / "gateway" / "dashboard" / "static"
 BATCH_S = 0.2

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from gateway.__main__ import main
-from gateway.dashboard import cli
-from gateway.dashboard.cli import explain_from_file
+from gateway.cli import sessions as cli
+from gateway.cli.sessions import explain_from_file
 from gateway.dashboard.explain import Explainer
 from gateway.domain.ids import ReplicaId, RequestId
 from tests.core.playbook import Playbook, arrived, call_seen, finished, started, stated

@@ -5,8 +5,8 @@ import random
 from typing import Any
 
 from gateway.domain.request import Protocol, Work
-from gateway.wire.observer import observe
-from gateway.wire.said import Said
+from gateway.responses.content import Said
+from gateway.responses.observer import observe
 from tests.fuzz.mutation import mutate, pieces, value
 
 _DELTAS: tuple[Any, ...] = (

@@ -21,18 +21,18 @@ from gateway.core.stream import GPU_WORK
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work
-from gateway.server.asking import refusal_of
-from gateway.server.buffer_budget import BufferBudget
-from gateway.server.door import Visitor
-from gateway.server.outbound import Outbound
-from gateway.server.reading import made_plain
-from gateway.server.request_parser import RequestParser
-from gateway.server.tenants import Tenant
+from gateway.requests.facts import reading_body_facts
+from gateway.requests.kv_fields import KV_FIELDS
+from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.tenants import Tenant
+from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.request_parser import RequestParser
+from gateway.server.proxy.prepare import refusal_of
+from gateway.server.proxy.read_request import made_plain
+from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import reading_body_facts
 from gateway.wire.inflate import InflationError, zstd
-from gateway.wire.kv_fields import KV_FIELDS
 from gateway.wire.slices import finish
 from tests.fuzz.mutation import WORDS, mutate, spelt, value
 from turnpike_vllm import hints

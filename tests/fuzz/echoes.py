@@ -5,9 +5,9 @@ import random
 from typing import Any
 
 from gateway.domain.request import Protocol
-from gateway.wire.prefill_ahead.echo import Arguments, EchoManner, NoText, Thought
-from gateway.wire.prefill_ahead.next_prompt import compare, next_prompt, read_head
-from gateway.wire.said import Kind, Said
+from gateway.prefill_ahead.history_rewrite import Arguments, EchoManner, NoText, Thought
+from gateway.prefill_ahead.next_prompt import compare, next_prompt, read_head
+from gateway.responses.content import Kind, Said
 from tests.fuzz import bodies
 from tests.fuzz.mutation import WORDS, value
 

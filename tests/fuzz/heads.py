@@ -4,10 +4,10 @@ import random
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
-from gateway.server.buffer_budget import BufferBudget
-from gateway.server.door import Visitor
-from gateway.server.request_parser import HttpRequest, RequestParser
-from gateway.server.tenants import Tenant
+from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.tenants import Tenant
+from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.request_parser import HttpRequest, RequestParser
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
 from tests.fuzz.mutation import mutate, pieces

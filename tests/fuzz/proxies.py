@@ -4,7 +4,7 @@ import ipaddress
 import itertools
 import random
 
-from gateway.server.forwarded import TrustedProxies
+from gateway.server.auth.client_address import TrustedProxies
 from gateway.wire.headers import RawHeaders
 from gateway.wire.proxy_protocol import MAX_BYTES, ProxyHeader, ProxyProtocolError, read_proxy_header
 from tests.fuzz.mutation import mutate, pieces

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.objective import ObjectiveConfig
+from gateway.config.telemetry import ObjectiveConfig
 from gateway.core.pool_views import PoolView
 from gateway.core.snapshot import Gauges
 from gateway.domain.ids import PoolId

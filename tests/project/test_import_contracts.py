@@ -84,12 +84,12 @@ def test_each_contract_breaks(tree: Path):
     ("module", "source", "banned"),
     [
         ("gateway/core/coordinator.py", "import time\n\nx = time.monotonic()\n", True),
-        ("gateway/server/relay.py", SPAWNS, True),
+        ("gateway/server/proxy/relay.py", SPAWNS, True),
         ("gateway/routing/dice.py", "import random\n\nx = random.choice([1])\n", True),
         ("gateway/routing/dice.py", "import random\n\nx = random.Random(1)\n", False),
         ("gateway/upstream/pools.py", "import os\n\nx = os.environ\n", True),
-        ("gateway/server/tasks.py", SPAWNS, False),
-        ("gateway/server/clock.py", "import time\n\nx = time.monotonic()\n", False),
+        ("gateway/server/runtime/tasks.py", SPAWNS, False),
+        ("gateway/server/runtime/clock.py", "import time\n\nx = time.monotonic()\n", False),
         ("gateway/config/load.py", "import os\n\nx = os.environ\n", False),
     ],
 )

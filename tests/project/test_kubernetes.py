@@ -150,7 +150,7 @@ def test_listeners_ports_and_services_agree(objects, tmp_path):
 
 
 def test_probes_ask_for_what_is_there(objects):
-    from gateway.server.control_access import OPEN_PATHS
+    from gateway.server.admin.access import OPEN_PATHS
 
     asked = {}
     for app, container in containers(objects).items():

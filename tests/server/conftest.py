@@ -11,7 +11,9 @@ import pytest_asyncio
 import trustme
 import uvloop
 
-from gateway.server import app, control, listener
+from gateway.server import app
+from gateway.server.admin import api as control
+from gateway.server.http import listener
 from lab.simulator.replay import replay
 from tests.server.bench import Bench
 from tests.server.envoy_stream import PickerBench

@@ -15,9 +15,10 @@ import trustme
 
 from gateway.config.load import ConfigError, load_config
 from gateway.config.tenants import StoredKey
-from gateway.server import access_log, workers
-from gateway.server.certificates import CertificateEnds
-from gateway.server.tenants import hash_key
+from gateway.server.admin.certificates import CertificateEnds
+from gateway.server.auth.tenants import hash_key
+from gateway.server.http import access_log
+from gateway.server.runtime import workers
 from tests.server.bench import CHAT, Exchange, answer, bearer, eventually, get, listing, pauses, post, sends
 from tests.server.test_failures import BEGINS, metrics_of
 from tests.server.test_reload import reload, tenant

@@ -10,16 +10,16 @@ import orjson
 import pytest
 from aiohttp import web
 
-from gateway.config.history import HistoryConfig
 from gateway.config.load import ConfigError
+from gateway.config.telemetry import HistoryConfig
 from gateway.core.snapshot import ReplicaView
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.server import history_proxy
+from gateway.server.admin import history_proxy
+from gateway.server.admin.history_proxy import HistoryProxy
 from gateway.server.aggregator.control_plane import AggregatedControl
 from gateway.server.aggregator.merged_events import Positions
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
-from gateway.server.history_proxy import HistoryProxy
-from gateway.server.tenants import hash_key
+from gateway.server.auth.tenants import hash_key
 from tests.server.bench import CHAT, get, post
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gateway.domain import records as rec
-from gateway.server.handover import PERIOD_S, Handover
+from gateway.server.runtime.record_batcher import PERIOD_S, Handover
 from gateway.upstream import local_faults
 from tests.prerequisites import require_command
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, chunk, eventually, get, post, sends

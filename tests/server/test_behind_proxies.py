@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.config.load import ConfigError, load_config
-from gateway.server.connection_states import State
+from gateway.server.http.connection_states import State
 from tests.server.bench import Exchange, answer, eventually, get, hangs, pauses, post
 
 LOCAL = ["127.0.0.0/8"]
@@ -164,7 +164,7 @@ async def test_a_drain_gives_up_on_handshakes_and_accepts_nothing(start, tls):
 async def test_a_system_without_descriptors_is_asked_again(start, tls, monkeypatch):
     server, trust = tls
     bench = await start(server=server)
-    monkeypatch.setattr("gateway.server.tls_acceptor._AGAIN_S", 0.01)
+    monkeypatch.setattr("gateway.server.http.tls_acceptor._AGAIN_S", 0.01)
     with socket.socket() as raw:
         raw.setblocking(False)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

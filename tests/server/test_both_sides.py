@@ -18,18 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import RequestId, TenantId
-from gateway.server.buffer_budget import BufferBudget
-from gateway.server.connection import ClientConnection
-from gateway.server.connection_states import State
-from gateway.server.door import Visitor
-from gateway.server.relay import Relay, framing_of, pass_whole
-from gateway.server.request_parser import HttpRequest
-from gateway.server.response_writer import Framing
-from gateway.server.tenants import Tenant
+from gateway.responses.observer import observe
+from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.tenants import Tenant
+from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.client_connection import ClientConnection
+from gateway.server.http.connection_states import State
+from gateway.server.http.request_parser import HttpRequest
+from gateway.server.http.response_writer import Framing
+from gateway.server.proxy.relay import Relay, framing_of, pass_whole
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing
 from gateway.wire.endpoints import classify
-from gateway.wire.observer import observe
 from tests.examples import examples
 
 HIGH, LOW = 1000, 100

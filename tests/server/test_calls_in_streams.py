@@ -11,7 +11,7 @@ import pytest
 
 from demo.install import install_agents
 from demo.processes import Children
-from gateway.server import driver
+from gateway.server.proxy import driver
 from tests.clients.programs import FRAMEWORKS_KIT
 from tests.project.layout import ROOT
 from tests.server.bench import DONE, STREAM_HEAD, Bench, answer, chunk, eventually, get, post, sends

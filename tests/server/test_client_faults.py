@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from gateway.domain import records as rec
-from gateway.server.connection_states import State
+from gateway.server.http.connection_states import State
 from tests.server.bench import (
     CHAT_ANSWER,
     DELTA,

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.config.load import load_config
 from gateway.domain.shares import Share
-from gateway.server.direct_talk import LASTS_S, DirectTalk, Told
-from gateway.server.peer_door import Passing
-from gateway.server.peer_links import PeerLinks
+from gateway.server.cluster.peer_auth import Passing
+from gateway.server.cluster.peer_client import PeerLinks
+from gateway.server.cluster.peer_heartbeats import LASTS_S, DirectTalk, Told
 from gateway.upstream.errors import ConnectFailed, UpstreamError
 from gateway.upstream.moments import in_task
 from gateway.upstream.replica import Replica

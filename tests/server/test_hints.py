@@ -10,11 +10,11 @@ from aiohttp import web
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.server import hint_sender
-from gateway.server.hint_sender import HintSender
-from gateway.server.outbound import with_hint
-from gateway.server.tasks import TaskGroup
-from gateway.server.tenants import hash_key
+from gateway.server.auth.tenants import hash_key
+from gateway.server.fleet import hints as hint_sender
+from gateway.server.fleet.hints import HintSender
+from gateway.server.proxy.upstream_request import with_hint
+from gateway.server.runtime.tasks import TaskGroup
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.splice import splice_fields
 from gateway.wire.traceparent import read_traceparent
@@ -250,7 +250,7 @@ async def test_a_fault_of_ours_lets_nothing_through(start, monkeypatch):
 
     bench = await start()
     bench.may_log_errors = True
-    monkeypatch.setattr("gateway.wire.facts.TRANSCRIPTS.reading", fails)
+    monkeypatch.setattr("gateway.requests.facts.TRANSCRIPTS.reading", fails)
     body = json.dumps(BODIES[b"/v1/chat/completions"] | SAYS[0]).encode()
     assert (await asked(bench, b"/v1/chat/completions", body)).status == 400 and not bench.backend.seen
     assert (await bench.ask(post())).status == 200

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.config.http_limits import HttpLimits
 from gateway.config.load import ConfigError, read_api_key
-from gateway.server import memory
-from gateway.server.tenants import hash_key
+from gateway.server.auth.tenants import hash_key
+from gateway.server.runtime import memory
 from tests.server.bench import (
     DELTA,
     DONE,

@@ -12,7 +12,7 @@ import pytest
 
 import gateway
 from gateway.config.load import ConfigError
-from gateway.server import key_file
+from gateway.server.auth import key_file
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, bearer, chunk, get, pauses, post, sends
 from tests.server.test_reload import tenant
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from gateway.server import mcp_calls
-from gateway.server.tenants import hash_key
+from gateway.server.auth.tenants import hash_key
+from gateway.server.mcp import calls as mcp_calls
 from tests.server.bench import Bench, Exchange, chunk, eventually, get, pauses, sends
 from tests.server.mcp_bench import (
     PATH,

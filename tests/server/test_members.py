@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.domain.ids import ReplicaId
-from gateway.server.drains import Drain, Drains
+from gateway.server.cluster.drains import Drain, Drains
 from tests.server.bench import Message, eventually, get, post
 from tests.upstream.api_server import ApiServer, endpoint
 

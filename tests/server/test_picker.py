@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.config.load import ConfigError, load_config
+from gateway.server.auth.tenants import hash_key
 from gateway.server.picker.checking import check_picker
-from gateway.server.tenants import hash_key
 from lab.simulator.replay import replay
 from tests.envoy import DESTINATION, envoy
 from tests.server.bench import (

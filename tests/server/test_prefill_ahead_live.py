@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gateway.domain.request import Protocol, Work
-from gateway.wire.observer import observe
-from gateway.wire.prefill_ahead.echo import echo, plain_manner
-from gateway.wire.prefill_ahead.next_prompt import next_prompt, read_head
-from gateway.wire.said import Said
+from gateway.prefill_ahead.history_rewrite import echo, plain_manner
+from gateway.prefill_ahead.next_prompt import next_prompt, read_head
+from gateway.responses.content import Said
+from gateway.responses.observer import observe
 from tests.engines import MODEL, Fleet
 
 LONG = " ".join(f"word{number}" for number in range(300))

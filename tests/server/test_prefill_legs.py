@@ -8,9 +8,9 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.domain import records as rec
+from gateway.requests.kv_transfer import CONNECTORS
+from gateway.server.auth.tenants import hash_key
 from gateway.server.disaggregation import prefill_legs
-from gateway.server.tenants import hash_key
-from gateway.wire.kv_transfer import CONNECTORS
 from tests.server.bench import (
     CHAT_ANSWER,
     DELTA,

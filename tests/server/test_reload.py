@@ -9,8 +9,8 @@ import os
 
 import pytest
 
-from gateway.server.listener import Listener
-from gateway.server.tenants import hash_key
+from gateway.server.auth.tenants import hash_key
+from gateway.server.http.listener import Listener
 from gateway.upstream.health import HealthChecks
 from tests.server.bench import answer, bearer, eventually, get, listing, pauses, post, sends
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
-from gateway.server.buffer_budget import BufferBudget
-from gateway.server.door import Visitor
-from gateway.server.request_parser import HttpRequest, RequestParser
-from gateway.server.tenants import Tenant, hash_key
+from gateway.responses.observer import BodyObserver, StreamObserver
+from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.tenants import Tenant, hash_key
+from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.request_parser import HttpRequest, RequestParser
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
-from gateway.wire.observer import BodyObserver, StreamObserver
 from tests.examples import examples
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, chunk, eventually, post, sends
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server.peers import Peers
+from gateway.server.cluster.peers import Peers
 from gateway.shared_state.protocol import StoreUnavailable
 from tests.server.bench import (
     DELTA,

@@ -6,8 +6,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.server import direct_talk, peers
-from gateway.server.peer_door import PASSED
+from gateway.server.cluster import peer_heartbeats as direct_talk
+from gateway.server.cluster import peers
+from gateway.server.cluster.peer_auth import PASSED
 from gateway.server.picker.messages import FULL_DUPLEX
 from tests.server.bench import CHAT, CHAT_ANSWER, eventually
 from tests.server.envoy_stream import ask, body, headers, leave, said, trailers

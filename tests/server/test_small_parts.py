@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.host import HostSignals
+from gateway.cli.host_probe import look, tell
+from gateway.domain.engine import HostSignals
 from gateway.domain.ids import ReplicaId, TenantId
-from gateway.server.buffer_budget import BufferBudget
-from gateway.server.clock import SteadyClock
-from gateway.server.listening import listening_sockets
+from gateway.server.auth.tenants import Tenants, hash_key
+from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.listening import listening_sockets
 from gateway.server.picker import answers
-from gateway.server.tenants import Tenants, hash_key
-from gateway.upstream.host_probe import look, tell
+from gateway.server.runtime.clock import SteadyClock
 from tests.examples import examples
 from tests.server.bench import Exchange, answer, eventually, get, post
 from tests.server.test_members import control, registration, up

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.routing.state_residence import Residence, StateResidence, StateResidenceConfig
-from gateway.server.state_file import StateFile
-from gateway.server.tenants import hash_key
+from gateway.server.auth.tenants import hash_key
+from gateway.server.storage.state_file import StateFile
 from tests.server.bench import Bench, answer, bearer, get, post, sends
 
 ALICE, BOB = "sk-alice", "sk-bob"

@@ -5,10 +5,10 @@ import logging
 
 import pytest
 
-from gateway.server import tasks as module
-from gateway.server.forwarded import TrustedProxies
-from gateway.server.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, TaskGroup, check_each, pause_s
-from gateway.server.tenants import hash_key
+from gateway.server.auth.client_address import TrustedProxies
+from gateway.server.auth.tenants import hash_key
+from gateway.server.runtime import tasks as module
+from gateway.server.runtime.tasks import FIRST_PAUSE_S, LONGEST_PAUSE_S, TaskGroup, check_each, pause_s
 from gateway.upstream import health
 from tests.server.bench import eventually, get, post
 

@@ -336,10 +336,10 @@ async def test_a_bug_of_ours_costs_one_connection(start, monkeypatch):
     bench.may_log_errors = True
     bench.backend.script = agrees(echo)
     good = await open_tunnel(bench)
-    monkeypatch.setattr("gateway.server.tunnel.Tunnel.__init__", lambda *_: 1 / 0)
+    monkeypatch.setattr("gateway.server.proxy.websockets.Tunnel.__init__", lambda *_: 1 / 0)
     assert (await bench.ask(handshake())).status == 500
     monkeypatch.undo()
-    monkeypatch.setattr("gateway.server.tunnel._End.send", lambda *_: 1 / 0)
+    monkeypatch.setattr("gateway.server.proxy.websockets._End.send", lambda *_: 1 / 0)
     assert (await (await open_tunnel(bench)).rest())[1] == "reset"
     monkeypatch.undo()
     good.send(b"hello")

@@ -16,10 +16,10 @@ import pytest
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.fleet import Abilities
-from gateway.server.buffer_budget import BufferBudget
-from gateway.server.connection import ClientConnection
-from gateway.server.outbound import Outbound
-from gateway.server.request_parser import HttpRequest
+from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.client_connection import ClientConnection
+from gateway.server.http.request_parser import HttpRequest
+from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.replica import Address, Replica
 from tests.server.bench import (
     DELTA,
@@ -162,7 +162,7 @@ async def test_one_that_ended_early_does_so_too(start, no_collector, sent):
 
 COLLECTIONS = """
 import gc
-from gateway.server.memory import set_up_memory
+from gateway.server.runtime.memory import set_up_memory
 set_up_memory()
 looked_at = []
 gc.callbacks.insert(0, lambda phase, info: looked_at.append(len(gc.get_objects()))
@@ -185,7 +185,7 @@ def test_a_long_collection_looks_only_at_what_is_new():
 
 
 LARGE_BUFFERS = """
-from gateway.server.memory import set_up_memory
+from gateway.server.runtime.memory import set_up_memory
 set_up_memory()
 def resident():
     with open("/proc/self/statm") as file:

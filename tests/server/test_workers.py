@@ -10,7 +10,7 @@ import pytest
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
-from gateway.server.workers import Workers, of_worker
+from gateway.server.runtime.workers import Workers, of_worker
 from tests.command import Turnpike
 
 POOLS = [{"replicas": [{"url": "http://r"}]}]

@@ -12,13 +12,13 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.requests.facts import read_facts
+from gateway.responses.observer import observe
 from gateway.shared_state import directory as module
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
 from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
-from gateway.wire.observer import observe
 from lab.evaluation.memory_store import MemoryStore
 from lab.evaluation.replay import recorded_brain
 from tests.workflow.world import call, result, said, user

@@ -14,16 +14,24 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from gateway import __version__
 from gateway.config.load import ConfigError
-from gateway.config.otel import OtelConfig
+from gateway.config.telemetry import OtelConfig
 from gateway.domain.ids import RequestId
 from gateway.domain.request import Protocol
-from gateway.telemetry import export as module
-from gateway.telemetry import otlp
-from gateway.telemetry.contents import Content, Contents
-from gateway.telemetry.export import TraceExport
-from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span, encode_request, encode_span, text_attribute
-from gateway.telemetry.trace_context import TraceContexts
-from gateway.wire.said import Kind, Said
+from gateway.responses.content import Kind, Said
+from gateway.telemetry.otel import export as module
+from gateway.telemetry.otel import otlp
+from gateway.telemetry.otel.contents import Content, Contents
+from gateway.telemetry.otel.export import TraceExport
+from gateway.telemetry.otel.otlp import (
+    CLIENT,
+    INTERNAL,
+    SERVER,
+    Span,
+    encode_request,
+    encode_span,
+    text_attribute,
+)
+from gateway.telemetry.otel.trace_context import TraceContexts
 from gateway.wire.slices import finish
 from tests.core.playbook import Playbook, finished, first_token, session_finished, stated
 from tests.telemetry.otlp_receiver import Receiver, attributes

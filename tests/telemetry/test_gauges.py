@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.config.objective import ObjectiveConfig
+from gateway.config.telemetry import ObjectiveConfig
 from gateway.core.pool_views import PoolView, TenantView
 from gateway.core.snapshot import Gauges, ReplicaView
 from gateway.domain import records as rec

@@ -16,12 +16,12 @@ from gateway.config.load import load_config
 from gateway.core import events as ev
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer
+from gateway.identity.agent_type import agent_skeleton
+from gateway.requests.facts import read_facts
+from gateway.responses.response_text import Spoken
 from gateway.telemetry.recorder import Recorder
-from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
 from gateway.wire.hashing import seed_hashes, text_hash
-from gateway.wire.spoken import Spoken
 from tests.wire.shapes import assistant, user
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

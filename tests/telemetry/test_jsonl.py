@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.config.stream import StreamFileConfig
+from gateway.config.telemetry import StreamFileConfig
 from gateway.domain import records as rec
 from gateway.telemetry.jsonl import StreamFile
 from tests.telemetry.lines import as_lines

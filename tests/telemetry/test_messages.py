@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import Protocol
-from gateway.telemetry.messages import describing
-from gateway.wire.said import Kind, Said
+from gateway.responses.content import Kind, Said
+from gateway.telemetry.otel.messages import describing
 from gateway.wire.slices import finish
 
 CHAT, RESPONSES, MESSAGES = Protocol.CHAT, Protocol.RESPONSES, Protocol.MESSAGES

@@ -11,10 +11,10 @@ from gateway.domain import records as rec
 from gateway.domain.decision import Edge, RefusalReason, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import Protocol, Transcript, Usage
-from gateway.telemetry import spans as module
-from gateway.telemetry.otlp import CLIENT, SERVER
-from gateway.telemetry.spans import Spans
-from gateway.telemetry.trace_context import TraceContexts, span_id
+from gateway.telemetry.otel import spans as module
+from gateway.telemetry.otel.otlp import CLIENT, SERVER
+from gateway.telemetry.otel.spans import Spans
+from gateway.telemetry.otel.trace_context import TraceContexts, span_id
 from tests.core.playbook import (
     Playbook,
     arrived,

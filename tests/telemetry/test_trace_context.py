@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.domain.ids import RequestId, SessionId
-from gateway.telemetry import trace_context as module
-from gateway.telemetry.trace_context import TraceContexts, span_id
+from gateway.telemetry.otel import trace_context as module
+from gateway.telemetry.otel.trace_context import TraceContexts, span_id
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CLIENT = f"00-{TRACE}-{SPAN}-01"

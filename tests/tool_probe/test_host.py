@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain.host import HostSignals
+from gateway.domain.engine import HostSignals
 from gateway.tool_probe.host import HostMeter, Sample, cores_allowed, runnable, waiting_share
 
 STAT = "cpu  1 2 3\ncpu0 1 2\ncpu1 1 2\nintr 5\nprocs_running {}\nprocs_blocked 0\n"

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from gateway.cli.doctor import examine_all
 from gateway.config.load import load_config
-from gateway.upstream.doctor import examine_all
 from tests.engines import MODEL, Fleet
 
 pytestmark = pytest.mark.engine

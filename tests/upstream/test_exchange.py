@@ -10,18 +10,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gateway.config.otel import OtelConfig
+from gateway.cli import sessions as cli
+from gateway.cli.host_probe import tell
+from gateway.config.telemetry import OtelConfig
 from gateway.config.upstream import UpstreamConfig
-from gateway.dashboard import cli
+from gateway.domain.engine import HostSignals
 from gateway.domain.fleet import Abilities
-from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.telemetry.collector import Collector, Verdict
+from gateway.telemetry.otel.collector import Collector, Verdict
 from gateway.upstream import replica
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, ConnectFailed, UpstreamError
 from gateway.upstream.health import vllm_abilities
-from gateway.upstream.host_probe import tell
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.splice import Chunk

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.cli.examine import Asked, Seen, _prefills
+from gateway.cli.findings import findings
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.upstream.examine import Asked, Seen, _prefills
-from gateway.upstream.findings import findings
 from gateway.upstream.health import NO_ENGINE
 
 FACTS = ReplicaFacts(

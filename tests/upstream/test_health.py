@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from gateway.cli.doctor import examine_url
+from gateway.cli.examine import _checked
+from gateway.cli.findings import findings
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
-from gateway.upstream.doctor import examine_url
 from gateway.upstream.engine_watch import EngineWatch
-from gateway.upstream.examine import _checked
-from gateway.upstream.findings import findings
 from gateway.upstream.health import _NOWHERE, _SERVED, HealthChecks
 from gateway.upstream.replica import Address, Replica
 from tests.server.bench import Backend, Message, answer, eventually, listing

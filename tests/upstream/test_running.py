@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.__main__ import main
-from gateway.upstream.running import client_findings
+from gateway.cli.running import client_findings
 from tests.server.bench import Bench, answer, eventually, get, post, sends
 
 CLIENT = {

@@ -12,11 +12,14 @@ from typing import Any
 import gateway
 from gateway.domain.request import Protocol
 
-READERS = ("gateway.wire", "gateway.tool_probe", "gateway.workflow", "gateway.telemetry.vllm_metrics")
+READERS = (
+    *("gateway.wire", "gateway.identity", "gateway.requests", "gateway.responses", "gateway.prefill_ahead"),
+    *("gateway.tool_probe", "gateway.workflow", "gateway.telemetry.vllm_metrics"),
+)
 """Where texts of clients and engines are read."""
 
 
-NOT_TEXT = ("gateway.wire.endpoints", "gateway.wire.explicit_ids", "gateway.wire.hop_by_hop")
+NOT_TEXT = ("gateway.wire.endpoints", "gateway.identity.explicit_ids", "gateway.wire.hop_by_hop")
 """What these look for are paths and names of header fields."""
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import Work
+from gateway.requests.facts import read_facts
 from gateway.wire import engine_json as module
 from gateway.wire.body import Oversized
 from gateway.wire.endpoints import classify
 from gateway.wire.engine_json import in_utf8, strict_copy
-from gateway.wire.facts import read_facts
 from gateway.wire.slices import finish
 from tests.server.test_unread_bodies import ENCODINGS, bodies
 

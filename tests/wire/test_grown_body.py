@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import RequestFacts
+from gateway.requests.facts import HeaderFacts, read_header_facts, reading_body_facts
 from gateway.wire import grown_body as module
 from gateway.wire.body import decode_small_body
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import HeaderFacts, read_header_facts, reading_body_facts
 from gateway.wire.grown_body import GrownBodies
 from gateway.wire.hashing import hash_seed, seed_hashes
 from gateway.wire.slices import finish

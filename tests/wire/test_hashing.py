@@ -8,14 +8,14 @@ import pytest
 from msgspec import Raw
 
 from gateway.domain.request import Answer, Manner, Utterance
-from gateway.wire.agent_skeleton import agent_skeleton
+from gateway.identity.agent_type import agent_skeleton
+from gateway.identity.hashed_words import hash_words, words_of_hashes
+from gateway.identity.transcript import TranscriptReader
+from gateway.requests.facts import read_facts
+from gateway.responses.response_text import Spoken
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
-from gateway.wire.hashed_words import hash_words, words_of_hashes
 from gateway.wire.hashing import digest, digest_all, hash_seed, hash_text, seed_hashes, text_hash
 from gateway.wire.slices import finish
-from gateway.wire.spoken import Spoken
-from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, decode_body, encode, raws, user
 
 
@@ -24,7 +24,7 @@ def seeded(monkeypatch):
     """Hashes with another seed; the reader that is shared has remembered nothing under it."""
 
     def seed(value: int) -> None:
-        monkeypatch.setattr("gateway.wire.facts.TRANSCRIPTS", TranscriptReader())
+        monkeypatch.setattr("gateway.requests.facts.TRANSCRIPTS", TranscriptReader())
         seed_hashes(value)
 
     yield seed

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from gateway.domain.request import Protocol, Work
+from gateway.identity.transcript import TranscriptReader
+from gateway.requests.facts import read_facts
+from gateway.responses.observer import observe
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
-from gateway.wire.observer import observe
-from gateway.wire.transcript import TranscriptReader
 from tests.wire.adversarial import answers, patterns, requests, texts, tokens
 
 SHORT = 300
@@ -27,11 +27,11 @@ SHORT = 300
 BOUNDED = {
     "gateway.telemetry.vllm_metrics._LABEL": "anything: an unclosed text holds no second beginning of one",
     "gateway.wire.endpoints._AMBIGUOUS": "a path; its repeat ends at the next slash, where another may begin",
-    "gateway.wire.agent_skeleton._TEXT": "3,000 bytes of a part (_HEAD)",
-    "gateway.wire.manner._SKIPPED": "4,096 characters (_MAX_SKIPPED), from their beginning alone",
-    "gateway.wire.manner._VALUE": "200 characters (_NEAR), from their beginning alone",
-    "gateway.wire.usage_answers._TEXT": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
-    "gateway.wire.usage_answers._USAGE": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
+    "gateway.identity.agent_type._TEXT": "3,000 bytes of a part (_HEAD)",
+    "gateway.identity.tool_call_style._SKIPPED": "4,096 characters (_MAX_SKIPPED), from the start alone",
+    "gateway.identity.tool_call_style._VALUE": "200 characters (_NEAR), from their beginning alone",
+    "gateway.responses.usage._TEXT": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
+    "gateway.responses.usage._USAGE": "4,096 bytes of the beginning, and of the end (_KEPT_BYTES)",
 }
 """Expressions whose structure does not prove it, and how much they ever see."""
 ANY = frozenset(range(0x180))
@@ -198,7 +198,7 @@ def steps(work: Callable[[], Any]) -> int:
 
 def read_request(path: str, protocol: Protocol, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the server reads it."""
-    monkeypatch.setattr("gateway.wire.facts.TRANSCRIPTS", TranscriptReader())  # nothing is remembered
+    monkeypatch.setattr("gateway.requests.facts.TRANSCRIPTS", TranscriptReader())  # nothing is remembered
     facts = read_facts(classify("POST", path), [], body)
     assert facts.protocol is protocol
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol, Work
 from gateway.errors import error_body
+from gateway.responses.content import Kind, Said
+from gateway.responses.observer import observe
 from gateway.wire.keep_alive import error_event, is_codex, keep_alive
-from gateway.wire.observer import observe
-from gateway.wire.said import Kind, Said
 from gateway.wire.sse import MAX_EVENT_BYTES, EventSplitter, event_data
 from tests.wire.shapes import chat_stream, messages_stream
 

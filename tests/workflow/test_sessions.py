@@ -13,9 +13,9 @@ from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.session_ids import numbered_ids
+from gateway.requests.facts import read_facts
+from gateway.responses.response_text import Spoken
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
-from gateway.wire.spoken import Spoken
 from gateway.workflow import shelf
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome

@@ -2,7 +2,7 @@ from typing import Any
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
-from gateway.wire.memory import Memory
+from gateway.identity.memory import Memory
 from gateway.workflow import traces as module
 from gateway.workflow.traces import Traces, add, drop, holders
 from gateway.workflow.turns import Outcome, Session, Thread, Turn

@@ -18,9 +18,9 @@ from gateway.core import events as ev
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.records import TurnArrived
 from gateway.domain.request import Answer, Protocol, Work
+from gateway.requests.facts import read_facts
+from gateway.responses.observer import observe
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
-from gateway.wire.observer import observe
 from lab.evaluation.guesses import Guesses
 from tests.core.playbook import Playbook
 from tests.given_ids import given

@@ -19,7 +19,7 @@ export function showOutcome(snapshot) {
 const CHANGING = "changing prompts";
 const PLACES = { system: "the system prompt", tools: "a tool", tool_order: "the order of the tools", message: "the first message" };
 
-/** Clients whose prompts no cache can hold, those that cost most first: as gateway/upstream/running.py says it. */
+/** Clients whose prompts no cache can hold, those that cost most first: as gateway/cli/running.py says it. */
 function changes(conduct) {
   const habits = conduct.filter((each) => each.changed >= Math.max(5, 0.2 * each.turns));
   return habits.sort((a, b) => b.again_tokens - a.again_tokens).slice(0, 3).map((each) => {

@@ -14,11 +14,11 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from gateway.server.admin.settings import DIFF_PATH, RELOAD_PATH
+from gateway.server.admin.usage import USAGE_PATH, usage_response
 from gateway.server.aggregator.control_client import Answer, ControlClient
 from gateway.server.aggregator.merged_events import MergedEvents, Positions
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots, merge_usage
-from gateway.server.settings import DIFF_PATH, RELOAD_PATH
-from gateway.server.usage import USAGE_PATH, usage_response
 
 _MAX_BODY: Final = 8 << 20
 """As much as a gateway reads of a body, at most."""

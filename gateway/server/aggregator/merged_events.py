@@ -14,9 +14,9 @@ from typing import Final
 
 from aiohttp import ClientResponse, web
 
+from gateway.server.admin.events import has_left
 from gateway.server.aggregator.control_client import UNREACHABLE, ControlClient
-from gateway.server.events import has_left
-from gateway.server.tasks import TaskGroup
+from gateway.server.runtime.tasks import TaskGroup
 
 _AGAIN_S: Final = 0.2
 """Between the end of a gateway's stream and the next attempt."""

@@ -20,16 +20,16 @@ from gateway.core import events as ev
 from gateway.core.commands import PrefillLeg
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
+from gateway.requests.kv_transfer import CONNECTORS, Connector, prefill_leg_body
 from gateway.server.disaggregation.kv_fetches import Fetch
-from gateway.server.driver import Driver, Ticket
-from gateway.server.outbound import Outbound
-from gateway.server.request_parser import HttpRequest
-from gateway.server.unseen_answers import ask_unseen, usage_of
+from gateway.server.http.request_parser import HttpRequest
+from gateway.server.proxy.driver import Driver, Ticket
+from gateway.server.proxy.internal_responses import ask_unseen, usage_of
+from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.moments import Moment, Run
 from gateway.upstream.replica import Replica
-from gateway.wire.kv_transfer import CONNECTORS, Connector, prefill_leg_body
 from gateway.wire.splice import Chunk
 
 _log: Final = logging.getLogger(__name__)

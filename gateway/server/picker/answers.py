@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from gateway.server.http.request_head import RequestHead
 from gateway.server.picker.messages import ProcessingResponse
-from gateway.server.request_head import RequestHead
 from gateway.upstream.replica import Replica
 from gateway.wire.headers import RawHeaders
 

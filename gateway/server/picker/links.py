@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from gateway.config.shared import SharedConfig
-from gateway.server.peers import Peers
+from gateway.server.cluster.peers import Peers
 
 PROCESS: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _OPTIONS: Final[tuple[tuple[str, int | str], ...]] = (

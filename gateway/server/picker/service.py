@@ -17,8 +17,8 @@ import grpc
 import grpc.aio
 
 from gateway.config.server import split_listen
-from gateway.server.door import Door
-from gateway.server.peers import Peers
+from gateway.server.auth.authenticator import Door
+from gateway.server.cluster.peers import Peers
 from gateway.server.picker.links import PROCESS, PickerLinks, StreamError
 from gateway.server.picker.stream import Picking, Stream
 from gateway.upstream.replica import Address

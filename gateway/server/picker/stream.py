@@ -25,24 +25,24 @@ from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, Protocol, RequestFacts
-from gateway.server.asking import Asking
-from gateway.server.door import Door, Visitor
-from gateway.server.driver import Ticket
-from gateway.server.listener import Listener
-from gateway.server.milestones import Milestones, catch_up
-from gateway.server.peer_door import INHERITS, PASSED
+from gateway.requests.facts import read_header_facts
+from gateway.responses.observer import ResponseObserver, observe
+from gateway.server.auth.authenticator import Door, Visitor
+from gateway.server.cluster.peer_auth import INHERITS, PASSED
+from gateway.server.http.listener import Listener
+from gateway.server.http.request_head import RefusedRequest, RequestHead, take_room
+from gateway.server.http.request_parser import HttpRequest
+from gateway.server.http.response_writer import refusal_parts
 from gateway.server.picker import answers, messages
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
-from gateway.server.receipts import receipts
-from gateway.server.request_head import RefusedRequest, RequestHead, take_room
-from gateway.server.request_parser import HttpRequest
-from gateway.server.response_writer import refusal_parts
+from gateway.server.proxy.driver import Ticket
+from gateway.server.proxy.milestones import Milestones, catch_up
+from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.receipts import receipts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.moments import in_task
 from gateway.upstream.replica import Replica
-from gateway.wire.facts import read_header_facts
 from gateway.wire.headers import get_header
-from gateway.wire.observer import ResponseObserver, observe
 
 _log: Final = logging.getLogger(__name__)
 

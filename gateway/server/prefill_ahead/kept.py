@@ -13,10 +13,10 @@ import msgspec
 from gateway.domain.decision import SessionRef
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Protocol, RequestFacts
-from gateway.server.request_parser import HttpRequest
-from gateway.wire.prefill_ahead.echoing import Client
-from gateway.wire.prefill_ahead.next_prompt import Head, read_head
-from gateway.wire.said import Said
+from gateway.prefill_ahead.next_prompt import Head, read_head
+from gateway.prefill_ahead.rewrite_stats import Client
+from gateway.responses.content import Said
+from gateway.server.http.request_parser import HttpRequest
 
 _OF_HEADS: Final = 8
 """The part of all bytes that heads may take besides."""

@@ -19,17 +19,17 @@ from gateway.core.commands import Prefill, StopPrefill
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import RequestFacts, Usage
-from gateway.server.driver import Driver
-from gateway.server.outbound import Outbound
+from gateway.prefill_ahead.next_prompt import compare, may_be_foreseen, next_prompt
+from gateway.prefill_ahead.rewrite_stats import Echoing
+from gateway.responses.content import Said
+from gateway.server.http.request_parser import HttpRequest
 from gateway.server.prefill_ahead.kept import Heads, Kept, KeptRequests
-from gateway.server.request_parser import HttpRequest
-from gateway.server.unseen_answers import ask_unseen, usage_of
+from gateway.server.proxy.driver import Driver
+from gateway.server.proxy.internal_responses import ask_unseen, usage_of
+from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
-from gateway.wire.prefill_ahead.echoing import Echoing
-from gateway.wire.prefill_ahead.next_prompt import compare, may_be_foreseen, next_prompt
-from gateway.wire.said import Said
 
 _MAX_BYTES: Final = 1 << 20
 """Of a request whose next one is foreseen: to take a larger one apart holds others up for too long."""

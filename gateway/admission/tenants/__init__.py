@@ -1,0 +1,1 @@
+"""What tenants share and what bounds them."""

@@ -1,0 +1,384 @@
+"""Bounds: how much may one session, one kind of agent, or one tenant use, whatever its client thinks of it?
+
+Source: ours.
+
+Invariants: what a turn is expected to take is reserved when it arrives and settled when it is over, so turns
+that run at a time cannot all have the last of it; a turn is held against its own tenant's bounds alone;
+memory is bounded by the sessions that are known, and by `MAX_ACCOUNTS` a tenant; what is bounded may change
+at any time, and counts go on.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.admission.tenants.repeats import Repeats
+from gateway.cost.tokens import UsualTurns
+from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.request import Usage
+from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent
+
+MAX_ACCOUNTS: Final = 64
+"""Of agent types, for each tenant and period; further types of the tenant share one."""
+_MAX_THREADS: Final = 32
+"""Of a session, whose repeats are counted; the one that began last is the last to go."""
+_ANY_MODEL: Final = "*"
+_MILLION: Final = 1e6
+_DAY_S: Final = 86_400.0
+
+Action = Literal["warn", "behind", "refuse"]
+_SEVERITY: Final = {"warn": 0, "behind": 1, "refuse": 2}
+_RECORDED: Final = Meta(extra={"recorded": True})
+_KEYED: Final = Meta(extra={"recorded": False})
+"""In a recording an agent type has another name."""
+_Count = Annotated[int, Meta(ge=1)]
+_Price = Annotated[float, Meta(ge=0)]
+
+
+class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a million tokens of a model cost, in any currency."""
+
+    model: Annotated[str, _RECORDED, Meta(min_length=1)]
+    """As its replicas know it; `*` for every model that is not named. Without that, turns of others are
+    free."""
+    input: _Price = 0.0
+    """Of prompts."""
+    cached_input: _Price | None = None
+    """Of a prompt, the tokens that the engine says were cached; by default what all others cost."""
+    output: _Price = 0.0
+    """Of outputs, reasoning included."""
+
+    def cost(self, usage: Usage) -> float:
+        prompt, cached = usage.prompt_tokens or 0, usage.cached_tokens or 0
+        cached = min(cached, prompt)
+        of_cached = self.input if self.cached_input is None else self.cached_input
+        output = (usage.output_tokens or 0) * self.output
+        return ((prompt - cached) * self.input + cached * of_cached + output) / _MILLION
+
+
+def price_of(prices: Mapping[str, PriceConfig], model: str | None) -> PriceConfig | None:
+    return prices.get(model or "") or prices.get(_ANY_MODEL)
+
+
+class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much may be used, and what happens beyond (docs/reference/bounds.md)."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), _RECORDED]
+    """Stands in refusals, headers, records and metrics."""
+    of: Literal["session", "agent", "tenant"] = "session"
+    """What is bounded: each session; all sessions of an agent type, of one tenant; or all of a tenant."""
+    per: Literal["day", "month"] | None = None
+    """Of an agent type or a tenant: over which time it is counted, in UTC."""
+    tenants: tuple[Annotated[str, _RECORDED], ...] = ()
+    """For these alone; by default for each."""
+    agents: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z"), _KEYED], ...] = ()
+    """For these agent types alone, as `turnpike sessions --json` names them; by default for each."""
+    turns: _Count | None = None
+    """Requests that an engine works for."""
+    tokens: _Count | None = None
+    """Of prompts and outputs, as engines report them; those from the cache count, too."""
+    cost: Annotated[float, Meta(gt=0)] | None = None
+    """By `[[prices]]`."""
+    wall_s: Annotated[float, Meta(gt=0)] | None = None
+    """Since the session's first turn came. Of a session only, like what follows."""
+    repeats: Annotated[int, Meta(ge=2)] | None = None
+    """So often in a row the same calls, with the same results; also in a cycle of two or three steps."""
+    same_calls: Annotated[int, Meta(ge=2)] | None = None
+    """So often in a row the same calls, whatever came of them."""
+    action: Action = "refuse"
+    """`warn` says so in a header, a record and a metric; `behind` lets others go first; `refuse` answers 403,
+    which clients do not try again."""
+    shadow: bool = False
+    """Only record and count what would happen."""
+
+    def __post_init__(self) -> None:
+        if self.of == "session" and self.per is not None:
+            raise ValueError(f"bound {self.name}: a session is counted as a whole, not per {self.per}")
+        if self.of != "session":
+            if self.per is None:
+                raise ValueError(f"bound {self.name} is of {self.of}: set per to day or month")
+            if any(limit is not None for limit in (self.wall_s, self.repeats, self.same_calls)):
+                raise ValueError(f"bound {self.name}: wall_s, repeats and same_calls are of a session only")
+
+    @property
+    def is_empty(self) -> bool:
+        limits = (self.turns, self.tokens, self.cost, self.wall_s, self.repeats, self.same_calls)
+        return all(limit is None for limit in limits)
+
+    @property
+    def counts_repeats(self) -> bool:
+        return self.repeats is not None or self.same_calls is not None
+
+    def is_for(self, tenant: TenantId, agent: int) -> bool:
+        return (not self.tenants or tenant in self.tenants) and (
+            not self.agents or f"{agent:016x}" in self.agents
+        )
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that arrives, or a request of no session that an engine has to work for."""
+
+    request: RequestId
+    tenant: TenantId
+    agent: int
+    model: str | None
+    text_bytes: int
+    session: SessionId | None = None
+    thread: ThreadId | None = None
+    started_s: float = 0.0
+    """When its session's first turn came."""
+    turns_before: int = 0
+    """Of its session, as far as is known: also of another gateway that had it."""
+    tail: int = 0
+    called: int = 0
+    brought: int = 0
+    """As in `Repeats.saw`."""
+
+
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """A bound that a turn exceeds."""
+
+    bound: BoundConfig
+    limit: str
+    used: float
+    """With this turn, as it is expected to be."""
+    most: float
+
+
+class _Tally(msgspec.Struct):
+    """Of one session."""
+
+    agent: int
+    used: Amounts
+    threads: dict[ThreadId, Repeats] = {}
+    """Empty where repeats are not bounded."""
+
+    def repeats(self, thread: ThreadId) -> Repeats:
+        found = self.threads.get(thread)
+        if found is None:
+            if len(self.threads) >= _MAX_THREADS:
+                del self.threads[next(iter(self.threads))]
+            found = self.threads[thread] = Repeats()
+        return found
+
+
+_NO_REPEATS: Final = Repeats()
+
+
+class _Turn(msgspec.Struct, frozen=True, gc=False):
+    """One that is not over, and what is reserved for it."""
+
+    asking: Asking
+    accounts: tuple[Account, ...]
+    amounts: Amounts
+
+
+class Bounds:
+    def __init__(
+        self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig] = (), *, publishes: bool = False
+    ) -> None:
+        """`publishes`: there are other gateways, which must know what is used here."""
+        self.follow(bounds, prices)
+        self._publishes = publishes
+        self.spent: list[Spent] = []
+        """What the other gateways must be told, as differences."""
+        self.sessions: dict[SessionId, _Tally] = {}
+        self.ledger: dict[Account, Amounts] = {}
+        """Of the periods that run."""
+        self._agents: dict[tuple[TenantId, str], set[int]] = {}
+        self.turns: dict[RequestId, _Turn] = {}
+        self._usual = UsualTurns()
+        self._day = -1.0
+        self._periods: dict[str | None, str] = {}
+        """Those that run: of days, and of months."""
+
+    def follow(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
+        self._of_sessions = [each for each in bounds if each.of == "session"]
+        self._of_accounts = [each for each in bounds if each.of != "session"]
+        self.is_set, self.has_accounts = bool(bounds), bool(self._of_accounts)
+        self._counts_repeats = any(each.counts_repeats for each in bounds)
+        self._prices = {each.model: each for each in prices}
+
+    def counts_tokens(self, tenant: TenantId) -> bool:
+        """Whether some bound of its is of tokens or cost, whatever its agents are."""
+        return any(
+            (each.tokens is not None or each.cost is not None)
+            and not each.shadow
+            and (not each.tenants or tenant in each.tenants)
+            for each in (*self._of_sessions, *self._of_accounts)
+        )
+
+    # --- what is asked -------------------------------------------------------------------------------
+
+    def quote(
+        self, tenant: TenantId, agent: int, model: str | None, text_bytes: int, *, now: float
+    ) -> tuple[tuple[Account, ...], Amounts]:
+        self._turn_the_page(now=now)
+        return self._accounts(tenant, agent), self._expected(tenant, model, text_bytes)
+
+    def arrived(self, asking: Asking, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
+        """Reserves what the turn is expected to take; returns the bounds that it exceeds, the one that counts
+        first. `reserved`: what the shared store has reserved for it already. `turn_over` follows."""
+        self._turn_the_page(now=now)
+        if reserved is not None:
+            amounts = reserved.amounts
+            accounts = tuple(each.account for each in reserved.spent)
+            self.ledger.update((each.account, each.amounts) for each in reserved.spent)
+        else:
+            amounts = self._expected(asking.tenant, asking.model, asking.text_bytes)
+            accounts = self._accounts(asking.tenant, asking.agent)
+            self._book(accounts, amounts)
+        tally = None
+        if asking.session is not None:
+            tally = self.sessions.get(asking.session)
+            if tally is None:
+                tally = self.sessions[asking.session] = _Tally(
+                    asking.agent, Amounts(turns=asking.turns_before)
+                )
+            tally.used = tally.used.plus(amounts)
+        self.turns[asking.request] = _Turn(asking, accounts, amounts)
+        reached = [*self._of_session(asking, tally, now=now), *self._of_totals(asking, accounts)]
+        reached.sort(key=lambda each: (each.bound.shadow, -_SEVERITY[each.bound.action]))
+        return reached
+
+    def _of_session(self, asking: Asking, tally: _Tally | None, *, now: float) -> Iterator[Reached]:
+        if tally is None or asking.thread is None:
+            return
+        repeats = _NO_REPEATS
+        if self._counts_repeats:
+            repeats = tally.repeats(asking.thread)
+            repeats.saw(asking.tail, asking.called, asking.brought)
+        for bound in self._of_sessions:
+            if bound.is_for(asking.tenant, asking.agent):
+                yield from _beyond(bound, tally.used)
+                wall_s = now - asking.started_s
+                if bound.wall_s is not None and wall_s > bound.wall_s:
+                    yield Reached(bound=bound, limit="wall_s", used=wall_s, most=bound.wall_s)
+                # These have happened; of the others this turn would be the one too many.
+                for limit, most, count in (
+                    ("repeats", bound.repeats, repeats.steps.count),
+                    ("same_calls", bound.same_calls, repeats.calls.count),
+                ):
+                    if most is not None and count >= most:
+                        yield Reached(bound=bound, limit=limit, used=count, most=most)
+
+    def _of_totals(self, asking: Asking, accounts: Iterable[Account]) -> Iterator[Reached]:
+        for bound in self._of_accounts:
+            if bound.is_for(asking.tenant, asking.agent):
+                period = self._periods[bound.per]
+                for account in accounts:
+                    if account.period == period and (account.agent == ALL_AGENTS) == (bound.of == "tenant"):
+                        yield from _beyond(bound, self.ledger.get(account, NOTHING))
+
+    # --- what happens --------------------------------------------------------------------------------
+
+    def give_back(self, reserved: Reserved) -> None:
+        self._book((each.account for each in reserved.spent), NOTHING.minus(reserved.amounts))
+
+    def turn_over(self, request: RequestId, model: str | None, usage: Usage | None) -> None:
+        """It was answered. `usage`: what it took; None if nobody knows, though an engine has worked for it:
+        then what was reserved counts. Unknown requests are no error."""
+        turn = self.turns.pop(request, None)
+        if turn is None or usage is None:
+            return
+        prompt, output = usage.prompt_tokens or 0, usage.output_tokens or 0
+        price = price_of(self._prices, model)
+        used = Amounts(1.0, prompt + output, price.cost(usage) if price is not None else 0.0)
+        self._usual.observe(turn.asking.tenant, turn.asking.text_bytes, usage)
+        self._settle(turn, used)
+
+    def turn_void(self, request: RequestId) -> None:
+        """It was refused, or failed: it took nothing. Unknown requests are no error."""
+        turn = self.turns.pop(request, None)
+        if turn is not None:
+            self._settle(turn, NOTHING)
+
+    def _settle(self, turn: _Turn, used: Amounts) -> None:
+        more = used.minus(turn.amounts)
+        self._book(turn.accounts, more)
+        session = turn.asking.session
+        tally = self.sessions.get(session) if session is not None else None
+        if tally is not None:
+            tally.used = tally.used.plus(more)
+
+    def session_over(self, session: SessionId) -> None:
+        self.sessions.pop(session, None)
+
+    def restore(self, spent: Iterable[Spent], *, now: float) -> None:
+        self._turn_the_page(now=now)
+        for each in spent:
+            if each.account.period in self._periods.values():
+                known = self.ledger.get(each.account, NOTHING)
+                self.ledger[each.account] = known.most(each.amounts)
+                if each.account.agent not in (ALL_AGENTS, OTHER_AGENTS):
+                    key = (each.account.tenant, each.account.period)
+                    self._agents.setdefault(key, set()).add(each.account.agent)
+
+    def shares(self, *, now: float) -> Iterator[tuple[BoundConfig, TenantId, float]]:
+        self._turn_the_page(now=now)
+        for bound in self._of_accounts:
+            period = self._periods[bound.per]
+            for account, used in self.ledger.items():
+                if bound.of == "tenant" and account.period == period and account.agent == ALL_AGENTS:
+                    if not bound.tenants or account.tenant in bound.tenants:
+                        parts = (part / most for _, part, most in _limits(bound, used))
+                        yield bound, account.tenant, max(0.0, *parts)
+
+    # --- books ---------------------------------------------------------------------------------------
+
+    def _book(self, accounts: Iterable[Account], more: Amounts) -> None:
+        if more == NOTHING:
+            return
+        for account in accounts:
+            if account.period in self._periods.values():
+                self.ledger[account] = self.ledger.get(account, NOTHING).plus(more)
+            if self._publishes:
+                self.spent.append(Spent(account, more))
+
+    def _accounts(self, tenant: TenantId, agent: int) -> tuple[Account, ...]:
+        found: dict[Account, None] = {}
+        for bound in self._of_accounts:
+            if bound.is_for(tenant, agent):
+                period = self._periods[bound.per]
+                whose = ALL_AGENTS if bound.of == "tenant" else self._agent(tenant, agent, period)
+                found[Account(tenant, whose, period)] = None
+        return tuple(found)
+
+    def _agent(self, tenant: TenantId, agent: int, period: str) -> int:
+        known = self._agents.setdefault((tenant, period), set())
+        if agent in known:
+            return agent
+        if len(known) >= MAX_ACCOUNTS or agent in (ALL_AGENTS, OTHER_AGENTS):
+            return OTHER_AGENTS
+        known.add(agent)
+        return agent
+
+    def _expected(self, tenant: TenantId, model: str | None, text_bytes: int) -> Amounts:
+        usage, price = self._usual.expected(tenant, text_bytes), price_of(self._prices, model)
+        tokens = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
+        return Amounts(1.0, tokens, price.cost(usage) if price is not None else 0.0)
+
+    def _turn_the_page(self, *, now: float) -> None:
+        if now // _DAY_S == self._day:
+            return
+        self._day = now // _DAY_S
+        day = datetime.fromtimestamp(now, UTC)
+        self._periods = {"day": f"{day:%Y-%m-%d}", "month": f"{day:%Y-%m}"}
+        running = self._periods.values()
+        self.ledger = {account: used for account, used in self.ledger.items() if account.period in running}
+        self._agents = {key: known for key, known in self._agents.items() if key[1] in running}
+
+
+def _limits(bound: BoundConfig, used: Amounts) -> Iterator[tuple[str, float, float]]:
+    for limit in ("turns", "tokens", "cost"):
+        if (most := getattr(bound, limit)) is not None:
+            yield limit, getattr(used, limit), most
+
+
+def _beyond(bound: BoundConfig, used: Amounts) -> Iterator[Reached]:
+    for limit, part, most in _limits(bound, used):
+        if part > most:
+            yield Reached(bound=bound, limit=limit, used=part, most=most)

@@ -1,0 +1,1 @@
+"""Mechanisms that are off unless the settings ask for them."""

@@ -1,0 +1,1 @@
+"""The brain's books of sessions."""

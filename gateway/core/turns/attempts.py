@@ -1,0 +1,213 @@
+"""What becomes of a request that was sent: its answer begins, goes on and ends; its attempt fails, and it is
+sent again or refused; its client leaves.
+
+Invariants: a request is sent again only while no replica has begun to answer it, and only if running it
+twice harms nobody. One that was sent and got no head may be what the replica died of: it is sent once more,
+wherever that is, and no further; a client that sends it again does not begin anew (`suspects.py`).
+"""
+
+from collections.abc import Mapping
+
+from gateway.core import events as ev
+from gateway.core import refusals
+from gateway.core.forecasts import Forecasts
+from gateway.core.model_choices import Admit, ModelChoices
+from gateway.core.sessions.session_book import SessionBook
+from gateway.core.settings import CoordinatorConfig
+from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
+from gateway.core.turns.dispatcher import Dispatcher
+from gateway.core.turns.endings import Endings
+from gateway.core.turns.gate import Gate
+from gateway.core.turns.lifecycle import LifecycleError, State, Step
+from gateway.core.turns.live import LiveRequest
+from gateway.core.turns.suspects import MOST_DEATHS, Failure, Suspects
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import Body, ReplicaId, RequestId
+from gateway.domain.request import Answer
+from gateway.fleet.trickle import Trickle
+
+_OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
+
+
+class Attempts:
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        live: Mapping[RequestId, LiveRequest],
+        sessions: SessionBook,
+        forecasts: Forecasts,
+        models: ModelChoices,
+        gate: Gate,
+        dispatcher: Dispatcher,
+        endings: Endings,
+        trickle: Trickle,
+        to_engines: ToEngines,
+        stream: Stream,
+        suspects: Suspects,
+        admit: Admit,
+    ) -> None:
+        self._config = config
+        self._live = live
+        self._sessions = sessions
+        self._forecasts = forecasts
+        self._models = models
+        self._gate = gate
+        self._dispatcher = dispatcher
+        self._endings = endings
+        self._trickle = trickle
+        self._to_engines = to_engines
+        self._stream = stream
+        self._suspects = suspects
+        self._admit = admit
+
+    def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
+        if not self._suspects.remembered:
+            return None
+        live.unanswered = self._suspects.deaths(live.body, now=now)
+        live.without += self._suspects.others(live, now=now)
+        return refusals.unanswered_again() if live.unanswered >= MOST_DEATHS else None
+
+    def _failed_at(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
+        self._suspects.failed(live, replica, failure, now=now)
+        self._refuse_copies(live.body, now=now)
+
+    def replica_gone(self, *, now: float) -> None:
+        """Bodies that it may have died of have become deadly: their copies wait no longer."""
+        for body in self._suspects.remembered.keys() & self._gate.waiting_room.by_body.keys():
+            self._refuse_copies(body, now=now)
+
+    def _refuse_copies(self, body: Body, *, now: float) -> None:
+        waiting = self._gate.waiting_room.by_body.get(body)
+        if waiting and self._suspects.deaths(body, now=now) >= MOST_DEATHS:
+            for live in [self._live[request] for request in waiting]:
+                self._gate.leave_waiting_room(live, now=now)
+                self._endings.refuse(live, refusals.unanswered_again(), now=now)
+
+    def _known(self, request: RequestId) -> LiveRequest:
+        live = self._live.get(request)
+        if live is None:
+            raise LifecycleError(f"request {request} is over, or never arrived")
+        return live
+
+    def _answering(self, request: RequestId) -> LiveRequest:
+        live = self._known(request)
+        live.require(State.ANSWERING)
+        return live
+
+    def started(self, request: RequestId) -> None:
+        self._known(request).step(Step.START)
+
+    def first_token_seen(self, request: RequestId, *, now: float) -> None:
+        self._first_token(self._answering(request), now=now)
+
+    def _first_token(self, live: LiveRequest, *, now: float) -> None:
+        if live.saw_first_token:
+            return
+        assert live.replica is not None
+        live.saw_first_token, live.first_token_s = True, now
+        self._forecasts.first_token(live, live.replica, now=now)
+        self._dispatcher.first_token(live, now=now)
+        if self._trickle.known:
+            self._trickle.over(live.request)
+        self._stream.first_token(live, live.replica, now=now)
+
+    def seen_on_the_way(
+        self, event: ev.ToolCallSeen | ev.ToolCallClosed | ev.StateMinted, *, now: float
+    ) -> None:
+        live = self._answering(event.request)
+        match event:
+            case ev.ToolCallSeen():
+                self._sessions.call_minted(live, event.call)
+            case ev.ToolCallClosed():
+                self._sessions.call_closed(live, event.call, now=now)
+            case ev.StateMinted():
+                self._sessions.state_minted(live, event.state_id)
+
+    def answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
+        live = self._known(event.request)
+        live.step(Step.START)
+        if event.has_first_token:
+            self._first_token(live, now=now)
+        for state_id in event.answer.state_ids:
+            self._sessions.state_minted(live, state_id)
+        self._ended(live, Step.FINISH, event.answer, now=now)
+
+    def ended(self, event: ev.ResponseFinished | ev.ResponseCut, *, now: float) -> None:
+        step = Step.FINISH if isinstance(event, ev.ResponseFinished) else Step.CUT
+        self._ended(self._known(event.request), step, event.answer, now=now)
+
+    def _ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
+        live.step(step)
+        assert live.replica is not None
+        if answer.is_good and step is Step.FINISH:
+            if self._suspects.remembered:
+                self._suspects.forget(live.body)
+        elif answer.is_fault or step is Step.CUT:
+            failure = Failure.BROKEN if step is Step.CUT else Failure.ANSWERED
+            self._failed_at(live, live.replica, failure, now=now)
+        counted = self._dispatcher.ended(live, _OUTCOMES[step], answer, now=now)
+        self._endings.over(live, counted, now=now)
+
+    def client_left(self, event: ev.ClientLeft, *, now: float) -> None:
+        live, answer = self._known(event.request), event.answer
+        was = live.state
+        live.step(Step.LEAVE)
+        if was is State.WAITING:
+            self._gate.leave_waiting_room(live, now=now)
+            self._stream.left_waiting(live, now=now)
+        elif was is State.PREFILLING:
+            self._dispatcher.leg_ended(live, None, _OUTCOMES[Step.LEAVE], is_fault=None, now=now)
+            self._stream.left_waiting(live, now=now)
+        else:
+            if live.replica is not None:
+                self._failed_at(live, live.replica, Failure.LEFT, now=now)
+            answer = self._dispatcher.ended(live, _OUTCOMES[Step.LEAVE], answer, now=now)
+        self._endings.over(live, answer, now=now)
+
+    def leg_ended(self, event: ev.PrefillLegEnded, *, now: float) -> None:
+        live = self._known(event.request)
+        live.step(Step.HAND_OVER)
+        outcome = "ready" if event.usage is not None else "failed"
+        replica = self._dispatcher.leg_ended(live, event.usage, outcome, is_fault=event.is_fault, now=now)
+        if event.is_fault:
+            live.unanswered += 1
+            self._failed_at(live, replica, Failure.BROKEN, now=now)
+        self._admit(live, now=now)
+
+    def failed(self, event: ev.AttemptFailed, *, now: float) -> None:
+        live = self._known(event.request)
+        live.step(Step.FAIL)
+        assert live.replica is not None
+        times = event.resends + event.was_sent
+        if times:
+            failure = Failure.TIMED_OUT if event.timed_out else Failure.BROKEN
+            self._failed_at(live, live.replica, failure, now=now)
+        self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
+        live.attempts += event.resends
+        live.unanswered += times
+        # Others may have sent the same body.
+        deaths = self._suspects.deaths(live.body, now=now) if times else 0
+        if live.route is not None:
+            live.route.choice.begun -= 1
+        if event.is_local:
+            live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
+        is_poison = max(live.unanswered, deaths) >= MOST_DEATHS
+        may_repeat = not (event.timed_out or is_poison) and (not event.was_sent or live.facts.is_replayable)
+        if may_repeat and live.attempts < self._config.max_attempts:
+            is_elsewhere = bool(self._gate.candidates(live.lane))
+            if not is_elsewhere and self._models.falls_back(live, now=now):
+                return
+            if not is_elsewhere and self._config.max_outage_s:
+                live.tried.clear()  # then wherever somebody is there again
+            if is_elsewhere or not live.tried:
+                self._admit(live, now=now)
+                return
+            if self._models.falls_back(live, is_refused=True, now=now):
+                return
+        # A kept connection and a fresh one of one replica broke: it died once, and its client may ask again.
+        is_one_death = live.unanswered == times and deaths < MOST_DEATHS
+        refusal = (
+            refusals.unanswered_again() if is_poison and not is_one_death else refusals.attempt_failed(event)
+        )
+        self._endings.refuse(live, refusal, now=now)

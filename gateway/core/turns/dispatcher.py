@@ -1,0 +1,237 @@
+"""Sends requests to replicas: says where each runs, and books the place that it takes there until its attempt
+ends.
+
+It asks placement *where*, has a prompt computed elsewhere first if that is better, and tells engines,
+forecasts and health what they have to know of a request that is sent.
+
+Invariants: a place is booked from the command that takes it until the end of the attempt, or of the prefill
+leg, is told; the pool in which one becomes free is among the `pools_with_room`.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from gateway.admission.session_admission import SessionAdmission
+from gateway.core.commands import Command, Dispatch
+from gateway.core.fleet import Fleet
+from gateway.core.forecasts import Forecasts
+from gateway.core.optional.prefills_ahead import PrefillsAhead
+from gateway.core.optional.remote_prefills import PrefillLegs
+from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
+from gateway.core.turns.lifecycle import Step
+from gateway.core.turns.live import LiveRequest
+from gateway.domain.decision import Edge, Placement, PlacementReason
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.request import Answer, Usage, Work
+from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.ranks import Ranks
+
+_EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
+_EXTENDS_PROMPT: Final = (Edge.CONTINUES, Edge.RETRIES)
+"""The prompt begins with all that its session's last turn left in the cache."""
+CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
+"""Work that costs an engine next to nothing and so never waits for a place."""
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        fleet: Fleet,
+        admission: SessionAdmission,
+        placement: PlacementPolicy,
+        forecasts: Forecasts,
+        ranks: Ranks,
+        legs: PrefillLegs,
+        ahead: PrefillsAhead,
+        to_engines: ToEngines,
+        out: list[Command],
+    ) -> None:
+        self._fleet = fleet
+        self._admission = admission
+        self._placement = placement
+        self._forecasts = forecasts
+        self._ranks = ranks
+        self._legs = legs
+        self._ahead = ahead
+        self._to_engines = to_engines
+        self._out = out
+        self._stream = Stream(out)
+        self.pools_with_room: dict[PoolId, None] = {}
+        """Where a place became free since the gate looked last."""
+
+    def with_room(self, candidates: Sequence[ReplicaLoad], *, now: float) -> list[ReplicaLoad]:
+        open_to_more = self._fleet.open_to_more(candidates, now=now)
+        return [load for load in open_to_more if self._admission.has_room(load)]
+
+    def submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
+        if self._legs.pools and self._legs.may_have_one(live):
+            elsewhere = self._legs.choose(live, candidates, partial(self.with_room, now=now), now=now)
+            if elsewhere is not None:
+                self._legs.begin(live, elsewhere, now=now)
+                live.step(Step.PREFILL)
+                return
+        asked = self._asked(live, candidates, now=now)
+        placement = self._placement.place(candidates, live.session, asked)
+        if live.leg_left is not None:
+            self._legs.placed(live)
+        if self._ahead:
+            self._ahead.sent(live, placement.replica)
+        if live.home is not None:
+            placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
+        elif live.tried:
+            placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
+        self.send(live, placement, now=now)
+
+    def _asked(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
+        if live.session is None:
+            return NOTHING_KNOWN
+        facts = live.facts
+        tokens = partial(self._forecasts.expected_tokens, live)
+        agent = live.agent
+        waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
+        return Asked(now, agent, facts.text_bytes, tokens, waits_at, live.handed_over)
+
+    def send(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
+        live.replica, live.submitted_s = placement.replica, now
+        live.tried.append(placement.replica)
+        live.attempts += 1
+        self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        if self._fleet.adapters.are_told:
+            self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
+        held, live.left = 0.0, None
+        if live.session is not None:
+            session, ledger = live.session, self._placement.ledger
+            held = ledger.held_by(session, placement.replica)
+            if session.edge in _EXTENDS_PROMPT:
+                own = session.session, session.thread
+                live.left = ledger.held(own, placement.replica, if_nothing_was_evicted=True) or None
+        expected = self._forecasts.sent(live, placement.replica, held, now=now)
+        first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
+        if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come
+            self._legs.went_on(live, expected.first_token_ms / 1e3)
+        elif expected is not None and self._fleet.health.compares:
+            if self._forecasts.is_experienced(placement.replica):
+                first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
+                if not live.facts.stream:
+                    first_s = float("inf")
+                output_tokens = expected.output_tokens
+            shown = 1 if first_s is not None or live.facts.stream else expected.output_tokens
+            worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, shown)
+        self._fleet.health.sent(
+            live.request,
+            placement.replica,
+            first_s,
+            end_s,
+            worst_s=worst_s,
+            output_tokens=output_tokens,
+            now=now,
+        )
+        hint, said = self._to_engines.with_request(live, placement.replica, now=now)
+        service_class = said or self._to_engines.class_of(live)
+        self._stream.submitted(live, placement, expected, said, service_class, now=now)
+        route = live.route
+        if route is not None:
+            route.choice.begun += 1
+            self._stream.model_chosen(live, route, now=now)
+        rank = None
+        if self._ranks.sessions and live.session is not None:
+            rank = self._ranks.of(live.session.session, placement.replica)
+        live.step(Step.SUBMIT)
+        self._out.append(
+            Dispatch(
+                request=live.request,
+                placement=placement,
+                session=live.session,
+                waited_s=live.waited_s,
+                attempt=live.attempts,
+                hint=hint,
+                rank=rank,
+                model=live.runs_on if route is not None else None,
+                fallback=route.fallback if route is not None else None,
+                bound=live.bound,
+            )
+        )
+
+    def first_token(self, live: LiveRequest, *, now: float) -> None:
+        assert live.replica is not None
+        self._fleet.health.first_token(live.request, live.replica, now=now)
+        if live.handed_over:
+            self._legs.first_token(live, now=now)
+
+    def ended(
+        self,
+        live: LiveRequest,
+        outcome: str,
+        answer: Answer | None,
+        *,
+        blames_replica: bool = True,
+        now: float,
+    ) -> Answer | None:
+        """Books the end of one attempt; its place on the replica is free from now on. Returns the answer,
+        with a guess of what the backend did not count. `blames_replica`: a failure may be the replica's."""
+        assert live.replica is not None and live.pool is not None
+        replica, live.replica = live.replica, None
+        self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        if self._fleet.adapters.running:
+            self._fleet.adapters.ended(live.request, replica)
+        self.pools_with_room[live.pool] = None
+        if live.handed_over:
+            self._legs.left_replica(live)
+        is_good = answer is not None and answer.is_good
+        is_clients_fault = answer is not None and not is_good and not answer.is_fault
+        failed = _is_fault(live, outcome, answer) if blames_replica else None
+        self._fleet.health.ended(
+            live.request,
+            replica,
+            failed=failed,
+            how=_how(outcome, answer) if failed else "",
+            output_tokens=answer.usage.output_tokens if answer is not None else None,
+            effort=0 if is_clients_fault else _EFFORT.get(live.facts.work, 0),
+            tenant=live.tenant,
+            now=now,
+        )
+        is_whole = outcome == "finished" and is_good
+        counted = self._forecasts.ended(live, replica, answer, is_whole=is_whole, now=now)
+        live.alone = None
+        if counted is not None and is_good:
+            live.alone = self._forecasts.alone(live, replica, counted.usage)
+        took = counted.usage if counted is not None and live.is_served_by(counted) else None
+        if answer is None and outcome == "client_left":
+            took = self._forecasts.prompt_alone(live)
+        self._stream.left_replica(live, replica, outcome, answer, estimated=took, now=now)
+        return counted
+
+    def leg_ended(
+        self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
+    ) -> ReplicaId:
+        """Its prefill leg has ended; its place there, which it returns, is free. `usage`: None if nothing was
+        handed over."""
+        assert live.pool is not None
+        self.pools_with_room[live.pool] = None
+        return self._legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
+
+    def unbook(self, live: LiveRequest) -> None:
+        self._legs.unbook(live.request)
+        if live.replica is not None:
+            self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+            self._fleet.adapters.ended(live.request, live.replica)
+            live.replica = None
+
+
+def _how(outcome: str, answer: Answer | None) -> str:
+    if answer is None or outcome != "finished":
+        return "no answer" if outcome == "failed" else "answers break off"
+    return str(answer.status) if answer.status >= 400 else f"{answer.status} with {answer.failure}"
+
+
+def _is_fault(live: LiveRequest, outcome: str, answer: Answer | None) -> bool | None:
+    """The replica's; None if this says nothing of the replica."""
+    if outcome in ("failed", "cut"):
+        return True
+    if outcome == "finished" and answer is not None:
+        is_own = live.facts.work is not Work.STATE  # there, good answers may tell of earlier ones that failed
+        return answer.is_fault if is_own else answer.status >= 500
+    return None

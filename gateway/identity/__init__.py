@@ -1,0 +1,1 @@
+"""What recognises content: hashes of conversations and tool calls, ids that clients state (pure)."""

@@ -1,0 +1,297 @@
+"""The canonical content of one item of a conversation, in any of the three protocols.
+
+Clients rewrite what they echo: `cache_control` moves, reasoning is dropped, `name` and `index` appear,
+explicit nulls come and go, arguments are serialised anew, texts become lists of parts. What is left after
+all that is an item's role, its text and its calls.
+"""
+
+import contextlib
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.ids import is_well_formed_id
+from gateway.identity.media import COUNTS_AS, MARKS, media_bytes
+from gateway.wire.body import ABSENT, UNREADABLE, read_as, read_text, structure_of
+from gateway.wire.hashing import digest, hash_text, text_hash
+
+SYSTEM: Final = 0
+USER: Final = 1
+ASSISTANT: Final = 2
+TOOL: Final = 3
+NOTHING: Final = 4
+ASIDE: Final = 5
+"""Reasoning, references: the model's, but no part of a conversation's content."""
+
+_ROLES: Final = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
+_THOUGHT_TAG: Final = re.compile(r"<(/?)think(?:ing)?>")
+"""Around reasoning that a template left in the text; clients cut it out before they echo it."""
+_CALLS_AS_TEXT: Final = "Calling tools:"
+_CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
+"""smolagents rewrites tool calls into the assistant's text, as Python literals."""
+_INPUT: Final = "Action Input:"
+_OBSERVED: Final = "\nObservation:"
+_OBSERVATION: Final = "Observation:"
+_LOOK: Final = 6
+"""Characters at either end of a text: `<retur…put>`, `Observ…`, `…ash-$`."""
+_FAILED: Final = (
+    (
+        b"rror",
+        re.compile(
+            rb'(?<="is_e)rror": ?true|(?:(?<="E)|(?<=\\nE))rror\b|(?:(?<="e)|(?<=\\ne))rror:'
+            rb'|(?:(?<="<e)|(?<=\\n<e))rror>'
+        ),
+    ),
+    (b"ERROR", re.compile(rb'(?:(?<=")|(?<=\\n))ERROR\b')),
+    (b"Traceback", re.compile(rb"Traceback \(most")),
+    (b"xit", re.compile(rb"(?<=[Ee])xit code:? [1-9]")),
+    (b"not found", re.compile(rb"(?<=command )not found")),
+    (b"No such", re.compile(rb"No such file or directory")),
+)
+"""By a word that stands in what says so: that is found in a tenth of the time that a pattern takes."""
+_MAX_BYTES: Final = 2**20
+"""A larger item is known by its bytes alone: it takes milliseconds to read, and is an image more often than
+not."""
+_MAX_PICTURES: Final = 2**22
+"""Of a larger one pictures count by their bytes, too: to read them takes some 4 ms a megabyte."""
+MAX_STRUCTURE: Final = 2**14
+"""So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most."""
+_MAX_IDS: Final = 256
+_FAILS_NEAR: Final = 2000
+"""Bytes at the beginning of a result in which a failure is looked for."""
+
+
+class Item(msgspec.Struct, frozen=True, gc=False):
+    """One item, understood."""
+
+    kind: int
+    hash: int
+    text: int
+    """Hash of its text alone; 0 if it has none."""
+    has_calls: bool = False
+    ids: tuple[str, ...] = ()
+    """Of the calls that it makes, or whose results it brings."""
+    is_observation: bool = False
+    """Results as plain text, which belong to calls as plain text."""
+    looks: tuple[int, ...] = ()
+    """Hashes of how a user's text begins and ends."""
+    has_failed: bool = False
+    """Results that say that their tool failed."""
+    media_bytes: int = 0
+
+
+_DECODER: Final = msgspec.json.Decoder()
+_CANONICAL: Final = msgspec.json.Encoder(order="sorted")
+_MISSING: Final = object()
+_NO_ITEM: Final = Item(NOTHING, 0, 0)
+_ASIDE: Final = Item(ASIDE, 0, 0)
+
+
+def read_item(raw: Raw) -> Item:
+    """What an item says. Never raises: what cannot be read is nothing."""
+    if len(memoryview(raw)) > MAX_STRUCTURE and is_large(raw):
+        return _outline(raw)
+    try:
+        content = _DECODER.decode(raw)
+        kind, texts, calls, ids = understand(content)
+        if kind in (ASIDE, NOTHING):
+            return _ASIDE if kind == ASIDE else _NO_ITEM
+        found = _item(kind, texts, calls, ids)
+        if len(memoryview(raw)) > COUNTS_AS and (media := media_bytes(content)):
+            found = msgspec.structs.replace(found, media_bytes=media)
+    except UNREADABLE:
+        return _NO_ITEM
+    if kind == TOOL and _has_failed(raw):
+        return msgspec.structs.replace(found, has_failed=True)
+    return found
+
+
+class _Outline(msgspec.Struct):
+    """What tells the kind of an item, and which call it belongs to."""
+
+    role: Raw = ABSENT
+    type: Raw = ABSENT
+    tool_call_id: Raw = ABSENT
+    call_id: Raw = ABSENT
+
+
+_OUTLINE: Final = msgspec.json.Decoder(_Outline)
+
+
+def is_large(raw: Raw) -> bool:
+    size = len(memoryview(raw))
+    return size > MAX_STRUCTURE and (size > _MAX_BYTES or structure_of(bytes(raw)) > MAX_STRUCTURE)
+
+
+def _outline(raw: Raw) -> Item:
+    outline = read_as(_OUTLINE, raw)
+    if outline is None:
+        return _NO_ITEM
+    fields = {name: read_text(getattr(outline, name)) for name in _Outline.__struct_fields__}
+    kind, _, _, ids = understand(fields)
+    if kind in (ASIDE, NOTHING):
+        return _ASIDE if kind == ASIDE else _NO_ITEM
+    media, whole = 0, bytes(raw) if len(memoryview(raw)) <= _MAX_PICTURES else b""
+    if any(mark in whole for mark in MARKS) and structure_of(whole) <= MAX_STRUCTURE:
+        with contextlib.suppress(*UNREADABLE):
+            media = media_bytes(_DECODER.decode(raw))
+    return Item(kind, hash((kind, digest(raw))), 0, False, _known_ids(ids), media_bytes=media)
+
+
+def _known_ids(ids: list[Any]) -> tuple[str, ...]:
+    return tuple([text for text in ids[-_MAX_IDS:] if type(text) is str and is_well_formed_id(text)])
+
+
+def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item:
+    said = texts[0] if len(texts) == 1 else "\n".join(texts)
+    is_observation = False
+    looks: tuple[int, ...] = ()
+    if kind == ASSISTANT:
+        if not ids and _CALLS_AS_TEXT in said:
+            ids = _CALL_AS_TEXT.findall(said)
+        said = without_thought(said)
+    elif kind == USER:
+        is_observation = said.startswith(_OBSERVATION)
+        looks = _looks(said)
+    text = whole = text_hash(said)
+    if kind == ASSISTANT and _INPUT in said:
+        text = text_hash(as_run(said))
+    known = _known_ids(ids) if ids else ()
+    if not calls:
+        return Item(kind, hash((kind, whole)), text, False, known, is_observation, looks)
+    content = digest(_CANONICAL.encode((kind, whole, calls)))
+    return Item(kind, content, text, True, known, is_observation, looks)
+
+
+def _looks(said: str) -> tuple[int, ...]:
+    head, tail = " ".join(said[: 4 * _LOOK].split()), " ".join(said[-4 * _LOOK :].split())
+    if not head or not tail:
+        return ()
+    begins, ends = head[:_LOOK], tail[-_LOOK:]
+    first = hash_text(begins)
+    return first, first if ends == begins else hash_text(ends)
+
+
+def _has_failed(raw: Raw) -> bool:
+    near = bytes(memoryview(raw)[:_FAILS_NEAR])
+    for word, says_so in _FAILED:
+        at = near.find(word)
+        while at >= 0:
+            if says_so.match(near, at) is not None:
+                return True
+            at = near.find(word, at + 1)
+    return False
+
+
+def as_run(text: str) -> str:
+    """What an agent's program reads of a ReAct answer: up to where its model makes up what comes back. In the
+    next request the program's own observation stands there."""
+    called = text.find(_INPUT)
+    end = text.find(_OBSERVED, called) if called >= 0 else -1
+    return text if end < 0 else text[:end]
+
+
+def without_thought(text: str) -> str:
+    """Without what stands between a tag that opens reasoning and the next one that closes it."""
+    if "<think" not in text:
+        return text
+    kept: list[str] = []
+    at = 0
+    opened: int | None = None
+    for tag in _THOUGHT_TAG.finditer(text):
+        if not tag[1]:
+            opened = tag.start() if opened is None else opened
+        elif opened is not None:
+            kept.append(text[at:opened])
+            at, opened = tag.end(), None
+    kept.append(text[at:])
+    return "".join(kept)
+
+
+def understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
+    if type(item) is not dict:  # `isinstance` costs a call, and what was decoded is of no other type
+        return NOTHING, [], [], []
+    kind = item.get("type")
+    if type(kind) is str and kind != "message":
+        found = _understand_typed(kind, item)
+        if found is not None:
+            return found
+    role = item.get("role")
+    found_kind = _ROLES.get(role, NOTHING) if type(role) is str else NOTHING
+    calls: list[Any] = []
+    ids: list[Any] = []
+    content = item.get("content")
+    texts = [content] if type(content) is str else _texts(content, calls, ids)
+    if found_kind == ASSISTANT:
+        _read_calls(item.get("tool_calls"), calls, ids)
+    elif found_kind == TOOL:
+        call_id = item.get("tool_call_id")
+        calls.append(call_id)
+        ids.append(call_id)
+    elif found_kind == USER and calls and not texts:
+        found_kind = TOOL
+    return found_kind, texts, calls, ids
+
+
+def _understand_typed(kind: str, item: dict[str, Any]) -> tuple[int, list[str], list[Any], list[Any]] | None:
+    """An item of the responses protocol that is no message; None if it is one after all."""
+    if kind.endswith("_call"):
+        arguments = item.get("arguments", item.get("input", item.get("action")))
+        call_id = item.get("call_id")
+        return ASSISTANT, [], [[call_id, item.get("name"), canonical_arguments(arguments)]], [call_id]
+    if kind.endswith("_output"):
+        call_id = item.get("call_id")
+        return TOOL, _texts(item.get("output"), [], []), [call_id], [call_id]
+    return (ASIDE, [], [], []) if kind and item.get("role") is None else None
+
+
+def _read_calls(said: Any, calls: list[Any], ids: list[Any]) -> None:
+    for call in said if type(said) is list else ():
+        if type(call) is dict:
+            function = call.get("function") or call.get("custom") or {}
+            if type(function) is dict:
+                call_id, arguments = call.get("id"), function.get("arguments", _MISSING)
+                if arguments is _MISSING:
+                    arguments = function.get("input")
+                calls.append([call_id, function.get("name"), canonical_arguments(arguments)])
+                ids.append(call_id)
+
+
+def _texts(content: Any, calls: list[Any], ids: list[Any]) -> list[str]:
+    """The texts in a content; calls and results found between them are put into `calls`."""
+    if isinstance(content, str):
+        return [content]
+    texts: list[str] = []
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict):
+            _read_part(part, texts, calls, ids)
+    return texts
+
+
+def _read_part(part: dict[str, Any], texts: list[str], calls: list[Any], ids: list[Any]) -> None:
+    kind = part.get("type")
+    text = part.get("text")
+    if isinstance(text, str):
+        texts.append(text)
+    elif isinstance(kind, str) and kind.endswith("tool_use"):
+        calls.append([part.get("id"), part.get("name"), part.get("input")])
+        ids.append(part.get("id"))
+    elif isinstance(kind, str) and kind.endswith("tool_result"):
+        calls.append([part.get("tool_use_id"), _texts(part.get("content"), [], [])])
+        ids.append(part.get("tool_use_id"))
+    elif isinstance(kind, str) and ("image" in kind or "file" in kind or "audio" in kind):
+        calls.append({name: value for name, value in part.items() if name != "cache_control"})
+
+
+def canonical_arguments(arguments: Any) -> Any:
+    """Arguments as values: clients serialise them anew, so the text that carried them means nothing."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return _DECODER.decode(arguments)
+    except UNREADABLE:
+        return arguments.strip()

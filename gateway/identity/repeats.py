@@ -1,0 +1,74 @@
+"""What a conversation's newest step does, and what came of it: hashes that are equal if it is done again.
+
+Ids of calls are new each time, so they are left out; so is what an answer says beside its calls. Of an answer
+that calls its tools by its text, the part that calls counts: code blocks, or `Action:` and its input.
+
+Invariants: never raises; what is too large to be read counts by its bytes; nothing of what was said is kept.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.identity.items import ASSISTANT, TOOL, USER, is_large, understand, without_thought
+from gateway.wire.body import UNREADABLE
+from gateway.wire.hashing import digest, text_hash
+
+_DECODER: Final = msgspec.json.Decoder()
+_CANONICAL: Final = msgspec.json.Encoder(order="sorted")
+_FENCE: Final = "```"
+_ACTION: Final = "Action:"
+_OBSERVED: Final = "\nObservation:"
+
+
+def read_step(answer: Iterable[Raw], news: Iterable[Raw]) -> tuple[int, int]:
+    """Hashes of what an answer calls for, and of what was brought; 0 for nothing. `answer`: the newest items
+    of the model's, `news`: those behind them, all in their order."""
+    called: list[int] = []
+    said: list[int] = []
+    for raw in answer:
+        kind, texts, calls = _read(raw)
+        if kind == ASSISTANT:
+            if calls:
+                called.append(_digest(calls))
+            else:
+                said += [hashed for text in texts if (hashed := text_hash(_asked(without_thought(text))))]
+    brought: list[int] = []
+    for raw in news:
+        kind, texts, calls = _read(raw)
+        if kind in (TOOL, USER):
+            brought.append(_digest([calls, [text_hash(text) for text in texts]]))
+    asked = called or said
+    return hash(tuple(asked)) if asked else 0, hash(tuple(brought)) if brought else 0
+
+
+def _read(raw: Raw) -> tuple[int, list[str], list[Any]]:
+    if is_large(raw):
+        return TOOL, [], [digest(raw)]
+    try:
+        kind, texts, calls, _ = understand(_DECODER.decode(raw))
+    except UNREADABLE:
+        return TOOL, [], [digest(raw)]
+    # A call is its id, name and arguments; a result its id and texts, or its id alone.
+    bare = [each[1:] if type(each) is list else each if type(each) is dict else None for each in calls]
+    return kind, texts, bare
+
+
+def _digest(values: list[Any]) -> int:
+    try:
+        return digest(_CANONICAL.encode(values))
+    except (*UNREADABLE, TypeError):
+        return 0
+
+
+def _asked(text: str) -> str:
+    blocks = text.split(_FENCE)[1::2]
+    if blocks:
+        return _FENCE.join(blocks)
+    at = text.find(_ACTION)
+    if at < 0:
+        return text
+    end = text.find(_OBSERVED, at)
+    return text[at:] if end < 0 else text[at:end]

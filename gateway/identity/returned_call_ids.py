@@ -1,0 +1,71 @@
+"""Call ids that come back: the tail of a conversation, read from its end.
+
+A request repeats the model's newest tool calls and brings their results. If a backend behind us minted
+those ids, they say which response the request follows (docs/design/sessions.md). Only the newest
+*assistant block* matters: the run of items that one response left behind. If it made no call, the
+newest block that did is the best witness left.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from gateway.domain.request import NewItems
+from gateway.identity.items import ASIDE, ASSISTANT, TOOL, USER, Item
+
+MAX_ITEMS: Final = 128
+"""How many items we look at. Larger batches of parallel calls are recognised by their newest ones."""
+
+MAX_IDS: Final = 256
+
+
+class Echoes(msgspec.Struct, frozen=True, gc=False):
+    """What a conversation's tail says; ids are unique and newest first."""
+
+    echoed_ids: tuple[str, ...] = ()
+    tool_result_ids: tuple[str, ...] = ()
+
+
+NO_ECHOES: Final = Echoes()
+
+
+def read_echoes(items: Iterable[Item]) -> Echoes:
+    """The call ids in the newest assistant block that has any, and the results after the newest one.
+
+    `items`: newest first, those up to the model's newest, and those that may hold its newest calls.
+    """
+    results: dict[str, None] = {}
+    calls: dict[str, None] = {}
+    has_left_tail = has_observation = False
+    for item in items:
+        ids = item.ids
+        if item.kind == ASSISTANT or item.kind == ASIDE:
+            has_left_tail = True
+            for call_id in reversed(ids):
+                calls[call_id] = None
+        elif calls:
+            break
+        elif not has_left_tail:
+            for call_id in reversed(ids):
+                results[call_id] = None
+            has_observation = has_observation or item.is_observation
+        if ids and len(calls) + len(results) > MAX_IDS:
+            break
+    if not calls and not results:
+        return NO_ECHOES
+    if has_observation and not results:
+        results = calls
+    return Echoes(tuple(results | calls)[:MAX_IDS], tuple(results)[:MAX_IDS])
+
+
+def read_new(items: Iterable[tuple[int, Item]]) -> NewItems:
+    """`items`: those behind the model's newest, newest first, each with its size in bytes."""
+    size, failed = 0, False
+    looks: tuple[int, ...] = ()
+    for item_size, item in items:
+        if item.kind == TOOL or item.kind == USER:
+            size += item_size
+            failed = failed or item.has_failed
+            looks = looks or item.looks
+    return NewItems(size, looks, failed)

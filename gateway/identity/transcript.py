@@ -1,0 +1,283 @@
+"""A conversation's canonical content, hashed in one pass.
+
+A long session repeats all of its items in every request. So items are hashed as they came, which is nearly
+free, and *checkpoints* remember what the conversation was up to where an earlier request ended: only what
+was added since is decoded. Some clients move marks about near the end, so a second checkpoint stands a few
+items before it.
+"""
+
+from collections.abc import Generator, Sequence
+from itertools import chain
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.request import AssistantBlock, NewItems, PromptHead, Transcript
+from gateway.identity.agent_type import agent_skeleton
+from gateway.identity.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item
+from gateway.identity.memory import Memory
+from gateway.identity.prompt_head import head_of, short_hashes
+from gateway.identity.repeats import read_step
+from gateway.identity.returned_call_ids import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_new
+from gateway.wire.body import ABSENT, RequestBody
+from gateway.wire.grown_body import Items
+from gateway.wire.hashing import digest, digest_all
+
+MAX_BLOCKS: Final = 8
+MAX_RECENT: Final = 4
+_MAX_RAW: Final = 4
+"""Items whose very bytes tell two bodies apart; for the others, what they say is enough."""
+_BACK: Final = 4
+"""How far before the end marks are still moved about."""
+_MAX_SYSTEM: Final = 4
+_MAX_NEW: Final = 32
+_MAX_RUN: Final = 8
+_ENDS: Final = (USER, TOOL)
+"""What stands between two answers of the model."""
+_MAX_KNOWN: Final = 40_000
+"""Requests, some 600 bytes each; a conversation that pauses for half as many of others is read anew."""
+_MAX_TRIED: Final = 256
+"""Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new."""
+_SLICE_BYTES: Final = 2**18
+_BYTES_OF_ITEM: Final = 2**9
+"""An item that says nothing takes as long to read as so many bytes of one that does."""
+_STRIDE: Final = 64
+_MASK: Final = 2**64 - 1
+
+
+class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
+    """A conversation up to some item that ends no run of the model's."""
+
+    tail: int = 0
+    recent: tuple[int, ...] = ()
+    blocks: tuple[AssistantBlock, ...] = ()
+    run: int = 0
+    called: int = 0
+    """How many of its items there are up to the newest that makes a call."""
+    said: int = 0
+    """The same, up to the newest of the model's."""
+    media_bytes: int = 0
+
+
+_EMPTY: Final = _Checkpoint()
+
+
+def _stored(fields: RequestBody) -> int:
+    """What it goes on from, of what an engine stores: the same words mean something else behind others."""
+    before = fields.previous_response_id, fields.conversation
+    return 0 if before == (ABSENT, ABSENT) else hash((*digest_all(before),))
+
+
+class TranscriptReader:
+    """Reads conversations; remembers what they looked like underneath."""
+
+    def __init__(self, max_known: int = _MAX_KNOWN) -> None:
+        self._items: Memory[Item] = Memory(max_known)
+        self._checkpoints: Memory[_Checkpoint] = Memory(max_known)
+        self._agents: Memory[tuple[int, int, PromptHead]] = Memory(max_known)
+        self._types: Memory[tuple[int, bytes, bytes]] = Memory(max_known)
+        """By the bytes that a type is made of: sessions of one agent begin alike, and go on otherwise."""
+        self.tells_steps = False
+        """Whether repeats are counted: `NewItems.called` costs another look at the newest items."""
+
+    def reading(
+        self, fields: RequestBody, items: Sequence[Raw]
+    ) -> Generator[None, None, tuple[Transcript, Echoes]]:
+        raws = items.hashes if isinstance(items, Items) else digest_all(items)
+        agent, agent_type, head = self._agent(fields, items, raws)
+        found = yield from self._resume(items, raws)
+        news = self._news(items, raws, found)
+        echoes = self._echoes(items, raws, found, news) if found.called else NO_ECHOES
+        transcript = Transcript(
+            tail=found.tail,
+            recent=found.recent,
+            blocks=found.blocks,
+            newest_run=found.run,
+            body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail, _stored(fields))),
+            agent=agent,
+            agent_type=agent_type,
+            head=head,
+            new=self._new(items, raws, news),
+            media_bytes=found.media_bytes,
+        )
+        return transcript, echoes
+
+    def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint, news: range) -> Echoes:
+        newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
+        before = min(found.called, news.start - 1)
+        block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
+        read = self._item
+        return read_echoes(read(raws, items, at) for places in (newest, block) for at in places)
+
+    def _news(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> range:
+        """Where the items behind the model's newest are.
+
+        Words that the client puts into the model's mouth at the very end (a prefill, `now give your final
+        answer`) are no answer: what came before them is still new.
+        """
+        end = len(raws)
+        if found.said < end or found.called == end:
+            return range(found.said, end)
+        least = max(0, end - MAX_ITEMS)
+        while end > least and self._is_models(items, raws, end - 1):
+            end -= 1
+        start = end
+        while start > least and not self._is_models(items, raws, start - 1):
+            start -= 1
+        return range(start, end)
+
+    def _is_models(self, items: Sequence[Raw], raws: Sequence[int], at: int) -> bool:
+        return self._item(raws, items, at).kind in (ASSISTANT, ASIDE)
+
+    def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
+        places = news[-_MAX_NEW:]
+        read = self._item
+        new = read_new((len(memoryview(items[at])), read(raws, items, at)) for at in reversed(places))
+        if not self.tells_steps or not news:
+            return new
+        start = news.start
+        while start > max(0, news.start - MAX_ITEMS) and self._is_models(items, raws, start - 1):
+            start -= 1
+        answer = (items[at] for at in range(start, news.start))
+        called, brought = read_step(answer, (items[at] for at in places))
+        return NewItems(new.size, new.looks, new.has_failed, called, brought)
+
+    def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> Generator[None, None, _Checkpoint]:
+        count = len(raws)
+        prefixes = _Prefixes(raws)
+        state, at = _EMPTY, 0
+        # Most requests bring an answer and what came of it; some repeat the one before.
+        for end in chain((count - 2, count, count - 1), range(count - 3, count - _MAX_TRIED, -1)):
+            if end <= 0:
+                continue
+            known = self._checkpoints.get(prefixes.hash(end))
+            if known is not None:
+                state, at = known, end
+                break
+        if at == count:
+            return state
+        read: list[Item] = []
+        slice_bytes = 0
+        for place in range(at, count):
+            read.append(self._item(raws, items, place))
+            slice_bytes += len(memoryview(items[place])) + _BYTES_OF_ITEM
+            if slice_bytes > _SLICE_BYTES:
+                slice_bytes = 0
+                yield
+        if len(read) > 2:
+            cut = _find_cut(read)
+            if cut:
+                state, at, read = _follow(state, read[:cut], at), at + cut, read[cut:]
+                self._checkpoints.put(prefixes.hash(at), state)
+        found = _follow(state, read, at)
+        if read[-1].kind in _ENDS:
+            self._checkpoints.put(prefixes.hash(count), found)
+        return found
+
+    def _item(self, raws: Sequence[int], items: Sequence[Raw], at: int) -> Item:
+        key = raws[at]
+        item = self._items.newer.get(key) or self._items.get(key)
+        if item is None:
+            item = read_item(items[at])
+            self._items.put(key, item, weight=1 + len(item.ids))
+        return item
+
+    def _agent(
+        self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]
+    ) -> tuple[int, int, PromptHead]:
+        stated = (
+            digest(fields.system) if fields.system is not ABSENT else 0,
+            digest(fields.instructions) if fields.instructions is not ABSENT else 0,
+            *(digest_all(fields.tools) if fields.tools else ()),
+        )
+        key = hash((stated, *raws[:_MAX_SYSTEM]))
+        agent = self._agents.get(key)
+        if agent is None:
+            first = [self._item(raws, items, at) for at in range(min(_MAX_SYSTEM, len(raws)))]
+            systems = [at for at, item in enumerate(first) if item.kind == SYSTEM]
+            exact = hash((stated, *(first[at].hash for at in systems)))
+            as_sent = hash((stated, *(raws[at] for at in systems)))
+            known = self._types.get(as_sent)
+            if known is None:
+                said = [fields.system, fields.instructions, *(items[at] for at in systems)]
+                told = [each for each in said if each is not ABSENT]
+                tools = fields.tools or ()
+                known = agent_skeleton(told, tools), *head_of(told, tools)
+                self._types.put(as_sent, known, weight=1 + len(known[1] + known[2]) // 64)
+            # Behind state that the engine keeps, the first messages are new ones.
+            begins = fields.previous_response_id is ABSENT and fields.conversation is ABSENT
+            opening = [item.hash for item in first if item.kind != SYSTEM] if begins else ()
+            agent = exact, known[0], PromptHead(*known[1:], short_hashes(opening))
+            self._agents.put(key, agent)
+        return agent
+
+
+class _Prefixes:
+    """A hash of the first items, however many; the ends of long conversations share the work."""
+
+    def __init__(self, raws: Sequence[int]) -> None:
+        self._raws = raws
+        self._base, self._start = 0, 0
+
+    def hash(self, end: int) -> int:
+        start = end // _STRIDE * _STRIDE
+        if start != self._start:
+            self._base, self._start = hash(tuple(self._raws[:start])), start
+        return hash((self._base, start, *self._raws[start:end]))
+
+
+def _find_cut(read: Sequence[Item]) -> int:
+    """After how many of the items just read a second checkpoint stands; 0 for none."""
+    before = len(read) - _BACK
+    if before > 0:
+        return next((place for place in range(before, 0, -1) if read[place - 1].kind in _ENDS), 0)
+    # Before the newest answer and what came of it: who asks that again gets another one.
+    return len(read) - 2 if read[-2].kind == ASSISTANT and read[-3].kind in _ENDS else 0
+
+
+def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
+    tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
+    called, said = state.called, state.said
+    answers: list[tuple[int, Item]] = []
+    """Those in a row, each with the hash of what stands before it."""
+    for place, item in enumerate(items, count + 1):
+        kind = item.kind
+        if item.ids:
+            called = place
+        if kind == ASSISTANT:
+            said = place
+            answers.append((tail, item))
+        elif kind in _ENDS:
+            if answers:
+                found = _blocks(answers)
+                blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
+                answers = []
+        else:
+            if kind == ASIDE:
+                said = place
+            continue
+        recent = (tail, *recent[: MAX_RECENT - 1])
+        # No polynomial: modulo 2**64, some sequences of two items collide whatever their hashes are.
+        tail = hash((tail, item.hash)) & _MASK
+    if answers:
+        found = _blocks(answers)
+        blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
+    media = state.media_bytes + sum(item.media_bytes for item in items)
+    return _Checkpoint(tail, recent, blocks, run, called, said, media)
+
+
+def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:
+    """Newest first. Several answers may stand in a row, so a block begins at each of them that has a text;
+    all of them reach to the end."""
+    tail, item = answers[0]
+    if len(answers) == 1:
+        return [AssistantBlock(tail, item.text, item.has_calls)]
+    starts = [0, *(at for at in range(1, len(answers)) if answers[at][1].text)][:_MAX_RUN]
+    return [_block(answers[start:]) for start in reversed(starts)]
+
+
+def _block(answers: Sequence[tuple[int, Item]]) -> AssistantBlock:
+    texts = [item.text for _, item in answers if item.text]
+    text = texts[0] if len(texts) == 1 else hash(tuple(texts)) if texts else 0
+    return AssistantBlock(answers[0][0], text, any(item.has_calls for _, item in answers))

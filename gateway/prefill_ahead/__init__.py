@@ -1,0 +1,1 @@
+"""Prefill while tools run: the next prompt, how clients rewrite history, when it pays (pure)."""

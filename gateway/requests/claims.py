@@ -1,0 +1,104 @@
+"""What clients say of how urgent a session is: CONVENTIONS.md, "Accept — priority and SLO", partly.
+
+A header of ours, OpenAI's `service_tier`, and of vLLM's agentic context for how long to hold what the turn
+leaves in the cache, and whether its conversation goes on (which `agent_hint` says, too). Its `priority` is
+not read: nothing says which end of it is urgent; nor is its deadline, as nothing was gained by it. A value
+that is none is as good as not sent, and named in `Claims.malformed`. A `service_tier` that we do not know is
+no mistake: APIs have many, and most say nothing of urgency.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.request import Claims
+from gateway.identity.explicit_ids import XARGS, Xargs
+from gateway.wire.body import ABSENT, RequestBody, read_as, read_text, truth_of
+
+CLASS_HEADER: Final = b"x-turnpike-class"
+
+_CLASSES: Final = frozenset({"reactive", "proactive"})
+_TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
+_SECONDS: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
+_MAX_CONTEXT_BYTES: Final = 16 * 2**10
+
+
+class _Context(msgspec.Struct):
+    kv_retention_ttl_seconds: Raw = ABSENT
+    expected_resume: Raw = ABSENT
+
+
+_CONTEXT: Final = msgspec.json.Decoder(_Context)
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def read_header_claims(service_class: str | None) -> Claims | None:
+    """None if there is nothing to say."""
+    wrong: tuple[str, ...] = ()
+    stated = service_class.lower() if service_class is not None else None
+    if stated is not None and stated not in _CLASSES:
+        stated, wrong = None, ("class",)
+    found = Claims(service_class=stated, malformed=wrong)
+    return found if found != Claims() else None
+
+
+def has_claims(body: RequestBody) -> bool:
+    return not (body.service_tier is body.vllm_xargs is body.agent_hint is ABSENT)
+
+
+def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
+    known = claims or Claims()
+    malformed = [*known.malformed]
+    tier = _stated(_given(body.service_tier), read_text, "service_tier", malformed)
+    context = _context(body)
+    retention = _given(context.kv_retention_ttl_seconds)
+    retain_s = _stated(retention, lambda raw: _number(_text(raw)), "retention", malformed)
+    resumes = _stated(_given(context.expected_resume), truth_of, "resume", malformed)
+    found = msgspec.structs.replace(
+        known,
+        service_tier=tier if tier in _TIERS else None,
+        retain_s=retain_s,
+        resumes=resumes,
+        malformed=tuple(dict.fromkeys(malformed)),
+    )
+    return claims if found == Claims() else found
+
+
+def _context(body: RequestBody) -> _Context:
+    """The agentic context; of an `agent_hint` only whether it is to be resumed. They are never mixed."""
+    xargs = read_as(XARGS, body.vllm_xargs) or Xargs()
+    context = _inner(xargs.agentic_context)
+    if context is not None:
+        return context
+    hint = _inner(body.agent_hint) or _inner(xargs.agent_hint)
+    return _Context(expected_resume=hint.expected_resume) if hint is not None else _Context()
+
+
+def _inner(raw: Raw) -> _Context | None:
+    """It is an object, or one that was encoded once more into a text."""
+    if not 0 < len(memoryview(raw)) <= _MAX_CONTEXT_BYTES:
+        return None
+    return read_as(_CONTEXT, read_text(raw) or raw)
+
+
+def _given(raw: Raw) -> Raw | None:
+    return None if raw is ABSENT or bytes(raw) == b"null" else raw
+
+
+def _stated(given: T | None, read: Callable[[T], U | None], name: str, malformed: list[str]) -> U | None:
+    found = read(given) if given is not None else None
+    if given is not None and found is None:
+        malformed.append(name)
+    return found
+
+
+def _text(raw: Raw) -> str:
+    return bytes(raw).decode("ascii", "replace").strip('"')
+
+
+def _number(text: str) -> float | None:
+    return float(text) if _SECONDS.fullmatch(text) is not None else None

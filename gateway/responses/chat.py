@@ -1,0 +1,293 @@
+"""Answers of `/v1/chat/completions` and `/v1/completions`: one shape, streamed or whole.
+
+A streamed tool call comes in pieces that share an index; its id and name stand in the first piece, and
+arguments follow. Engines differ in small ways, all of which occur: the id repeated in every piece, the
+name one piece late, no index at all, index 0 for every call. So a new id under an old index is a new
+call, and a piece is a call as soon as its id and name are known.
+
+What is typed `Any` may be of any type without spoiling the rest; only the type that we look for counts.
+"""
+
+from typing import Any
+
+import msgspec
+
+from gateway.responses.content import Kind, Said
+from gateway.responses.errors import is_error, reported
+from gateway.responses.event_template import CALL, TEXT, THOUGHT, Piece, Pieces
+from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, Sighting
+
+_DONE = b"[DONE]"
+_WHOLE = frozenset({"tool_calls", "stop", "function_call"})
+"""Finish reasons of answers that are not cut short."""
+_NOTHING: tuple[object, ...] = (None, "", [], {})
+_THOUGHTS = ("reasoning", "reasoning_content")
+_SAYS = ("tool_calls", "content", *_THOUGHTS, "refusal", "function_call", "audio")
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: Any = None
+    input: Any = None
+
+
+class _Call(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+    custom: _Function | None = None
+
+
+class _Delta(msgspec.Struct):
+    """A streamed delta, or a whole message."""
+
+    tool_calls: list[_Call] | None = None
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    refusal: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+
+_NO_DELTA = _Delta()
+
+
+class _Choice(msgspec.Struct):
+    index: int | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+    text: Any = None
+    error: Any = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: CachedTokens | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    type: Any = None
+    object: Any = None
+    code: Any = None
+    id: Any = None
+    model: Any = None
+
+
+_COMPLETION = msgspec.json.Decoder(_Completion)
+
+
+class ChatReader:
+    """Reads chat completions and text completions."""
+
+    knows_answers = True
+
+    def __init__(self) -> None:
+        self._open_calls: dict[tuple[int, int], tuple[str, str | None]] = {}
+        """Per choice and index: the id of the newest call there, and its name if known."""
+        self._pieces = Pieces(_piece_of)
+        self.learn = self._pieces.learn
+
+    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+        pieces = self._pieces
+        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        if text is None:
+            return None
+        kind, said = pieces.kind, sighting.said
+        if kind is TEXT:
+            sighting.add_text(text)
+            if said is not None:
+                said.add(TEXT, TEXT, text)
+        elif kind is THOUGHT:
+            sighting.count(text)
+            if said is not None and text:
+                field = str(pieces.place)
+                said.add(field, THOUGHT, text, field=field)
+        else:
+            key = (pieces.place, self._open_calls.get(pieces.place, ("", None))[0])  # type: ignore[call-overload]
+            if said is not None and not pieces.place[0]:  # type: ignore[index]
+                said.add(key, CALL, text, id=key[1])
+            return sighting.add_arguments(key, text)
+        return False
+
+    def read_event(self, data: bytes, sighting: Sighting) -> None:
+        if data.strip() == _DONE:
+            sighting.has_terminal = True
+            return
+        completion = _COMPLETION.decode(data)
+        if not sighting.has_first_token:
+            sighting.has_first_token = any(map(_has_content, completion.choices or ()))
+        self._read(completion, sighting)
+
+    def read_body(self, data: bytes, sighting: Sighting) -> None:
+        completion = _COMPLETION.decode(data)
+        self._read(completion, sighting)
+        sighting.has_terminal |= completion.choices is not None
+        sighting.has_first_token |= bool(completion.choices)
+
+    def _read(self, completion: _Completion, sighting: Sighting) -> None:
+        sighting.add_names(completion.id, completion.model)
+        for choice in completion.choices or ():
+            message = choice.delta or choice.message
+            content = choice.text if message is None else message.content
+            said = content if type(content) is str else read_said(content)
+            if content and (choice.index or not said):
+                sighting.count(content)
+            if not choice.index:  # of several answers to one question, a client goes on with the first
+                sighting.add_text(said)
+                _keep(choice, sighting.said)
+            if message is not None:
+                self._read_beside(choice, message, sighting)
+            if choice.finish_reason is not None:
+                sighting.finish_reason = choice.finish_reason
+                if self._open_calls and choice.finish_reason in _WHOLE:
+                    for place in [each for each in self._open_calls if each[0] == (choice.index or 0)]:
+                        sighting.close_call((place, self._open_calls.pop(place)[0]))
+                if choice.finish_reason == ERROR_FINISH:
+                    sighting.fail(None)
+            if choice.error and is_error(choice.error):
+                sighting.fail(choice.error)
+        if completion.usage is not None:
+            _read_usage(completion.usage, sighting)
+        if completion.error or completion.choices is None:
+            error = reported(completion.error, completion.type, completion.object, completion.code)
+            if error is not None:
+                sighting.fail(error)
+
+    def _read_beside(self, choice: _Choice, message: _Delta, sighting: Sighting) -> None:
+        if thought := message.reasoning or message.reasoning_content:
+            sighting.count(thought)
+        if other := message.refusal or message.function_call or message.audio:
+            sighting.count(other)
+        if message.tool_calls:
+            read_call = self._read_piece if choice.delta is not None else _read_call
+            for call in message.tool_calls:
+                read_call(choice.index or 0, call, sighting)
+
+    def _read_piece(self, choice: int, call: _Call, sighting: Sighting) -> None:
+        place = (choice, call.index or 0)
+        function = call.function or call.custom or _Function()
+        old_id, old_name = self._open_calls.get(place, ("", None))
+        is_same = call.id is None or call.id in ("", old_id)
+        call_id = old_id if is_same else call.id or ""
+        name = function.name or (old_name if is_same else None)
+        if len(self._open_calls) < MAX_CALLS or place in self._open_calls:
+            self._open_calls[place] = (call_id, name)
+        key = (place, call_id)
+        sighting.add_call(call_id, name, key=key, is_json=call.custom is None)
+        _read_arguments(key, function, sighting)
+        if sighting.said is not None and not choice:
+            _keep_call(key, call, call_id, sighting.said)
+
+
+def _piece_of(data: bytes) -> Piece | None:
+    completion = _COMPLETION.decode(data)
+    choices = completion.choices or []
+    if completion.usage is not None or completion.error or len(choices) != 1:
+        return None
+    choice = choices[0]
+    delta = choice.delta
+    if choice.finish_reason is not None or choice.message is not None or choice.error:
+        return None
+    if delta is None:
+        is_first = type(choice.text) is str and not choice.index
+        return Piece(Kind.TEXT, None, choice.text) if is_first else None
+    said = {each: value for each in _SAYS if (value := getattr(delta, each)) is not None}
+    if choice.text is not None or len(said) != 1:
+        return None
+    [(field, value)] = said.items()
+    if field == "tool_calls":
+        return _arguments_in(choice.index or 0, value)
+    if type(value) is not str or choice.index:
+        return None
+    if field == "content":
+        return Piece(Kind.TEXT, None, value)
+    return Piece(Kind.THOUGHT, field, value) if field in _THOUGHTS else None
+
+
+def _arguments_in(choice: int, calls: list[_Call]) -> Piece | None:
+    if len(calls) != 1 or calls[0].id or calls[0].custom is not None or calls[0].function is None:
+        return None
+    function = calls[0].function
+    if function.name or function.input is not None or type(function.arguments) is not str:
+        return None
+    return Piece(Kind.CALL, (choice, calls[0].index or 0), function.arguments)
+
+
+def _keep(choice: _Choice, said: Said | None) -> None:
+    message = choice.delta or choice.message
+    if said is None or choice.index:
+        return
+    if message is None:
+        if type(choice.text) is str:
+            said.add(Kind.TEXT, Kind.TEXT, choice.text)
+        return
+    if any(each not in _NOTHING for each in (message.refusal, message.function_call, message.audio)):
+        said.give_up()
+    for field in _THOUGHTS:
+        thought = getattr(message, field)
+        if type(thought) is str and thought:
+            said.add(field, Kind.THOUGHT, thought, field=field)
+    if message.content not in _NOTHING:
+        said.add(Kind.TEXT, Kind.TEXT, read_said(message.content))
+
+
+def _keep_call(place: object, call: _Call, call_id: str | None, said: Said) -> None:
+    function = call.function
+    name, piece = (function.name, function.arguments) if function is not None else (None, None)
+    if call.custom is not None or not isinstance(piece, str | None):
+        said.give_up()
+        function = call.custom or _Function()
+        name, piece = function.name, function.input if type(function.input) is str else None
+    said.add(place, Kind.CALL, piece, id=call_id, name=name)
+
+
+def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
+    function = call.function or call.custom
+    if function is not None:
+        key = call.id or call.index
+        sighting.add_call(call.id, function.name, key=key, is_json=False)
+        _read_arguments(key, function, sighting)
+        arguments = function.arguments
+        if call.custom is not None or not isinstance(arguments, str) or arguments.rstrip().endswith("}"):
+            sighting.close_call(key)  # else it was cut
+        if sighting.said is not None and not choice:
+            _keep_call(call.id, call, call.id, sighting.said)
+
+
+def _read_arguments(call: object, function: _Function, sighting: Sighting) -> None:
+    piece = function.arguments
+    if type(piece) is str:
+        sighting.add_arguments(call, piece)
+    piece = function.input
+    if type(piece) is str:
+        sighting.add_arguments(call, piece)
+
+
+def read_said(content: object) -> str | None:
+    if type(content) is str:
+        return content
+    if not isinstance(content, list):
+        return None
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    return "".join([text for text in texts if isinstance(text, str)])
+
+
+def _has_content(choice: _Choice) -> bool:
+    delta = choice.delta or _NO_DELTA
+    thoughts = delta.reasoning, delta.reasoning_content
+    for part in (delta.content, delta.tool_calls, choice.text, *thoughts, delta.refusal, delta.function_call):
+        if part not in _NOTHING:
+            return True
+    return delta.audio not in _NOTHING
+
+
+def _read_usage(usage: _Usage, sighting: Sighting) -> None:
+    details = usage.prompt_tokens_details
+    cached_tokens = None if details is None else details.cached_tokens
+    sighting.merge_usage(usage.prompt_tokens, cached_tokens, usage.completion_tokens)

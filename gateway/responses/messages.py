@@ -1,0 +1,222 @@
+"""Answers of `/v1/messages` (Anthropic), streamed or whole.
+
+Prompt tokens are counted in three parts there: read from the cache, written to it, and neither.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.responses.content import Kind, Said
+from gateway.responses.errors import reported
+from gateway.responses.event_template import CALL, TEXT, Piece, Pieces
+from gateway.responses.observed import ERROR_FINISH, Sighting
+from gateway.wire.body import ABSENT
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Block(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    name: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    input: Raw = ABSENT
+
+
+class _Message(msgspec.Struct):
+    type: str | None = None
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+    id: Any = None
+    model: Any = None
+    error: Any = None
+    object: Any = None
+    code: Any = None
+
+
+class _Delta(msgspec.Struct):
+    stop_reason: str | None = None
+    type: str | None = None
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    message: _Message | None = None
+    index: int | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+    error: Any = None
+    object: Any = None
+    code: Any = None
+
+
+_NO_INPUT = frozenset({b"", b"{}", b"null"})
+_EVENT = msgspec.json.Decoder(_Event)
+_MESSAGE = msgspec.json.Decoder(_Message)
+
+
+class MessagesReader:
+    """Reads Messages."""
+
+    knows_answers = True
+
+    def __init__(self) -> None:
+        self._usage = _Usage()
+        self._pieces = Pieces(_piece_of)
+        self.learn = self._pieces.learn
+
+    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+        pieces = self._pieces
+        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        if text is None:
+            return None
+        kind = pieces.kind
+        if sighting.said is not None and text:
+            sighting.said.add(pieces.place, kind, text)
+        if kind is TEXT:
+            sighting.add_text(text)
+        elif kind is CALL:
+            return sighting.add_arguments(pieces.place, text)
+        else:
+            sighting.count(text)
+        return False
+
+    def read_event(self, data: bytes, sighting: Sighting) -> None:
+        event = _EVENT.decode(data)
+        match event.type:
+            case "content_block_delta":
+                sighting.has_first_token = True
+                if event.delta is not None:
+                    sighting.add_text(event.delta.text)
+                    sighting.count(event.delta.thinking)
+                    sighting.add_arguments(event.index, event.delta.partial_json)
+                    if sighting.said is not None:
+                        _keep_piece(event.index, event.delta, sighting.said)
+            case "content_block_start" if event.content_block is not None:
+                self._read_block(event.content_block, sighting, key=event.index)
+                if sighting.said is not None:
+                    _keep_block(event.index, event.content_block, sighting.said)
+            case "content_block_stop":
+                sighting.close_call(event.index)
+            case "message_start" if event.message is not None:
+                sighting.add_names(event.message.id, event.message.model)
+                self._read_usage(event.message.usage, sighting)
+            case "message_delta":
+                self._read_stop(event.delta.stop_reason if event.delta else None, sighting)
+                self._read_usage(event.usage, sighting)
+            case "message_stop":
+                sighting.has_terminal = True
+            case _:  # errors, pings, and what is not known yet
+                _read_error(event, sighting)
+
+    def read_body(self, data: bytes, sighting: Sighting) -> None:
+        message = _MESSAGE.decode(data)
+        sighting.add_names(message.id, message.model)
+        for place, block in enumerate(message.content or ()):
+            self._read_block(block, sighting)
+            sighting.close_call(block.id)
+            if sighting.said is not None:
+                _keep_block(place, block, sighting.said)
+        self._read_stop(message.stop_reason, sighting)
+        _read_error(message, sighting)
+        self._read_usage(message.usage, sighting)
+        sighting.has_terminal |= message.content is not None or message.stop_reason is not None
+        sighting.has_first_token |= bool(message.content) or message.stop_reason is not None
+
+    def _read_block(self, block: _Block, sighting: Sighting, key: int | None = None) -> None:
+        if block.type is not None and block.type.endswith("tool_use"):
+            sighting.has_first_token = True
+            is_whole = bytes(block.input) not in _NO_INPUT  # streamed, it begins empty and grows
+            is_at_engine = block.type != "tool_use"
+            place = block.id if is_whole or key is None else key
+            sighting.add_call(block.id, block.name, key=place, is_at_engine=is_at_engine)
+            if is_whole:
+                sighting.add_arguments(block.id, bytes(block.input).decode())
+        elif block.type == "text":
+            if block.text:
+                sighting.add_text(block.text + "\n")
+        else:
+            sighting.count(block.thinking)
+
+    def _read_stop(self, stop_reason: str | None, sighting: Sighting) -> None:
+        if stop_reason is not None:
+            sighting.finish_reason = stop_reason
+        if stop_reason == ERROR_FINISH:
+            sighting.fail(None)
+
+    def _read_usage(self, usage: _Usage | None, sighting: Sighting) -> None:
+        if usage is None:
+            return
+        known = {name: value for name, value in msgspec.structs.asdict(usage).items() if value is not None}
+        self._usage = merged = msgspec.structs.replace(self._usage, **known)
+        prompt_tokens = merged.input_tokens
+        if prompt_tokens is not None:
+            prompt_tokens += (merged.cache_read_input_tokens or 0) + (merged.cache_creation_input_tokens or 0)
+        sighting.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)
+
+
+def _read_error(part: _Event | _Message, sighting: Sighting) -> None:
+    error = reported(part.error, part.type, part.object, part.code)
+    if error is not None:
+        sighting.fail(error)
+
+
+def _piece_of(data: bytes) -> Piece | None:
+    event = _EVENT.decode(data)
+    delta = event.delta
+    if event.type != "content_block_delta" or delta is None or event.content_block or event.message:
+        return None
+    said = (delta.stop_reason, delta.signature, delta.text, delta.partial_json, delta.thinking)
+    if event.usage is not None or sum(each is not None for each in said) != 1:
+        return None
+    match delta:
+        case _Delta(type="text_delta", text=str(text)):
+            return Piece(Kind.TEXT, event.index, text)
+        case _Delta(type="input_json_delta", partial_json=str(text)):
+            return Piece(Kind.CALL, event.index, text)
+        case _Delta(type="thinking_delta", thinking=str(text)):
+            return Piece(Kind.THOUGHT, event.index, text)
+        case _:
+            return None
+
+
+def _keep_block(place: int | None, block: _Block, said: Said) -> None:
+    match block.type:
+        case "text":
+            said.add(place, Kind.TEXT, block.text)
+        case "thinking":
+            said.add(place, Kind.THOUGHT, block.thinking, signature=block.signature)
+        case "tool_use":
+            arguments = bytes(block.input).decode() if bytes(block.input) not in _NO_INPUT else None
+            said.add(place, Kind.CALL, arguments, id=block.id, name=block.name)
+        case _:
+            said.give_up()
+
+
+def _keep_piece(place: int | None, delta: _Delta, said: Said) -> None:
+    match delta.type:
+        case "text_delta":
+            said.add(place, Kind.TEXT, delta.text)
+        case "thinking_delta":
+            said.add(place, Kind.THOUGHT, delta.thinking)
+        case "signature_delta":
+            said.add(place, Kind.THOUGHT, signature=delta.signature)
+        case "input_json_delta":
+            said.add(place, Kind.CALL, delta.partial_json)
+        case _:
+            said.give_up()

@@ -1,0 +1,399 @@
+"""Watching an answer go by: its bytes become milestones.
+
+The relay hands every chunk to an observer and to the client; the observer keeps no chunk that it does
+not need and never raises, so it can slow or break nothing. What it says does not depend on how the
+bytes were cut into chunks, except how early it says it.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Final, cast
+
+from gateway.domain.request import Answer, Protocol, ToolCall, Work
+from gateway.responses.chat import ChatReader
+from gateway.responses.content import Said
+from gateway.responses.inflating_observer import InflatingObserver
+from gateway.responses.messages import MessagesReader
+from gateway.responses.observed import AnswerReader, Sighting
+from gateway.responses.other import ErrorReader, read_anyway
+from gateway.responses.responses import ResponsesReader, StoredReader
+from gateway.responses.usage import MAX_BYTES, METADATA, AnswerEnds, UsageObserver
+from gateway.wire.body import UNREADABLE, structure_of
+from gateway.wire.inflate import INFLATABLE
+from gateway.wire.sse import EventSplitter, event_data
+
+MAX_BODY_BYTES = 8 * 2**20
+"""A whole answer larger than this is not read."""
+MAX_STRUCTURE = 2**17
+"""Nor is an answer, or an event, of more values than that (`body.structure_of`): each becomes an object."""
+MAX_EVENTS: Final = 2**18
+"""In one answer, of those that come several at once: twice what the longest have. Each costs some 4 µs."""
+MAX_EVENTS_AT_ONCE: Final = 2**12
+"""In one chunk, comments and empty ones included, unless they are of `_EVENT_BYTES` on average: a read of
+256 kB has as many of those, they take 30 ms, and events with a token are larger."""
+_EVENT_BYTES: Final = 32
+_SEVERAL: Final = 4
+"""Events in one chunk, from which on most are known by those before them; and how many may teach that."""
+_END: Final = b"\n\n"
+_MAX_LOOSE_EVENTS: Final = 2**9
+"""In one answer: what is no strict JSON takes five times as long."""
+
+MayKeep = Callable[[int], bool]
+
+_MAX_EARLY_TRIES = 8
+_EARLY_BYTES = 2**18
+"""A larger answer is read once, at its end."""
+_MAX_ERROR_BYTES: Final = 2**16
+"""Of an answer that is read for errors alone."""
+_START_BYTES: Final = 16
+_BLANK: Final = b"\xef\xbb\xbf \t\r\n"
+_FIELD: Final = re.compile(rb"(?:data|event|id|retry|):")
+"""How an event stream begins, under whatever content type."""
+_ERROR_EVENT: Final = re.compile(rb"^(?:\xef\xbb\xbf)?event: ?(?:response\.)?error$", re.MULTILINE)
+_DONE: Final = b"[DONE]"
+_TAKES_TOKENS: Final = (Work.GENERATE, Work.POOL)
+_TEXTS: Final = ("", "application/octet-stream", "application/xml")
+"""Content types of what may be an answer or a page that says why there is none, beside `text/…`."""
+
+
+class ResponseObserver:
+    """Sees one answer: `feed` every chunk in order, then ask for the `answer`. This one sees nothing."""
+
+    is_stream = False
+    """It sees an answer grow, so that what it sees first came first."""
+    is_behind = False
+    """More has come than was read at once; `feed(b"")` goes on with it."""
+
+    def __init__(self) -> None:
+        self._sighting = Sighting()
+
+    @property
+    def events_left(self) -> int:
+        return MAX_EVENTS
+
+    @property
+    def has_first_token(self) -> bool:
+        """The model has begun: content, reasoning or a tool call was seen; or the whole answer was."""
+        return self._sighting.has_first_token
+
+    @property
+    def has_terminal(self) -> bool:
+        return self._sighting.has_terminal
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self._sighting.tool_calls
+
+    @property
+    def closed_calls(self) -> list[ToolCall]:
+        return self._sighting.closed_calls
+
+    def arguments_of(self, number: int) -> bytes | None:
+        """The arguments of a closed call, by its place among them, as they came; None if they, or what was
+        said before, were too much to be kept."""
+        return self._sighting.arguments_of(number)
+
+    @property
+    def state_ids(self) -> list[str]:
+        """Ids of what the replica stores for later requests, seen so far, in order."""
+        return self._sighting.state_ids
+
+    def tell(self, said: Said) -> None:
+        """What the answer says goes there, too; to be called before the first chunk."""
+        self._sighting.said = said
+
+    def feed(self, chunk: bytes) -> bool:
+        """The next bytes of the body. False if they plainly brought no milestone."""
+        return False
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        """What was seen, after the last byte. `is_over`: that was the answer's own end, and no cut."""
+        return Answer(status=status)
+
+    def _begin(self) -> None:
+        said = self._sighting.said
+        self._sighting = Sighting()
+        if said is not None:
+            said.begin()
+            self._sighting.said = said
+
+    def _answer(self, status: int, *, is_known: bool, lacks: str = "truncated") -> Answer:
+        # An error says nothing about the session: what it mentions was not made.
+        if status >= 400:
+            return Answer(status=status)
+        is_judged = is_known and status < 300 and status not in (202, 204, 205)  # they need no answer
+        return self._sighting.answer(status, self._sighting.failure(is_known=is_judged, lacks=lacks))
+
+
+_NOTHING = Sighting()
+
+
+class SilentObserver(ResponseObserver):
+    def __init__(self, _: MayKeep | None = None) -> None:
+        self._sighting = _NOTHING
+
+    def tell(self, said: Said) -> None: ...
+
+
+class StreamObserver(ResponseObserver):
+    """Sees server-sent events. Those that plainly bring a piece are not decoded."""
+
+    is_stream = True
+
+    def __init__(self, make_reader: type[AnswerReader], sighting: Sighting | None = None) -> None:
+        super().__init__()
+        self._sighting = sighting or self._sighting
+        self._reader = make_reader()
+        self._splitter = EventSplitter()
+        self._events_left = MAX_EVENTS
+        self._loose_left = _MAX_LOOSE_EVENTS
+        self._is_between = True
+        self._has_unread = False
+
+    @property
+    def events_left(self) -> int:
+        return -1 if self._splitter.is_stopped else self._events_left
+
+    def feed(self, chunk: bytes) -> bool:
+        was_between, sighting = self._is_between, self._sighting
+        if was_between and sighting.has_first_token:
+            has_news = self._reader.take(chunk, sighting)
+            if has_news is not None:
+                return has_news
+        blocks = self._splitter.feed(chunk)
+        count = len(blocks)
+        if count > 1:
+            self._events_left -= count
+            is_dense = count > MAX_EVENTS_AT_ONCE and count * _EVENT_BYTES > len(chunk)
+            if is_dense or self._events_left < 0:
+                self._splitter.stop()
+                del blocks[MAX_EVENTS_AT_ONCE:]
+        if self._splitter.is_stopped:
+            sighting.unsaid_bytes += len(chunk)
+        tries = _SEVERAL if count >= _SEVERAL else 0
+        for block in blocks:
+            is_likely = tries > 0 and sighting.has_first_token
+            if is_likely and self._reader.take(block + _END, sighting) is not None:
+                continue
+            self._read(block)
+            if is_likely and sighting.finish_reason is None:
+                self._reader.learn(block + _END)
+                tries -= 1
+        self._is_between = self._splitter.is_between_events
+        is_whole = was_between and self._is_between and count == 1
+        if is_whole and sighting.has_first_token and sighting.finish_reason is None:
+            self._reader.learn(chunk)
+        return True
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        has_unread = self._has_unread
+        for block in self._splitter.finish():  # some servers leave out the empty line after their last event
+            self._read(block)
+            has_unread |= self._has_unread and not event_data(block)
+        is_unsure = has_unread or self._splitter.is_stopped or not self._reader.knows_answers
+        return self._answer(status, is_known=is_over and not is_unsure)
+
+    def _read(self, block: bytes) -> None:
+        data, read, sighting = event_data(block), self._reader.read_event, self._sighting
+        if not data and block.lstrip(_BLANK).startswith(b"{"):  # a whole answer, under this content type
+            data, read = block, self._reader.read_body
+        if data:
+            try:
+                is_lost = is_unread = _is_dense(data)
+                if not is_unread:
+                    read(data, sighting)
+            except UNREADABLE:
+                if data.strip() == _DONE:
+                    sighting.has_terminal = True
+                    return
+                self._loose_left -= 1
+                found = read_anyway(data, read, sighting) if self._loose_left >= 0 else None
+                is_unread = found is None
+                is_lost = is_unread or (found is False and data is not block)  # False: nothing is in it
+            self._has_unread |= is_unread
+            sighting.unsaid_bytes += len(data) * is_lost
+        has_fields = len(block) != len(data) + len(b"data: ")
+        if has_fields and b"error" in block and not sighting.error_status and _ERROR_EVENT.search(block):
+            sighting.fail(None)
+
+
+class BodyObserver(ResponseObserver):
+    """Sees one JSON document, or a stream that does not say that it is one."""
+
+    def __init__(self, make_reader: type[AnswerReader], may_keep: MayKeep | None = None) -> None:
+        super().__init__()
+        self._make_reader = make_reader
+        self._may_keep = may_keep
+        self._max_bytes = MAX_BODY_BYTES if make_reader.knows_answers else _MAX_ERROR_BYTES
+        self._pieces: list[bytes] = []
+        self._seen_bytes = 0
+        self._read_bytes = 0
+        """How many bytes had come when we last tried to read the document."""
+        self._is_known = True
+        self._tries_left = _MAX_EARLY_TRIES
+        self._start: bytes | None = b""
+        self._stream: StreamObserver | None = None
+        self._ends: AnswerEnds | None = None
+
+    @property
+    def events_left(self) -> int:
+        if self._stream is not None:
+            return self._stream.events_left
+        max_bytes = MAX_BYTES if self._ends is not None else self._max_bytes
+        return -1 if self._seen_bytes > max_bytes else MAX_EVENTS
+
+    def feed(self, chunk: bytes) -> bool:
+        if self._stream is not None:
+            return self._stream.feed(chunk)
+        self._seen_bytes += len(chunk)
+        if (
+            self._seen_bytes <= self._max_bytes
+            and self._may_keep is not None
+            and not self._may_keep(len(chunk))
+        ):
+            self._seen_bytes = self._max_bytes + 1
+        if self._seen_bytes > self._max_bytes:
+            if self._ends is None and self._make_reader.knows_answers:
+                self._keep_ends()
+            if self._ends is not None:
+                self._ends.keep(chunk)
+            self._pieces.clear()
+            self._begin()
+            return False
+        self._pieces.append(chunk)
+        if self._start is not None:
+            if not self._start and chunk.startswith(b"{"):
+                self._start = None
+            elif self._begins_stream(chunk):
+                return self._go_on_as_stream()
+        # It may be complete. If it hardly ever is, it is read at the end alone.
+        is_early = self._tries_left and self._seen_bytes <= _EARLY_BYTES
+        if is_early and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
+            self._tries_left -= 1
+            self._read()
+            return True
+        return False
+
+    def _begins_stream(self, chunk: bytes) -> bool:
+        start = ((self._start or b"") + chunk).lstrip(_BLANK)[:_START_BYTES]
+        self._start = start if len(start) < _START_BYTES and not start.startswith(b"{") else None
+        return self._start is None and _FIELD.match(start) is not None
+
+    def _go_on_as_stream(self) -> bool:
+        self.is_stream = True
+        self._stream = StreamObserver(self._make_reader, self._sighting)
+        pieces, self._pieces = self._pieces, []
+        return self._stream.feed(b"".join(pieces))
+
+    def answer(self, status: int, *, is_over: bool = False) -> Answer:
+        if self._start and _FIELD.match(self._start):  # all that has come is very little
+            self._start = None
+            self._go_on_as_stream()
+        if self._stream is not None:
+            return self._stream.answer(status, is_over=is_over)
+        is_kept = self._seen_bytes <= self._max_bytes
+        if is_kept and (self._read_bytes != self._seen_bytes or not self._is_known):
+            self._read(is_last=is_over)
+        is_known = is_kept and self._is_known and self._make_reader.knows_answers
+        answer = self._answer(
+            status, is_known=is_over and is_known, lacks="malformed" if self._seen_bytes else "truncated"
+        )
+        if is_known or not self._make_reader.knows_answers:
+            return answer
+        return (self._ends or self._keep_ends()).counted(answer)
+
+    def _keep_ends(self) -> AnswerEnds:
+        self._ends = AnswerEnds(is_generated=True)
+        for piece in self._pieces:
+            self._ends.keep(piece)
+        self._ends.whole = b"".join(self._pieces) if self._seen_bytes <= self._max_bytes else b""
+        return self._ends
+
+    def _read(self, *, is_last: bool = False) -> None:
+        if self._read_bytes:
+            self._begin()
+        self._read_bytes = self._seen_bytes
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        data, self._is_known = self._pieces[0], False
+        if len(data) > MAX_STRUCTURE and _is_dense(data):
+            return
+        read = self._make_reader().read_body
+        try:
+            read(data, self._sighting)
+            self._is_known = True
+        except UNREADABLE:
+            self._begin()
+            if is_last:
+                self._is_known = read_anyway(data, read, self._sighting) is not None
+
+
+def observe(
+    protocol: Protocol,
+    work: Work,
+    content_type: str,
+    content_encoding: str | None,
+    *,
+    said: Said | None = None,
+    may_keep: MayKeep | None = None,
+    head: bytes = b"",
+) -> ResponseObserver:
+    """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
+    told what the answer says; `may_keep`: asked before so many more bytes of it are kept; `head`: its head,
+    where vLLM says what it took if the body is bytes."""
+    observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
+    if work is Work.POOL and (found := METADATA.search(head)) is not None:
+        observer = cast(ResponseObserver, UsageObserver(observer, is_generated=False, metadata=found[0]))
+    if said is not None:
+        observer.tell(said)
+    return observer
+
+
+@lru_cache(256)
+def _choose(
+    protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
+) -> Callable[[MayKeep | None], ResponseObserver]:
+    reader = _choose_reader(protocol, work)
+    media_type = content_type.partition(";")[0].strip().lower()
+    coding = (content_encoding or "identity").strip().lower()
+    is_read = reader is not None and reader.knows_answers
+    make: Callable[[MayKeep | None], ResponseObserver] = SilentObserver
+    is_text = media_type.startswith("text/") or media_type in _TEXTS
+    is_stream = media_type == "text/event-stream"
+    if reader is None or (coding != "identity" and coding not in INFLATABLE):
+        coding, is_stream = "identity", False
+    elif is_stream:
+        make = lambda _: StreamObserver(reader)  # noqa: E731
+    elif media_type.endswith(("/json", "+json")) or (is_text and work is Work.GENERATE and is_read):
+        make = partial(BodyObserver, reader)
+    elif work not in _TAKES_TOKENS:
+        coding = "identity"
+    if work in _TAKES_TOKENS and (make is SilentObserver or not is_read):
+        bare, is_generated = make, work is Work.GENERATE
+        make = lambda may_keep: cast(  # noqa: E731
+            ResponseObserver, UsageObserver(bare(may_keep), is_generated=is_generated)
+        )
+    if coding == "identity":
+        return make
+    return lambda may_keep: cast(ResponseObserver, InflatingObserver(make(may_keep), coding))
+
+
+def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
+    match protocol, work:
+        case Protocol.CHAT | Protocol.COMPLETIONS, Work.GENERATE:
+            return ChatReader
+        case Protocol.RESPONSES, Work.GENERATE:
+            return ResponsesReader
+        case Protocol.RESPONSES, Work.STATE:
+            return StoredReader
+        case Protocol.MESSAGES, Work.GENERATE:
+            return MessagesReader
+        case (Protocol.MCP, _) | (_, Work.TUNNEL):
+            return None
+        case _:
+            return ErrorReader
+
+
+def _is_dense(data: bytes) -> bool:
+    return len(data) > MAX_STRUCTURE and structure_of(data) > MAX_STRUCTURE

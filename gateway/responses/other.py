@@ -1,0 +1,74 @@
+"""Answers that no reader of a protocol understands, read for what they may be all the same."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.responses.errors import error_in, is_error
+from gateway.responses.observed import AnswerReader, Sighting
+from gateway.wire.body import UNREADABLE
+from gateway.wire.engine_json import read_loosely
+
+_MAX_BYTES: Final = 2**18
+"""Of what is read again."""
+_ANSWERS: Final = ("choices", "content", "output")
+"""Lists of what a model said; no error has one."""
+
+
+def read_anyway(data: bytes, read: Callable[[bytes, Sighting], None], sighting: Sighting) -> bool | None:
+    """Reads what is no strict JSON, or has fields of other types than it should. Whether there is an answer,
+    or an error, in it; None if nobody knows."""
+    if len(data) > _MAX_BYTES:
+        whole = data.strip()
+        return None if whole.startswith(b"{") and whole.endswith(b"}") else False
+    try:
+        value, copy = read_loosely(data)
+    except RecursionError:
+        return None
+    except ValueError:
+        return False
+    if not isinstance(value, dict):
+        return False
+    try:
+        if copy:
+            read(copy, sighting)
+            return True
+    except UNREADABLE:
+        pass
+    error = error_in(value)
+    if error is not None:
+        sighting.fail(error)
+    has_answer = any(isinstance(value.get(name), list) and value[name] for name in _ANSWERS)
+    return None if has_answer else error is not None
+
+
+class _Answer(msgspec.Struct):
+    error: Any = None
+    object: Any = None
+    code: Any = None
+    id: Any = None
+    status: Any = None
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+class ErrorReader(AnswerReader):
+    """For protocols that have no reader: embeddings, scores, engines' own. Only an object is an error there,
+    as nobody knows what else is called so, and only in an answer without an id or a status: a job that is
+    looked up may have failed, and JSON-RPC answers whoever called wrongly."""
+
+    knows_answers = False
+
+    def read_event(self, data: bytes, sighting: Sighting) -> None:
+        if b'"error"' in data:
+            self.read_body(data, sighting)
+
+    def read_body(self, data: bytes, sighting: Sighting) -> None:
+        answer = _ANSWER.decode(data)
+        if isinstance(answer.error, dict) and is_error(answer.error):
+            if answer.id is None and answer.status is None:
+                sighting.fail(answer.error)
+        elif answer.object == "error":
+            sighting.fail({"code": answer.code})

@@ -1,0 +1,64 @@
+"""Who did what on the control plane, and what came of it: a record in the information stream for each action.
+
+No record is kept of what comes by itself, again and again: heartbeats of replicas that are members already,
+reports of hosts, agents' spans. Nothing of a body is kept, nor a key: of a key the beginning of its hash, by
+which it is found in the settings.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from gateway.domain.allowance import Allowance
+from gateway.domain.records import ControlActed
+from gateway.server.admin.access import READS, has_key, key_hash
+
+_HASH_SHOWN: Final = len("sha256:") + 12
+_PER_S: Final = 5.0
+_BURST: Final = 200.0
+"""Records: whoever asks in vain again and again cannot push everything else out of what is kept."""
+_MAX_PATH: Final = 256
+
+
+class Audit:
+    def __init__(self, tell: Callable[[ControlActed], None], *, clock: Callable[[], float]) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._allowance = Allowance(per_s=_PER_S, burst=_BURST)
+        self.left_out = 0
+        """Actions without a record: there were too many."""
+
+    def record(self, who: str, what: str, outcome: int) -> None:
+        now = self._clock()
+        if not self._allowance.take(now=now):
+            self.left_out += 1
+            return
+        self._tell(ControlActed(at_s=now, who=who, what=what[:_MAX_PATH], outcome=outcome))
+
+    @web.middleware
+    async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method in READS or request.path.startswith(_HOSTS):
+            return await handler(request)
+        status = 500
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        except web.HTTPException as refusal:
+            status = refusal.status
+            raise
+        finally:
+            is_heartbeat = request.path == _REPLICAS and status == 200
+            if not is_heartbeat and status != 204:
+                self.record(*acted(request), status)
+
+
+def acted(request: web.Request) -> tuple[str, str]:
+    who = f"key {key_hash(request)[:_HASH_SHOWN]}" if has_key(request) else "no key"
+    return who, f"{request.method} {request.path}"
+
+
+_REPLICAS: Final = "/turnpike/replicas"
+_HOSTS: Final = "/turnpike/hosts/"

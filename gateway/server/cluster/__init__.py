@@ -1,0 +1,1 @@
+"""The other gateways: membership, authentication, requests that belong to them."""

@@ -1,0 +1,65 @@
+"""The door for what gateways pass on to one another, and how a request says that it was."""
+
+import hmac
+from typing import Final
+
+import msgspec
+
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import TenantId
+from gateway.server.auth.authenticator import Door, Visitor
+from gateway.server.auth.tenants import Tenant
+from gateway.shared_state.fleet_secret import Seal
+from gateway.wire.endpoints import Endpoint, classify
+from gateway.wire.headers import RawHeaders
+
+PATH: Final = "/turnpike/peer"
+PASSED: Final = b"x-turnpike-passed"
+"""The client's address, sealed for the gateway that is to get it: it is of no use at another one."""
+INHERITS: Final = b"x-turnpike-inherits"
+"""What is passed on is of a session whose gateway is gone, and whose heir is who gets it."""
+
+
+class Passing:
+    """How gateways of a fleet say for whom they pass something on."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._seal = Seal(secret, "passing")
+
+    def header(self, to: str, client: str) -> bytes:
+        """The value of `PASSED` for a gateway of that origin."""
+        value = client.encode("ascii", "replace")
+        return self._seal.of(to.encode(), value).hex().encode() + b" " + value
+
+    def client_of(self, header: bytes, origin: str) -> str | None:
+        """None if no gateway of the fleet says so to the one of this origin."""
+        name = header.partition(b" ")[2].decode("ascii", "replace")
+        return name if name and hmac.compare_digest(header, self.header(origin, name)) else None
+
+
+class PeerDoor(Door):
+    """The door for what peers pass on: they say whose request it is, and the tenant's key says the rest."""
+
+    def __init__(self, door: Door, passing: Passing, origin: str) -> None:
+        self._door = door
+        self._passing = passing
+        self._origin = origin
+
+    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
+        ours = {name.lower(): value for name, value in headers}
+        client = self._passing.client_of(ours.get(PASSED, b""), self._origin)
+        if client is None:
+            message = "This port is for the gateways alone."
+            return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
+        if target == PATH.encode("ascii"):
+            return Visitor(_A_PEER, PATH, classify(method, PATH), was_passed_on=True)
+        found = self._door.judge_client(method, target, headers, client)
+        if isinstance(found, Visitor):
+            return msgspec.structs.replace(found, was_passed_on=True, inherits=INHERITS in ours)
+        return found
+
+    def endpoint(self, method: str, path: str) -> Endpoint:
+        return self._door.endpoint(method, path)
+
+
+_A_PEER: Final = Tenant(TenantId("a peer"), may_control_engines=False)

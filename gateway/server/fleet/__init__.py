@@ -1,0 +1,1 @@
+"""The replicas: membership, health, hints."""

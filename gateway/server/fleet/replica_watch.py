@@ -1,0 +1,110 @@
+"""The gateway's watch over its replicas: who is a member, whether it answers, what its engine says of itself.
+
+Whoever becomes a member is watched for as long as it is one. What is found out is told to the brain, and to
+those who observe.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from gateway.config import Config
+from gateway.core import events as ev
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import ReplicaId
+from gateway.server.admin.loaded_secrets import References
+from gateway.server.fleet.members import Members
+from gateway.server.proxy.driver import Driver
+from gateway.server.runtime.tasks import TaskGroup
+from gateway.server.telemetry import Observation
+from gateway.upstream.engine_watch import EngineWatch
+from gateway.upstream.health import HealthChecks
+from gateway.upstream.local_faults import LocalFaults
+from gateway.upstream.replica import Replica
+
+
+class ReplicaWatch:
+    def __init__(
+        self,
+        config: Config,
+        references: References,
+        driver: Driver,
+        observation: Observation,
+        *,
+        clock: Callable[[], float],
+        local_faults: LocalFaults,
+    ) -> None:
+        self._driver = driver
+        self._observation = observation
+        self.members = Members(config, references, clock=clock, local_faults=local_faults, send=driver.send)
+        self.replicas = self.members.replicas
+        """By name. They come and go."""
+        self.health = HealthChecks(
+            self.replicas,
+            config.upstream,
+            on_up=self._came_up,
+            on_down=self._went_down,
+            on_late=self._went_down,
+            has_several_pools=len(config.pools) > 1,
+            named_models=[model.name for model in config.models],
+        )
+        self._engines = EngineWatch(
+            self.replicas,
+            config.upstream,
+            on_report=self._engine_reported,
+            on_plugin=observation.plugins.__setitem__,
+            is_looked_at=lambda: observation.views.is_looked_at,
+        )
+        self._tasks = TaskGroup()
+        self._watchers: dict[ReplicaId, tuple[asyncio.Task[None], ...]] = {}
+
+    def open(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self.health.open()
+        self._engines.open()
+        self.members.open(tasks, self._joined, self._left)
+
+    def follow(self, config: Config, references: References) -> None:
+        self.health.follow(
+            config.upstream,
+            has_several_pools=len(config.pools) > 1,
+            named_models=[model.name for model in config.models],
+        )
+        self._engines.follow(config.upstream)
+        self.members.follow(config, references)
+
+    async def close(self) -> None:
+        """To be called when the tasks have ended."""
+        await self.health.close()
+        await self._engines.close()
+        self.members.close()
+
+    def _joined(self, replica: Replica) -> None:
+        self._watchers[replica.id] = (
+            self._tasks.supervise("health checks", partial(self.health.watch, replica), of=replica.id),
+            self._tasks.supervise("engine watch", partial(self._engines.watch, replica), of=replica.id),
+        )
+
+    def _left(self, replica: ReplicaId) -> None:
+        for watcher in self._watchers.pop(replica):
+            watcher.cancel()
+        self.health.left(replica)
+        self._engine_is_gone(replica)
+
+    def _engine_is_gone(self, replica: ReplicaId) -> None:
+        self._engines.went_down(replica)
+        self._observation.signals.pop(replica, None)
+        self._observation.plugins.pop(replica, None)
+
+    def _came_up(self, facts: ReplicaFacts) -> None:
+        self._engines.came_up(facts)
+        self._driver.send(ev.ReplicaCameUp(facts))
+
+    def _went_down(self, replica: ReplicaId, why: str) -> None:
+        self._engine_is_gone(replica)
+        self._driver.send(ev.ReplicaWentDown(replica, why))
+
+    def _engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
+        self._observation.signals[replica] = signals
+        self._driver.send(ev.EngineReported(replica, signals))

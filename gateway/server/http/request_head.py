@@ -1,0 +1,128 @@
+"""A request's head: what was read of it, and whether two parsers could read it in two ways."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from gateway.config.http_limits import HttpLimits
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.requests.facts import HeaderFacts
+from gateway.server.auth.authenticator import Visitor
+from gateway.server.http.buffer_budget import BufferBudget
+from gateway.upstream.replica import Replica
+from gateway.wire.handshake import is_handshake
+from gateway.wire.headers import RawHeaders
+
+
+class RequestHead(msgspec.Struct, kw_only=True, eq=False):
+    """Requests of one connection that begin alike share it, and with it what was made of it."""
+
+    method: str
+    target: bytes
+    """Path and query as received."""
+    headers: RawHeaders
+    """As received; but the Content-Length, if any, is that of the first request that began so."""
+    is_http_1_0: bool
+    keep_alive: bool
+    visitor: Visitor
+    facts: HeaderFacts
+    is_websocket: bool = False
+    """It asks for a WebSocket, by a handshake that is in order."""
+    passed_on: dict[Replica, bytes] = {}
+    """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
+
+
+class RefusedRequest(Exception):  # noqa: N818 - an outcome
+    def __init__(self, refusal: Refusal, lines: bytes = b"") -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+        self.lines = lines
+
+
+def check_head(
+    method: bytes, target: bytes, headers: RawHeaders, version: str, limits: HttpLimits
+) -> int | None:
+    """How long the body is; None if it comes in chunks.
+
+    Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much.
+    """
+    hosts = lengths = codings = length = 0
+    is_websocket = False
+    for name, value in headers:
+        match name.lower():
+            case b"host":
+                hosts += 1
+            case b"content-length":
+                lengths += 1
+                if not value.isdigit():
+                    raise malformed("Content-Length is not a number")
+                if len(value) > 18 or (length := int(value)) > limits.max_body_bytes:
+                    raise too_large(limits)
+            case b"transfer-encoding":
+                codings += 1
+                if value.lower() != b"chunked":
+                    raise malformed("the only transfer coding is chunked")
+            case b"upgrade" if value.lower() == b"websocket":
+                is_websocket = True
+    if version not in ("1.0", "1.1"):
+        raise malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise malformed("exactly one Host is required")
+    if lengths > 1 or codings > 1 or (lengths and codings) or (codings and version == "1.0"):
+        raise malformed("the length of the body is ambiguous")
+    if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
+        raise malformed("the request target must be a path")
+    if is_websocket and (length or codings or not is_handshake(method, headers, version)):
+        message = "The opening handshake of the WebSocket is not that of RFC 6455, version 13."
+        raise refused(RefusalReason.UNSUPPORTED_UPGRADE, message)
+    return None if codings else length
+
+
+def path_of(target: bytes, method: bytes) -> bytes:
+    """Of an absolute target (RFC 9112 §3.2.2), what stands behind the server: which server answers is not the
+    client's to say, there as little as in `Host`. Any other target stays."""
+    found = _ABSOLUTE.fullmatch(target)
+    if found is None:
+        return target
+    if not found[1] and method == b"OPTIONS":
+        return b"*"
+    return found[1] if found[1].startswith(b"/") else b"/" + found[1]
+
+
+_ABSOLUTE: Final = re.compile(rb"https?://[A-Za-z0-9._~:%\[\]-]+(|[/?].*)", re.IGNORECASE | re.DOTALL)
+
+
+def asks_for_websocket(headers: RawHeaders) -> bool:
+    return any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
+
+
+def refused(reason: RefusalReason, message: str) -> RefusedRequest:
+    return RefusedRequest(Refusal(reason=reason, message=message))
+
+
+def malformed(what: str) -> RefusedRequest:
+    return refused(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
+
+
+def headers_too_large(limits: HttpLimits) -> RefusedRequest:
+    return refused(
+        RefusalReason.HEADERS_TOO_LARGE, f"The request's headers exceed {limits.max_header_bytes} bytes."
+    )
+
+
+def no_room() -> Refusal:
+    message = "The gateway holds as many request bodies as it can."
+    return Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5)
+
+
+def take_room(
+    budget: BufferBudget, limits: HttpLimits, head: RequestHead, more: int, *, whole: int
+) -> Refusal | None:
+    if whole > limits.max_body_bytes:
+        return too_large(limits).refusal
+    return None if budget.take(head.visitor.tenant.id, more) else no_room()
+
+
+def too_large(limits: HttpLimits) -> RefusedRequest:
+    return refused(RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes.")

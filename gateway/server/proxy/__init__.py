@@ -1,0 +1,1 @@
+"""One request: read, prepared, decided, sent, relayed."""

@@ -1,0 +1,322 @@
+"""The server's driver of the brain: events in, commands out, one timer.
+
+It carries out what the coordinator commands and decides nothing. Where a decision fails, by a fault of
+ours, requests are passed on without it. A handler holds a `Ticket`, its side of one request: the ticket
+sends the request's events, hands over the brain's decisions, and sees to it that every request ends exactly
+once, whatever happens to its handler.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Final, TypeVar, get_args
+
+import msgspec
+
+from gateway.core import events as ev
+from gateway.core.commands import (
+    Action,
+    Cancel,
+    Dispatch,
+    Prefill,
+    PrefillLeg,
+    Publish,
+    Refuse,
+    SendHint,
+    Spend,
+    StopPrefill,
+)
+from gateway.core.coordinator import Coordinator
+from gateway.core.turns.lifecycle import LifecycleError
+from gateway.core.turns.live import LiveRequest
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import ReplicaId, RequestId, TenantId
+from gateway.domain.records import Record
+from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall
+from gateway.domain.spending import Reserved
+from gateway.server.disaggregation.kv_fetches import Fetch
+from gateway.telemetry.recorder import Recorder
+from gateway.upstream.errors import UpstreamError
+from gateway.upstream.local_faults import STALL_S
+from gateway.upstream.moments import Moment
+
+T = TypeVar("T")
+
+_log: Final = logging.getLogger(__name__)
+MAX_ARGUMENTS_BYTES: Final = 2**16
+_MAX_CAUSES: Final = 8
+_End = ev.ResponseFinished | ev.AnsweredAtOnce | ev.ResponseCut | ev.ClientLeft
+_ACTIONS: Final = frozenset(get_args(Action))
+"""Types of the commands that are no records."""
+
+
+class Driver:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        clock: Callable[[], float],
+        id_prefix: str,
+        on_records: Callable[[list[Record]], None],
+        recorder: Recorder | None = None,
+        send_hint: Callable[[ReplicaId, str], None] | None = None,
+    ) -> None:
+        """`send_hint`: tells a replica's engine something, and does not wait for it."""
+        self.coordinator = coordinator
+        self.clock = clock
+        self._loop = asyncio.get_running_loop()
+        self.call_soon, self.call_later = self._loop.call_soon, self._loop.call_later
+        self._id_prefix = id_prefix
+        self._numbers = itertools.count(1)
+        self._on_records = on_records
+        self._recorder = recorder
+        self._send_hint = send_hint
+        self.on_prefill: Callable[[Prefill | StopPrefill], None] | None = None
+        """To be set before the first request, if prompts may be computed ahead."""
+        self.on_publish: Callable[[Publish], None] | None = None
+        """To be set before the first request, if there are other gateways."""
+        self.on_spend: Callable[[Spend], None] | None = None
+        """To be set before the first request, if there are other gateways, and tenants have bounds."""
+        self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
+        """To be set before the first request. Gets each tool call of a turn whose arguments are complete, and
+        these as they came, unless they are more than `MAX_ARGUMENTS_BYTES`. It must not raise."""
+        self.tells_causes = False
+        """All who ask are on this machine, as its operator is: they may know why replicas are down."""
+        self._late_s = float("inf")
+        """If it is later than this, the event loop stood still."""
+        self.tickets: dict[RequestId, Ticket] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
+
+    def open_ticket(
+        self,
+        tenant: TenantId,
+        facts: RequestFacts,
+        reserved: Reserved | None = None,
+        *,
+        key: str = "",
+        without: tuple[ReplicaId, ...] = (),
+    ) -> "Ticket":
+        """Tells the brain of a request. The ticket must be closed; it is a context manager. `reserved`: what
+        the shared store has reserved for it; `key`: its name; `without`: replicas that may not run it."""
+        request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
+        ticket = Ticket(self, request, facts)
+        self.tickets[request] = ticket
+        try:
+            self.send(ev.RequestArrived(request, tenant, facts, without, reserved, key))
+        except BaseException:
+            del self.tickets[request]
+            raise
+        ticket.live = self.coordinator.live.get(request)
+        return ticket
+
+    def tick(self, period_s: float) -> None:
+        """To be called every so many seconds, as far as the event loop gets to it."""
+        now = self.clock()
+        if now > self._late_s:
+            self._stalled(now)
+        elif now >= self.coordinator.fleet.health.next_due_s:  # all there are may wait for who is silent
+            self.send(ev.TimerFired())
+        self._late_s = now + period_s + STALL_S
+
+    def _stalled(self, now: float) -> None:
+        lost_s, self._late_s = now - self._late_s + STALL_S, now + STALL_S
+        self.send(ev.LoopStalled(lost_s))
+
+    def send(self, event: ev.Event) -> None:
+        now, recorder = self.clock(), self._recorder
+        if now > self._late_s:
+            self._stalled(now)
+        try:
+            commands = self.coordinator.handle(recorder.told(event) if recorder else event, now=now)
+        except LifecycleError:
+            raise
+        except Exception:  # noqa: BLE001 - a bug of ours costs what we decide, not those who wait for it
+            if not self.coordinator.faults:
+                _log.exception("the gateway failed, and goes on (told once)")
+            commands = self.coordinator.recover(now=now)
+        if recorder is not None:
+            recorder.answered(commands, now=now)
+        # Nearly all are records, and hardly any event brings more than one of the others.
+        records: list[Record] = [each for each in commands if type(each) not in _ACTIONS]  # type: ignore[misc]
+        if len(records) < len(commands):
+            for command in commands:
+                if type(command) in _ACTIONS:
+                    self._carry_out(command)  # type: ignore[arg-type]
+        if records:
+            self._on_records(records)
+        # A timer that fires early only asks again; what may be due sooner than it is a turn that waits.
+        if self._timer is None or self.coordinator.waiting_room.turns:
+            self._rearm()
+
+    def _carry_out(self, command: Action) -> None:
+        # `isinstance` takes three times as long.
+        if type(command) is Dispatch or type(command) is Refuse or type(command) is PrefillLeg:
+            if type(command) is Refuse and command.refusal.reason is RefusalReason.NO_REPLICA:
+                command = msgspec.structs.replace(command, refusal=self._with_causes(command.refusal))
+            self.tickets[command.request].decide(command)
+        elif type(command) is Publish:
+            if self.on_publish is not None:
+                self.on_publish(command)
+        elif type(command) is Spend:
+            if self.on_spend is not None:
+                self.on_spend(command)
+        elif type(command) is Cancel:
+            ticket = self.tickets[command.request]
+            self.call_soon(ticket.cancel, command.refusal)  # not on the spot: the brain is in the midst of it
+        elif type(command) is SendHint:
+            if self._send_hint is not None:
+                self._send_hint(command.replica, command.hint)
+        else:
+            assert self.on_prefill is not None
+            assert type(command) is Prefill or type(command) is StopPrefill
+            self.on_prefill(command)
+
+    def _with_causes(self, refusal: Refusal) -> Refusal:
+        down = self.coordinator.fleet.down()
+        told = "; ".join(f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES))
+        more = f"; {len(down) - _MAX_CAUSES} more" if len(down) > _MAX_CAUSES else ""
+        why = f"Down: {told}{more}." if self.tells_causes else "The operator finds why at /turnpike/readyz."
+        return msgspec.structs.replace(refusal, message=f"{refusal.message} {why}") if down else refusal
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def in_slices(self, work: Generator[None, None, T]) -> T:
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            passed = Moment()
+            self.call_soon(passed.come)
+            await passed
+
+    def _rearm(self) -> None:
+        due_s = self.coordinator.next_deadline_s()
+        if due_s is None or (self._timer is not None and self._timer_due_s <= due_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_s = due_s
+        self._timer = self._loop.call_later(max(due_s - self.clock(), 0.001), self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        if self.clock() > self._late_s:  # what came meanwhile is read before anybody has waited too long
+            self._timer = self._loop.call_later(STALL_S, self._timer_fired)
+            self.tick(STALL_S)
+            return
+        self._timer = None
+        self.send(ev.TimerFired())
+
+
+class Ticket:
+    """One request's line to the brain, as a context manager: leaving it unfinished means *client left*."""
+
+    def __init__(self, driver: Driver, request: RequestId, facts: RequestFacts) -> None:
+        self.request, self.facts = request, facts
+        self.live: LiveRequest | None = None
+        """Also once it is over; None if it was refused at once."""
+        self.refused: Refuse | None = None
+        self.ended: _End | None = None
+        self._driver = driver
+        self.send = driver.send
+        self._decided: Dispatch | Refuse | PrefillLeg | None = None
+        self._waits: Moment | None = None
+        self.is_over = False
+        self.has_failed = False
+        """Its answer is none, by a fault of the replica's."""
+        self.began_s = 0.0
+        """When the request was whole, for those of which it is measured how long they take to be sent on."""
+        self.on_cancel: Callable[[Protocol, Refusal], None] | None = None
+        """Ends the request, whatever it waits for."""
+        self.seen: Callable[[], Answer] | None = None
+        """What has been seen of the answer, for the case that the client leaves."""
+        self.fetch: Fetch | None = None
+        """What its engine was told to fetch, of the attempt that is answered."""
+
+    def __enter__(self) -> "Ticket":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.is_over:
+            self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
+        self.seen = self.on_cancel = None  # they refer to who refers to us
+        self._driver.tickets.pop(self.request, None)
+
+    async def decision(self) -> Dispatch | Refuse | PrefillLeg:
+        """The brain's next decision. After `Refuse` the ticket is over; after `PrefillLeg` comes another."""
+        if self._decided is None:
+            self._waits = Moment()
+            await self._waits
+        decided = self.decided()
+        assert decided is not None
+        return decided
+
+    def decided(self) -> Dispatch | Refuse | PrefillLeg | None:
+        decided, self._decided = self._decided, None
+        return decided
+
+    def decide(self, command: Dispatch | Refuse | PrefillLeg) -> None:
+        self._decided = command
+        if isinstance(command, Refuse):
+            self.is_over, self.refused = True, command
+        if self._waits is not None:
+            # Not on the spot: the brain is in the midst of an event.
+            self._driver.call_soon(self._waits.come)
+
+    def give_up(self, error: Exception) -> None:
+        """Whoever waits for a decision waits no longer: `decision` raises this, unless there is one."""
+        if self._waits is not None and self._decided is None:
+            self._waits.fail(error)
+
+    def cancel(self, refusal: Refusal) -> None:
+        live = self._driver.coordinator.live.get(self.request)
+        if not self.is_over and self.on_cancel is not None and live is not None:
+            self.on_cancel(live.facts.protocol, refusal)
+
+    def attempt_failed(
+        self, error: UpstreamError, *, timed_out: bool = False, is_local: bool = False
+    ) -> None:
+        failed = ev.AttemptFailed(
+            self.request, str(error), error.was_sent, timed_out, error.resends, is_local
+        )
+        self._driver.send(failed)
+
+    @property
+    def is_asked_for_calls(self) -> bool:
+        return self._driver.on_call is not None
+
+    def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:
+        live, on_call = self._driver.coordinator.live.get(self.request), self._driver.on_call
+        if (
+            on_call is not None
+            and live is not None
+            and live.session is not None
+            and arguments is not None
+            and len(arguments) <= MAX_ARGUMENTS_BYTES
+        ):
+            on_call(self.request, call, arguments)
+
+    def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
+        self._end(ev.AnsweredAtOnce(self.request, self._whole(answer), has_first_token))
+
+    def finished(self, answer: Answer) -> None:
+        self._end(ev.ResponseFinished(self.request, self._whole(answer)))
+
+    def _whole(self, answer: Answer) -> Answer:
+        self.has_failed = answer.is_fault
+        return answer if self.fetch is None else self.fetch.answered(answer)
+
+    def cut(self, answer: Answer, why: str) -> None:
+        self._end(ev.ResponseCut(self.request, answer, why))
+
+    def _end(self, event: _End) -> None:
+        self.is_over, self.ended = True, event
+        self._driver.send(event)

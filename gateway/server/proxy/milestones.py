@@ -1,0 +1,46 @@
+"""What was seen of an answer, told to the brain: each milestone once."""
+
+import asyncio
+from typing import Final
+
+from gateway.core import events as ev
+from gateway.responses.observer import ResponseObserver
+from gateway.server.proxy.driver import Ticket
+
+_PAUSE_S: Final = 1e-3
+"""No time at all would need a task (`upstream/moments.py`)."""
+
+
+async def catch_up(observer: ResponseObserver) -> None:
+    while observer.is_behind:
+        await asyncio.sleep(_PAUSE_S)
+        observer.feed(b"")
+
+
+class Milestones:
+    def __init__(self, ticket: Ticket, observer: ResponseObserver) -> None:
+        self._ticket = ticket
+        self._observer = observer
+        self._saw_first_token = False
+        self._told_calls = 0
+        self._told_closed = 0
+        self._told_states = 0
+
+    def tell(self) -> None:
+        observer, ticket = self._observer, self._ticket
+        if not self._saw_first_token and observer.has_first_token:
+            self._saw_first_token = True
+            ticket.send(ev.FirstTokenSeen(ticket.request))
+        while self._told_calls < len(observer.tool_calls):
+            ticket.send(ev.ToolCallSeen(ticket.request, observer.tool_calls[self._told_calls]))
+            self._told_calls += 1
+        while self._told_closed < len(observer.closed_calls):
+            call = observer.closed_calls[self._told_closed]
+            if observer.is_stream:
+                ticket.send(ev.ToolCallClosed(ticket.request, call))
+            if ticket.is_asked_for_calls:
+                ticket.hand_over(call, observer.arguments_of(self._told_closed))
+            self._told_closed += 1
+        while self._told_states < len(observer.state_ids):
+            ticket.send(ev.StateMinted(ticket.request, observer.state_ids[self._told_states]))
+            self._told_states += 1

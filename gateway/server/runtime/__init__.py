@@ -1,0 +1,1 @@
+"""The process: tasks, clocks, memory, worker processes."""

@@ -1,0 +1,1 @@
+"""State and usage that outlast the process."""

@@ -1,0 +1,216 @@
+"""What tenants use of their bounds, beyond this process: in the shared store, and in a file.
+
+Where there are other gateways, a turn of a tenant whose day or month is bounded is reserved in the store
+before the brain decides on it, and settled when it is over. The store adds in one step and says the sum, so
+of turns that arrive at several gateways at once each sees those before it. While the store is away each
+gateway goes on by what it knows, and tells later.
+
+Without other gateways the brain alone keeps the sums. In both cases a file remembers them over a restart: a
+line is an account's sum, and the file is written anew within a second.
+
+Invariants: without bounds per day or month neither does anything; what waits to be told is bounded by the
+accounts; what is in doubt is counted (a call whose answer was lost; turns that ran when a process was
+killed).
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec.structs import astuple
+
+from gateway.admission.tenants.bounds import Bounds
+from gateway.config import Config
+from gateway.core import events as ev
+from gateway.core.commands import Spend
+from gateway.core.stream import GPU_WORK
+from gateway.domain.ids import TenantId
+from gateway.domain.request import RequestFacts
+from gateway.domain.spending import NOTHING, Account, Amounts, Reserved, Spent
+from gateway.server.cluster.peers import Peers
+from gateway.server.proxy.driver import Driver
+from gateway.server.storage.state_file import write_anew
+from gateway.shared_state.protocol import Store, StoreUnavailable
+from gateway.telemetry.log_lines import log_event
+
+_log: Final = logging.getLogger(__name__)
+_TTL_S: Final = 40 * 86_400.0
+"""Longer than any month."""
+_AGAIN_S: Final = 0.5
+"""Before the store is told again that did not answer."""
+_PERIOD_S: Final = 1.0
+
+
+class Spending:
+    """In the shared store."""
+
+    def __init__(self, bounds: Bounds, store: Callable[[], Store], now: Callable[[], float]) -> None:
+        """`store` is called when it is open; `now`: the brain's clock."""
+        self._bounds = bounds
+        self._store = store
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[Account, Amounts] = {}
+        self._tasks: set[asyncio.Task[Reserved | None]] = set()
+        self._teller: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @classmethod
+    def of(cls, driver: Driver, peers: Peers | None, clock: Callable[[], float]) -> "Spending | None":
+        """None if there are no other gateways: the brain knows it all then. `clock`: the brain's."""
+        if peers is None:
+            return None
+        spending = cls(driver.coordinator.bounding.bounds, lambda: peers.store, clock)
+        driver.on_spend = spending.spend
+        return spending
+
+    async def reserve(self, tenant: TenantId, facts: RequestFacts) -> Reserved | None:
+        """What the request is expected to take; None if it needs none, or the store does not answer."""
+        if facts.work not in GPU_WORK or not self._bounds.has_accounts:
+            return None
+        agent = facts.transcript.agent_type
+        accounts, amounts = self._bounds.quote(tenant, agent, facts.model, facts.text_bytes, now=self._now())
+        if not accounts:
+            return None
+        # In a task of its own: who waits is none, and a store's client needs one.
+        task = self._loop.create_task(self._reserve(accounts, amounts))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:  # the client left
+            task.add_done_callback(self._give_back)
+            raise
+
+    def spend(self, command: Spend) -> None:
+        self._wait(command.more.account, command.more.amounts)
+
+    async def close(self) -> None:
+        """Tells the store what it was not told yet, if it answers."""
+        self._is_closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._teller is not None:
+            self._teller.cancel()
+            await asyncio.wait([self._teller])
+        with contextlib.suppress(StoreUnavailable):
+            await self._tell()
+        if self._pending:
+            log_event(logging.WARNING, "spending_lost", accounts=len(self._pending))
+
+    async def _reserve(self, accounts: Sequence[Account], amounts: Amounts) -> Reserved | None:
+        spent: list[Spent] = []
+        try:
+            for account in accounts:
+                total = await self._add(account, amounts)
+                spent.append(Spent(account, total))
+        except StoreUnavailable:
+            for each in spent:
+                self._wait(each.account, NOTHING.minus(amounts))
+            return None
+        return Reserved(tuple(spent), amounts)
+
+    def _give_back(self, task: "asyncio.Task[Reserved | None]") -> None:
+        reserved = None if task.cancelled() else task.result()
+        if reserved is not None:
+            for each in reserved.spent:
+                self._wait(each.account, NOTHING.minus(reserved.amounts))
+
+    async def _add(self, account: Account, more: Amounts) -> Amounts:
+        """The sum that stands there, with this and what the store was not told before."""
+        waiting = self._pending.pop(account, NOTHING)
+        least = self._bounds.ledger.get(account, NOTHING).minus(waiting)
+        try:
+            more, least = more.plus(waiting), least.most(NOTHING)
+            row = await self._store().add(_key(account), astuple(more), astuple(least), _TTL_S)
+        except BaseException:
+            self._pending[account] = self._pending.get(account, NOTHING).plus(waiting)
+            raise
+        return Amounts(*row)
+
+    def _wait(self, account: Account, more: Amounts) -> None:
+        self._pending[account] = self._pending.get(account, NOTHING).plus(more)
+        if not self._is_closed and (self._teller is None or self._teller.done()):
+            self._teller = self._loop.create_task(self._tell_until_told())
+
+    async def _tell_until_told(self) -> None:
+        while self._pending:
+            try:
+                await self._tell()
+            except StoreUnavailable:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _tell(self) -> None:
+        while self._pending:
+            await self._add(next(iter(self._pending)), NOTHING)
+
+
+def _key(account: Account) -> bytes:
+    return f"{account.tenant} {account.agent:x} {account.period}".encode()
+
+
+class SpentFile:
+    def __init__(self, path: str, bounds: Bounds, send: Callable[[ev.Event], None]) -> None:
+        """Tells the brain what earlier processes knew. Raises OSError if the file cannot be read or
+        written."""
+        self._path = Path(path)
+        self._bounds = bounds
+        if spent := _read(self._path):
+            send(ev.SpendRemembered(tuple(spent)))
+        self._written: dict[Account, Amounts] = {}
+        self._lock = threading.Lock()
+        self._begun = self._ended = 0
+        if bounds.has_accounts:
+            write_anew(self._path, self._lines())
+
+    @classmethod
+    def of(cls, config: Config, driver: Driver) -> "SpentFile | None":
+        path = config.server.state_path
+        return cls(f"{path}.spent", driver.coordinator.bounding.bounds, driver.send) if path else None
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Raises OSError, and tries again the next time."""
+        if self._bounds.ledger != self._written:
+            written = dict(self._bounds.ledger)
+            self._begun += 1
+            await asyncio.to_thread(self._write, self._begun, self._lines())
+            self._written = written
+
+    async def close(self) -> None:
+        try:
+            await self.flush()
+        except OSError:
+            _log.exception("what tenants used last was not written")
+
+    def _write(self, number: int, lines: list[bytes]) -> None:
+        with self._lock:
+            if number > self._ended:
+                write_anew(self._path, lines)
+                self._ended = number
+
+    def _lines(self) -> list[bytes]:
+        spent = (Spent(account, amounts) for account, amounts in self._bounds.ledger.items())
+        return [_ENCODER.encode(each) + b"\n" for each in spent]
+
+
+def _read(path: Path) -> list[Spent]:
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_bytes().splitlines():
+            with contextlib.suppress(msgspec.MsgspecError):
+                found.append(_DECODER.decode(line))
+    return found
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(Spent)

@@ -1,0 +1,1 @@
+"""OpenTelemetry: spans from records, on their way to a collector."""

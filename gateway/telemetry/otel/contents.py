@@ -1,0 +1,82 @@
+"""What turns say, held until their spans are written, where the operator asked for it.
+
+A request's body is held as it came, while its answer runs; what is written of it is made when the span is
+sent, one at a time, and never before the answer has ended. Nothing is held of sessions that are not traced,
+of tenants that may not be told of, and of bodies that nobody could read.
+
+Invariants: at most `otel.content_max_bytes` are held, whatever becomes of the spans: who finds no room is
+left out, and counted; headers are never held.
+"""
+
+from collections.abc import Generator
+from typing import Final
+
+import msgspec
+
+from gateway.config.telemetry import OtelConfig
+from gateway.domain.ids import RequestId
+from gateway.domain.request import Protocol
+from gateway.responses.content import Said
+from gateway.telemetry.otel.messages import Attribute, describing
+
+_UNKNOWN: Final = "unknown"
+
+
+class Content(msgspec.Struct, eq=False):
+    protocol: Protocol
+    body: bytes
+    said: Said
+    finish_reason: str = _UNKNOWN
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + self.said.max_bytes
+
+
+class Contents:
+    """`hold` is for who passes answers on, the rest for who writes spans."""
+
+    def __init__(self, config: OtelConfig) -> None:
+        self._span_bytes = config.content_bytes
+        self._max_bytes = config.content_max_bytes
+        self._held: dict[RequestId, Content] = {}
+        self.bytes = 0
+        self.left_out = 0
+
+    def hold(self, turn: RequestId, protocol: Protocol, body: bytes, said: Said | None) -> Said | None:
+        """The turn is being answered. What comes back is to be told what its answer says; None if nobody
+        wants to know. `said`: who is told anyway."""
+        self.forget(turn)  # it was answered elsewhere, in vain
+        content = Content(protocol, body, said or Said(self._span_bytes))
+        if self.bytes + content.size > self._max_bytes:
+            self.left_out += 1
+            return said
+        self._held[turn] = content
+        self.bytes += content.size
+        return content.said
+
+    def ended(self, turn: RequestId, finish_reason: str) -> Content | None:
+        """Its span is made. `let_go` is to be called in the end."""
+        content = self._held.pop(turn, None)
+        if content is not None:
+            content.finish_reason = finish_reason
+        return content
+
+    def forget(self, turn: RequestId) -> None:
+        content = self._held.pop(turn, None)
+        if content is not None:
+            self.let_go(content)
+
+    def let_go(self, content: Content) -> None:
+        self.bytes -= content.size
+
+    def writing(self, content: Content) -> Generator[None, None, tuple[list[Attribute], int, bool]]:
+        is_cut = content.said.is_full
+        found, left_out, was_cut = yield from describing(
+            content.protocol,
+            content.body,
+            content.said.parts,
+            content.finish_reason,
+            max_bytes=self._span_bytes,
+        )
+        return found, left_out, is_cut or was_cut

@@ -1,1 +1,0 @@
-"""The next turn's prompt, as far as this turn foretells it."""
