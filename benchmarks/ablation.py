@@ -76,7 +76,7 @@ def _cold(*args: Any, **kwargs: Any) -> packing.Entry:
 
 MOST_SESSIONS: Final = 60
 CONSTANTS: Final = """
-throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._SURE 0.7 0.95, throughput._PAYS 1.02
+throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._CACHE_SAFETY 0.7 0.95, throughput._PAYS 1.02
 1.2, throughput._HALF_LIFE, throughput._ENOUGH_TURNS, limits._UPDATE_S, limits._TURNS_AHEAD,
 lifetimes._PRIOR_GROWTH, lifetimes._PRIOR_PROMPT, lifetimes._PRIOR_END, lifetimes._STRENGTH,
 graph.ENOUGH, graph._STRENGTH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER,
@@ -106,11 +106,11 @@ def varied() -> dict[str, Without]:
 
 RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "within", _all_that_fit),
-    "beyond_kv": Without(limits.Limits, "beyond_kv", lambda _: 0.0),
+    "beyond_kv": Without(limits.Limits, "overcommit_sessions", lambda _: 0.0),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
     "kv_overflow": Without(limits.Limits, "too_many", lambda *_: 0),
     "back": Without(graph.Pause, "back", lambda *_: 1.0),
-    "worth": Without(limits.Limits, "worth_s", lambda _: None),
+    "worth": Without(limits.Limits, "max_idle_hold_s", lambda _: None),
     "warm_first": Without(pool, "entry_of", _cold),
 }
 

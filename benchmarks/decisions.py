@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.simulations.workloads import MIXES, composed, load
 from gateway.config.profiles import load_profile
-from gateway.core.commands import Command, Dispatch, Prefill, PrefillLeg, Refuse, SendHint, StopPrefill
+from gateway.core.commands import Command, Dispatch, Prefill, Refuse, RemotePrefill, SendHint, StopPrefill
 from gateway.core.events import Event
 from gateway.domain.ids import ReplicaId, RequestId
 from lab.simulator.baselines.spec import parse_policies
@@ -134,7 +134,7 @@ def decided(commands: list[Command]) -> Iterator[str]:
             yield f"hint {each.replica} {each.hint}"
         elif isinstance(each, Prefill):
             yield f"prefill {each.session} {each.replica} {each.hint}"
-        elif isinstance(each, PrefillLeg):
+        elif isinstance(each, RemotePrefill):
             yield f"leg {each.request} {each.replica} {each.limit_s!r}"
         elif isinstance(each, StopPrefill):
             yield f"stop {each.turn}"

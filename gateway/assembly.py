@@ -17,7 +17,7 @@ from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.fleet.health import FleetHealth
-from gateway.fleet.trickle import Trickle
+from gateway.fleet.trickle import MigrationLimiter
 from gateway.routing.models import named_models
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement
@@ -62,7 +62,7 @@ def assemble(
             publishes=publishes,
         ),
         forecasts=forecasts,
-        trickle=Trickle(config.trickle),
+        trickle=MigrationLimiter(config.trickle),
         named_models=named_models(live.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,
@@ -80,7 +80,9 @@ def live_settings(config: Config) -> LiveSettings:
         profiles=_profiles(config),
         models=config.models,
         quotas={TenantId(tenant.name): tenant.quota for tenant in config.tenants},
-        trusted=frozenset(TenantId(tenant.name) for tenant in config.tenants if tenant.is_believed),
+        trusted=frozenset(
+            TenantId(tenant.name) for tenant in config.tenants if tenant.trusts_scheduling_claims
+        ),
         bounds=config.bounds,
         token_prices=config.prices,
     )

@@ -21,7 +21,7 @@ from gateway.domain.session_ids import numbered_ids
 from gateway.identity.transcript import TranscriptReader
 from gateway.requests import facts
 from gateway.requests.facts import read_facts
-from gateway.responses.observed import Sighting
+from gateway.responses.observed import ObservedResponse
 from gateway.wire.body import decoding_body
 from gateway.wire.endpoints import classify
 from gateway.wire.slices import finish
@@ -75,7 +75,7 @@ class Bench:
         start = time.thread_time()
         self.books.arrived(request, tenant, found, now=self.now)
         took = time.thread_time() - start
-        sighting = Sighting()
+        sighting = ObservedResponse()
         sighting.add_text(answer["content"])
         for call in answer.get("tool_calls", ()):
             self.books.learn_id(request, call["id"], is_call=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.cost.estimator import Alone
+from gateway.cost.estimator import IsolatedCost
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge
 from gateway.domain.fleet import ReplicaLoad
@@ -13,7 +13,7 @@ from gateway.domain.request import Claims, Usage
 from gateway.workflow.aeg.graph import Held, Silence
 
 
-class Applicant(msgspec.Struct, frozen=True, kw_only=True):
+class TurnRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A turn of a session, or a request of none, and what it wants."""
 
     request: RequestId
@@ -32,11 +32,11 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """What the client says of how urgent it is (`classes.py`)."""
     is_background: bool = False
     """The protocol says that nobody waits for the answer."""
-    is_behind: bool = False
+    is_deprioritized: bool = False
     """It is beyond a bound, and others go first."""
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaCapacity(msgspec.Struct, frozen=True, kw_only=True):
     """What there is for an applicant."""
 
     candidates: Sequence[ReplicaLoad]
@@ -69,6 +69,6 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     lost since."""
     prefill_s: float | None = None
     """What computing its prompt takes, as far as that was not cached, on that replica alone."""
-    alone: Alone | None = None
+    alone: IsolatedCost | None = None
     """What all of it takes on that replica alone, where nothing is lost that turns before it left; None if
     that is not known."""

@@ -5,7 +5,7 @@ Source: SAGA (§6.2 (4)): what blocks others gives way.
 Deviations: SAGA preempts. Here nothing that runs is stopped: a session with a live turn waits at its next.
 
 Invariants: of whoever holds the most for its share, its newest session is the next to go; who has to go
-already is counted as gone; nobody has to come down to less than `AMPLE` times its share for being late.
+already is counted as gone; nobody has to come down to less than `SHARE_GRACE` times its share for being late.
 """
 
 import math
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.limits import Excess, Limits
 from gateway.admission.sessions import Member, Places
-from gateway.admission.tenants.fair_share import AMPLE, FairShare
+from gateway.admission.tenants.fair_share import SHARE_GRACE, FairShare
 from gateway.admission.tenants.promises import LATE
 from gateway.domain.ids import TenantId
 
 
-class GivingBack:
+class Evictor:
     def __init__(
         self, places: Places, fair: FairShare, limits: Limits, cpu: CpuPressure, release: Callable[..., None]
     ) -> None:
@@ -47,37 +47,37 @@ class GivingBack:
         reason = limits.promises.update(
             most,
             is_far_beyond=self.is_one_above,
-            least=AMPLE * fair.share,
+            least=SHARE_GRACE * fair.share,
             are_waiting=waiting > 0,
             fill=limits.kv_pressure(),
             feedback_s=limits.window.feedback_s,
             now=now,
         )
         if reason is not None:
-            limits.say(reason, waiting=waiting, now=now)
+            limits.record_change(reason, waiting=waiting, now=now)
         if reason == LATE:
             self.for_the_late(now=now)
 
     def level(self, tenant: TenantId) -> float:
         """What it may be charged, as far as promises to others are concerned."""
         level = self._limits.promises.level
-        if math.isinf(level) or not self._fair.asks_for_much(tenant):
+        if math.isinf(level) or not self._fair.is_heavy(tenant):
             return math.inf
-        return self._fair.weight(tenant) * max(level, AMPLE * self._fair.share)
+        return self._fair.weight(tenant) * max(level, SHARE_GRACE * self._fair.share)
 
     def for_the_blocked(self, blocked: TenantId, *, now: float) -> None:
         holder = max(self._places.by_tenant, key=lambda tenant: self._fair.rank(tenant)[0], default=None)
         if holder is None or not self._fair.should_yield(blocked, holder):
             return
         of_holder = self._places.by_tenant[holder].values()
-        if not any(member.must_yield for member in of_holder):
+        if not any(member.eviction_reason for member in of_holder):
             self.newest(of_holder, 1, "fair_share", now=now)
 
     def for_the_late(self, *, now: float) -> None:
         """Who holds too much has to come down to the level."""
         for tenant in tuple(self._fair.holders):
             of_tenant = self._places.by_tenant.get(tenant, {}).values()
-            staying = [each for each in of_tenant if not each.must_yield]
+            staying = [each for each in of_tenant if not each.eviction_reason]
             leaving = self._fair.held(tenant) - sum(each.places for each in staying)
             beyond = 2.0 * (self._fair.charge(tenant, -leaving) - self.level(tenant))
             self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
@@ -88,7 +88,7 @@ class GivingBack:
         newest: dict[TenantId, list[Member]] = {}
         held: dict[TenantId, int] = {}
         for member in sorted(members, key=lambda each: each.task_arrived_s):
-            if not member.must_yield:
+            if not member.eviction_reason:
                 newest.setdefault(member.tenant, []).append(member)
                 held[member.tenant] = held.get(member.tenant, 0) + member.places
         while count > 0 and newest:
@@ -99,6 +99,6 @@ class GivingBack:
             if not newest[tenant]:
                 del newest[tenant]
             if member.live:
-                member.must_yield = why
+                member.eviction_reason = why
             else:
                 self._release(member, now=now)

@@ -144,12 +144,13 @@ class GpuPressure:
         *,
         sessions: float,
         replicas: float = 1.0,
-        reckoned_with: float = 0.0,
+        expected_recompute: float = 0.0,
         feedback_s: float,
         now: float,
     ) -> GpuReading:
-        """`sessions`: how many are in on a replica; `reckoned_with`: the share of the replicas' time in which
-        as many as are in are expected to compute what was lost (`throughput.py`); only more is pressure."""
+        """`sessions`: how many are in on a replica; `expected_recompute`: the share of the replicas' time in
+        which as many as are in are expected to compute what was lost (`throughput.py`); only more is
+        pressure."""
         if self._faded_s is not None:
             self._seen.fade((now - self._faded_s) / feedback_s)
             self._seen.span_s += now - self._faded_s
@@ -162,7 +163,7 @@ class GpuPressure:
         preemptions = seen.preemptions / seen.turns if seen.turns >= _ENOUGH_TURNS else 0.0
         lost_share = loss or 0.0
         if loss and seen.timed >= _ENOUGH_TURNS and seen.span_s > 0:
-            lost_share = max(0.0, seen.lost_s / (replicas * seen.span_s) - reckoned_with)
+            lost_share = max(0.0, seen.lost_s / (replicas * seen.span_s) - expected_recompute)
         signs = {
             LOST: lost_share / loss_that_is_overload(sessions),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,

@@ -37,7 +37,7 @@ _TURNS_AHEAD: Final = 2.0
 its next. With 1, too many run when the cache is full."""
 
 
-class Bound(NamedTuple):
+class BlockingLimit(NamedTuple):
     """What keeps a session out."""
 
     reason: WaitReason
@@ -90,33 +90,33 @@ class Limits:
 
     # --- is there room? ------------------------------------------------------------------------------
 
-    def why_not(self, member: Member, *, taking: int = 1) -> Bound | None:
+    def why_not(self, member: Member, *, taking: int = 1) -> BlockingLimit | None:
         places, window = self._places, self.window
         if places.count == 0:
             return None
         count = places.count + taking
-        pays = count <= self.beyond_kv()
+        pays = count <= self.overcommit_sessions()
         if count > window.limit() and not pays:
-            return Bound(WaitReason.WINDOW_FULL, count, window.limit())
+            return BlockingLimit(WaitReason.WINDOW_FULL, count, window.limit())
         tool_limit = window.tool_limit()
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
             if (count := self._with_tools() + 1) > tool_limit:
-                return Bound(WaitReason.TOOLS_FULL, count, tool_limit)
+                return BlockingLimit(WaitReason.TOOLS_FULL, count, tool_limit)
         if math.isinf(window.budget) or pays:
             return None
-        places.count_anew()
+        places.recompute_demand()
         demand = places.demand_of(member)
         peak = places.residents.peak(also=demand, agent=member.agent)
         limit = self.kv_limit()
         if peak > limit:
-            return Bound(WaitReason.KV_FULL, peak, limit)
+            return BlockingLimit(WaitReason.KV_FULL, peak, limit)
         return None
 
     def kv_limit(self) -> float:
         """Tokens that those who are in may be expected to hold; infinite where that is not known."""
-        return min(self.window.budget, self.throughput.enough_tokens)
+        return min(self.window.budget, self.throughput.knee_tokens)
 
-    def beyond_kv(self) -> float:
+    def overcommit_sessions(self) -> float:
         """Sessions that may be in whether they fit or not (`throughput.py`); 0 where a fixed limit is asked
         for."""
         return 0.0 if self._is_fixed else self.throughput.most
@@ -127,14 +127,14 @@ class Limits:
         seen, places = self.seen, self._places
         if seen is None or seen.capacity is None or self._is_fixed:
             return 0
-        if places.count <= max(1.0, self.beyond_kv()):
+        if places.count <= max(1.0, self.overcommit_sessions()):
             return 0
         grows = _TURNS_AHEAD * places.live * self.grown.mean(0.0)
-        leaving = sum(each.tokens for each in places.in_places() if each.must_yield)
+        leaving = sum(each.tokens for each in places.in_places() if each.eviction_reason)
         soon = places.residents.now() + grows - leaving
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
 
-    def worth_s(self) -> float | None:
+    def max_idle_hold_s(self) -> float | None:
         """For how long a session's place is worth holding while it is silent; None if that is not known."""
         token_s, budget = self.throughput.token_s, self.window.budget
         if token_s is None or math.isinf(budget):
@@ -148,7 +148,7 @@ class Limits:
 
     def is_over_full(self) -> bool:
         count = self._places.count
-        if count <= self.beyond_kv():
+        if count <= self.overcommit_sessions():
             return False
         return count > self.window.limit() or self._places.residents.now() > self.window.budget
 
@@ -175,9 +175,9 @@ class Limits:
         tokens at most."""
         places, window = self._places, self.window
         self.update_due_s = now + _UPDATE_S
-        places.count_anew()
+        places.recompute_demand()
         window.set_feedback(self.cycle_s.mean(10.0))
-        had_time = self.beyond_kv() > 0
+        had_time = self.overcommit_sessions() > 0
         self.throughput.update(
             sessions=places.count,
             waiting=waiting,
@@ -190,9 +190,9 @@ class Limits:
         self.seen = self._look(blocked_by, now=now)
         change = window.update(self.seen, now=now)
         if change is not None:
-            self.say(change.reason, waiting=waiting, now=now)
-        elif (self.beyond_kv() > 0) is not had_time:
-            self.say(HAVE_NO_TIME if had_time else HAVE_TIME, waiting=waiting, now=now)
+            self.record_change(change.reason, waiting=waiting, now=now)
+        elif (self.overcommit_sessions() > 0) is not had_time:
+            self.record_change(HAVE_NO_TIME if had_time else HAVE_TIME, waiting=waiting, now=now)
         if change is not None and change.is_decrease:
             self.gpu.start_afresh()
             self.changed_s = now
@@ -201,11 +201,11 @@ class Limits:
             if (count := _beyond(self._with_tools(), window.tool_limit())) > 0:
                 return Excess(count, change.reason, is_of_tools=True)
         if (count := self.too_many()) > 0:
-            self.say(OVERFLOW, waiting=waiting, now=now)
+            self.record_change(OVERFLOW, waiting=waiting, now=now)
             return Excess(count, OVERFLOW)
         return None
 
-    def say(self, reason: str, *, waiting: int, now: float) -> None:
+    def record_change(self, reason: str, *, waiting: int, now: float) -> None:
         """A change, for the information stream; what is infinite is told as None."""
         if (seen := self.seen) is None:
             return
@@ -224,7 +224,7 @@ class Limits:
                 cpu_pressure=seen.cpu.pressure,
                 reason=reason,
                 level=level if math.isfinite(level) else None,
-                beyond_kv=seen.beyond_kv > 0,
+                overcommit_sessions=seen.overcommit_sessions > 0,
             )
         )
 
@@ -233,7 +233,7 @@ class Limits:
         gpu = self.gpu.read(
             sessions=places.count / self._replicas,
             replicas=self._replicas,
-            reckoned_with=0.0 if self._is_fixed else self.throughput.lost,
+            expected_recompute=0.0 if self._is_fixed else self.throughput.lost,
             feedback_s=self.window.feedback_s,
             now=now,
         )
@@ -251,7 +251,7 @@ class Limits:
             cpu_limit=cpu_limit,
             cpu_floor=cpu_floor,
             admitted=places.count,
-            beyond_kv=self.beyond_kv(),
+            overcommit_sessions=self.overcommit_sessions(),
             with_tools=with_tools,
             held=max(places.residents.now(), 0.0),
             demand=places.residents.peak(),

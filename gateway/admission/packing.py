@@ -273,7 +273,7 @@ def entry_of(member: Member, graph: Graph, *, is_light: bool, cycle_s: float, si
         lasts_s=turns * cycle_s,
         is_light=is_light,
         since_s=since_s,
-        is_warm=member.is_spilled,
+        is_warm=member.was_evicted,
     )
 
 

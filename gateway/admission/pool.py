@@ -23,8 +23,8 @@ from typing import Final
 
 from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.giving_back import GivingBack
-from gateway.admission.limits import SCARCE, Bound, Limits
+from gateway.admission.giving_back import Evictor
+from gateway.admission.limits import SCARCE, BlockingLimit, Limits
 from gateway.admission.packing import Entry, SessionQueue, entry_of
 from gateway.admission.partition import part_of, share_of
 from gateway.admission.sessions import Member, Places, Turn
@@ -41,7 +41,7 @@ from gateway.workflow.aeg.graph import Silence
 from gateway.workflow.aeg.graphs import Graphs
 
 LIVENESS_S: Final = 0.1
-_UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
+_UNKNOWN: Final = BlockingLimit(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
 _PART_CHANGED: Final = 0.02
@@ -73,22 +73,22 @@ class PoolAdmission:
         self.limits = Limits(pool, config, places=self.places, cpu=cpu, said=said)
         self.window = self.limits.window
         self.promises = self.limits.promises
-        self.giving_back = GivingBack(self.places, self.fair, self.limits, cpu, self.release)
+        self.giving_back = Evictor(self.places, self.fair, self.limits, cpu, self.release)
         self.queue = SessionQueue(
             config.packing.order, self.fair, age_s=config.classes.age_s, max_door_wait=config.max_door_wait
         )
         self.held: dict[SessionId, dict[RequestId, Turn]] = {}
         """The turns of those that are in the queue."""
-        self.bound: Bound | None = None
+        self.bound: BlockingLimit | None = None
         """What keeps out who is next."""
-        self.is_stirred = False
+        self.needs_scheduling = False
         """Somebody may be let in, or next, who could not before."""
         self._ticked_s = -math.inf
 
     # --- turns ---------------------------------------------------------------------------------------
 
     def try_enter(self, member: Member, *, now: float) -> WaitReason | None:
-        if member.must_yield or len(self.queue):
+        if member.eviction_reason or len(self.queue):
             own = not self._quotas.may_hold(member.tenant, self.places.sessions_of(member.tenant))
             return WaitReason.TENANT_SESSIONS if own else WaitReason.BEHIND_OTHERS
         bound = self._why_not(member)
@@ -115,12 +115,12 @@ class PoolAdmission:
         turn.is_let_in = True
         if not turn.is_aside:
             member.has_results = False
-            if member.is_pause and member.began_s and member.live == member.asides:
+            if member.is_pause and member.began_s and member.live == member.side_requests:
                 self.limits.cycle_s.add(turn.asked_s - member.began_s)  # what it waits here is our doing
             silent_s = max(0.0, turn.asked_s - member.gap_since_s) if silence is not None else 0.0
             turn.pause_s = member.kept_s or silent_s
             turn.gap_s = silent_s if silence is not None and silence.has_tools else 0.0
-            turn.may_find_warm = not member.is_spilled and member.gap_since_s >= self.limits.changed_s
+            turn.may_find_warm = not member.was_evicted and member.gap_since_s >= self.limits.changed_s
         self.places.turn_began(member, is_aside=turn.is_aside, now=now)
 
     def turn_over(self, turn: Turn, outcome: TurnOutcome | None, *, now: float) -> None:
@@ -130,20 +130,20 @@ class PoolAdmission:
         if outcome is not None and is_answered:
             held = places.tokens
             self._saw_turn(turn, outcome, now=now)
-            self.is_stirred |= places.tokens < held
+            self.needs_scheduling |= places.tokens < held
         silence = outcome.silence if outcome is not None else None
         if silence is None or turn.applicant.edge is Edge.SERVES:  # it brought results, if it is no aside
             silence = Silence(outcome is not None and outcome.has_calls, None)
         places.turn_ended(member, silence, is_answered=is_answered, is_aside=turn.is_aside, now=now)
-        if member.must_yield and not member.live:
+        if member.eviction_reason and not member.live:
             self.release(member, now=now)
-        elif member.is_above and not member.live:
+        elif member.is_over_limit and not member.live:
             others = places.sessions_of(member.tenant) - 1
             if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
                 self.release(member, now=now)  # a guest: it goes on when the pool rests again, or has room
             else:
                 places.above -= 1
-                member.is_above = False
+                member.is_over_limit = False
         if now >= self.limits.update_due_s:
             self.update_window(now=now)
 
@@ -167,7 +167,7 @@ class PoolAdmission:
         else:
             self.places.holds(member, prompt + (usage.output_tokens or 0))
             member.turn += 1
-        member.replica, member.is_spilled = outcome.replica, False
+        member.replica, member.was_evicted = outcome.replica, False
         if outcome.alone is None:
             return
         limits.throughput.saw_turn(
@@ -186,7 +186,7 @@ class PoolAdmission:
             self.places.members[session].left_s = now
             if session in self.queue.entries:
                 self.queue.take(session)
-                self.is_stirred = True
+                self.needs_scheduling = True
 
     # --- places --------------------------------------------------------------------------------------
 
@@ -203,8 +203,8 @@ class PoolAdmission:
                 ahead=len(self.queue),
                 with_it=bound.with_it,
                 limit=bound.limit,
-                is_behind=len(self.queue) > 0,
-                gave_back=member.must_yield or None,
+                is_deprioritized=len(self.queue) > 0,
+                gave_back=member.eviction_reason or None,
             )
         )
         entry = entry_of(
@@ -215,11 +215,11 @@ class PoolAdmission:
             since_s=member.asked_s,
         )
         self.queue.put(entry, member.class_on_engines)
-        self.is_stirred = True
+        self.needs_scheduling = True
 
-    def admit(self, member: Member, *, is_above: bool = False, now: float) -> None:
+    def admit(self, member: Member, *, is_over_limit: bool = False, now: float) -> None:
         waited_s = now - member.asked_s if member.asked_s is not None else 0.0
-        self.places.enter(member, is_above=is_above, now=now)
+        self.places.enter(member, is_over_limit=is_over_limit, now=now)
         limit = self.limits.kv_limit()
         self._said.append(
             SessionAdmitted(
@@ -232,13 +232,13 @@ class PoolAdmission:
                 tokens=member.tokens,
                 held=max(0.0, self.places.tokens),
                 kv_limit=limit if math.isfinite(limit) else None,
-                is_above=is_above,
+                is_over_limit=is_over_limit,
             )
         )
 
     def release(self, member: Member, *, now: float) -> None:
         self.places.release(member)
-        self.is_stirred = True
+        self.needs_scheduling = True
         if member.session in self.held:  # turns of it came while it had to give its place back
             self._queue_up(member, now=now)
 
@@ -253,9 +253,9 @@ class PoolAdmission:
 
     def let_in(self, *, now: float) -> list[RequestId]:
         due_s = self.next_deadline_s()
-        if not self.is_stirred and (due_s is None or due_s > now):
+        if not self.needs_scheduling and (due_s is None or due_s > now):
             return []
-        self.is_stirred = False
+        self.needs_scheduling = False
         if not len(self.queue):
             self.bound = None
             return []
@@ -267,10 +267,10 @@ class PoolAdmission:
             self._make_room_for_the_blocked(now=now)
         entered: list[Turn] = []
         while len(self.queue) and (chosen := self.choose(now=now)) is not None:
-            entry, is_above = chosen
+            entry, is_over_limit = chosen
             self.queue.take(entry.session)
-            self.admit(self.places.members[entry.session], is_above=is_above, now=now)
-            self.places.quiet_since_s = None  # its turns begin before anything else is decided
+            self.admit(self.places.members[entry.session], is_over_limit=is_over_limit, now=now)
+            self.places.no_live_turn_since_s = None  # its turns begin before anything else is decided
             entered += self.held.pop(entry.session).values()
         for turn in entered:
             self.begin(turn, now=now)
@@ -280,7 +280,7 @@ class PoolAdmission:
         if not len(self.queue):
             return None
         tick_s = self._ticked_s + EPOCH_S
-        quiet_s, rest_s = self.places.quiet_since_s, self._rest_s()
+        quiet_s, rest_s = self.places.no_live_turn_since_s, self._rest_s()
         if quiet_s is None or quiet_s + rest_s <= self._ticked_s:
             return tick_s
         return min(tick_s, quiet_s + rest_s)  # nobody waits for the next tick while the pool rests
@@ -295,7 +295,7 @@ class PoolAdmission:
             for light in self.queue.lightest(self._may_hold):
                 if self._cpu.is_light(light.agent) and self._fits(light):
                     return light, False
-        entry = self._must_move(entry, now=now)
+        entry = self._admit_over_limit(entry, now=now)
         return (entry, True) if entry is not None else None
 
     def _next(self, *, now: float) -> Entry | None:
@@ -307,10 +307,10 @@ class PoolAdmission:
         self.bound = self.bound or bound  # of who is next, whoever is tried behind it
         return bound is None
 
-    def _must_move(self, first: Entry | None, *, now: float) -> Entry | None:
+    def _admit_over_limit(self, first: Entry | None, *, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and one at
         a time that has aged, or is overdue. What it takes the others is the controller's to get back."""
-        quiet_s = self.places.quiet_since_s
+        quiet_s = self.places.no_live_turn_since_s
         if quiet_s is not None and now >= quiet_s + self._rest_s():
             return first or self.queue.next(lambda _: True, is_cpu_bound=False)
         if first is None or self.places.above:
@@ -333,21 +333,21 @@ class PoolAdmission:
     def blocked_by(self) -> WaitReason | None:
         return self.bound.reason if self.bound is not None else None
 
-    def _why_not(self, member: Member) -> Bound | None:
+    def _why_not(self, member: Member) -> BlockingLimit | None:
         taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
         return self._why_not_more(member.tenant, taking) or self.limits.why_not(member, taking=taking)
 
     def _may_hold(self, tenant: TenantId) -> bool:
         return self._why_not_more(tenant, 1) is None
 
-    def _why_not_more(self, tenant: TenantId, taking: int) -> Bound | None:
+    def _why_not_more(self, tenant: TenantId, taking: int) -> BlockingLimit | None:
         held = self.places.sessions_of(tenant)
         if not self._quotas.may_hold(tenant, held):
-            return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)
+            return BlockingLimit(WaitReason.TENANT_SESSIONS, held + 1.0, held)
         if math.isinf(level := self.giving_back.level(tenant)):
             return None
         charge = self.fair.charge(tenant, float(taking))
-        return Bound(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
+        return BlockingLimit(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
 
     # --- time, and other gateways --------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class PoolAdmission:
         """Does something at most once a second."""
         if now < self.limits.update_due_s:
             return
-        self.is_stirred = True
+        self.needs_scheduling = True
         self._settle(now=now)
         waiting = len(self.queue)
         excess = self.limits.update(waiting, self.queue.peaks, blocked_by=self.blocked_by, now=now)
@@ -365,8 +365,8 @@ class PoolAdmission:
 
     def _settle(self, *, now: float) -> bool:
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
-        gone = self.places.gone(tools_slower=slower, worth_s=self.limits.worth_s(), now=now)
-        self.is_stirred |= bool(gone)
+        gone = self.places.gone(tools_slower=slower, max_idle_hold_s=self.limits.max_idle_hold_s(), now=now)
+        self.needs_scheduling |= bool(gone)
         return bool(gone)
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:

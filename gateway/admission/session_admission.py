@@ -14,7 +14,7 @@ nothing waits for a place.
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from gateway.admission.applicant import Applicant, Room, TurnOutcome
+from gateway.admission.applicant import ReplicaCapacity, TurnOutcome, TurnRequest
 from gateway.admission.classes import ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.pool import PoolAdmission
@@ -71,7 +71,7 @@ class SessionAdmission:
         self._weights.update({tenant: quota.weight for tenant, quota in self._tenants.items()})
         for pool in self.pools.values():
             pool.fair.weights_changed()
-            pool.is_stirred = True
+            pool.needs_scheduling = True
 
     # --- questions -----------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class SessionAdmission:
         """Whether one more turn may run on this replica. Never changes anything."""
         return load.running < self._max_running
 
-    def ask(self, applicant: Applicant, room: Room, *, now: float) -> Admission:
+    def ask(self, applicant: TurnRequest, room: ReplicaCapacity, *, now: float) -> Admission:
         """May this turn start now, must it wait, or is it turned away?
 
         Asked again about a turn whose attempt failed; it keeps what it has.
@@ -108,7 +108,7 @@ class SessionAdmission:
         return known.blocked_by if known is not None else None
 
     def _ask_for_a_place(
-        self, applicant: Applicant, session: SessionId, room: Room, *, now: float
+        self, applicant: TurnRequest, session: SessionId, room: ReplicaCapacity, *, now: float
     ) -> Admission | None:
         """None if the session is in. `Admit` if it is in shadow mode alone; then it says why."""
         turn = self._turns.get(applicant.request)
@@ -119,7 +119,7 @@ class SessionAdmission:
         if member is None:
             member = pool.places.members[session] = self._meet(applicant, session)
         elif applicant.claims is not None:
-            self._hear(member, applicant)
+            self._apply_claims(member, applicant)
         turn = Turn(member, applicant, now)
         if self._has_quotas:
             turn.charged = applicant.prompt_tokens
@@ -130,14 +130,14 @@ class SessionAdmission:
             turn.silent_s = now - member.gap_since_s
         turn.is_aside = applicant.edge is Edge.SERVES and not member.has_results
         is_shadow = self._config.shadow
-        if applicant.is_behind and not is_shadow:
-            member.is_behind = True
+        if applicant.is_deprioritized and not is_shadow:
+            member.is_deprioritized = True
             if member.is_in and not member.live and len(pool.queue):
                 pool.release(member, now=now)
-        elif member.is_behind:
-            member.is_behind = False
+        elif member.is_deprioritized:
+            member.is_deprioritized = False
         would_wait = None
-        if not member.is_in or (member.must_yield and not is_shadow):
+        if not member.is_in or (member.eviction_reason and not is_shadow):
             reason = pool.try_enter(member, now=now)
             if reason is not None and not is_shadow:
                 return self._wait_for_a_place(turn, room, reason, now=now)
@@ -211,7 +211,7 @@ class SessionAdmission:
     def fleet_changed(self, pool: PoolId, up: Collection[ReplicaId], *, now: float) -> None:
         of_pool = self._pool(pool)
         of_pool.limits.fleet_changed(up)
-        of_pool.is_stirred = True
+        of_pool.needs_scheduling = True
 
     # --- in, or not ----------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class SessionAdmission:
             )
         return found
 
-    def _meet(self, applicant: Applicant, session: SessionId) -> Member:
+    def _meet(self, applicant: TurnRequest, session: SessionId) -> Member:
         of_key = self._tenants.get(applicant.tenant, _NOTHING_SAID).service_class
         return Member(
             session=session,
@@ -244,18 +244,20 @@ class SessionAdmission:
             tokens=applicant.prompt_tokens,
         )
 
-    def _believed(self, applicant: Applicant) -> Claims | None:
+    def _believed(self, applicant: TurnRequest) -> Claims | None:
         is_trusted = applicant.tenant in self._trusted or not self._tenants
         return applicant.claims if is_trusted else None
 
-    def _hear(self, member: Member, applicant: Applicant) -> None:
+    def _apply_claims(self, member: Member, applicant: TurnRequest) -> None:
         """Somebody waits for a session as soon as one turn of it says so. One that waits in the queue stands
         there as it came."""
         stated = self._believed(applicant)
         if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
             member.service_class = ServiceClass.REACTIVE
 
-    def _wait_for_a_place(self, turn: Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
+    def _wait_for_a_place(
+        self, turn: Turn, room: ReplicaCapacity, reason: WaitReason, *, now: float
+    ) -> Admission:
         applicant = turn.applicant
         pool = self.pools[applicant.pool]
         if self._is_full(room, applicant):
@@ -270,12 +272,14 @@ class SessionAdmission:
 
     # --- the waiting room is full --------------------------------------------------------------------
 
-    def _is_full(self, room: Room, applicant: Applicant) -> bool:
+    def _is_full(self, room: ReplicaCapacity, applicant: TurnRequest) -> bool:
         config = self._config
         is_too_much = room.waiting_bytes + applicant.body_bytes > config.max_waiting_bytes
         return room.waiting >= config.max_waiting or is_too_much
 
-    def _displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
+    def _displace_for(
+        self, pool: PoolAdmission, applicant: TurnRequest, room: ReplicaCapacity
+    ) -> Refusal | None:
         """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
         least entitled leaves."""
         queue, tenant, config = pool.queue, applicant.tenant, self._config

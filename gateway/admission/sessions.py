@@ -17,8 +17,9 @@ comes back.
 
 Invariants: a session is in from its first admitted turn until it ends or is silent for longer than that; a
 session with a live turn stays in; `count` is the number of places taken: of each session as many as it runs
-turns at once, and one at least; `residents` counts exactly the sessions that are in; `quiet_since_s` is set
-exactly while no session that is in has a live turn; a limit lies between `least_s` and the most for its kind.
+turns at once, and one at least; `residents` counts exactly the sessions that are in; `no_live_turn_since_s`
+is set exactly while no session that is in has a live turn; a limit lies between `least_s` and the most for
+its kind.
 """
 
 from collections import OrderedDict
@@ -28,7 +29,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.applicant import Applicant
+from gateway.admission.applicant import TurnRequest
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
@@ -64,13 +65,13 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     agent: AgentKey
     task_arrived_s: float
     service_class: ServiceClass = ServiceClass.REACTIVE
-    is_behind: bool = False
+    is_deprioritized: bool = False
     """Others go first, whatever its class: it is beyond a bound."""
     turn: int = 0
     """Turns that were answered, of its longest conversation."""
     live: int = 0
     """Turns that were let in and have not ended."""
-    asides: int = 0
+    side_requests: int = 0
     """Of these, side requests: a title or a summary, while the session itself goes on or waits."""
     has_results: bool = False
     """Its tools came back, and no turn has begun since."""
@@ -85,11 +86,11 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     is_in: bool = False
     places: int = 0
     """That it takes: who runs many turns at once takes as many."""
-    is_above: bool = False
+    is_over_limit: bool = False
     """It is in though the window was full."""
-    is_spilled: bool = False
+    was_evicted: bool = False
     """It gave its place back, so what it left behind may be gone."""
-    must_yield: str = ""
+    eviction_reason: str = ""
     """Why its next turn waits; empty if it does not."""
     asked_s: float | None = None
     """Since when it wants to be in; kept over retries."""
@@ -110,14 +111,14 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def class_on_engines(self) -> ServiceClass:
-        return ServiceClass.PROACTIVE if self.is_behind else self.service_class
+        return ServiceClass.PROACTIVE if self.is_deprioritized else self.service_class
 
 
 class Turn(msgspec.Struct):
     """A turn that admission knows of."""
 
     member: Member
-    applicant: Applicant
+    applicant: TurnRequest
     asked_s: float
     charged: float = 0.0
     """Tokens of its tenant's quota."""
@@ -153,7 +154,7 @@ class Places:
         self.by_tenant: dict[TenantId, dict[SessionId, Member]] = {}
         self.live = 0
         """Turns of sessions that are in."""
-        self.quiet_since_s: float | None = float("-inf")
+        self.no_live_turn_since_s: float | None = float("-inf")
         self.with_tools: dict[AgentKey, int] = {}
         """How many of each type have tools run, in or not."""
         self.tokens = 0.0
@@ -171,12 +172,12 @@ class Places:
 
     # --- in and out --------------------------------------------------------------------------------
 
-    def enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
+    def enter(self, member: Member, *, is_over_limit: bool = False, now: float) -> None:
         assert not member.is_in
-        member.is_in, member.is_above = True, is_above
-        member.must_yield = ""
+        member.is_in, member.is_over_limit = True, is_over_limit
+        member.eviction_reason = ""
         self._take(member)
-        self.above += is_above
+        self.above += is_over_limit
         self.by_tenant.setdefault(member.tenant, {})[member.session] = member
         member.demand = self.demand_of(member, back=member.back)
         self.tokens += member.tokens
@@ -197,9 +198,9 @@ class Places:
         self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand = False, NOTHING
-        member.is_spilled = True
+        member.was_evicted = True
         self._take(member)
-        self.above -= member.is_above
+        self.above -= member.is_over_limit
         del self.by_tenant[member.tenant][member.session]
         if not self.by_tenant[member.tenant]:
             del self.by_tenant[member.tenant]
@@ -234,9 +235,9 @@ class Places:
             member.back = 1.0
             self._stale[member.session] = member
         self._take(member, 1)
-        self.quiet_since_s = None
+        self.no_live_turn_since_s = None
         if is_aside:
-            member.asides += 1
+            member.side_requests += 1
             return
         self.tools_run(member, do_run=False)
         member.silence = None
@@ -253,10 +254,10 @@ class Places:
     ) -> None:
         """`silence`: what follows, unless it was a side request: then the silence goes on as it was."""
         self._take(member, -1)
-        member.asides -= is_aside
+        member.side_requests -= is_aside
         if not self.live:
-            self.quiet_since_s = now
-        if not is_aside and member.live == member.asides:
+            self.no_live_turn_since_s = now
+        if not is_aside and member.live == member.side_requests:
             member.silence, member.gap_since_s, member.is_pause = silence, now, is_answered
             config, (is_tool, pause) = self._config, silence
             likely_s = pause.likely_s if pause is not None else None
@@ -272,7 +273,7 @@ class Places:
             self._silent[member.session] = member
             self._weigh(member, now=now)
 
-    def count_anew(self) -> None:
+    def recompute_demand(self) -> None:
         for member in self._stale.values():
             demand = self.demand_of(member, back=member.back)
             self.residents.change(member.demand, demand)
@@ -296,11 +297,13 @@ class Places:
 
     # --- silence -----------------------------------------------------------------------------------
 
-    def gone(self, *, tools_slower: float = 1.0, worth_s: float | None = None, now: float) -> list[Member]:
+    def gone(
+        self, *, tools_slower: float = 1.0, max_idle_hold_s: float | None = None, now: float
+    ) -> list[Member]:
         """Releases those that have been silent for too long. Looks at a bounded number of them a call.
 
         `tools_slower`: so many times as long as usual tools take at present. Who waits for them is not gone;
-        to let others in meanwhile would make them slower still. `worth_s`: as long as a place
+        to let others in meanwhile would make them slower still. `max_idle_hold_s`: as long as a place
         is worth holding.
         """
         out = []
@@ -313,8 +316,8 @@ class Places:
                 limit_s *= tools_slower
             else:
                 self._weigh(member, now=now)
-                if worth_s is not None:
-                    limit_s = max(self._config.least_s, min(worth_s, limit_s))
+                if max_idle_hold_s is not None:
+                    limit_s = max(self._config.least_s, min(max_idle_hold_s, limit_s))
             if now - member.gap_since_s >= limit_s:
                 self.tools_run(member, do_run=False)
                 member.kept_s = now - member.gap_since_s

@@ -8,8 +8,8 @@ both; MARS (§4.2) finds it by AIMD alone.
 
 Symbols: n → sessions on a replica; C → `kv_tokens`; c → `tokens`, of a session; g → `silences_s`, from a
 turn to the next; z → `kept_s`, the part of it in which the session keeps its place; f and p → `fresh_s` and
-`anew_s`, to compute what is new of a prompt, and all of it; d → `decode_s`, and b → `row_s`, its part of the
-engine's time; h → hits.
+`full_prefill_s`, to compute what is new of a prompt, and all of it; d → `decode_s`, and b → `row_s`, its part
+of the engine's time; h → hits.
 
 A turn needs the work D = f + b + (1 - h) (p - f) of the engine, and the delay Z = z + d - b. So each of n
 sessions is back after T = Z + R, where R² + R (Z - n D) - D Z = 0, and waits q = R - D of that. The cache is
@@ -31,7 +31,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.cost.estimator import Alone
+from gateway.cost.estimator import IsolatedCost
 from gateway.tool_probe.quantiles import LogQuantiles
 
 _LEVELS: Final = tuple((number + 0.5) / 10 for number in range(10))
@@ -49,7 +49,7 @@ _ENOUGH: Final = 0.98
 """Of the most that as many as fit get done. Where not all can be in, no more are in than do so much: those
 beyond would only take the time of others, and lose what they hold sooner. From 0.95 to 0.98 makes a hundredth
 of a mean completion, 0.9 costs three."""
-_SURE: Final = 0.85
+_CACHE_SAFETY: Final = 0.85
 """Of the cache that is expected, so much is counted on: near the cliff to be wrong by little costs much.
 Where all fit, no more of it is filled unless that gets more done."""
 _PAYS: Final = 1.05
@@ -70,7 +70,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     """Of that, how long the session keeps its place, on average."""
     fresh_s: float
     """Computes what is new in a prompt."""
-    anew_s: float
+    full_prefill_s: float
     decode_s: float
     """From the first token to the last, alone."""
     row_s: float
@@ -89,7 +89,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flow(sessions: float, turns: Turns, *, kv_tokens: float) -> Flow:
-    loss_s = max(0.0, turns.anew_s - turns.fresh_s)
+    loss_s = max(0.0, turns.full_prefill_s - turns.fresh_s)
     delay_s = turns.kept_s + max(0.0, turns.decode_s - turns.row_s)
     hits = cycle_s = 0.0
     for _ in range(_ROUNDS):
@@ -138,7 +138,7 @@ class Throughput:
         as many as fit; infinite: all that are there, and 0: none."""
         self.lost = 0.0
         """Share of the replicas' time that is expected to be lost with as many as are in."""
-        self.enough_tokens = math.inf
+        self.knee_tokens = math.inf
         """KV tokens of so many sessions as get nearly the most done, of those that fit; infinite where all
         fit, or more get more done."""
 
@@ -149,16 +149,18 @@ class Throughput:
     @property
     def token_s(self) -> float | None:
         """What a token of a prompt takes that is computed anew; None if that is not known."""
-        _, _, anew_s, _, _, tokens = self._sums
-        return anew_s / tokens if self.is_known and tokens > 0 else None
+        _, _, full_prefill_s, _, _, tokens = self._sums
+        return full_prefill_s / tokens if self.is_known and tokens > 0 else None
 
-    def saw_turn(self, alone: Alone, *, silent_s: float | None, kept_s: float, prompt_tokens: float) -> None:
+    def saw_turn(
+        self, alone: IsolatedCost, *, silent_s: float | None, kept_s: float, prompt_tokens: float
+    ) -> None:
         """A turn ended. `silent_s`: since its session's turn before, while it kept its place for `kept_s`;
         None if there was none: a first turn teaches nothing, as nothing of it could have been lost."""
         if silent_s is None:
             return
         self._silences_s.add(silent_s)
-        seen = kept_s, alone.fresh_s, alone.anew_s, alone.decode_s, alone.row_s, prompt_tokens
+        seen = kept_s, alone.fresh_s, alone.full_prefill_s, alone.decode_s, alone.row_s, prompt_tokens
         self._weight = self._weight * _KEEP + 1.0
         for place, value in enumerate(seen):
             self._sums[place] = self._sums[place] * _KEEP + value
@@ -177,45 +179,45 @@ class Throughput:
         """`sessions`: in now, which hold `held` tokens and at most `demand`; `waiting`: those that would be
         in, too, with at most `peaks`; `budget`: tokens that all replicas have for them."""
         had, self.most, self.lost = self.most, 0.0, 0.0
-        self.enough_tokens = math.inf
+        self.knee_tokens = math.inf
         if not self.is_known or not sessions or not replicas or math.isinf(budget) or demand <= 0:
             return
         # The mean over waiting sessions, too: without them it changes with each admission.
         tokens = (max(held, demand) + peaks) / (sessions + waiting)
         turns, kv_tokens = self._turns(tokens, grown=max(1.0, demand / max(held, 1.0))), budget / replicas
         there, fit = (sessions + waiting) / replicas, max(1.0, kv_tokens / tokens)
-        if there <= _SURE * fit:
+        if there <= _CACHE_SAFETY * fit:
             return
-        least_tokens = _SURE * budget if there <= fit else 0.0
+        least_tokens = _CACHE_SAFETY * budget if there <= fit else 0.0
         there = max(there, fit)
         enough, within = self.within(fit, turns, kv_tokens)
         step = max(_STEP, (there / fit) ** (1 / _COMPARED))
         tried = [there / step**number for number in range(1 + int(math.log(there / fit) / math.log(step)))]
-        flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens) for count in tried]
+        flows = [flow(count, turns, kv_tokens=_CACHE_SAFETY * kv_tokens) for count in tried]
         best = max(each.turns_per_s for each in flows)
         are_all_as_good = flows[0].turns_per_s >= _AS_GOOD * within / (_PAYS if had else 1.0)
         if not are_all_as_good and best < within * (1.0 / _PAYS if had else _PAYS):
-            self.enough_tokens = max(enough * tokens * replicas, least_tokens)
+            self.knee_tokens = max(enough * tokens * replicas, least_tokens)
             return
         most = next(n for n, each in zip(tried, flows, strict=True) if each.turns_per_s >= _AS_GOOD * best)
         self.most = most * replicas if most < there else math.inf
-        self.lost = flow(min(most, sessions / replicas), turns, kv_tokens=_SURE * kv_tokens).lost
+        self.lost = flow(min(most, sessions / replicas), turns, kv_tokens=_CACHE_SAFETY * kv_tokens).lost
 
     def within(self, fit: float, turns: Turns, kv_tokens: float) -> tuple[float, float]:
         tried = [fit * number / _COMPARED for number in range(1, _COMPARED + 1)]
-        flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens).turns_per_s for count in tried]
+        flows = [flow(count, turns, kv_tokens=_CACHE_SAFETY * kv_tokens).turns_per_s for count in tried]
         least = _ENOUGH * max(flows)
         enough = max(1.0, next(count for count, done in zip(tried, flows, strict=True) if done >= least))
         return enough, max(*flows, flow(fit, turns, kv_tokens=kv_tokens).turns_per_s)
 
     def _turns(self, tokens: float, *, grown: float) -> Turns:
         """Of sessions that will hold so many, `grown` times what they hold now."""
-        kept_s, fresh_s, anew_s, decode_s, row_s, _ = (total / self._weight for total in self._sums)
+        kept_s, fresh_s, full_prefill_s, decode_s, row_s, _ = (total / self._weight for total in self._sums)
         return Turns(
             silences_s=[self._silences_s.counted(level) or 0.0 for level in _LEVELS],
             kept_s=kept_s,
             fresh_s=fresh_s,
-            anew_s=max(fresh_s, anew_s * grown),
+            full_prefill_s=max(fresh_s, full_prefill_s * grown),
             decode_s=decode_s,
             row_s=row_s,
             tokens=tokens,

@@ -65,7 +65,7 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     cpu_floor: float = 0.0
     """Sessions that are not too many for the tools."""
     admitted: int
-    beyond_kv: float = 0.0
+    overcommit_sessions: float = 0.0
     """Sessions that get more done than as many as fit (`throughput.py`); 0 if none do."""
     with_tools: int = 0
     """Of these, whose tools are no light ones."""
@@ -163,7 +163,7 @@ class Window:
                 room = max(self.budget, config.kv_decrease * (self._capacity or 0.0))
                 factor = max(0.5, min(0.9, room / max(seen.held, 1.0)))
                 fewer = factor * min(self.sessions, float(seen.admitted))
-                self.sessions = max(1.0, fewer, seen.beyond_kv if seen.gpu.reason == LOST else 0.0)
+                self.sessions = max(1.0, fewer, seen.overcommit_sessions if seen.gpu.reason == LOST else 0.0)
             reason = seen.gpu.reason
         else:
             was = min(self.with_tools, float(seen.with_tools))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.cli.examine import Seen, examine
+from gateway.cli.examine import BackendProbe, examine
 from gateway.cli.findings import Finding, findings
 from gateway.cli.running import client_findings
 from gateway.config import Config
@@ -123,7 +123,7 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool)
     return list(await asyncio.gather(*looks))
 
 
-async def examine_url(url: str, config: UpstreamConfig) -> Seen:
+async def examine_url(url: str, config: UpstreamConfig) -> BackendProbe:
     """A backend of which nothing but the address is known. Raises ValueError if it is none."""
     replica = Replica(
         ReplicaId("backend"),

@@ -43,7 +43,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """As the engine counts; None if it does not."""
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class BackendProbe(msgspec.Struct, frozen=True, kw_only=True):
     facts: ReplicaFacts | None = None
     """None if it is down."""
     why_down: str = ""
@@ -64,18 +64,18 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 async def examine(
     replica: Replica, config: UpstreamConfig, *, kv_events: KvEventsConfig | None, asks: bool
-) -> Seen:
+) -> BackendProbe:
     """`asks`: it may be asked to generate two tokens."""
     facts, why = await _checked(replica, config)
     if facts is None:
-        return Seen(why_down=why)
+        return BackendProbe(why_down=why)
     async with open_session(config.health_timeout_s) as session:
         status, listing = await _ask(session, replica, "/v1/models")
         plugin_status, plugin = await _ask(session, replica, "/turnpike/kv")
         metrics = await _metrics(session, replica)
         asked = await _ask_twice(session, replica, facts.models[0]) if asks and facts.models else None
     has_metrics = "vllm:" in metrics
-    return Seen(
+    return BackendProbe(
         facts=facts,
         models_status=status,
         max_tokens=_max_tokens(_json(listing)),

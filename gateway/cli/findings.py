@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from gateway.cli.examine import LONG_PREFILL, SHORT_PREFILL, Seen
+from gateway.cli.examine import LONG_PREFILL, SHORT_PREFILL, BackendProbe
 from gateway.domain.engine import EngineSignals
 from gateway.upstream.health import NO_ENGINE
 
@@ -43,12 +43,12 @@ NOT_ASKED: Final = msgspec.structs.replace(
 )
 
 
-def findings(seen: Seen, *, role: str = "both", transfer: str | None = None) -> list[Finding]:
+def findings(seen: BackendProbe, *, role: str = "both", transfer: str | None = None) -> list[Finding]:
     """`role`, `transfer`: what the settings say of it and its pool."""
     return sorted(_findings(seen, role, transfer), key=lambda each: each.level == "off")
 
 
-def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
+def _findings(seen: BackendProbe, role: str, transfer: str | None) -> Iterator[Finding]:
     if seen.facts is None:
         what = f"does not answer: {seen.why_down}"
         do = "start it, or check the address and that this machine reaches it"
@@ -76,7 +76,7 @@ def _findings(seen: Seen, role: str, transfer: str | None) -> Iterator[Finding]:
         yield _told_cached(seen)
 
 
-def _models(seen: Seen) -> Finding:
+def _models(seen: BackendProbe) -> Finding:
     assert seen.facts is not None
     if seen.models_status in (401, 403):
         do = 'api_key_env = "VARIABLE" beside its url, and the key in that variable'
@@ -90,7 +90,7 @@ def _models(seen: Seen) -> Finding:
     return Finding(level="ok", what=f"serves {', '.join(seen.facts.models)}{context}")
 
 
-def _vllm(seen: Seen) -> Iterator[Finding]:
+def _vllm(seen: BackendProbe) -> Iterator[Finding]:
     """What is cheap to add first; but where the KV cache is full, what that needs."""
     full = _full(seen.signals)
     if full and _has_no_offload(seen):
@@ -127,7 +127,7 @@ def _long_prefills(short: int, long: int) -> Finding:
     )
 
 
-def _plugin(seen: Seen) -> Iterator[Finding]:
+def _plugin(seen: BackendProbe) -> Iterator[Finding]:
     state = str(seen.plugin.get("state")) if seen.plugin is not None else None
     if state in ("awake", "asleep"):
         yield Finding(level="ok", what=f"plugin turnpike-vllm: {state}")
@@ -140,7 +140,7 @@ def _plugin(seen: Seen) -> Iterator[Finding]:
         yield Finding(level="off", what=f"plugin turnpike-vllm: {state}{why}", gain=_PLUGIN_GAIN, do=do)
 
 
-def _prefix_caching(seen: Seen) -> Finding:
+def _prefix_caching(seen: BackendProbe) -> Finding:
     if seen.cache.get("enable_prefix_caching") == "False":
         return Finding(
             level="off",
@@ -153,13 +153,13 @@ def _prefix_caching(seen: Seen) -> Finding:
     return Finding(level="ok", what=f"prefix caching is on{room}")
 
 
-def _has_no_offload(seen: Seen) -> bool:
+def _has_no_offload(seen: BackendProbe) -> bool:
     return seen.cache.get("kv_offloading_size", "None") in ("None", "") and not (
         seen.plugin is not None and seen.plugin.get("blocks", {}).get("host")
     )
 
 
-def _offload(seen: Seen, full: str) -> Finding:
+def _offload(seen: BackendProbe, full: str) -> Finding:
     if not _has_no_offload(seen):
         size = seen.cache.get("kv_offloading_size", "None")
         return Finding(level="ok", what=f"KV offload: {'on' if size in ('None', '') else f'{size} GiB'}")
@@ -172,7 +172,7 @@ def _offload(seen: Seen, full: str) -> Finding:
     )
 
 
-def _events(seen: Seen) -> Finding:
+def _events(seen: BackendProbe) -> Finding:
     if seen.hears_events:
         return Finding(level="ok", what="KV events: somebody publishes at kv_events.endpoint")
     if seen.hears_events is not None:
@@ -195,7 +195,7 @@ _EVENTS: Final = (
 )
 
 
-def _told_cached(seen: Seen) -> Finding:
+def _told_cached(seen: BackendProbe) -> Finding:
     asked = seen.asked
     assert asked is not None
     if asked.status != 200:

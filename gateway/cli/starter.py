@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.cli.doctor import examine_url
-from gateway.cli.examine import Seen
+from gateway.cli.examine import BackendProbe
 from gateway.cli.findings import findings
 from gateway.config.load import DEFAULT_FILE, load_config
 from gateway.config.upstream import UpstreamConfig
@@ -30,7 +30,7 @@ _KEY_VARIABLE: Final = "BACKEND_API_KEY"
 
 class Found(msgspec.Struct, frozen=True):
     url: str
-    seen: Seen
+    seen: BackendProbe
 
     @property
     def models(self) -> tuple[str, ...]:

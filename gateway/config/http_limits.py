@@ -40,7 +40,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     that the client sees the answer instead of a reset."""
 
 
-class HoldingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeepAliveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quiet_s: Annotated[float, Meta(gt=0, le=3600)] = 45.0
     """Seconds before the first keep-alive; until then an HTTP error status is still possible."""
     period_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.config.addresses import meant_listen
-from gateway.config.http_limits import HoldingConfig, HttpLimits
+from gateway.config.http_limits import HttpLimits, KeepAliveConfig
 from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
 
@@ -80,7 +80,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     access_log: Annotated[str, Meta(min_length=1), PRIVATE] | None = None
     """A file that gets a line of JSON for each request, with nothing of what it says; `-`: standard output.
     By default there is none. A file that was moved is begun anew. Workers have `<path>.worker-N` each."""
-    holding: HoldingConfig = HoldingConfig()
+    holding: KeepAliveConfig = KeepAliveConfig()
     limits: HttpLimits = HttpLimits()
 
     @property

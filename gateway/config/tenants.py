@@ -34,7 +34,7 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What it may have at most, and how much of what is scarce is its share."""
 
     @property
-    def is_believed(self) -> bool:
+    def trusts_scheduling_claims(self) -> bool:
         return "scheduling" in self.trust
 
 

@@ -58,7 +58,7 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 @final
-class PrefillLeg(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RemotePrefill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Have the prompt of this request computed on a replica from which another one will get its KV cache.
     Answered by `PrefillLegEnded`, however it ends, unless the client leaves."""
 
@@ -123,6 +123,6 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Once the turn is over: what somebody else needs who has to go on with its session."""
 
 
-Action = Dispatch | Refuse | PrefillLeg | SendHint | Prefill | StopPrefill | Cancel | Spend | Publish
+Action = Dispatch | Refuse | RemotePrefill | SendHint | Prefill | StopPrefill | Cancel | Spend | Publish
 Command = Action | Record
 """A record is to be appended to the information stream."""

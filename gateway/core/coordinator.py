@@ -19,7 +19,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.model_choices import ModelChoices
 from gateway.core.optional.prefills_ahead import PrefillsAhead
-from gateway.core.optional.remote_prefills import PrefillLegs
+from gateway.core.optional.remote_prefills import RemotePrefills
 from gateway.core.replicas import Replicas
 from gateway.core.sessions.bounding import Bounding
 from gateway.core.sessions.session_book import SessionBook
@@ -39,7 +39,7 @@ from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId, TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.domain.shares import Share
-from gateway.fleet.trickle import Trickle
+from gateway.fleet.trickle import MigrationLimiter
 from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import NamedModel, named_models
@@ -57,7 +57,7 @@ class Coordinator:
         placement: PlacementPolicy,
         sessions: SessionBook,
         forecasts: Forecasts,
-        trickle: Trickle,
+        trickle: MigrationLimiter,
         named_models: Mapping[str, NamedModel],
         ahead: PrefillAheadConfig,
         disaggregation: DisaggregationConfig,
@@ -79,7 +79,7 @@ class Coordinator:
         self._stream = stream
         to_engines = ToEngines(fleet, sessions, admission, out)
         self.ahead = PrefillsAhead(ahead, fleet, placement, forecasts, to_engines, out, self.waiting_room)
-        self.legs = PrefillLegs(disaggregation, transfers, fleet, placement, forecasts, out)
+        self.legs = RemotePrefills(disaggregation, transfers, fleet, placement, forecasts, out)
         self.bounding = Bounding(bounds or Bounds(()), sessions.sessions, out)
         self.dispatcher = Dispatcher(
             fleet,
@@ -235,7 +235,7 @@ class Coordinator:
                 | ev.ReplicaWentDown()
                 | ev.ReplicaDrained()
                 | ev.ReplicaLeft()
-                | ev.ResidencyTold()
+                | ev.CacheResidencyReported()
                 | ev.EngineReported()
                 | ev.SharesReceived()
             ):
@@ -247,7 +247,7 @@ class Coordinator:
                 self.fleet.health.stalled(event.lost_s)
             case ev.HostReported():
                 self.admission.host_reported(event.host, event.signals, now=now)
-            case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted() | ev.TwinsFound():
+            case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted() | ev.AmbiguousEvidence():
                 self._session_control.take_in(event, now=now)
             case ev.SpendRemembered():
                 self.bounding.remember(event.spent, now=now)
@@ -268,7 +268,7 @@ class Coordinator:
         self.admission.set_tenants(settings.quotas, settings.trusted)
         self.sessions.trusted = settings.trusted if settings.quotas else None
         self.forecasts.believe(settings.profiles)
-        self.bounding.follow(settings.bounds, settings.token_prices)
+        self.bounding.apply_config(settings.bounds, settings.token_prices)
         self.models.named = named
 
     # --- arrival ---------------------------------------------------------------------------------

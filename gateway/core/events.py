@@ -111,7 +111,8 @@ class PrefillEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class PrefillLegEnded(msgspec.Struct, frozen=True, tag=True):
-    """What `PrefillLeg` asked for was computed, or not. Answered by `Dispatch`, now or later, or `Refuse`."""
+    """What `RemotePrefill` asked for was computed, or not. Answered by `Dispatch`, now or later, or
+    `Refuse`."""
 
     request: RequestId
     usage: Usage | None
@@ -175,7 +176,7 @@ class HostReported(msgspec.Struct, frozen=True, tag=True):
     signals: HostSignals
 
 
-class ResidencyTold(msgspec.Struct, frozen=True, tag=True):
+class CacheResidencyReported(msgspec.Struct, frozen=True, tag=True):
     """An engine's KV events say how many tokens of each session it holds."""
 
     replica: ReplicaId
@@ -218,7 +219,7 @@ class SpendRemembered(msgspec.Struct, frozen=True, tag=True):
     spent: tuple[Spent, ...]
 
 
-class TwinsFound(msgspec.Struct, frozen=True, tag=True):
+class AmbiguousEvidence(msgspec.Struct, frozen=True, tag=True):
     """Two gateways gave the same answer, or the same id, to sessions of their own."""
 
     names: tuple[int, ...]
@@ -259,7 +260,7 @@ FleetEvent = (
     | ReplicaWentDown
     | ReplicaDrained
     | ReplicaLeft
-    | ResidencyTold
+    | CacheResidencyReported
     | SharesReceived
 )
 Event = (
@@ -272,7 +273,7 @@ Event = (
     | SessionFinished
     | SessionStopped
     | SessionAdopted
-    | TwinsFound
+    | AmbiguousEvidence
     | SpendRemembered
     | SettingsChanged
     | DrainStarted

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from gateway.core.turns.live import LiveRequest
-from gateway.cost.estimator import Alone, Estimator, Peers, Prediction, TurnWork
+from gateway.cost.estimator import Estimator, IsolatedCost, Peers, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.tokens import Counted, TokensPerByte
@@ -103,7 +103,7 @@ class Forecasts:
             return None
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
 
-    def alone(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> Alone | None:
+    def alone(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> IsolatedCost | None:
         """What the turn takes there alone, if it finds all that the turn before it left; None if usage does
         not say how long it was, or too little is known of the replica. What was found need not be known."""
         prompt, output = usage.prompt_tokens, usage.output_tokens

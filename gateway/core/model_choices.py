@@ -56,7 +56,7 @@ class ModelChoices:
         known = session.runs_on.get(named.name) if session is not None else None
         if known is not None and known.target not in named.all_targets():
             known = None
-        choice = known or Choice(named.draw(live.lot))
+        choice = known or Choice(named.draw(live.draw_key))
         if not self._is_for_home(choice.target, live):
             at_home = [each for each in named.all_targets() if self._is_for_home(each, live)]
             choice = Choice(at_home[0]) if at_home else choice
@@ -102,7 +102,7 @@ class ModelChoices:
             return False
         if route.choice.target not in route.tried:
             route.tried.append(route.choice.target)
-        options = route.named.options(live.lot)
+        options = route.named.options(live.draw_key)
         for target in options:
             if target not in route.tried and self._is_open(target, live, why):
                 route.choice = Choice(target, is_fallback=target != options[0])

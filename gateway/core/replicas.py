@@ -59,7 +59,7 @@ class Replicas:
                 stranded = self._went_down(event.replica, event.why, now=now)
                 self._fleet.left(event.replica)
                 return stranded
-            case ev.ResidencyTold():
+            case ev.CacheResidencyReported():
                 if self._fleet.get(event.replica) is not None:
                     self._ledger.told(event.replica, event.tokens)
             case ev.EngineReported():
@@ -109,7 +109,7 @@ class Replicas:
         if event.facts.models == had:
             return []
         self._gate.room_may_be(pool)
-        return self._gate.misplaced(pool, now=now) + self._gate.strand(pool, now=now)
+        return self._gate.misplaced(pool, now=now) + self._gate.evict_unplaceable(pool, now=now)
 
     def _went_down(self, replica: ReplicaId, why: str, *, now: float) -> list[LiveRequest]:
         gone = self._fleet.get(replica)
@@ -121,7 +121,7 @@ class Replicas:
         self._ledger.replica_lost(replica)
         self._ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)
-        return self._gate.strand(gone.facts.pool, now=now)
+        return self._gate.evict_unplaceable(gone.facts.pool, now=now)
 
     def _drained(self, event: ev.ReplicaDrained, *, now: float) -> list[LiveRequest]:
         if not self._fleet.drained(event.replica, is_draining=event.is_draining):
@@ -131,7 +131,7 @@ class Replicas:
         word = "draining" if event.is_draining else self._fleet.health.state(event.replica).value
         self._stream.replica_changed(event.replica, word, event.why, now=now)
         self._gate.room_may_be(state.facts.pool)
-        return self._gate.strand(state.facts.pool, now=now)
+        return self._gate.evict_unplaceable(state.facts.pool, now=now)
 
     def _tell_admission(self, pool: PoolId, *, now: float) -> None:
         self._admission.fleet_changed(pool, self._fleet.up(pool), now=now)

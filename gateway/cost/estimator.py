@@ -115,13 +115,13 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Until the first token, had the turn the replica to itself."""
 
 
-class Alone(msgspec.Struct, frozen=True, kw_only=True):
+class IsolatedCost(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn takes on a replica that does nothing else."""
 
     seconds: float
     fresh_s: float
     """Of that, to compute what is new in its prompt."""
-    anew_s: float
+    full_prefill_s: float
     """What computing all of its prompt would take."""
     decode_s: float
     """From the first token to the last."""
@@ -224,7 +224,7 @@ class Estimator:
             seconds += (output_tokens - 1) * formula.token_s(new_tokens + cached_tokens, _NOTHING_ELSE)
         return seconds
 
-    def alone(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> Alone:
+    def alone(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> IsolatedCost:
         """A turn that has this replica to itself; of a prompt so much is new."""
         formula = self.formula()
         fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
@@ -232,10 +232,10 @@ class Estimator:
         token_s = max(LEAST_S, fixed_s + own_s * prompt)
         beside_s = max(LEAST_S, among_s + (own_s + others_s) * prompt)
         decoded = max(0.0, output_tokens - 1)
-        return Alone(
+        return IsolatedCost(
             seconds=fresh_s + decoded * token_s,
             fresh_s=fresh_s,
-            anew_s=formula.alone_s(prompt, 0.0),
+            full_prefill_s=formula.alone_s(prompt, 0.0),
             decode_s=decoded * token_s,
             row_s=decoded * max(0.0, min(token_s, (beside_s - token_s) / _AMONG)),
         )

@@ -9,7 +9,7 @@ from gateway.cost.estimator import TurnWork
 from gateway.domain.ids import ReplicaId
 
 
-class Foresight(Protocol):
+class CostModel(Protocol):
     def completion_s(self, replica: ReplicaId, work: TurnWork, *, now: float) -> float: ...
 
     def turn_s(

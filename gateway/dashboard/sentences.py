@@ -149,7 +149,7 @@ def _reason(wait: rec.TurnWaited) -> str:
 def why_held(held: SessionHeld) -> str:
     if (counts := _COUNTS.get(held.reason.value)) is None:
         return f"Its session waits, and {held.ahead} before it."
-    who = "whoever is next" if held.is_behind else "it"
+    who = "whoever is next" if held.is_deprioritized else "it"
     before = f" When it came {held.ahead} waited already." if held.ahead else ""
     back = f" It was active, and gave its slot back: {_told({}, held.gave_back)}." if held.gave_back else ""
     return (
@@ -206,7 +206,7 @@ def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
 def _window(window: WindowUpdated) -> str:
     sessions = "no session cap" if window.sessions is None else f"{window.sessions:.0f} sessions"
     kv = "" if window.kv_budget is None else f", {_short(window.kv_budget)} KV tokens"
-    kv += ", and more that do not fit" if window.beyond_kv else ""
+    kv += ", and more that do not fit" if window.overcommit_sessions else ""
     kv += "" if window.level is None else f", no tenant far more than its share and {window.level:.0f}"
     return (
         f" Limit of pool {window.pool}: {sessions}{kv}; {window.admitted} active, {window.waiting} waiting; "

@@ -23,7 +23,7 @@ class SessionHeld(TimedRecord, frozen=True, kw_only=True, tag="session_held"):
     tools; what its tenant is charged, in sessions."""
     limit: float
     """As much may be in. It enters when `with_it` is at most that, and nobody is before it."""
-    is_behind: bool = False
+    is_deprioritized: bool = False
     """Who is before it waits for that."""
     gave_back: str | None = None
     """Why it had to give its place back, if it had one."""
@@ -44,7 +44,7 @@ class SessionAdmitted(TimedRecord, frozen=True, kw_only=True, tag="session_admit
     """Tokens that all that are in hold, this one too; a beginning that several share counts for each."""
     kv_limit: float | None
     """Tokens that they may be expected to hold; None for no limit."""
-    is_above: bool = False
+    is_over_limit: bool = False
     """It is in though it does not fit: nobody else runs, or it waited in the background for long."""
 
 
@@ -66,5 +66,5 @@ class WindowUpdated(TimedRecord, frozen=True, kw_only=True, tag="window_update")
     level: float | None = None
     """Sessions, the mean of now and lately, that a tenant may hold beyond its share, for a weight of 1; None
     for no limit."""
-    beyond_kv: bool = False
+    overcommit_sessions: bool = False
     """More may be in than fit, because engines have the time to compute again what is lost."""

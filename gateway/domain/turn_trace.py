@@ -41,7 +41,7 @@ class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     is_twin: bool
     """Another session was given the same."""
     has_secrets: bool
-    told_secrets: bool
+    has_private_answer: bool
     replica: ReplicaId | None = None
     """Where it ran, so where its state is."""
     prompt_tokens: int | None = None

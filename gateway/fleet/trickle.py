@@ -24,7 +24,7 @@ class TrickleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A request that is not larger than this just goes."""
 
 
-class Trickle:
+class MigrationLimiter:
     def __init__(self, config: TrickleConfig) -> None:
         self._config = config
         self._moving: defaultdict[PoolId, set[RequestId]] = defaultdict(set)

@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.domain.request import Protocol
 from gateway.identity.items import canonical_arguments
-from gateway.responses.content import Kind, Part, Said
+from gateway.responses.content import Kind, Part, ResponseContent
 from gateway.wire.body import UNREADABLE
 
 _JSON: Final = msgspec.json.Decoder()
@@ -70,7 +70,7 @@ def plain_manner(protocol: Protocol) -> EchoManner:
     return _PLAIN_MESSAGES if protocol is Protocol.MESSAGES else _PLAIN
 
 
-def echo(protocol: Protocol, said: Said, manner: EchoManner) -> dict[str, Any]:
+def echo(protocol: Protocol, said: ResponseContent, manner: EchoManner) -> dict[str, Any]:
     """The answer as a message of the next request. Raises one of `body.UNREADABLE` for arguments that are
     no JSON."""
     if protocol is Protocol.MESSAGES:
@@ -97,7 +97,7 @@ def echo(protocol: Protocol, said: Said, manner: EchoManner) -> dict[str, Any]:
 
 
 def read_manner(
-    protocol: Protocol, said: Said, echoed: dict[str, Any], known: EchoManner
+    protocol: Protocol, said: ResponseContent, echoed: dict[str, Any], known: EchoManner
 ) -> EchoManner | None:
     """How the answer was sent back; None if no manner makes that. `known`: of what does not show here."""
     changes: dict[str, Any] = {}

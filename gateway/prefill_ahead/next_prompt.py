@@ -19,7 +19,7 @@ from msgspec import Raw
 from gateway.domain.request import Protocol
 from gateway.prefill_ahead.history_rewrite import EchoManner, echo, read_manner, says_same
 from gateway.requests.prefill import for_one_token
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from gateway.wire.body import ROLE, UNREADABLE, read_as
 
 _PROTOCOLS: Final = (Protocol.CHAT, Protocol.MESSAGES)
@@ -76,7 +76,7 @@ def read_head(body: bytes) -> Head | None:
 
 
 def next_prompt(
-    protocol: Protocol, body: bytes, said: Said, manner: EchoManner, head: Head | None
+    protocol: Protocol, body: bytes, said: ResponseContent, manner: EchoManner, head: Head | None
 ) -> bytes | None:
     """The body of a request for it, for one token that nobody reads. `head`: None if it stays as it is."""
     parted = _part(body)
@@ -104,7 +104,9 @@ class Foreseen(msgspec.Struct, frozen=True):
     """In which the answer was sent back; None if in none that is known here."""
 
 
-def compare(protocol: Protocol, body: bytes, said: Said, manner: EchoManner, after: bytes) -> Foreseen | None:
+def compare(
+    protocol: Protocol, body: bytes, said: ResponseContent, manner: EchoManner, after: bytes
+) -> Foreseen | None:
     """`after`: the next body; None if it does not go on with that answer."""
     before, now = _part(body), _part(after)
     if before is None or now is None or not said.is_whole or len(now.items) <= len(before.items):
@@ -132,7 +134,7 @@ def _part(body: bytes) -> _Parted | None:
     return _Parted(fields, items[:count], items[count:])
 
 
-def _not_yet(protocol: Protocol, said: Said, manner: EchoManner) -> list[dict[str, Any]]:
+def _not_yet(protocol: Protocol, said: ResponseContent, manner: EchoManner) -> list[dict[str, Any]]:
     calls = [part for part in said.parts if part.kind is Kind.CALL]
     if not calls or manner.are_calls_text:
         return [{"role": "user", "content": _NOT_YET}]

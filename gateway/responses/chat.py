@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from gateway.responses.errors import is_error, reported
 from gateway.responses.event_template import CALL, TEXT, THOUGHT, Piece, Pieces
-from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, Sighting
+from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, ObservedResponse
 
 _DONE = b"[DONE]"
 _WHOLE = frozenset({"tool_calls", "stop", "function_call"})
@@ -93,7 +93,7 @@ class ChatReader:
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 
-    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
         pieces = self._pieces
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
         if text is None:
@@ -115,7 +115,7 @@ class ChatReader:
             return sighting.add_arguments(key, text)
         return False
 
-    def read_event(self, data: bytes, sighting: Sighting) -> None:
+    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
         if data.strip() == _DONE:
             sighting.has_terminal = True
             return
@@ -124,13 +124,13 @@ class ChatReader:
             sighting.has_first_token = any(map(_has_content, completion.choices or ()))
         self._read(completion, sighting)
 
-    def read_body(self, data: bytes, sighting: Sighting) -> None:
+    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
         completion = _COMPLETION.decode(data)
         self._read(completion, sighting)
         sighting.has_terminal |= completion.choices is not None
         sighting.has_first_token |= bool(completion.choices)
 
-    def _read(self, completion: _Completion, sighting: Sighting) -> None:
+    def _read(self, completion: _Completion, sighting: ObservedResponse) -> None:
         sighting.add_names(completion.id, completion.model)
         for choice in completion.choices or ():
             message = choice.delta or choice.message
@@ -159,7 +159,7 @@ class ChatReader:
             if error is not None:
                 sighting.fail(error)
 
-    def _read_beside(self, choice: _Choice, message: _Delta, sighting: Sighting) -> None:
+    def _read_beside(self, choice: _Choice, message: _Delta, sighting: ObservedResponse) -> None:
         if thought := message.reasoning or message.reasoning_content:
             sighting.count(thought)
         if other := message.refusal or message.function_call or message.audio:
@@ -169,7 +169,7 @@ class ChatReader:
             for call in message.tool_calls:
                 read_call(choice.index or 0, call, sighting)
 
-    def _read_piece(self, choice: int, call: _Call, sighting: Sighting) -> None:
+    def _read_piece(self, choice: int, call: _Call, sighting: ObservedResponse) -> None:
         place = (choice, call.index or 0)
         function = call.function or call.custom or _Function()
         old_id, old_name = self._open_calls.get(place, ("", None))
@@ -219,7 +219,7 @@ def _arguments_in(choice: int, calls: list[_Call]) -> Piece | None:
     return Piece(Kind.CALL, (choice, calls[0].index or 0), function.arguments)
 
 
-def _keep(choice: _Choice, said: Said | None) -> None:
+def _keep(choice: _Choice, said: ResponseContent | None) -> None:
     message = choice.delta or choice.message
     if said is None or choice.index:
         return
@@ -237,7 +237,7 @@ def _keep(choice: _Choice, said: Said | None) -> None:
         said.add(Kind.TEXT, Kind.TEXT, read_said(message.content))
 
 
-def _keep_call(place: object, call: _Call, call_id: str | None, said: Said) -> None:
+def _keep_call(place: object, call: _Call, call_id: str | None, said: ResponseContent) -> None:
     function = call.function
     name, piece = (function.name, function.arguments) if function is not None else (None, None)
     if call.custom is not None or not isinstance(piece, str | None):
@@ -247,7 +247,7 @@ def _keep_call(place: object, call: _Call, call_id: str | None, said: Said) -> N
     said.add(place, Kind.CALL, piece, id=call_id, name=name)
 
 
-def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
+def _read_call(choice: int, call: _Call, sighting: ObservedResponse) -> None:
     function = call.function or call.custom
     if function is not None:
         key = call.id or call.index
@@ -260,7 +260,7 @@ def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
             _keep_call(call.id, call, call.id, sighting.said)
 
 
-def _read_arguments(call: object, function: _Function, sighting: Sighting) -> None:
+def _read_arguments(call: object, function: _Function, sighting: ObservedResponse) -> None:
     piece = function.arguments
     if type(piece) is str:
         sighting.add_arguments(call, piece)
@@ -287,7 +287,7 @@ def _has_content(choice: _Choice) -> bool:
     return delta.audio not in _NOTHING
 
 
-def _read_usage(usage: _Usage, sighting: Sighting) -> None:
+def _read_usage(usage: _Usage, sighting: ObservedResponse) -> None:
     details = usage.prompt_tokens_details
     cached_tokens = None if details is None else details.cached_tokens
     sighting.merge_usage(usage.prompt_tokens, cached_tokens, usage.completion_tokens)

@@ -1,8 +1,8 @@
 """What an answer says, piece by piece, as its client can send it back.
 
-Readers of answers tell a `Said` every piece that they read, if there is one; there is none unless somebody
-wants to know what the next request will hold, or what was said. What no client sends back in a way that is
-known here (audio, calls of the server's own, calls that are no functions) makes the answer unknown.
+Readers of answers tell a `ResponseContent` every piece that they read, if there is one; there is none unless
+somebody wants to know what the next request will hold, or what was said. What no client sends back in a way
+that is known here (audio, calls of the server's own, calls that are no functions) makes the answer unknown.
 
 Invariants: holds at most `max_bytes`, beside names and signatures; an answer that says more, or something
 unknown, is not whole.
@@ -39,7 +39,7 @@ class Part(msgspec.Struct, eq=False):
         return self.data.decode("utf-8", "surrogatepass")
 
 
-class Said:
+class ResponseContent:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.max_bytes = max_bytes
         self.begin()

@@ -36,7 +36,7 @@ _MAX_TRIES: Final = 16
 """To find gaps in an answer's events: one for its text, one for each call; some engines' events have none."""
 
 
-class TextGap:
+class EventTemplate:
     """The bytes before the text, and those after it to the event's end."""
 
     __slots__ = ("_after", "_before", "_between", "_least")
@@ -62,7 +62,7 @@ class TextGap:
         return b"%s%s%s" % (self._before, text.encode(), self._after)
 
 
-class NumberedGap(TextGap):
+class NumberedGap(EventTemplate):
     """The same of one event alone, where it says its number behind the text, another one each time."""
 
     __slots__ = ("_middle",)
@@ -100,7 +100,7 @@ class Pieces:
     def __init__(self, piece_of: PieceOf) -> None:
         self._piece_of = piece_of
         self._tries = _MAX_TRIES
-        self.gap: TextGap | None = None
+        self.gap: EventTemplate | None = None
         self.kind = TEXT
         self.place: object = None
 
@@ -127,7 +127,7 @@ def _data_of(event: bytes) -> bytes:
     return event_data(event.replace(b"\r\n", b"\n").rstrip(b"\n"))
 
 
-def _around(event: bytes, start: bytes) -> TextGap | None:
+def _around(event: bytes, start: bytes) -> EventTemplate | None:
     at = end = event.find(start) + len(start)
     if at < len(start):
         return None
@@ -136,7 +136,7 @@ def _around(event: bytes, start: bytes) -> TextGap | None:
         if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:  # it is not escaped
             number = _NUMBER.search(event, end)
             if number is None:
-                return TextGap(event[:at], event[end:])
+                return EventTemplate(event[:at], event[end:])
             return NumberedGap(event[:at], event[end : number.start(1)], event[number.end() :])
         end += 1
     return None

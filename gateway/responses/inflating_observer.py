@@ -31,7 +31,7 @@ class InflatingObserver:
         self._inflater: Inflater | None = Inflater(coding)
         self._waiting = bytearray()
         self._pieces = _inflate(self._inflater, self._waiting)
-        self.is_behind = False
+        self.has_backlog = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -41,11 +41,11 @@ class InflatingObserver:
             return False
         self._waiting += chunk
         has_news, work_left, events_left = False, _AT_ONCE, self._inner.events_left
-        self.is_behind = True
+        self.has_backlog = True
         try:
             for piece in self._pieces:
                 if piece is None:
-                    self.is_behind = False
+                    self.has_backlog = False
                     break
                 has_news |= self._inner.feed(piece)
                 work_left -= max(len(piece), _LEAST_PIECE)
@@ -58,11 +58,11 @@ class InflatingObserver:
         return has_news
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
-        is_whole = self._inflater is not None and not self.is_behind
+        is_whole = self._inflater is not None and not self.has_backlog
         return self._inner.answer(status, is_over=is_over and is_whole)
 
     def _stop(self) -> None:
-        self._inflater, self.is_behind = None, False
+        self._inflater, self.has_backlog = None, False
         self._waiting.clear()
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from gateway.responses.errors import reported
 from gateway.responses.event_template import CALL, TEXT, Piece, Pieces
-from gateway.responses.observed import ERROR_FINISH, Sighting
+from gateway.responses.observed import ERROR_FINISH, ObservedResponse
 from gateway.wire.body import ABSENT
 
 
@@ -80,7 +80,7 @@ class MessagesReader:
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 
-    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
         pieces = self._pieces
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
         if text is None:
@@ -96,7 +96,7 @@ class MessagesReader:
             sighting.count(text)
         return False
 
-    def read_event(self, data: bytes, sighting: Sighting) -> None:
+    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
         event = _EVENT.decode(data)
         match event.type:
             case "content_block_delta":
@@ -124,7 +124,7 @@ class MessagesReader:
             case _:  # errors, pings, and what is not known yet
                 _read_error(event, sighting)
 
-    def read_body(self, data: bytes, sighting: Sighting) -> None:
+    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
         message = _MESSAGE.decode(data)
         sighting.add_names(message.id, message.model)
         for place, block in enumerate(message.content or ()):
@@ -138,7 +138,7 @@ class MessagesReader:
         sighting.has_terminal |= message.content is not None or message.stop_reason is not None
         sighting.has_first_token |= bool(message.content) or message.stop_reason is not None
 
-    def _read_block(self, block: _Block, sighting: Sighting, key: int | None = None) -> None:
+    def _read_block(self, block: _Block, sighting: ObservedResponse, key: int | None = None) -> None:
         if block.type is not None and block.type.endswith("tool_use"):
             sighting.has_first_token = True
             is_whole = bytes(block.input) not in _NO_INPUT  # streamed, it begins empty and grows
@@ -153,13 +153,13 @@ class MessagesReader:
         else:
             sighting.count(block.thinking)
 
-    def _read_stop(self, stop_reason: str | None, sighting: Sighting) -> None:
+    def _read_stop(self, stop_reason: str | None, sighting: ObservedResponse) -> None:
         if stop_reason is not None:
             sighting.finish_reason = stop_reason
         if stop_reason == ERROR_FINISH:
             sighting.fail(None)
 
-    def _read_usage(self, usage: _Usage | None, sighting: Sighting) -> None:
+    def _read_usage(self, usage: _Usage | None, sighting: ObservedResponse) -> None:
         if usage is None:
             return
         known = {name: value for name, value in msgspec.structs.asdict(usage).items() if value is not None}
@@ -170,7 +170,7 @@ class MessagesReader:
         sighting.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)
 
 
-def _read_error(part: _Event | _Message, sighting: Sighting) -> None:
+def _read_error(part: _Event | _Message, sighting: ObservedResponse) -> None:
     error = reported(part.error, part.type, part.object, part.code)
     if error is not None:
         sighting.fail(error)
@@ -195,7 +195,7 @@ def _piece_of(data: bytes) -> Piece | None:
             return None
 
 
-def _keep_block(place: int | None, block: _Block, said: Said) -> None:
+def _keep_block(place: int | None, block: _Block, said: ResponseContent) -> None:
     match block.type:
         case "text":
             said.add(place, Kind.TEXT, block.text)
@@ -208,7 +208,7 @@ def _keep_block(place: int | None, block: _Block, said: Said) -> None:
             said.give_up()
 
 
-def _keep_piece(place: int | None, delta: _Delta, said: Said) -> None:
+def _keep_piece(place: int | None, delta: _Delta, said: ResponseContent) -> None:
     match delta.type:
         case "text_delta":
             said.add(place, Kind.TEXT, delta.text)

@@ -7,7 +7,7 @@ import msgspec
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.identity.items import as_run, without_thought
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.responses.errors import error_status
 from gateway.responses.response_text import Spoken
 from gateway.wire.hashing import text_hash
@@ -39,7 +39,7 @@ class _OpenCall(msgspec.Struct, eq=False):
     """Bytes of its arguments in which the end was looked for: it is nowhere but at a brace."""
 
 
-class Sighting:
+class ObservedResponse:
     """Grows as an answer is read. Ids that no request could bring back are not kept."""
 
     has_first_token = False
@@ -54,7 +54,7 @@ class Sighting:
     """Of what the model wrote beside its utterance: thoughts, refusals, further choices, what nobody read."""
     streamed_bytes = 0
     """Of texts that a stream repeats when they are complete."""
-    said: Said | None = None
+    said: ResponseContent | None = None
     """Told all that the answer says, if somebody wants to know."""
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class AnswerReader(Interface):
     knows_answers: bool
     """What holds none of its protocol is a failure."""
 
-    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
         """Takes in whole events that plainly bring a piece of text or of arguments, and need not be decoded:
         whether they bring a milestone. None if these are others; then nothing was taken.
 
@@ -257,8 +257,8 @@ class AnswerReader(Interface):
     def learn(self, event: bytes) -> None:
         """One event as it came, behind the first token, to know others like it by."""
 
-    def read_event(self, data: bytes, sighting: Sighting) -> None:
+    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
         """One event of a stream."""
 
-    def read_body(self, data: bytes, sighting: Sighting) -> None:
+    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
         """A whole answer that was not streamed."""

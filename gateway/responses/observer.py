@@ -12,10 +12,10 @@ from typing import Final, cast
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Work
 from gateway.responses.chat import ChatReader
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.responses.inflating_observer import InflatingObserver
 from gateway.responses.messages import MessagesReader
-from gateway.responses.observed import AnswerReader, Sighting
+from gateway.responses.observed import AnswerReader, ObservedResponse
 from gateway.responses.other import ErrorReader, read_anyway
 from gateway.responses.responses import ResponsesReader, StoredReader
 from gateway.responses.usage import MAX_BYTES, METADATA, AnswerEnds, UsageObserver
@@ -62,11 +62,11 @@ class ResponseObserver:
 
     is_stream = False
     """It sees an answer grow, so that what it sees first came first."""
-    is_behind = False
+    has_backlog = False
     """More has come than was read at once; `feed(b"")` goes on with it."""
 
     def __init__(self) -> None:
-        self._sighting = Sighting()
+        self._sighting = ObservedResponse()
 
     @property
     def events_left(self) -> int:
@@ -99,7 +99,7 @@ class ResponseObserver:
         """Ids of what the replica stores for later requests, seen so far, in order."""
         return self._sighting.state_ids
 
-    def tell(self, said: Said) -> None:
+    def tell(self, said: ResponseContent) -> None:
         """What the answer says goes there, too; to be called before the first chunk."""
         self._sighting.said = said
 
@@ -113,7 +113,7 @@ class ResponseObserver:
 
     def _begin(self) -> None:
         said = self._sighting.said
-        self._sighting = Sighting()
+        self._sighting = ObservedResponse()
         if said is not None:
             said.begin()
             self._sighting.said = said
@@ -126,14 +126,14 @@ class ResponseObserver:
         return self._sighting.answer(status, self._sighting.failure(is_known=is_judged, lacks=lacks))
 
 
-_NOTHING = Sighting()
+_NOTHING = ObservedResponse()
 
 
 class SilentObserver(ResponseObserver):
     def __init__(self, _: MayKeep | None = None) -> None:
         self._sighting = _NOTHING
 
-    def tell(self, said: Said) -> None: ...
+    def tell(self, said: ResponseContent) -> None: ...
 
 
 class StreamObserver(ResponseObserver):
@@ -141,7 +141,7 @@ class StreamObserver(ResponseObserver):
 
     is_stream = True
 
-    def __init__(self, make_reader: type[AnswerReader], sighting: Sighting | None = None) -> None:
+    def __init__(self, make_reader: type[AnswerReader], sighting: ObservedResponse | None = None) -> None:
         super().__init__()
         self._sighting = sighting or self._sighting
         self._reader = make_reader()
@@ -335,7 +335,7 @@ def observe(
     content_type: str,
     content_encoding: str | None,
     *,
-    said: Said | None = None,
+    said: ResponseContent | None = None,
     may_keep: MayKeep | None = None,
     head: bytes = b"",
 ) -> ResponseObserver:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.responses.errors import error_in, is_error
-from gateway.responses.observed import AnswerReader, Sighting
+from gateway.responses.observed import AnswerReader, ObservedResponse
 from gateway.wire.body import UNREADABLE
 from gateway.wire.engine_json import read_loosely
 
@@ -16,7 +16,9 @@ _ANSWERS: Final = ("choices", "content", "output")
 """Lists of what a model said; no error has one."""
 
 
-def read_anyway(data: bytes, read: Callable[[bytes, Sighting], None], sighting: Sighting) -> bool | None:
+def read_anyway(
+    data: bytes, read: Callable[[bytes, ObservedResponse], None], sighting: ObservedResponse
+) -> bool | None:
     """Reads what is no strict JSON, or has fields of other types than it should. Whether there is an answer,
     or an error, in it; None if nobody knows."""
     if len(data) > _MAX_BYTES:
@@ -61,11 +63,11 @@ class ErrorReader(AnswerReader):
 
     knows_answers = False
 
-    def read_event(self, data: bytes, sighting: Sighting) -> None:
+    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
         if b'"error"' in data:
             self.read_body(data, sighting)
 
-    def read_body(self, data: bytes, sighting: Sighting) -> None:
+    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
         answer = _ANSWER.decode(data)
         if isinstance(answer.error, dict) and is_error(answer.error):
             if answer.id is None and answer.status is None:

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Raw
 
 from gateway.responses.chat import read_said
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from gateway.responses.errors import reported
 from gateway.responses.event_template import Piece, Pieces
-from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, Sighting
+from gateway.responses.observed import ERROR_FINISH, MAX_CALLS, CachedTokens, ObservedResponse
 from gateway.wire.body import ABSENT, read_text, read_text_or_id
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
@@ -119,7 +119,7 @@ class ResponsesReader:
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 
-    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
         if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
             size = len(chunk)  # as `_count`, for each token
             sighting.streamed_bytes += size - _FIELDS_BYTES if size > _SMALL_BYTES else _TOKEN_BYTES
@@ -134,7 +134,7 @@ class ResponsesReader:
             return False
         return sighting.add_arguments(call_id, text)
 
-    def read_event(self, data: bytes, sighting: Sighting) -> None:
+    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
         if data.endswith(_TEXT_ENDS) or data.startswith(_TEXT_STARTS):
             sighting.has_first_token = True
             _count(data, sighting)
@@ -171,7 +171,7 @@ class ResponsesReader:
         if error is not None or (kind == "response.failed" and not sighting.error_status):
             sighting.fail(error)
 
-    def _read_piece(self, data: bytes, sighting: Sighting) -> None:
+    def _read_piece(self, data: bytes, sighting: ObservedResponse) -> None:
         piece = _PIECE.decode(data) if self._calls else _Piece()
         call_id = self._calls.get(piece.output_index) if piece.output_index is not None else None
         if call_id is not None:
@@ -179,7 +179,7 @@ class ResponsesReader:
         else:
             _count(data, sighting)
 
-    def read_body(self, data: bytes, sighting: Sighting) -> None:
+    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
         stored = _STORED.decode(data)
         if self._is_answer(stored):
             _read_stored(stored, sighting, was_said=False, was_told=False)
@@ -214,7 +214,7 @@ def _piece_of(data: bytes) -> Piece | None:
     return Piece(Kind.CALL, piece.output_index, piece.delta) if piece.delta is not None else None
 
 
-def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool, was_told: bool) -> None:
+def _read_stored(stored: _Stored, sighting: ObservedResponse, *, was_said: bool, was_told: bool) -> None:
     if stored.deleted:
         return
     sighting.add_names(stored.id, stored.model)
@@ -244,7 +244,7 @@ def _error_of(stored: _Stored) -> object | None:
     return {} if error is None and stored.status == "failed" else error
 
 
-def _read_item(item: _Item, sighting: Sighting) -> None:
+def _read_item(item: _Item, sighting: ObservedResponse) -> None:
     sighting.add_state_id(item.id)
     if item.call_id is not None and item.type is not None and item.type.endswith("_call"):
         sighting.has_first_token = True
@@ -255,7 +255,7 @@ def _read_item(item: _Item, sighting: Sighting) -> None:
         sighting.add_call(item.call_id, name, key=item.call_id, is_json=item.type == "function_call")
 
 
-def _keep(place: int, item: _Item, said: Said) -> None:
+def _keep(place: int, item: _Item, said: ResponseContent) -> None:
     kind = item.type or ""
     if kind == "message":
         said.add(place, Kind.TEXT, read_said(item.content))
@@ -268,12 +268,12 @@ def _keep(place: int, item: _Item, said: Said) -> None:
         said.add(place, Kind.CALL, arguments, id=item.call_id or item.id, name=name)
 
 
-def _count(event: bytes, sighting: Sighting) -> None:
+def _count(event: bytes, sighting: ObservedResponse) -> None:
     is_large = len(event) > _SMALL_BYTES
     sighting.streamed_bytes += len(event) - _FIELDS_BYTES if is_large else _TOKEN_BYTES
 
 
-def _read_content(item: _Item, sighting: Sighting) -> None:
+def _read_content(item: _Item, sighting: ObservedResponse) -> None:
     if item.type == "message":
         said = read_said(item.content)
         sighting.add_text(said)
@@ -288,7 +288,7 @@ def _read_content(item: _Item, sighting: Sighting) -> None:
         sighting.close_call(item.call_id)
 
 
-def _read_usage(usage: _Usage, sighting: Sighting) -> None:
+def _read_usage(usage: _Usage, sighting: ObservedResponse) -> None:
     details = usage.input_tokens_details
     cached_tokens = None if details is None else details.cached_tokens
     sighting.merge_usage(usage.input_tokens, cached_tokens, usage.output_tokens)

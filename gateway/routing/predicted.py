@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.cost.estimator import TurnWork
-from gateway.cost.foresight import Foresight
+from gateway.cost.foresight import CostModel
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
@@ -77,7 +77,7 @@ class _Cost(NamedTuple):
 
 
 class PredictedPlacement(PlacementPolicy):
-    def __init__(self, config: RoutingConfig, foresight: Foresight, graphs: Graphs | None = None) -> None:
+    def __init__(self, config: RoutingConfig, foresight: CostModel, graphs: Graphs | None = None) -> None:
         self._foresight = foresight
         super().__init__(KvLedger(config.max_conversations, graphs))
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS

@@ -21,14 +21,14 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.admin.certificates import CertificateEnds
 from gateway.server.admin.hosts import Hosts
-from gateway.server.admin.loaded_secrets import References, read_references
+from gateway.server.admin.loaded_secrets import LoadedSecrets, read_references
 from gateway.server.admin.settings import (
     Read,
     Settings,
     reload_on_signal,
     set_log_level,
 )
-from gateway.server.auth.authenticator import Door
+from gateway.server.auth.authenticator import Authenticator
 from gateway.server.auth.client_address import TrustedProxies
 from gateway.server.auth.jwt_tokens import JwtTokens
 from gateway.server.auth.key_file import KeyFile
@@ -39,18 +39,18 @@ from gateway.server.fleet.replica_watch import ReplicaWatch
 from gateway.server.http import listening
 from gateway.server.http.listener import Listener
 from gateway.server.mcp.servers import McpServer, open_servers
-from gateway.server.prefill_ahead.prefills import Prefills
+from gateway.server.prefill_ahead.prefills import SpeculativePrefills
 from gateway.server.proxy.driver import Driver
-from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.read_request import Reading
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.server.runtime.clock import SteadyClock, wall_clock
 from gateway.server.runtime.tasks import TaskGroup
 from gateway.server.serving import Serving
-from gateway.server.shutdown import Leaving
+from gateway.server.shutdown import GracefulShutdown
 from gateway.server.storage.state_file import StateFile
-from gateway.server.storage.tenant_usage import Spending, SpentFile
-from gateway.server.telemetry import Observation, hosts_of
+from gateway.server.storage.tenant_usage import UsageFile, UsageReservations
+from gateway.server.telemetry import Telemetry, hosts_of
 from gateway.shared_state.fleet_secret import derived
 from gateway.telemetry.log_lines import RefusalLog, log_event
 from gateway.telemetry.recorder import Recorder
@@ -114,7 +114,7 @@ class Gateway:
         self.observation.metrics.requests = self.listener.requests
         self._refusals = RefusalLog(self.listener.refusals)
         self._picker = self._open_picker(proxies) if is_picker else None
-        self.leaving = Leaving(
+        self.leaving = GracefulShutdown(
             config.server,
             self.driver,
             self.listener,
@@ -124,14 +124,14 @@ class Gateway:
         )
         with named("server.state_path"):
             self._state_file = StateFile.of(config, coordinator.sessions.residence)
-            self._spent_file = SpentFile.of(config, self.driver)
+            self._spent_file = UsageFile.of(config, self.driver)
         self._control: web.AppRunner | None = None
         self.picker_port = self.control_port = 0
 
     def _open_brain(
         self, coordinator: Coordinator, environ: Mapping[str, str], local_faults: LocalFaults
-    ) -> tuple[Observation, Driver]:
-        observation = Observation(
+    ) -> tuple[Telemetry, Driver]:
+        observation = Telemetry(
             self._config,
             coordinator,
             environ,
@@ -171,10 +171,10 @@ class Gateway:
         members.tell_of_drains = peers.tell
         return peers
 
-    def _open_asking(self) -> Asking:
+    def _open_asking(self) -> RequestPreparation:
         config, are_keys_required = self._config, self._tenants.are_keys_required
         outbound = Outbound(config.hints, are_keys_required=are_keys_required)
-        return Asking(
+        return RequestPreparation(
             self.driver,
             self.replica_watch.health,
             outbound,
@@ -183,16 +183,16 @@ class Gateway:
             traces=self.observation.traces,
             contents=self.observation.contents,
             first_words=self.observation.first_words,
-            prefills=Prefills.of(config, self.driver, self.replica_watch.replicas, outbound),
+            prefills=SpeculativePrefills.of(config, self.driver, self.replica_watch.replicas, outbound),
             peers=self._peers,
-            spending=Spending.of(self.driver, self._peers, self._clock),
+            spending=UsageReservations.of(self.driver, self._peers, self._clock),
         )
 
     def _open_listener(self, proxies: TrustedProxies, servers: Mapping[str, McpServer]) -> Listener:
         server = self._config.server
         return Listener(
             self.serving.handler,
-            Door(self._tenants, proxies, mcp=servers),
+            Authenticator(self._tenants, proxies, mcp=servers),
             server.limits,
             proxies=proxies if server.proxy_protocol else None,
             access_log=self.observation.access_log,
@@ -204,7 +204,7 @@ class Gateway:
         from gateway.server.picker.stream import Picking  # noqa: PLC0415
 
         picking = Picking(self._config, self._asking, self.replica_watch.replicas, self.listener)
-        return PickerServer(picking, Door(self._tenants, proxies), self._peers)
+        return PickerServer(picking, Authenticator(self._tenants, proxies), self._peers)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
@@ -288,25 +288,25 @@ class Gateway:
 
     # --- settings that change ----------------------------------------------------------------------
 
-    def _follow_settings(self, config: Config, references: References) -> None:
+    def _follow_settings(self, config: Config, references: LoadedSecrets) -> None:
         """All at once, and the same for settings that were there before: so a failure is undone."""
         server = config.server
         self.driver.send(ev.SettingsChanged(references.brain))
-        self._tenants.follow(config.tenants)
-        self.listener.follow(server.limits, references.server_tls)
+        self._tenants.apply_config(config.tenants)
+        self.listener.apply_config(server.limits, references.server_tls)
         if self._tenants.tokens is not None and references.jwt_keys is not None:
             self._tenants.tokens.set_keys(references.jwt_keys)
         if self._peers is not None:
-            self._peers.follow(config)
+            self._peers.apply_config(config)
         self._forget_visitors()
-        self.serving.follow(config)
-        self._asking.reading.follow(config)
-        self._certificates.follow(references.certificate_ends)
-        self.observation.follow(config)
-        self.replica_watch.follow(config, references)
-        self.leaving.follow(server)
+        self.serving.apply_config(config)
+        self._asking.reading.apply_config(config)
+        self._certificates.apply_config(references.certificate_ends)
+        self.observation.apply_config(config)
+        self.replica_watch.apply_config(config, references)
+        self.leaving.apply_config(server)
         if (access := self.observation.access) is not None:
-            access.follow(server.control_key_hashes, server.control_read_key_hashes, hosts_of(server))
+            access.apply_config(server.control_key_hashes, server.control_read_key_hashes, hosts_of(server))
         set_log_level(server.log_level)
         self._config = config
 
@@ -319,7 +319,8 @@ class Gateway:
         self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))
 
     async def run(self, on_serving: Callable[[Callable[[signal.Signals], None]], None] | None = None) -> None:
-        """Serves until SIGTERM or SIGINT, and leaves as `Leaving` says. SIGHUP: reads the settings again.
+        """Serves until SIGTERM or SIGINT, and leaves as `GracefulShutdown` says. SIGHUP: reads the settings
+        again.
         `on_serving`: called once it serves, with what takes a signal."""
         self.leaving.catch_signals()
         if self.settings is not None:

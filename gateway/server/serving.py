@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from gateway.config import Config
 from gateway.server.auth.tenants import CREDENTIAL_HEADERS
-from gateway.server.disaggregation.prefill_legs import PrefillLegs
+from gateway.server.disaggregation.prefill_legs import RemotePrefills
 from gateway.server.fleet.replica_watch import ReplicaWatch
 from gateway.server.http.client_connection import Handler
 from gateway.server.mcp.calls import McpCalls
 from gateway.server.mcp.proxy import McpProxy
 from gateway.server.mcp.servers import McpServer
-from gateway.server.proxy.handler import Handlers
-from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.handler import ProxyHandler
+from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.websockets import Tunnels
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.metrics import Metrics
@@ -21,14 +21,14 @@ class Serving:
     def __init__(
         self,
         config: Config,
-        asking: Asking,
+        asking: RequestPreparation,
         watch: ReplicaWatch,
         metrics: Metrics,
         tool_servers: Mapping[str, McpServer],
     ) -> None:
         driver, replicas, health = asking.driver, watch.replicas, watch.health
         self.tunnels = Tunnels(replicas, asking, config, metrics.tunnels)
-        self.handlers = Handlers(
+        self.handlers = ProxyHandler(
             driver,
             replicas,
             health,
@@ -36,7 +36,7 @@ class Serving:
             server=config.server,
             overhead=metrics.overhead,
             tunnels=self.tunnels,
-            legs=PrefillLegs.of(config, driver, replicas, health, asking.outbound),
+            legs=RemotePrefills.of(config, driver, replicas, health, asking.outbound),
         )
         self.mcp: McpProxy | None = None
         """None if there is no tool server."""
@@ -47,8 +47,8 @@ class Serving:
             self.mcp = McpProxy(tool_servers, self.handlers, calls, dropped=dropped)
         self.handler: Handler = self.mcp or self.handlers
 
-    def follow(self, config: Config) -> None:
-        self.handlers.follow(config.server)
+    def apply_config(self, config: Config) -> None:
+        self.handlers.apply_config(config.server)
         self.tunnels.config = config
 
     def sweep(self, now: float) -> None:

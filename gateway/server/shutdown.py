@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.server.picker.service import PickerServer
 
 
-class Leaving:
+class GracefulShutdown:
     def __init__(
         self,
         config: ServerConfig,
@@ -34,7 +34,7 @@ class Leaving:
         mcp: McpProxy | None,
         picker: "PickerServer | None",
     ) -> None:
-        self.follow(config)
+        self.apply_config(config)
         self._driver = driver
         self._listener = listener
         self._peers = peers
@@ -47,7 +47,7 @@ class Leaving:
         """Set by a signal that ends the lame-duck phase."""
         self._over = asyncio.Event()
 
-    def follow(self, config: ServerConfig) -> None:
+    def apply_config(self, config: ServerConfig) -> None:
         self._lame_duck_s, self._drain_s = config.lame_duck_s, config.drain_s
 
     def catch_signals(self) -> None:

@@ -32,7 +32,7 @@ from gateway.server.fleet.hints import HintSender
 from gateway.server.http.access_log import AccessLog
 from gateway.server.proxy.driver import Driver
 from gateway.server.runtime.clock import wall_clock
-from gateway.server.runtime.record_batcher import Handover
+from gateway.server.runtime.record_batcher import RecordBatcher
 from gateway.server.runtime.tasks import TaskGroup, Work
 from gateway.telemetry.first_words import FirstWords
 from gateway.telemetry.frames import Frames
@@ -50,7 +50,7 @@ from gateway.upstream.local_faults import LocalFaults
 _LAG_PERIOD_S: Final = 0.25
 
 
-class Observation:
+class Telemetry:
     def __init__(
         self,
         config: Config,
@@ -122,7 +122,7 @@ class Observation:
         self.views.first_words = self.first_words if self.first_words is not None else {}
         self._export: TraceExport | None = None
         takers += self._exports(environ)
-        self._handover = Handover(takers, line_takers)
+        self._handover = RecordBatcher(takers, line_takers)
         self.take = self._handover.take
         self.audit = Audit(lambda record: self.take([record]), clock=clock)
         self.on_tick: Callable[[float], None] = lambda _: None
@@ -197,10 +197,10 @@ class Observation:
             tell_of_stop=self.peers.directory.stopped if self.peers is not None else None,
         )
 
-    def follow(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         self._handover.flush()  # what was used costs what it cost then
         self.metrics.flush()
-        self.metrics.usages.follow(config.prices)
+        self.metrics.usages.apply_config(config.prices)
         if self.first_words is not None and not all(each.content for each in config.tenants):
             self.first_words.clear()  # some may be of a tenant whose `content` is false now
 

@@ -62,7 +62,7 @@ class Place(msgspec.Struct, frozen=True):
 
     owner: str | None = None
     """None: here."""
-    inherits: bool = False
+    takes_over_session: bool = False
     """The owner's by now, who may not have what the one that is gone knew: `inherited` says it."""
     adopted: tuple[TurnTrace, ...] = ()
     """What gateways that are gone knew of its session, oldest first; where it is decided here."""
@@ -131,7 +131,7 @@ class Directory:
                     home = self._home(tenant, client, facts).owner if owner != self.origin else None
                     heir = await self._heir(tenant, traces[-1].session, home or self.origin)
                     if heir != self.origin:
-                        return Place(heir, inherits=True)
+                        return Place(heir, takes_over_session=True)
                     return HERE if owner == self.origin else Place(adopted=tuple(traces))
         except StoreUnavailable:
             if self._knows(tenant, facts):

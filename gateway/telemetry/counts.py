@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import ReplicaId
-from gateway.telemetry.spreads import Spread, histogram
+from gateway.telemetry.spreads import Histogram, histogram
 from gateway.telemetry.usage import KINDS, WHOSE, Usages, outcome_of
 
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -62,10 +62,10 @@ class Counts:
         self._beside = tuple(beside)
         self._fresh: list[rec.Record] = []
         self._counts: dict[str, Counter[Any]] = {name: Counter() for _, name, _, _ in _COUNTERS}
-        self._spreads = {name: Spread() for name in _SPREADS} | {"session_confidence": Spread(_SHARES)}
+        self._spreads = {name: Histogram() for name in _SPREADS} | {"session_confidence": Histogram(_SHARES)}
         self.usages = usages or Usages()
-        self._first_token: dict[ReplicaId, Spread] = defaultdict(Spread)
-        self._durations: dict[ReplicaId, Spread] = defaultdict(Spread)
+        self._first_token: dict[ReplicaId, Histogram] = defaultdict(Histogram)
+        self._durations: dict[ReplicaId, Histogram] = defaultdict(Histogram)
         self._keys = {
             kind: (self._counts[name], attrgetter(*labels.split()))
             for kind, name, _, labels in _COUNTERS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from gateway.telemetry.counts import counter, gauge
-from gateway.telemetry.spreads import Spread, histogram
+from gateway.telemetry.spreads import Histogram, histogram
 
 
 class McpCounts:
@@ -15,9 +15,9 @@ class McpCounts:
         self.running: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
         """By server: those that may not be sent to it yet."""
-        self.waits: dict[str, Spread] = defaultdict(Spread)
+        self.waits: dict[str, Histogram] = defaultdict(Histogram)
         self.joined: Counter[str] = Counter()
-        self.durations: dict[str, Spread] = defaultdict(Spread)
+        self.durations: dict[str, Histogram] = defaultdict(Histogram)
         """From its being sent to its result, of calls that have one."""
 
     def families(self) -> Iterator[Metric]:
@@ -39,5 +39,5 @@ class McpCounts:
             ("duration", "From a tool call's being sent to its result", self.durations),
             ("wait", "What tool calls waited until they were sent, of those that had to", self.waits),
         ):
-            by: dict[tuple[str, ...], Spread] = {(server,): spread for server, spread in spreads.items()}
+            by: dict[tuple[str, ...], Histogram] = {(server,): spread for server, spread in spreads.items()}
             yield histogram(f"mcp_call_{name}_seconds", what, by, ["server"])

@@ -17,7 +17,7 @@ from gateway.telemetry.counts import Counts, counter, gauge
 from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
-from gateway.telemetry.spreads import SHORT, Spread, histogram
+from gateway.telemetry.spreads import SHORT, Histogram, histogram
 from gateway.telemetry.usage import Usages
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
@@ -62,9 +62,9 @@ class Metrics(Collector):
         self.take = self._counts.take
         self.flush = self._counts.flush
         """Counts what was taken and not looked at yet."""
-        self.overhead = Spread(SHORT)
+        self.overhead = Histogram(SHORT)
         """From a whole request to its being sent on, in seconds, of some that did not wait."""
-        self.loop_lag = Spread(SHORT)
+        self.loop_lag = Histogram(SHORT)
         """How late the event loop is, in seconds."""
         self.unread: Counter[str] = Counter()
         """Requests whose body was not understood, by why."""

@@ -27,7 +27,7 @@ from gateway.domain import records as rec
 from gateway.domain.ids import RequestId, SessionId
 from gateway.telemetry.counts import counter
 from gateway.telemetry.label_slots import LabelSlots
-from gateway.telemetry.spreads import Histogram, growing
+from gateway.telemetry.spreads import HistogramFamily, growing
 
 MAX_LABELS: Final = 24
 MAX_OPEN: Final = 20_000
@@ -124,29 +124,29 @@ class Objective:
         self._slots: LabelSlots[Labels] = LabelSlots(MAX_LABELS, self._forget)
         self._forgotten: Counter[_Of] = Counter()
         """Sessions by whether they were in time, of labels that gave way."""
-        self._session_s = Histogram(
+        self._session_s = HistogramFamily(
             "session_seconds",
             "Finished sessions, from the first turn to the last answer, without what nothing of them ran in",
             LABELS,
             _SESSION_S,
         )
-        self._part_s = Histogram(
+        self._part_s = HistogramFamily(
             "session_part_seconds",
             "What finished sessions spent in the gateway's queue, until first tokens, decoding, and in tools",
             ["part", *LABELS],
             _SESSION_S,
         )
-        self._session_turns = Histogram("session_turns", "Turns of finished sessions", LABELS, _TURNS)
-        self._first_s = Histogram(
+        self._session_turns = HistogramFamily("session_turns", "Turns of finished sessions", LABELS, _TURNS)
+        self._first_s = HistogramFamily(
             "ttft_seconds",
             "From a turn's arrival to its first token, or to its answer if it is not streamed",
             ["pool", "class"],
             _FIRST_S,
         )
-        self._token_s = Histogram(
+        self._token_s = HistogramFamily(
             "tpot_seconds", "Each token after the first, of streamed answers", ["pool", "class"], _TOKEN_S
         )
-        self._slowdown = Histogram(
+        self._slowdown = HistogramFamily(
             "slowdown",
             "What finished sessions and turns took, over what they would have taken alone",
             ["of", "pool", "class"],

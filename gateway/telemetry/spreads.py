@@ -18,7 +18,7 @@ RATIO: Final = 1.19
 are spread over a bucket, and by at most 20 % where all of them lie at one end of it."""
 
 
-class Spread:
+class Histogram:
     """How often a value fell between which bounds."""
 
     __slots__ = ("bounds", "counts", "total")
@@ -48,7 +48,7 @@ def growing(least: float, most: float, *, ratio: float = RATIO) -> tuple[float, 
     return tuple(float(f"{least * (most / least) ** (step / steps):.3g}") for step in range(steps + 1))
 
 
-class Histogram:
+class HistogramFamily:
     """Many spreads of one family, as text: with thousands of lines, what a line begins with is made once."""
 
     def __init__(self, name: str, help_text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
@@ -56,13 +56,13 @@ class Histogram:
         self._head = f"# HELP {self._name} {help_text}\n# TYPE {self._name} histogram\n"
         self._labels = labels
         self._bounds = bounds
-        self._spreads: dict[tuple[str, ...], Spread] = {}
+        self._spreads: dict[tuple[str, ...], Histogram] = {}
         self._prefixes: dict[tuple[str, ...], list[str]] = {}
 
     def add(self, values: tuple[str, ...], value: float) -> None:
         spread = self._spreads.get(values)
         if spread is None:
-            spread = self._spreads[values] = Spread(self._bounds)
+            spread = self._spreads[values] = Histogram(self._bounds)
             self._prefixes[values] = self._lines_of(values)
         spread.add(value)
 
@@ -96,7 +96,7 @@ def _escaped(value: str) -> str:
 
 
 def histogram(
-    name: str, help_text: str, spreads: Mapping[tuple[str, ...], Spread], labels: list[str] | None = None
+    name: str, help_text: str, spreads: Mapping[tuple[str, ...], Histogram], labels: list[str] | None = None
 ) -> Metric:
     family = HistogramMetricFamily(f"turnpike_{name}", help_text, labels=labels or [])
     for values, spread in spreads.items():

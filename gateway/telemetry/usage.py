@@ -70,7 +70,7 @@ class _Used:
 
 class Usages:
     def __init__(self, prices: Sequence[PriceConfig] = ()) -> None:
-        self.follow(prices)
+        self.apply_config(prices)
         self._used: dict[User, _Used] = {}
         self._slots: LabelSlots[User] = LabelSlots(MAX_USERS, self._forget, itemgetter(0))
 
@@ -99,7 +99,7 @@ class Usages:
         costs = {user: each.cost for user, each in used if each.cost is not None}
         yield "tenant_cost", "What these cost, where there are prices", "", costs
 
-    def follow(self, prices: Sequence[PriceConfig]) -> None:
+    def apply_config(self, prices: Sequence[PriceConfig]) -> None:
         self._prices = {each.model: each for each in prices}
 
     def _add(

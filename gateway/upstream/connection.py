@@ -16,7 +16,7 @@ import httptools
 
 from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
-from gateway.upstream.moments import Moment
+from gateway.upstream.moments import OneShot
 from gateway.upstream.response_head import ResponseHead, read_head
 from gateway.wire.handshake import accept_of
 from gateway.wire.headers import RawHeaders, get_header
@@ -52,7 +52,7 @@ def _start_of_chunk(read_bytes: int) -> bytes:
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """Use: `send`, await `head_came`, then `take_whole`, or else set the sink and await `done`."""
+    """Use: `send`, await `head_came`, then `take_complete_body`, or else set the sink and await `done`."""
 
     may_be_silent = False
     """Nobody waits for anything in particular of its response."""
@@ -64,7 +64,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.sent_at = 0.0
         self.last_read = 0.0
         self.head: ResponseHead | None = None
-        self.head_came = self.done = Moment()
+        self.head_came = self.done = OneShot()
         """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
@@ -115,7 +115,7 @@ class UpstreamConnection(asyncio.Protocol):
             raise ConnectionStateError(f"a connection that is {self.state.value} cannot send")
         self.state = _SENT
         self.head = None
-        self.head_came, self.done = Moment(), Moment()
+        self.head_came, self.done = OneShot(), OneShot()
         self._is_head_request = is_head_request
         self.websocket_key = websocket_key
         self.may_be_silent = self._is_whole = False
@@ -139,11 +139,11 @@ class UpstreamConnection(asyncio.Protocol):
         """The replica has been silent for too long; whoever awaits the end gets `AnswerCut`."""
         self.done.fail(AnswerCut("the replica stopped sending"))
 
-    def take_whole(self) -> list[bytes] | None:
+    def take_complete_body(self) -> list[bytes] | None:
         return self._read if self._is_whole else None
 
     def put_back(self, body: bytes) -> None:
-        """What a sink has got of a whole body, for `take_whole`."""
+        """What a sink has got of a whole body, for `take_complete_body`."""
         self._read.append(body)
 
     def set_sink(self, sink: Sink, chunk_sink: ChunkSink | None = None) -> None:
@@ -253,10 +253,10 @@ class UpstreamConnection(asyncio.Protocol):
                 self._sink(self._read, False)
                 self._read.clear()
         elif self.head is not None:
-            head_came.come()  # whoever waited has taken the whole or set the sink when this returns
+            head_came.set()  # whoever waited has taken the whole or set the sink when this returns
         # From here on the connection may serve another request.
         if is_over:
-            done.come()
+            done.set()
 
     def eof_received(self) -> bool:
         return False
@@ -279,9 +279,9 @@ class UpstreamConnection(asyncio.Protocol):
         if is_end:
             if self._sink is not None:
                 self._flush(self._sink)
-            self.done.come()
+            self.done.set()
         elif not self._is_whole:
-            self._tell_broken("closed the connection")
+            self._fail_waiters("closed the connection")
         self._sink = self._chunk_sink = None
 
     def _feed(self, data: bytes) -> bool:
@@ -296,7 +296,7 @@ class UpstreamConnection(asyncio.Protocol):
             if not self._is_whole:
                 self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
                 return False
-            self.state = State.SPENT  # the response is whole; what came after it is nobody's
+            self.state = State.NOT_REUSABLE  # the response is whole; what came after it is nobody's
         self._is_between_chunks = self._has_chunk_ended and data.endswith(b"\r\n")
         if self.head is None and self._received > _MAX_HEAD_BYTES:
             self._fail("sent a response head without end")
@@ -313,13 +313,13 @@ class UpstreamConnection(asyncio.Protocol):
         if self.state is State.PAUSED:
             self.resume()  # a transport may still give what it had read when it was paused
         self._is_whole = True
-        self.state = _READY if self._keep_alive else State.SPENT
+        self.state = _READY if self._keep_alive else State.NOT_REUSABLE
 
     def _fail(self, what: str) -> None:
         self.abort()
-        self._tell_broken(what)
+        self._fail_waiters(what)
 
-    def _tell_broken(self, what: str) -> None:
+    def _fail_waiters(self, what: str) -> None:
         if self.head is None:
             self.head_came.fail(AnswerMissing(f"the replica {what}"))
             return
@@ -327,7 +327,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._read and sink is not None:
             self._flush(sink)
         self.done.fail(AnswerCut(f"the replica {what}"))
-        self.head_came.come()
+        self.head_came.set()
 
     # --- llhttp's callbacks ----------------------------------------------------------------------
 

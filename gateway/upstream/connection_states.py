@@ -17,7 +17,7 @@ class State(Word):
     SENT = "sent"
     ANSWERING = "answering"
     PAUSED = "paused"
-    SPENT = "spent"
+    NOT_REUSABLE = "spent"
     SWITCHED = "switched"
     CLOSING = "closing"
     CLOSED = "closed"

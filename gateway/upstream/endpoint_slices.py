@@ -71,7 +71,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class Said(msgspec.Struct, frozen=True):
+class EndpointSnapshot(msgspec.Struct, frozen=True):
     """URLs of the endpoints, in order."""
 
     up: tuple[str, ...] = ()
@@ -110,14 +110,14 @@ class Slices:
     def delete(self, name: str) -> None:
         self._slices.pop(name, None)
 
-    def say(self) -> Said:
+    def snapshot(self) -> EndpointSnapshot:
         families = {family for family, states in self._slices.values() if states}
         merged: dict[str, bool] = {}
         for family, states in self._slices.values():
             if families and family == min(families):
                 for url, is_up in states.items():
                     merged[url] = is_up or merged.get(url, False)
-        return Said(
+        return EndpointSnapshot(
             tuple(sorted(url for url, is_up in merged.items() if is_up)),
             tuple(sorted(url for url, is_up in merged.items() if not is_up)),
         )

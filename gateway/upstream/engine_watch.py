@@ -76,7 +76,7 @@ class EngineWatch:
     def _has_plugin(self, replica: ReplicaId) -> bool:
         return self._abilities.get(replica, _NONE).turnpike_hints
 
-    def follow(self, config: UpstreamConfig) -> None:
+    def apply_config(self, config: UpstreamConfig) -> None:
         """As it was given them at first. How long one look may take stays what it was at `open`."""
         self._config = config
 

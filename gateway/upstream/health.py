@@ -89,7 +89,7 @@ class HealthChecks:
         that are added are for the caller to `watch`. `named_models`: names of the operator's, to be listed
         with theirs."""
         self._replicas = replicas
-        self.follow(config, has_several_pools=has_several_pools, named_models=named_models)
+        self.apply_config(config, has_several_pools=has_several_pools, named_models=named_models)
         self._on_up = on_up
         self._on_down, self._on_late = on_down, on_late
         self._facts: dict[ReplicaId, ReplicaFacts] = {}
@@ -100,7 +100,7 @@ class HealthChecks:
         self._was_checked = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
 
-    def follow(
+    def apply_config(
         self, config: UpstreamConfig, *, has_several_pools: bool, named_models: Collection[str]
     ) -> None:
         """As it was given them at first. How long one check may take stays what it was at `open`."""

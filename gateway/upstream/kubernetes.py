@@ -30,13 +30,13 @@ from gateway.upstream.bounded_answers import read_at_most
 from gateway.upstream.endpoint_slices import (
     EndpointSlice,
     EndpointSliceList,
-    Said,
+    EndpointSnapshot,
     Slices,
     Status,
     WatchEvent,
 )
 
-OnSaid = Callable[[Said], None]
+OnSaid = Callable[[EndpointSnapshot], None]
 
 _PAGE_SLICES: Final = 100
 """Slices asked for at once."""
@@ -75,7 +75,7 @@ class KubernetesDiscovery:
         self._on_said = on_said
         self._rng = rng
         self._slices = Slices(config.port, config.scheme)
-        self._said: Said | None = None
+        self._said: EndpointSnapshot | None = None
         self._complaint = ""
         self._failures = 0
         self._log = ChangeLog()
@@ -161,7 +161,7 @@ class KubernetesDiscovery:
         return told.metadata.resource_version
 
     def _tell(self) -> None:
-        said = self._slices.say()
+        said = self._slices.snapshot()
         if said != self._said:
             self._said = said
             self._on_said(said)

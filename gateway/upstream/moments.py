@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Moment:
+class OneShot:
     """Comes once, or fails once; what is told after that is not heard. One coroutine may await it."""
 
     __slots__ = ("_error", "has_come", "resume")
@@ -22,7 +22,7 @@ class Moment:
         """Set by whoever runs the coroutine that waits."""
         self._error: BaseException | None = None
 
-    def come(self) -> None:
+    def set(self) -> None:
         """Whoever waits goes on now, before this returns: to be called last, with all books in order."""
         if not self.has_come:
             self.has_come = True
@@ -33,7 +33,7 @@ class Moment:
     def fail(self, error: BaseException) -> None:
         if not self.has_come:
             self._error = error
-            self.come()
+            self.set()
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.has_come:
@@ -60,7 +60,7 @@ async def in_task(work: Coroutine[Any, Any, T]) -> T:
                 done.set_result(result)
 
     run = Run(tell(), lambda: None)
-    run.go_on()
+    run.advance()
     try:
         return await done
     finally:
@@ -79,7 +79,7 @@ class Run:
         self._on_end = on_end
         self._awaited: Any = None
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Starts it, and later takes it from one wait to the next. Raises what it raises."""
         try:
             awaited = self._awaited = self._coroutine.send(None)
@@ -92,7 +92,7 @@ class Run:
 
     def cancel(self) -> None:
         """Raises `CancelledError` where it waits."""
-        if isinstance(self._awaited, Moment):
+        if isinstance(self._awaited, OneShot):
             self._awaited.resume = None
         self._awaited = None
         try:
@@ -105,12 +105,12 @@ class Run:
             self._wait_for(awaited)
 
     def _wait_for(self, awaited: Any) -> None:
-        if type(awaited) is Moment:
-            awaited.resume = self.go_on
+        if type(awaited) is OneShot:
+            awaited.resume = self.advance
         else:
             awaited._asyncio_future_blocking = False  # noqa: SLF001 - as a task does it
             awaited.add_done_callback(self._future_done)
 
     def _future_done(self, future: "asyncio.Future[Any]") -> None:
         if self._awaited is future:  # else it was cancelled meanwhile
-            self.go_on()
+            self.advance()

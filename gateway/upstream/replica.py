@@ -165,7 +165,7 @@ class Replica:
     def _tls_name(self) -> str:
         return self._config.tls_server_name or self.address.host.partition("%")[0].rstrip(".")
 
-    def follow(self, config: UpstreamConfig, *, api_key: str | None) -> None:
+    def apply_config(self, config: UpstreamConfig, *, api_key: str | None) -> None:
         self._config = config
         self.api_key = api_key
 

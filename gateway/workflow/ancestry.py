@@ -101,7 +101,7 @@ class Search:
             edge=edge,
             parent=turn,
             has_secrets=turn.has_secrets if edge is Edge.RETRIES else link.is_proof,
-            told_secrets=link.is_told,
+            has_private_answer=link.is_told,
         )
 
     def _known(self, index: Holders, key: int) -> _Found:
@@ -122,7 +122,7 @@ class Search:
         guessed = [turn for turn in same if turn.retried_by is not None and turn.retried_by.is_guessed]
         rivals = failed + guessed
         is_proof = _is_alone(best, rivals) and self._knows_secrets(best)
-        return Link(best, SessionSource.RETRY, len(_runs(rivals)) > 1, is_proof, best.told_secrets)
+        return Link(best, SessionSource.RETRY, len(_runs(rivals)) > 1, is_proof, best.has_private_answer)
 
     def _late_s(self, turn: Turn) -> float:
         """How far from the moment at which its client was told to come; one that was not told is late."""
@@ -190,7 +190,7 @@ class Search:
     def _was_told(self, turn: Turn) -> bool:
         traces, agent, blocks = self._traces, self._script.agent, iter(self._script.blocks)
         for block in blocks:
-            if (block.tail or agent) == turn.tail and (turn.told_secrets or block.text == turn.text):
+            if (block.tail or agent) == turn.tail and (turn.has_private_answer or block.text == turn.text):
                 break
         else:
             return False
@@ -201,7 +201,7 @@ class Search:
         for other in holders(traces.tails, turn.tail):
             if other is not turn and other.text == turn.text and other.session is not turn.session:
                 return False
-        return turn.told_secrets or traces.is_secret(turn)
+        return turn.has_private_answer or traces.is_secret(turn)
 
     def _answered(self) -> set[int]:
         """The conversations that it says were answered."""

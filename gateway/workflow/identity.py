@@ -17,7 +17,7 @@ from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.identity.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.ancestry import GUESS, Search
-from gateway.workflow.shelf import Shelf
+from gateway.workflow.shelf import SessionStore
 from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Outcome, Session, Thread, Turn
 
 _SOURCES: Final = {
@@ -27,7 +27,9 @@ _SOURCES: Final = {
 _INTERLEAVED_S: Final = 60.0
 
 
-def identify(shelf: Shelf, search: Search, tenant: TenantId, state_session: Session | None) -> Identity:
+def identify(
+    shelf: SessionStore, search: Search, tenant: TenantId, state_session: Session | None
+) -> Identity:
     """Where a turn belongs. `state_session`: who minted the state that it builds on, if known."""
     stated = search.facts.explicit
     if stated is None:
@@ -60,7 +62,7 @@ def identify(shelf: Shelf, search: Search, tenant: TenantId, state_session: Sess
     return found
 
 
-def _introduce(shelf: Shelf, key: ExplicitKey, stated: ExplicitId) -> Identity:
+def _introduce(shelf: SessionStore, key: ExplicitKey, stated: ExplicitId) -> Identity:
     found = Identity(key=key, name=stated.thread)
     if stated.parent is not None and stated.parent != stated.session:
         run = shelf.find_explicit((key[0], key[1], stated.parent))

@@ -31,7 +31,7 @@ from gateway.wire.hashing import hash_text
 from gateway.workflow.ancestry import Search
 from gateway.workflow.evidence import ends_with_text, minted_ids
 from gateway.workflow.identity import identify
-from gateway.workflow.shelf import SessionsConfig, Shelf
+from gateway.workflow.shelf import SessionsConfig, SessionStore
 from gateway.workflow.traces import Traces, add, drop, holders
 from gateway.workflow.turns import Identity, Outcome, Session, Thread, Turn
 
@@ -43,12 +43,12 @@ ACTS_FROM: Final = 0.9
 Any value above 0.8 and up to 0.95 does the same. docs/design/session-accuracy.md has what was measured."""
 _HANDED_ON: Final = (
     *("request", "tail", "body", "agent", "client", "offers_tools", "is_opening", "is_side", "attempt"),
-    *("text", "chars", "minted", "calls", "has_secrets", "told_secrets"),
+    *("text", "chars", "minted", "calls", "has_secrets", "has_private_answer"),
 )
 """Fields that a turn and its trace have in common."""
 
 
-class Sessions(Shelf):
+class Sessions(SessionStore):
     def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:
         super().__init__(config, ids)
         self._live: dict[RequestId, Turn] = {}
@@ -242,7 +242,7 @@ class Sessions(Shelf):
             attempt=facts.attempt,
             is_guessed=is_guess,
             has_secrets=found.has_secrets,
-            told_secrets=found.told_secrets,
+            has_private_answer=found.has_private_answer,
         )
         if parent is not None and found.edge is Edge.RETRIES:
             parent.retried_by = turn

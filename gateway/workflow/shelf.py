@@ -40,7 +40,7 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A session that had no live turn for so long has ended."""
 
 
-class Shelf:
+class SessionStore:
     """Sessions, and the traces of their turns, tenant by tenant."""
 
     def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:

@@ -76,7 +76,7 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """What it follows is a guess, so it is a turn of another session."""
     has_secrets: bool = False
     """Its request holds ids or an answer that its own run alone was given."""
-    told_secrets: bool = False
+    has_private_answer: bool = False
     """Such an answer stands in its conversation, so the hash of that is a secret, too."""
     is_twin: bool = False
     """It was another gateway's, where another session was given the same: it proves nothing."""
@@ -232,4 +232,4 @@ class Identity(msgspec.Struct, kw_only=True):
     """Beside what its session did before, which rests."""
     is_unexplained: bool = False
     has_secrets: bool = False
-    told_secrets: bool = False
+    has_private_answer: bool = False

@@ -56,7 +56,7 @@ class _Gateway:
         )
 
     def _found_twins(self, names: Sequence[int]) -> None:
-        self.brain.handle(ev.TwinsFound(tuple(names)), now=self.now)
+        self.brain.handle(ev.AmbiguousEvidence(tuple(names)), now=self.now)
         self._tell(names)
 
     def _knows(self, tenant: TenantId, facts: RequestFacts) -> bool:
@@ -106,7 +106,7 @@ class ReplayAmong(Replay):
         for gateway in self._gateways.values():
             gateway.now = now
         while self._twins and self._twins[0][0] <= now:
-            twins = ev.TwinsFound(self._twins.popleft()[1])
+            twins = ev.AmbiguousEvidence(self._twins.popleft()[1])
             for gateway in self._gateways.values():
                 gateway.brain.handle(twins, now=now)
         facts = self.facts_of(number)
@@ -122,7 +122,7 @@ class ReplayAmong(Replay):
                 self._of[request.request] = place.owner
                 self.passed_on += 1
                 owner = self._gateways[place.owner]
-                if place.inherits and not owner.directory.is_here(self.tenant, facts):
+                if place.takes_over_session and not owner.directory.is_here(self.tenant, facts):
                     for trace in self._runner.run(owner.directory.inherited(self.tenant, facts)):
                         owner.brain.handle(ev.SessionAdopted(trace), now=now)
         self._send(request, now)

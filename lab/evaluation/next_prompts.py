@@ -18,7 +18,7 @@ from gateway.domain.ids import TenantId
 from gateway.prefill_ahead.next_prompt import compare, may_be_foreseen
 from gateway.prefill_ahead.rewrite_stats import Client, Echoing
 from gateway.requests.facts import read_facts
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from lab.evaluation.recording import Exchange, read_recording
 
 _TENANT: Final = TenantId("t")
@@ -29,7 +29,7 @@ class _Asked(msgspec.Struct):
 
     client: Client
     body: bytes
-    said: Said
+    said: ResponseContent
     calls: tuple[bytes, ...]
 
 
@@ -77,7 +77,7 @@ def follow(exchanges: list[Exchange]) -> Counter[str]:
             counts.update(followed=1, right=is_right, sent=is_sent, right_sent=is_sent and is_right)
             if found is not None:
                 echoing.learn(each.client, found)
-        said = Said()
+        said = ResponseContent()
         exchange.answer(said)
         calls = tuple(part.id.encode() for part in said.parts if part.kind is Kind.CALL)
         if calls and said.is_whole and not exchange.is_broken:

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.domain.request import Answer, Protocol, Work
 from gateway.identity.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.responses.observer import observe
 from gateway.wire.endpoints import Endpoint, classify
 from gateway.wire.headers import RawHeaders
@@ -91,7 +91,7 @@ class Exchange(msgspec.Struct):
             body = {name: value for name, value in body.items() if name not in IDENTITY_BODY_FIELDS}
         return msgspec.json.encode(body) if body is not None else b""
 
-    def answer(self, said: Said | None = None) -> Answer:
+    def answer(self, said: ResponseContent | None = None) -> Answer:
         """What the gateway would have seen of the recorded answer. `said`: told what that says."""
         endpoint = self.endpoint
         if self.status >= 400 or (self.response is None and self.response_id is None):

@@ -17,9 +17,9 @@ from gateway.core.commands import (
     Command,
     Dispatch,
     Prefill,
-    PrefillLeg,
     Publish,
     Refuse,
+    RemotePrefill,
     SendHint,
     Spend,
     StopPrefill,
@@ -231,7 +231,7 @@ class Driver:
             self._prefill(command)
         elif isinstance(command, StopPrefill):
             self._kernel.after(0.0, self._stop_prefill, command.turn)
-        elif isinstance(command, PrefillLeg):
+        elif isinstance(command, RemotePrefill):
             self._begin_leg(command)
         elif self._on_record is not None and not isinstance(command, Publish | Spend | Cancel):
             self._on_record(command)
@@ -258,7 +258,7 @@ class Driver:
         )
         self.engines[call.replica].submit(turn)
 
-    def _begin_leg(self, command: PrefillLeg) -> None:
+    def _begin_leg(self, command: RemotePrefill) -> None:
         call = self._calls[command.request]
         self._turns += 1
         turn = EngineTurn(

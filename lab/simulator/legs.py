@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, PrefillLeg
+from gateway.core.commands import Dispatch, RemotePrefill
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Usage
 from gateway.requests.kv_transfer import CONNECTORS
@@ -51,7 +51,7 @@ class Legs:
     def __contains__(self, number: int) -> bool:
         return number in self._under_way
 
-    def begin(self, command: PrefillLeg, turn: EngineTurn, engine: _Engine) -> bool:
+    def begin(self, command: RemotePrefill, turn: EngineTurn, engine: _Engine) -> bool:
         """Whether the engine is to get that turn."""
         if command.replica not in self.exchanges:
             self._kernel.after(0.0, self._send, ev.PrefillLegEnded(command.request, None))

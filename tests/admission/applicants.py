@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.admission.applicant import Applicant, Room, TurnOutcome
+from gateway.admission.applicant import ReplicaCapacity, TurnOutcome, TurnRequest
 from gateway.admission.packing import Entry
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
@@ -27,7 +27,7 @@ def config(**settings) -> AdmissionConfig:
     return msgspec.convert(settings, AdmissionConfig)
 
 
-class Asked(Applicant, frozen=True, kw_only=True):
+class Asked(TurnRequest, frozen=True, kw_only=True):
     thread: ThreadId
 
 
@@ -60,8 +60,8 @@ def entry(name="s", tenant: str = "t", *, size=1000.0, arrived=0.0, since=0.0, *
     )
 
 
-def room(*, running=(0,), must_queue=False, waiting=0, waiting_bytes=0) -> Room:
-    return Room(
+def room(*, running=(0,), must_queue=False, waiting=0, waiting_bytes=0) -> ReplicaCapacity:
+    return ReplicaCapacity(
         candidates=[ReplicaLoad(ReplicaId(f"{n}"), load) for n, load in enumerate(running)],
         must_queue=must_queue,
         waiting=waiting,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from gateway.admission.tenants.bounds import MAX_ACCOUNTS, Asking, BoundConfig, Bounds, PriceConfig, Reached
+from gateway.admission.tenants.bounds import MAX_ACCOUNTS, BoundConfig, Bounds, PriceConfig, Reached, TurnUse
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent
@@ -36,7 +36,7 @@ class Play:
         self, *, tenant="t", session="s", thread="1", agent=7, model="m", reserved=None, **fields
     ) -> list[Reached]:
         self.number += 1
-        asking = Asking(
+        asking = TurnUse(
             request=RequestId(f"r{self.number}"),
             tenant=TenantId(tenant),
             agent=agent,

@@ -37,12 +37,12 @@ def test_who_asks_for_half_as_much_as_another_asks_for_much():
     fair.hold(B, 2.0)
     fair.wait(B, 8)
     fair.hold(A, 9.0)
-    assert fair.asks_for_much(A) and fair.most_charged == 4.5 / 2, "nobody has looked yet"
+    assert fair.is_heavy(A) and fair.most_charged == 4.5 / 2, "nobody has looked yet"
     fair.pass_time(now=0.0)
-    assert fair.asks_for_much(B) and not fair.asks_for_much(A), "4.5 of 10, for a weight of 1"
+    assert fair.is_heavy(B) and not fair.is_heavy(A), "4.5 of 10, for a weight of 1"
     assert fair.most_charged == 1.0, "of those who do"
     fair.wait(A, 1)
-    assert fair.asks_for_much(A) and fair.most_charged == 4.5 / 2
+    assert fair.is_heavy(A) and fair.most_charged == 4.5 / 2
 
 
 def test_what_was_held_while_nobody_else_was_there_is_no_debt():

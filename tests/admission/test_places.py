@@ -36,17 +36,19 @@ def pause(*, on: int, over: int = 0, length_s: float = 10.0) -> Pause:
     return graph.pause(Step())
 
 
-def kept_s(gap: Silence, found: Pause | None, *, worth_s: float | None = None) -> float:
+def kept_s(gap: Silence, found: Pause | None, *, max_idle_hold_s: float | None = None) -> float:
     here, each = places(), member()
     here.members[each.session] = each
     here.enter(each, now=0.0)
     here.turn_began(each, now=0.0)
     here.turn_ended(each, gap._replace(pause=found), now=0.0)
-    return next(float(now) for now in range(1000) if here.gone(worth_s=worth_s, now=float(now)))
+    return next(
+        float(now) for now in range(1000) if here.gone(max_idle_hold_s=max_idle_hold_s, now=float(now))
+    )
 
 
 @pytest.mark.parametrize(
-    ("gap", "found", "worth_s", "least_s", "most_s"),
+    ("gap", "found", "max_idle_hold_s", "least_s", "most_s"),
     [
         (TOOL, None, None, 100, 100),
         (IDLE, None, None, 10, 10),
@@ -62,9 +64,9 @@ def kept_s(gap: Silence, found: Pause | None, *, worth_s: float | None = None) -
     ],
 )
 def test_a_place_is_kept_while_its_session_is_likelier_to_come_back_than_not(
-    gap, found, worth_s, least_s, most_s
+    gap, found, max_idle_hold_s, least_s, most_s
 ):
-    assert least_s <= kept_s(gap, found, worth_s=worth_s) <= most_s
+    assert least_s <= kept_s(gap, found, max_idle_hold_s=max_idle_hold_s) <= most_s
 
 
 def member(name="s", tenant="t", tokens=100.0) -> Member:
@@ -86,7 +88,7 @@ def test_a_silent_session_counts_as_gone_sooner_without_tools():
     here.turn_ended(busy, TOOL, now=1.0)
     here.turn_ended(idle, IDLE, now=1.0)
     assert here.gone(now=10.9) == [] and here.gone(now=11.0) == [idle]
-    assert idle.is_spilled and not idle.is_in and busy.is_in
+    assert idle.was_evicted and not idle.is_in and busy.is_in
     assert here.gone(now=101.0) == [busy]
     assert here.count == 0 and not here.by_tenant
 
@@ -109,15 +111,15 @@ def test_what_it_holds_is_counted_when_asked_for():
     assert here.residents.now() == 100
     here.holds(each, 5000.0)
     assert here.residents.now() == 100 and here.tokens == 5000
-    here.count_anew()
+    here.recompute_demand()
     assert here.residents.now() == 5000
     here.holds(each, 4000.0)
     assert each.tokens == here.tokens == 4000
     here.release(each)
-    here.count_anew()
+    here.recompute_demand()
     assert here.residents.now() == here.tokens == 0
     here.holds(each, 7.0)
-    here.count_anew()
+    here.recompute_demand()
     assert here.residents.now() == here.tokens == 0  # it is not in
 
 
@@ -153,12 +155,12 @@ class Comings(RuleBasedStateMachine):
         self.now = 0.0
         self.all = [member(f"s{n}", tenant=f"t{n % 2}") for n in range(5)]
 
-    @rule(data=st.data(), is_above=st.booleans())
-    def enters(self, data, is_above):
+    @rule(data=st.data(), is_over_limit=st.booleans())
+    def enters(self, data, is_over_limit):
         each = data.draw(st.sampled_from(self.all))
         if not each.is_in:
             self.places.members[each.session] = each
-            self.places.enter(each, is_above=is_above, now=self.now)
+            self.places.enter(each, is_over_limit=is_over_limit, now=self.now)
 
     @rule(data=st.data())
     def begins(self, data):
@@ -191,12 +193,12 @@ class Comings(RuleBasedStateMachine):
         here = [each for each in self.all if each.is_in]
         assert all(each.places == max(1, each.live) for each in here)
         assert self.places.count == sum(each.places for each in here) == self.held.total()
-        assert self.places.above == sum(each.is_above for each in here)
+        assert self.places.above == sum(each.is_over_limit for each in here)
         assert len(here) == sum(map(self.places.sessions_of, self.places.by_tenant))
         assert sum(self.places.residents.agents.values()) == len(here)
         live = sum(each.live for each in self.all)
-        assert (self.places.quiet_since_s is None) == (live > 0)
-        self.places.count_anew()
+        assert (self.places.no_live_turn_since_s is None) == (live > 0)
+        self.places.recompute_demand()
         wanted = sum(each.back * each.tokens for each in here)
         assert self.places.residents.now() == pytest.approx(wanted, abs=1e-3)
         assert all(each.back == 1.0 for each in here if each.live)
@@ -220,11 +222,11 @@ def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
         places.holds(each, 10_000.0)
         before = places.residents.now()
         places.turn_ended(each, gap._replace(pause=pause(on=0, over=20)), now=1.0)
-        places.count_anew()
+        places.recompute_demand()
         held.append(places.residents.now() - before)
     assert held[0] > 9_000.0 and held[1] < 1_500.0
     places.turn_began(places.members[SessionId("plain")], now=2.0)
-    places.count_anew()
+    places.recompute_demand()
     assert places.residents.now() == pytest.approx(20_000.0), "it is back"
 
 

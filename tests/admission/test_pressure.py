@@ -42,12 +42,12 @@ def test_lost_state_is_pressure():
 
 
 def test_only_more_loss_than_was_reckoned_with_is_pressure():
-    def pressure(reckoned_with: float) -> float:
+    def pressure(expected_recompute: float) -> float:
         gpu = GpuPressure()
         gpu.read(sessions=10, feedback_s=1e6, now=0.0)
         for _ in range(20):  # 10 s of 100 s are lost
             gpu.saw_turn(10_000, 10_000 - 1000 - 256, token_s=0.5e-3)
-        reading = gpu.read(sessions=10, reckoned_with=reckoned_with, feedback_s=1e6, now=100.0)
+        reading = gpu.read(sessions=10, expected_recompute=expected_recompute, feedback_s=1e6, now=100.0)
         assert gpu._loss() is not None
         return reading.pressure
 

@@ -45,7 +45,7 @@ class Clients(RuleBasedStateMachine):
     )
     def asks(self, session, body_bytes, thread, background):
         member = self.member(session)
-        was_in = member is not None and member.is_in and not member.must_yield
+        was_in = member is not None and member.is_in and not member.eviction_reason
         decision = self.play.ask(
             session,
             tenant=TENANTS[session],
@@ -95,7 +95,9 @@ class Clients(RuleBasedStateMachine):
     def nothing_is_lost_or_doubled(self):
         for pool in self.play.policy.pools.values():
             waiting = {str(each.session) for each in self.play.waiting.values()}
-            leaving = {each for each in pool.held if pool.places.members[each].must_yield and each in waiting}
+            leaving = {
+                each for each in pool.held if pool.places.members[each].eviction_reason and each in waiting
+            }
             leaving = {each for each in leaving if pool.places.members[each].is_in}
             assert set(pool.held) == waiting and len(pool.queue) == len(waiting) - len(leaving)
             assert {r for turns in pool.held.values() for r in turns} == set(self.play.waiting)

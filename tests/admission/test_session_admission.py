@@ -11,7 +11,7 @@ from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
 from gateway.admission.sessions import Member
 from gateway.admission.tenants.quotas import Quota
-from gateway.cost.estimator import Alone
+from gateway.cost.estimator import IsolatedCost
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
@@ -187,8 +187,10 @@ def test_without_usage_the_bytes_count():
 # --- promises to others ----------------------------------------------------------------------------
 
 
-def alone(seconds: float) -> Alone:
-    return Alone(seconds=seconds, fresh_s=0.9 * seconds, anew_s=seconds, decode_s=0.0, row_s=0.0)
+def alone(seconds: float) -> IsolatedCost:
+    return IsolatedCost(
+        seconds=seconds, fresh_s=0.9 * seconds, full_prefill_s=seconds, decode_s=0.0, row_s=0.0
+    )
 
 
 def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
@@ -242,7 +244,7 @@ def test_who_has_to_go_already_is_not_counted_again():
     play.pool.promises.level = 4.0  # half of what is held, as nothing was held lately
     for _ in range(2):
         play.pool.giving_back.for_the_late(now=play.now)
-        leaving = [each for each in play.pool.places.members.values() if each.must_yield]
+        leaving = [each for each in play.pool.places.members.values() if each.eviction_reason]
         assert len(leaving) == 2 and {each.tenant for each in leaving} == {"flood"}
 
 
@@ -255,7 +257,7 @@ def test_who_asks_for_less_than_half_of_what_a_flood_does_need_not_give_way(sess
     play.pool.update_window(now=play.now + 2.0)
     play.pool.promises.level = 0.5
     play.pool.giving_back.for_the_late(now=play.now)
-    assert {each.tenant for each in play.pool.places.members.values() if each.must_yield} == must_go
+    assert {each.tenant for each in play.pool.places.members.values() if each.eviction_reason} == must_go
     assert (play.ask("busy-more", tenant="busy") == Admit()) is ("busy" not in must_go)
 
 
@@ -648,7 +650,7 @@ def test_of_a_burst_no_more_enter_than_will_fit():
     play.later(5.0)
     assert play.waiting, "not all of them"
     places, budget = play.pool.places, play.pool.limits.window.budget
-    places.count_anew()
+    places.recompute_demand()
     assert 0.5 * budget < places.residents.peak() <= 1.1 * budget
 
 
@@ -817,16 +819,16 @@ def test_who_gives_way_does_so_before_the_turn_after_the_next_would_overflow():
         assert play.is_let_in(name)
     play.later(2.0)
     play.pool.update_window(now=play.now)
-    leaving = [name for name in names if play.pool.places.members[SessionId(name)].must_yield]
+    leaving = [name for name in names if play.pool.places.members[SessionId(name)].eviction_reason]
     assert leaving == ["s3"]
 
 
 def test_nobody_enters_beyond_what_gets_the_most_done():
     play = Play().has(kv_tokens=100_000)
     play.is_let_in("s1", body_bytes=40_000)
-    play.pool.limits.throughput.enough_tokens = 12_000.0
+    play.pool.limits.throughput.knee_tokens = 12_000.0
     assert play.ask("s2", body_bytes=40_000).reason is WaitReason.KV_FULL
-    play.pool.limits.throughput.enough_tokens = float("inf")
+    play.pool.limits.throughput.knee_tokens = float("inf")
     assert play.later(0.1) == ["s2"]
 
 
@@ -840,8 +842,8 @@ def test_what_keeps_a_session_out_is_said_in_the_bound_s_own_figures():
     play.ask("s3", tenant="u")
     of = {str(each.session): each for each in play.said() if isinstance(each, SessionHeld)}
     assert (of["s2"].reason, of["s2"].with_it, of["s2"].limit) == (WaitReason.WINDOW_FULL, 2.0, 1.0)
-    assert (of["s2"].ahead, of["s2"].is_behind, of["s2"].gave_back) == (0, False, None)
-    assert (of["s3"].ahead, of["s3"].is_behind, of["s3"].tenant) == (1, True, "u")
+    assert (of["s2"].ahead, of["s2"].is_deprioritized, of["s2"].gave_back) == (0, False, None)
+    assert (of["s3"].ahead, of["s3"].is_deprioritized, of["s3"].tenant) == (1, True, "u")
 
 
 def test_kv_is_said_as_tokens_that_those_in_are_expected_to_hold():
@@ -864,14 +866,14 @@ def test_an_entry_is_said_once_with_what_is_in_by_then_and_how_long_it_waited():
         ("s1", 0.0, 1),
         ("s2", 3_000.0, 1),
     ]
-    assert entered[0].kv_limit is None and not entered[1].is_above
+    assert entered[0].kv_limit is None and not entered[1].is_over_limit
 
 
 def test_who_gave_its_place_back_says_why():
     play = capped(2)
     play.ask("s1")
     play.ask("s2")
-    play.pool.places.members[SessionId("s2")].must_yield = "kv_overflow"
+    play.pool.places.members[SessionId("s2")].eviction_reason = "kv_overflow"
     play.said()
     play.ask("s2")
     play.end("s2")

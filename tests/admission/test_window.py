@@ -26,7 +26,7 @@ def seen(
     capacity=None,
     blocked_by=None,
     cpu_limit=math.inf,
-    beyond_kv=0.0,
+    overcommit_sessions=0.0,
     is_loss_known=True,
 ) -> WindowInputs:
     return WindowInputs(
@@ -34,7 +34,7 @@ def seen(
         cpu=CpuReading(pressure=cpu, reason="tools_slow"),
         cpu_limit=cpu_limit,
         admitted=admitted,
-        beyond_kv=beyond_kv,
+        overcommit_sessions=overcommit_sessions,
         with_tools=admitted,
         held=held,
         demand=demand,
@@ -152,7 +152,7 @@ def test_who_thrashes_has_to_leave_and_who_would_fit_does_not():
 def test_as_many_stay_as_engines_have_the_time_for():
     thrashing = {"admitted": 40, "held": 40_000.0, "demand": 40_000.0, "capacity": 10_000.0}
     assert Played().run(12, gpu=1.5, **thrashing).window.sessions == 20
-    assert Played().run(12, gpu=1.5, beyond_kv=33.0, **thrashing).window.sessions == 33
+    assert Played().run(12, gpu=1.5, overcommit_sessions=33.0, **thrashing).window.sessions == 33
 
 
 def test_a_capacity_that_hardly_changes_changes_nothing():

@@ -20,9 +20,9 @@ from gateway.core.commands import (
     Cancel,
     Dispatch,
     Prefill,
-    PrefillLeg,
     Publish,
     Refuse,
+    RemotePrefill,
     SendHint,
     Spend,
     StopPrefill,
@@ -82,7 +82,7 @@ class Playbook:
         self.records: list[Record] = []
         self.hints: list[SendHint] = []
         self.prefills: list[Prefill] = []
-        self.legs: list[PrefillLeg] = []
+        self.legs: list[RemotePrefill] = []
         self.stopped: list[RequestId] = []
         self.decisions: list[Dispatch | Refuse] = []
         for name in replicas.split():
@@ -97,7 +97,7 @@ class Playbook:
                 self.hints.append(command)
             elif isinstance(command, Prefill):
                 self.prefills.append(command)
-            elif isinstance(command, PrefillLeg):
+            elif isinstance(command, RemotePrefill):
                 self.legs.append(command)
             elif isinstance(command, StopPrefill):
                 self.stopped.append(command.turn)

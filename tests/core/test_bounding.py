@@ -100,7 +100,7 @@ def test_who_is_behind_gives_its_place_to_those_who_wait():
     play >> arrived("r2", explicit=stated("modest")) << nothing
     # With its next turn the greedy one would go on, as its place is its own; now the other one is first.
     play >> arrived("r3", explicit=stated("greedy")) << dispatch("r2", to="a")
-    greedy = next(each for each in pools[PoolId("pool")].places.members.values() if each.is_behind)
+    greedy = next(each for each in pools[PoolId("pool")].places.members.values() if each.is_deprioritized)
     assert not greedy.is_in
     assert greedy.class_on_engines is ServiceClass.PROACTIVE
     play >> at_once("r2", usage=USAGE)
@@ -342,7 +342,7 @@ class Fleet(Playbook):
             for turn in ("first", "second"):
                 assert self.answers(f"{turn}-{number}", explicit=stated(f"s-{number}")) == name
         assert self.answers("light", work=Work.LIGHT) == name
-        _ = self >> ev.ResidencyTold(ReplicaId(name), {SessionId("s"): 5.0})
+        _ = self >> ev.CacheResidencyReported(ReplicaId(name), {SessionId("s"): 5.0})
         _ = self >> ev.ReplicaDrained(ReplicaId("stays"), is_draining=False)
 
 
@@ -351,7 +351,7 @@ def test_nothing_is_kept_of_a_replica_that_left():
     fleet.serves("goes")
     assert len(list(keyed_by("goes", fleet.brain))) > 5
     fleet >> ev.ReplicaLeft(ReplicaId("goes"), "was told to")
-    fleet >> ev.ResidencyTold(ReplicaId("goes"), {SessionId("s"): 5.0})
+    fleet >> ev.CacheResidencyReported(ReplicaId("goes"), {SessionId("s"): 5.0})
     for session in list(fleet.brain.sessions.sessions.newest_first()):
         fleet >> session_finished(session.id)
     fleet.later(400.0)

@@ -241,7 +241,7 @@ def test_what_a_turn_takes_alone_does_not_count_what_was_lost():
     def alone_s(cached: int | None) -> float:
         usage = Usage(prompt_tokens=21_000, cached_tokens=cached, output_tokens=50)
         alone = known.alone(live, A, usage)
-        assert alone is not None and alone.fresh_s < alone.seconds and alone.fresh_s < alone.anew_s
+        assert alone is not None and alone.fresh_s < alone.seconds and alone.fresh_s < alone.full_prefill_s
         return alone.seconds
 
     assert alone_s(0) == alone_s(20_000) > alone_s(20_900) > 0.0

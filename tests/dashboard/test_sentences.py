@@ -56,7 +56,7 @@ def test_waiting():
 
 
 def test_that_more_may_be_in_than_fit_is_told():
-    window = msgspec.structs.replace(WINDOW, beyond_kv=True, reason="engines_have_time")
+    window = msgspec.structs.replace(WINDOW, overcommit_sessions=True, reason="engines_have_time")
     told = why_waited([wait(WaitReason.WINDOW_FULL)], 12.0, window)
     assert "6 sessions, 1,000 KV tokens, and more that do not fit; 6 active" in told
 

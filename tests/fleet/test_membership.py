@@ -6,13 +6,13 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.membership import SET, Member, Membership, MembershipError
 from gateway.fleet.outliers import OutlierDetection, Phase
-from gateway.fleet.trickle import Trickle, TrickleConfig
+from gateway.fleet.trickle import MigrationLimiter, TrickleConfig
 
 LARGE = 100_000
 
 
 def trickle():
-    return Trickle(TrickleConfig(moving_at_once=1))
+    return MigrationLimiter(TrickleConfig(moving_at_once=1))
 
 
 def test_so_many_for_each_replica_move_at_a_time_in_order():

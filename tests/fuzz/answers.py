@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from gateway.domain.request import Protocol, Work
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.responses.observer import observe
 from tests.fuzz.mutation import mutate, pieces, value
 
@@ -66,7 +66,7 @@ def make(rng: random.Random) -> tuple[Protocol, str, list[bytes]]:
 
 
 def _observed(protocol: Protocol, kind: str, fed: list[bytes]) -> tuple[Any, ...]:
-    said = Said()
+    said = ResponseContent()
     observer = observe(protocol, Work.GENERATE, kind, None, said=said)
     for piece in fed:
         observer.feed(piece)

@@ -23,7 +23,7 @@ from gateway.domain.ids import PoolId, ReplicaId, TenantId, clean_name
 from gateway.domain.request import Work
 from gateway.requests.facts import reading_body_facts
 from gateway.requests.kv_fields import KV_FIELDS
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.tenants import Tenant
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.request_parser import RequestParser
@@ -162,7 +162,7 @@ def check(given: tuple[str, str, bytes]) -> None:
     endpoint = _ENDPOINTS[path]
     fed = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s"
     fed %= (path.encode(), coding.encode(), len(body), body)
-    parser = RequestParser(_WIDE, BufferBudget(1 << 20), lambda *_: Visitor(_TENANT, path, endpoint))
+    parser = RequestParser(_WIDE, BufferBudget(1 << 20), lambda *_: Caller(_TENANT, path, endpoint))
     parser.hold(fed)
     request = parser.next_request()
     assert request is not None

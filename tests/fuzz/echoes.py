@@ -7,15 +7,15 @@ from typing import Any
 from gateway.domain.request import Protocol
 from gateway.prefill_ahead.history_rewrite import Arguments, EchoManner, NoText, Thought
 from gateway.prefill_ahead.next_prompt import compare, next_prompt, read_head
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from tests.fuzz import bodies
 from tests.fuzz.mutation import WORDS, value
 
-Given = tuple[Protocol, Said, EchoManner, bytes, bytes]
+Given = tuple[Protocol, ResponseContent, EchoManner, bytes, bytes]
 
 
-def _said(rng: random.Random) -> Said:
-    said = Said()
+def _said(rng: random.Random) -> ResponseContent:
+    said = ResponseContent()
     for place in range(rng.randrange(4)):
         arguments = json.dumps(value(rng)) if rng.randrange(3) else rng.choice(WORDS)
         piece = rng.choice((arguments, rng.choice(WORDS), None))
@@ -25,7 +25,7 @@ def _said(rng: random.Random) -> Said:
     return said
 
 
-def _body(rng: random.Random, said: Said) -> bytes:
+def _body(rng: random.Random, said: ResponseContent) -> bytes:
     if rng.randrange(3) == 0:
         return bodies.make(rng)[2]
     turns: list[Any] = [bodies.turn(rng) for _ in range(rng.randrange(3))]

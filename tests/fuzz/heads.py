@@ -4,7 +4,7 @@ import random
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.tenants import Tenant
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.request_parser import HttpRequest, RequestParser
@@ -65,8 +65,8 @@ def make(rng: random.Random) -> list[bytes]:
     return pieces(rng, mutate(rng, data))
 
 
-def _let_in(method: str, target: bytes, headers: RawHeaders) -> Visitor:
-    return Visitor(Tenant(TenantId("t"), False), "/", classify(method, "/"))
+def _let_in(method: str, target: bytes, headers: RawHeaders) -> Caller:
+    return Caller(Tenant(TenantId("t"), False), "/", classify(method, "/"))
 
 
 def _read(fed: list[bytes], *, are_taken_late: bool = False) -> tuple[list[HttpRequest], bool]:
@@ -78,7 +78,7 @@ def _read(fed: list[bytes], *, are_taken_late: bool = False) -> tuple[list[HttpR
         while not are_taken_late or number == len(fed):
             if (request := parser.next_request()) is not None:
                 found.append(request)
-            elif not parser.is_behind:
+            elif not parser.has_backlog:
                 break
     parser.close()
     budget.give_back(TenantId("t"), sum(len(request.body) for request in found))

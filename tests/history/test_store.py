@@ -31,7 +31,7 @@ def lines(records) -> list[bytes]:
     return [msgspec.json.encode(each) for each in records]
 
 
-class Kept:
+class RetainedRequest:
     """A history of one gateway; `take` and `answer`, as their threads would."""
 
     def __init__(self, path: Path, **how) -> None:
@@ -70,7 +70,7 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path):
-    kept = Kept(tmp_path / "h.sqlite")
+    kept = RetainedRequest(tmp_path / "h.sqlite")
     yield kept
     kept.close()
 
@@ -88,7 +88,7 @@ def move(at_s: float, reason: str) -> WindowUpdated:
 class Run:
     """A coordinator under load whose records are stored a few at a time."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: RetainedRequest) -> None:
         self.kept = kept
         self.play = Playbook(
             replicas="a b", max_running_per_replica=4, admission={"policy": "session-cap", "session_cap": 3}
@@ -246,7 +246,7 @@ def test_what_was_written_is_there_for_the_next_process(kept):
     for number in range(3):
         kept.take(whole(f"r{number}", "s", 10.0 * number + 1))
     kept.close()
-    again = Kept(kept.path)
+    again = RetainedRequest(kept.path)
     assert again.store.position(GATEWAY) == "life:18" and again.store.position("http://other") == ""
     row = again.session("s")["session"]
     assert (row["turns"], row["prompt_tokens"], row["started_s"], row["last_s"]) == (3, 300, 1.0, 22.0)
@@ -321,7 +321,7 @@ def test_nothing_of_prompts_has_a_column(kept):
 
 def test_what_is_too_old_goes_a_part_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_ROWS_AT_ONCE", 10)
-    kept = Kept(tmp_path / "h.sqlite", max_age_s=100.0)
+    kept = RetainedRequest(tmp_path / "h.sqlite", max_age_s=100.0)
     kept.take([move(1.0, "healthy"), *(x for n in range(25) for x in whole(f"r{n}", f"s{n}", 1.0 + n))])
     assert not kept.store.prune(now=100.0)
     steps = 0
@@ -335,7 +335,7 @@ def test_what_is_too_old_goes_a_part_at_a_time(tmp_path, monkeypatch):
 
 
 def test_it_stays_within_its_size_and_the_oldest_go_first(tmp_path):
-    kept, number, largest = Kept(tmp_path / "h.sqlite", max_mb=16), 0, 0
+    kept, number, largest = RetainedRequest(tmp_path / "h.sqlite", max_mb=16), 0, 0
     for _ in range(60):
         turns = range(number, number + 200)
         kept.take([each for n in turns for each in whole(f"r{n}", f"s{n % 97}", float(n))])

@@ -19,7 +19,7 @@ from gateway.prefill_ahead.history_rewrite import (
 )
 from gateway.prefill_ahead.next_prompt import Foreseen, compare, may_be_foreseen, next_prompt, read_head
 from gateway.prefill_ahead.rewrite_stats import MAX_CLIENTS, Client, Echoing
-from gateway.responses.content import MAX_BYTES, Kind, Said
+from gateway.responses.content import MAX_BYTES, Kind, ResponseContent
 from gateway.responses.observer import observe
 from tests.wire.sent_back import CHAT, MESSAGES
 from tests.wire.shapes import chat_events, encode, message_events, sse
@@ -29,19 +29,19 @@ SYSTEM = {"role": "system", "content": "You look."}
 TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
 
 
-def said_in(protocol: Protocol, body: dict[str, Any]) -> Said:
-    said = Said()
+def said_in(protocol: Protocol, body: dict[str, Any]) -> ResponseContent:
+    said = ResponseContent()
     observer = observe(protocol, Work.GENERATE, "application/json", None, said=said)
     observer.feed(encode(body))
     observer.answer(200)
     return said
 
 
-def said_in_chat(message: dict[str, Any]) -> Said:
+def said_in_chat(message: dict[str, Any]) -> ResponseContent:
     return said_in(Protocol.CHAT, {"choices": [{"index": 0, "message": message}]})
 
 
-def said_in_messages(blocks: list[dict[str, Any]]) -> Said:
+def said_in_messages(blocks: list[dict[str, Any]]) -> ResponseContent:
     return said_in(Protocol.MESSAGES, {"type": "message", "content": blocks})
 
 
@@ -49,7 +49,7 @@ def body_of(*messages: Any, **fields: Any) -> bytes:
     return encode({"model": "m", "messages": messages, "tools": TOOLS, **fields})
 
 
-def results(said: Said) -> list[dict[str, Any]]:
+def results(said: ResponseContent) -> list[dict[str, Any]]:
     calls = [part.id for part in said.parts if part.kind is Kind.CALL]
     return [{"role": "tool", "tool_call_id": each, "content": "found"} for each in calls]
 
@@ -62,7 +62,7 @@ class TestWhatWasSaid:
             "chat": (Protocol.CHAT, chat_events),
             "messages": (Protocol.MESSAGES, message_events),
         }[shape]
-        said = Said()
+        said = ResponseContent()
         observer = observe(protocol, Work.GENERATE, "text/event-stream", None, said=said)
         data = sse(events(), named=shape == "messages")
         for at in range(0, len(data), cut):
@@ -82,7 +82,7 @@ class TestWhatWasSaid:
 
     def test_text_that_streams_by_is_kept_whole(self) -> None:
         """Pieces of text are found without being decoded, and thoughts between them are not lost."""
-        said = Said()
+        said = ResponseContent()
         observer = observe(Protocol.CHAT, Work.GENERATE, "text/event-stream", None, said=said)
         deltas = [{"content": f"t{number} "} for number in range(30)]
         deltas[10:10] = [{"reasoning": "hm "}] * 20
@@ -94,7 +94,7 @@ class TestWhatWasSaid:
         assert found[Kind.THOUGHT] == "hm " * 20
 
     def test_a_body_that_is_read_twice_is_said_once(self) -> None:
-        said = Said()
+        said = ResponseContent()
         observer = observe(Protocol.CHAT, Work.GENERATE, "application/json", None, said=said)
         body = encode({"choices": [{"index": 0, "message": {"role": "assistant", "content": "a}"}}]})
         at = body.index(b"}")
@@ -306,7 +306,7 @@ class TestWhatIsKnownOfClients:
 def test_most_of_what_clients_do_is_foreseen():
     """Each plays a run; what was learned by then must foresee the next request."""
     right = followed = 0
-    runs: list[tuple[Protocol, str, Callable[[Any], Said], list[Any]]] = [
+    runs: list[tuple[Protocol, str, Callable[[Any], ResponseContent], list[Any]]] = [
         *((Protocol.CHAT, client, said_in_chat, run) for client, run in CHAT.items()),
         *((Protocol.MESSAGES, client, said_in_messages, run) for client, run in MESSAGES.items()),
     ]

@@ -5,15 +5,15 @@ import pytest
 from gateway.domain.request import ToolCall, Usage
 from gateway.responses import chat as module
 from gateway.responses.chat import ChatReader
-from gateway.responses.observed import Sighting
+from gateway.responses.observed import ObservedResponse
 from gateway.wire.body import UNREADABLE
 from tests.wire.shapes import call, encode
 
 A, B = ToolCall("call_a", "ls"), ToolCall("call_b", "cat")
 
 
-def stream(*events: Any) -> Sighting:
-    reader, sighting = ChatReader(), Sighting()
+def stream(*events: Any) -> ObservedResponse:
+    reader, sighting = ChatReader(), ObservedResponse()
     for event in events:
         reader.read_event(event if isinstance(event, bytes) else encode(event), sighting)
     return sighting
@@ -64,7 +64,7 @@ def test_no_token_yet(choice):
 
 
 def test_a_call_appears_with_its_id_and_name():
-    reader, sighting = ChatReader(), Sighting()
+    reader, sighting = ChatReader(), ObservedResponse()
     reader.read_event(encode(chunk(piece(id="call_a", function=named(None)))), sighting)
     assert sighting.tool_calls == []
     reader.read_event(encode(chunk(piece(function=named("ls")))), sighting)
@@ -159,7 +159,7 @@ def block(event: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_events_that_say_more_than_a_piece_are_never_known_again(other):
-    reader, sighting = ChatReader(), Sighting()
+    reader, sighting = ChatReader(), ObservedResponse()
     reader.learn(block(other))
     assert reader.take(block(other), sighting) is None
     plain = block(chunk({"index": 0, "delta": {"content": "a"}}))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import Protocol, Usage, Work
-from gateway.responses.content import Said
-from gateway.responses.observed import Sighting
+from gateway.responses.content import ResponseContent
+from gateway.responses.observed import ObservedResponse
 from gateway.responses.observer import StreamObserver, observe
 from gateway.wire.inflate import zstd
 from tests.examples import examples
@@ -114,7 +114,7 @@ def test_what_an_answer_says_does_not_depend_on_how_it_is_read(protocol, said, e
     blocks = [b"data: %s%s%s" % (each, end, end) for each in events]
 
     def seen(chunks: list[bytes]) -> tuple[Any, ...]:
-        kept = Said() if keeps else None
+        kept = ResponseContent() if keeps else None
         observer = observe(protocol, Work.GENERATE, "text/event-stream", None, said=kept)
         for each in chunks:
             observer.feed(each)
@@ -150,7 +150,7 @@ def test_of_what_vllm_streams_hardly_any_token_is_decoded(protocol, end, at_once
     reader = type(observer._reader)
     read = reader.read_event
 
-    def counted(self: Any, data: bytes, sighting: Sighting) -> None:
+    def counted(self: Any, data: bytes, sighting: ObservedResponse) -> None:
         decoded.append(data)
         read(self, data, sighting)
 
@@ -193,7 +193,7 @@ def usage_of(body: bytes, size: int, coding: str | None = None, status: int = 20
     observer = observe(Protocol.OTHER, Work.POOL, "application/json", coding)
     for at in range(0, len(body), size):
         observer.feed(body[at : at + size])
-    while observer.is_behind:
+    while observer.has_backlog:
         observer.feed(b"")
     return observer.answer(status, is_over=True).usage
 
@@ -257,7 +257,7 @@ def test_what_a_model_wrote_counts_also_where_it_is_not_read(
     body = "".join(parts).encode()
     observer = observe(protocol, Work.GENERATE, content_type, coding)
     observer.feed(body if coding is None else gzip.compress(body))
-    while observer.is_behind:
+    while observer.has_backlog:
         observer.feed(b"")
     answer = observer.answer(200)
     assert answer.usage == (Usage(prompt_tokens=9, output_tokens=8) if is_counted else Usage())

@@ -60,7 +60,7 @@ def failure(protocol: Protocol, body: bytes, kind: str = SSE, work: Work = Work.
             observer = observe(protocol, work, kind, coding)
             for at in range(0, len(data), size):
                 observer.feed(data[at : at + size])
-            while observer.is_behind:
+            while observer.has_backlog:
                 observer.feed(b"")
             answer = observer.answer(200, is_over=True)
             assert answer == observer.answer(200, is_over=True) or observer.is_stream

@@ -39,7 +39,7 @@ def test_beyond_a_limit_or_a_fault_nothing_more_is_inflated(monkeypatch):
         observer.feed(packed[:at])
         observer.feed(packed[at:])
         observer.feed(packed)
-        assert recorder.seen == b"abcdefghij" and not observer.is_behind
+        assert recorder.seen == b"abcdefghij" and not observer.has_backlog
 
 
 def test_what_waits_is_read_in_its_order_and_bounded(monkeypatch):
@@ -49,7 +49,7 @@ def test_what_waits_is_read_in_its_order_and_bounded(monkeypatch):
     observer = InflatingObserver(recorder, "gzip")
     for at in range(0, len(packed), 100):
         observer.feed(packed[at : at + 100])
-    while observer.is_behind:
+    while observer.has_backlog:
         before = len(recorder.seen)
         observer.feed(b"")
         assert len(recorder.seen) - before <= 2 * module._AT_ONCE
@@ -58,7 +58,7 @@ def test_what_waits_is_read_in_its_order_and_bounded(monkeypatch):
     observer = InflatingObserver(Recorder(), "gzip")
     for at in range(0, len(packed), 100):
         observer.feed(packed[at : at + 100])
-    assert not observer.is_behind and not observer.answer(200, is_over=True).failure
+    assert not observer.has_backlog and not observer.answer(200, is_over=True).failure
 
 
 def slowest_s(observer: ResponseObserver, data: bytes, read_bytes: int) -> float:
@@ -67,7 +67,7 @@ def slowest_s(observer: ResponseObserver, data: bytes, read_bytes: int) -> float
         started = time.thread_time()
         observer.feed(data[at : at + read_bytes])
         took.append(time.thread_time() - started)
-    while observer.is_behind:
+    while observer.has_backlog:
         started = time.thread_time()
         observer.feed(b"")
         took.append(time.thread_time() - started)

@@ -4,22 +4,22 @@ import pytest
 
 from gateway.domain.request import Usage
 from gateway.responses.messages import MessagesReader
-from gateway.responses.observed import Sighting
+from gateway.responses.observed import ObservedResponse
 from gateway.wire.body import UNREADABLE
 from tests.wire.shapes import encode, message_events
 
 USAGE = Usage(prompt_tokens=30, cached_tokens=16, output_tokens=7)
 
 
-def stream(*events: Any) -> Sighting:
-    reader, sighting = MessagesReader(), Sighting()
+def stream(*events: Any) -> ObservedResponse:
+    reader, sighting = MessagesReader(), ObservedResponse()
     for event in events:
         reader.read_event(encode(event), sighting)
     return sighting
 
 
-def body(value: Any) -> Sighting:
-    sighting = Sighting()
+def body(value: Any) -> ObservedResponse:
+    sighting = ObservedResponse()
     MessagesReader().read_body(value if isinstance(value, bytes) else encode(value), sighting)
     return sighting
 
@@ -51,7 +51,7 @@ def test_usage_is_cumulative_and_comes_in_parts():
 )
 def test_events_without_their_parts(event):
     sighting = stream(event)
-    assert sighting.answer(200) == Sighting().answer(200) and not sighting.has_first_token
+    assert sighting.answer(200) == ObservedResponse().answer(200) and not sighting.has_first_token
 
 
 def test_errors():

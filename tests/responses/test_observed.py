@@ -5,7 +5,7 @@ import pytest
 from gateway.domain.request import Utterance
 from gateway.identity.items import read_item
 from gateway.responses import observed as module
-from gateway.responses.observed import Sighting
+from gateway.responses.observed import ObservedResponse
 from gateway.wire.hashing import text_hash
 from tests.wire.shapes import assistant, raws
 
@@ -14,13 +14,13 @@ from tests.wire.shapes import assistant, raws
     ("call_id", "name"), [(None, "f"), ("", "f"), ("a", None), ("a", ""), ("x" * 257, "f")]
 )
 def test_half_a_call_is_none(call_id, name):
-    sighting = Sighting()
+    sighting = ObservedResponse()
     sighting.add_call(call_id, name)
     assert sighting.tool_calls == []
 
 
 def test_state_ids_are_kept_once_and_in_order():
-    sighting = Sighting()
+    sighting = ObservedResponse()
     for state_id in ["b", "a", "b", None, "", "x\n"]:
         sighting.add_state_id(state_id)
     assert sighting.state_ids == ["b", "a"]
@@ -29,7 +29,7 @@ def test_state_ids_are_kept_once_and_in_order():
 def test_an_answer_cannot_make_us_keep_ids_without_end(monkeypatch):
     monkeypatch.setattr(module, "MAX_CALLS", 2)
     monkeypatch.setattr(module, "MAX_STATE_IDS", 3)
-    sighting = Sighting()
+    sighting = ObservedResponse()
     for at in range(9):
         sighting.add_call(f"c{at}", "f")
         sighting.add_state_id(f"s{at}")
@@ -38,7 +38,7 @@ def test_an_answer_cannot_make_us_keep_ids_without_end(monkeypatch):
 
 def test_what_is_said_without_end_is_not_recognised(monkeypatch):
     monkeypatch.setattr(module, "MAX_SAID_BYTES", 20)
-    sighting = Sighting()
+    sighting = ObservedResponse()
     sighting.add_text("It is sunny.")
     assert sighting.has_said and sighting.answer(200).utterance.text == text_hash("It is sunny.")
     sighting.add_arguments("c", '"It will be sunny"')
@@ -49,7 +49,7 @@ def test_a_long_stream_of_tokens_takes_the_memory_of_its_text():
     """Not of an object for each of them: thousands of streams are open at once."""
     tracemalloc.start()
     try:
-        sighting = Sighting()
+        sighting = ObservedResponse()
         for number in range(20_000):
             sighting.add_text(f" t{number % 1000}")
             sighting.add_arguments("c", f"{number % 1000},")
@@ -61,7 +61,7 @@ def test_a_long_stream_of_tokens_takes_the_memory_of_its_text():
 
 def test_calls_are_bounded(monkeypatch):
     monkeypatch.setattr(module, "MAX_CALLS", 2)
-    sighting = Sighting()
+    sighting = ObservedResponse()
     for call in "abc":
         sighting.add_arguments(call, f'"do the task {call}{call} now"')
     sighting.add_arguments("a", None)
@@ -71,7 +71,7 @@ def test_calls_are_bounded(monkeypatch):
 def test_what_a_model_makes_up_behind_its_call_is_not_said():
     """The program stops it there, or cuts it off, and sends its own observation back."""
     call = "Thought: go\nAction: get\nAction Input: {}\n"
-    sighting = Sighting()
+    sighting = ObservedResponse()
     sighting.add_text(call + "Observation: 41, I guess.\nFinal Answer: 41")
     assert sighting.answer(200).utterance.text == text_hash(call)
     sent_back = [
@@ -84,7 +84,7 @@ def test_what_a_model_makes_up_behind_its_call_is_not_said():
 
 
 def test_thoughts_are_not_said():
-    sighting = Sighting()
+    sighting = ObservedResponse()
     for piece in ("<think>Hm,\n", "is it?</think>", "", "It is."):
         sighting.add_text(piece)
     assert sighting.answer(200).utterance.text == text_hash("It is.")

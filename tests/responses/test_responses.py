@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gateway.domain.request import ToolCall, Usage
-from gateway.responses.observed import Sighting
+from gateway.responses.observed import ObservedResponse
 from gateway.responses.responses import ResponsesReader, StoredReader
 from gateway.wire.body import UNREADABLE
 from tests.wire.shapes import encode, response, responses_events
@@ -11,15 +11,15 @@ from tests.wire.shapes import encode, response, responses_events
 CALLS = [ToolCall("call_a", "ls"), ToolCall("call_b", "local_shell")]
 
 
-def stream(*events: Any) -> Sighting:
-    reader, sighting = ResponsesReader(), Sighting()
+def stream(*events: Any) -> ObservedResponse:
+    reader, sighting = ResponsesReader(), ObservedResponse()
     for event in events:
         reader.read_event(encode(event), sighting)
     return sighting
 
 
-def body(value: Any) -> Sighting:
-    sighting = Sighting()
+def body(value: Any) -> ObservedResponse:
+    sighting = ObservedResponse()
     StoredReader().read_body(encode(value), sighting)
     return sighting
 
@@ -92,7 +92,7 @@ def test_usage_without_details():
 )
 def test_events_that_say_nothing(event):
     sighting = stream(event)
-    assert sighting.answer(200) == Sighting().answer(200) and not sighting.has_first_token
+    assert sighting.answer(200) == ObservedResponse().answer(200) and not sighting.has_first_token
 
 
 @pytest.mark.parametrize("value", [[], {"output": 3}])
@@ -113,4 +113,4 @@ def test_malformed_answers_raise_what_the_observer_expects(value):
     ],
 )
 def test_pieces_of_text_are_passed_over(event, is_plain):
-    assert ResponsesReader().take(event, Sighting()) is (False if is_plain else None)
+    assert ResponsesReader().take(event, ObservedResponse()) is (False if is_plain else None)

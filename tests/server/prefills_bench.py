@@ -8,7 +8,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Usage
-from gateway.server.prefill_ahead.kept import Kept
+from gateway.server.prefill_ahead.kept import RetainedRequest
 from tests.server.bench import Bench, Exchange, Message, Script, answer, chunk, eventually, post, sends
 
 ON = {"enabled": True}
@@ -90,11 +90,11 @@ class Ahead:
         for piece in self.pieces:
             await exchange.send(piece)
 
-    async def pauses(self, request: bytes) -> Kept:
+    async def pauses(self, request: bytes) -> RetainedRequest:
         assert (await self.bench.ask(request)).status == 200
         return [*self.prefills.kept._kept.values()][-1]
 
-    def begin(self, kept: Kept, *, agent: int = 0, replica: str = "default-0") -> RequestId:
+    def begin(self, kept: RetainedRequest, *, agent: int = 0, replica: str = "default-0") -> RequestId:
         session, thread = kept.conversation
         self.prefills.take(
             Prefill(
@@ -107,13 +107,13 @@ class Ahead:
         )
         return kept.turn
 
-    async def ends(self, kept: Kept, **how: Any) -> Usage | None:
+    async def ends(self, kept: RetainedRequest, **how: Any) -> Usage | None:
         turn, before = self.begin(kept, **how), len(self.ended)
         await eventually(lambda: len(self.ended) > before)
         assert [each for each, _ in self.ended[before:]] == [turn]
         return self.ended[-1][1]
 
-    def stop(self, kept: Kept) -> None:
+    def stop(self, kept: RetainedRequest) -> None:
         self.prefills.take(StopPrefill(turn=kept.turn))
 
     @property

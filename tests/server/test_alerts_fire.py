@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gateway.domain import records as rec
-from gateway.server.runtime.record_batcher import PERIOD_S, Handover
+from gateway.server.runtime.record_batcher import PERIOD_S, RecordBatcher
 from gateway.upstream import local_faults
 from tests.prerequisites import require_command
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, chunk, eventually, get, post, sends
@@ -181,7 +181,7 @@ def some(*numbers: int) -> list[rec.Record]:
     return [rec.ToolNum(at_s=1.0, active=number) for number in numbers]
 
 
-def readers(count: int) -> tuple[Handover, list[list[rec.Record]], list[int]]:
+def readers(count: int) -> tuple[RecordBatcher, list[list[rec.Record]], list[int]]:
     heard: list[list[rec.Record]] = [[] for _ in range(count)]
     calls: list[int] = []
 
@@ -192,7 +192,7 @@ def readers(count: int) -> tuple[Handover, list[list[rec.Record]], list[int]]:
 
         return take
 
-    return Handover([taker(number) for number in range(count)]), heard, calls
+    return RecordBatcher([taker(number) for number in range(count)]), heard, calls
 
 
 async def test_many_events_are_one_call_for_each_reader():
@@ -243,7 +243,7 @@ async def test_what_is_said_of_a_record_in_the_same_breath_is_known_to_its_reade
 async def test_lines_are_made_once_and_of_the_same_records():
     records: list[rec.Record] = []
     heard: list[tuple[bytes, int]] = []
-    handover = Handover([records.extend], [lambda *told: heard.append(told)] * 2)
+    handover = RecordBatcher([records.extend], [lambda *told: heard.append(told)] * 2)
     handover.take(some(1, 2))
     handover.flush()
     handover.flush()
@@ -255,7 +255,7 @@ async def test_what_one_reader_raises_the_others_do_not_feel(caplog):
         raise RuntimeError("a reader")
 
     heard: list[rec.Record] = []
-    handover = Handover([fails, heard.extend])
+    handover = RecordBatcher([fails, heard.extend])
     for _ in range(2):
         handover.take(some(1))
         handover.flush()

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import RequestId, TenantId
 from gateway.responses.observer import observe
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.tenants import Tenant
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.client_connection import ClientConnection
@@ -167,7 +167,7 @@ class BothSides(RuleBasedStateMachine):
             handler=self.handle,
             connected=lambda connection: True,
             disconnected=lambda connection: None,
-            door=SimpleNamespace(judge=lambda *_: Visitor(tenant, "/", classify("POST", "/"))),
+            door=SimpleNamespace(judge=lambda *_: Caller(tenant, "/", classify("POST", "/"))),
         )
         self.client = ClientConnection(cast(Any, self.listener))
         self.wire = Wire(self.client, self.soon.append)
@@ -228,7 +228,7 @@ class BothSides(RuleBasedStateMachine):
                 client.start_response(head.start, framing_of(head, request.head))
             endpoint = request.head.visitor.endpoint
             observer = observe(endpoint.protocol, endpoint.work, head.content_type, None)
-            whole = upstream.take_whole()
+            whole = upstream.take_complete_body()
             if whole is not None:
                 await pass_whole(client.write, whole, head, ticket, observer)
                 is_reusable = True

@@ -11,7 +11,7 @@ from gateway.config.load import load_config
 from gateway.domain.shares import Share
 from gateway.server.cluster.peer_auth import Passing
 from gateway.server.cluster.peer_client import PeerLinks
-from gateway.server.cluster.peer_heartbeats import LASTS_S, DirectTalk, Told
+from gateway.server.cluster.peer_heartbeats import LASTS_S, DirectTalk, PeerHeartbeat
 from gateway.upstream.errors import ConnectFailed, UpstreamError
 from gateway.upstream.moments import in_task
 from gateway.upstream.replica import Replica
@@ -39,25 +39,25 @@ class Gateways:
         )
 
 
-def told(number: int) -> Told:
-    return Told(URL, False, False, Share(), number=number)
+def told(number: int) -> PeerHeartbeat:
+    return PeerHeartbeat(URL, False, False, Share(), number=number)
 
 
 def test_an_announcement_counts_once_its_gateway_has_proved_itself_and_until_there_is_no_news():
     gateways = Gateways()
     one, other = gateways.one, gateways.other
     announced = [one.announce(told(number)) for number in range(4)]
-    other.hear_of("one", announced[1])
+    other.record_peer("one", announced[1])
     assert other.unproven() == {"one": URL} and not other.lately_heard()
     other._proven["one"] = URL
     news = ((1, 0.9, 1), (1, LASTS_S, None), (0, LASTS_S, None), (2, 2.0, 2), (1, 3.0, None))
     for number, at_s, counts in news:
         gateways.now = at_s
-        other.hear_of("one", announced[number])
+        other.record_peer("one", announced[number])
         assert [each.number for each in other.lately_heard().values()] == ([] if counts is None else [counts])
     gateways.now = 30.0
     assert not other.lately_heard() and not other.unproven()
-    other.hear_of("one", announced[3])
+    other.record_peer("one", announced[3])
     assert not other.lately_heard() and other.unproven(), "it has to prove itself anew"
 
 
@@ -66,8 +66,8 @@ def test_what_others_wrote_or_of_others_is_not_heard():
     announced = gateways.one.announce(told(1))
     forged = gateways.stranger.announce(told(1))
     for origin, said in (("one", forged), ("third", announced), ("one", b""), ("one", announced[:-1])):
-        gateways.other.hear_of(origin, said)
-    gateways.one.hear_of("one", announced)
+        gateways.other.record_peer(origin, said)
+    gateways.one.record_peer("one", announced)
     assert not gateways.other.unproven() and not gateways.one.unproven()
     assert gateways.other.answer(b"no message", b"") == b""
 

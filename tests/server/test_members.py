@@ -215,7 +215,7 @@ class Gateways:
 
     def tell(self, *numbers: int) -> None:
         for number in numbers:
-            missing: Mapping[ReplicaId, Drain | None] = self.drains[number].hear(dict(self.store))
+            missing: Mapping[ReplicaId, Drain | None] = self.drains[number].merge_remote(dict(self.store))
             for replica, drain in missing.items():
                 if drain is None:
                     del self.store[replica]
@@ -225,9 +225,9 @@ class Gateways:
 
 def test_who_was_away_cannot_bring_back_what_was_lifted():
     many = Gateways(2)
-    many.drains[0].say(X, is_draining=True)
+    many.drains[0].set_local(X, is_draining=True)
     many.tell(0, 1)
-    many.drains[1].say(X, is_draining=False)
+    many.drains[1].set_local(X, is_draining=False)
     many.tell(1)
     many.tell(0)
     assert many.draining == [{X: False}] * 2 and many.store == {X: Drain(2, False)}
@@ -235,10 +235,10 @@ def test_who_was_away_cannot_bring_back_what_was_lifted():
 
 def test_a_store_that_lost_it_gets_it_again_and_one_that_went_back_is_put_right():
     many = Gateways(2)
-    many.drains[0].say(X, is_draining=True)
+    many.drains[0].set_local(X, is_draining=True)
     many.tell(0, 1)
     before = dict(many.store)
-    many.drains[0].say(X, is_draining=False)
+    many.drains[0].set_local(X, is_draining=False)
     many.tell(0, 1)
     for lost in ({}, before):
         many.store = dict(lost)
@@ -248,15 +248,15 @@ def test_a_store_that_lost_it_gets_it_again_and_one_that_went_back_is_put_right(
 
 def test_of_two_words_at_once_the_drain_counts():
     many = Gateways(2)
-    many.drains[0].say(X, is_draining=False)
-    many.drains[1].say(X, is_draining=True)
+    many.drains[0].set_local(X, is_draining=False)
+    many.drains[1].set_local(X, is_draining=True)
     many.tell(0, 1, 0)
     assert many.draining == [{X: True}] * 2
 
 
 def test_one_that_joins_later_is_drained_at_once():
     many = Gateways(2)
-    many.drains[0].say(X, is_draining=True)
+    many.drains[0].set_local(X, is_draining=True)
     many.members[1].discard(X)
     many.tell(0, 1)
     assert many.draining[1] == {}
@@ -267,7 +267,7 @@ def test_one_that_joins_later_is_drained_at_once():
 
 def test_one_that_left_all_gateways_is_forgotten():
     many = Gateways(2)
-    many.drains[0].say(X, is_draining=True)
+    many.drains[0].set_local(X, is_draining=True)
     many.tell(0, 1)
     many.members[0].discard(X)
     many.drains[0].left(X)

@@ -9,7 +9,7 @@ import pytest
 from gateway.domain.request import Protocol, Work
 from gateway.prefill_ahead.history_rewrite import echo, plain_manner
 from gateway.prefill_ahead.next_prompt import next_prompt, read_head
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.responses.observer import observe
 from tests.engines import MODEL, Fleet
 
@@ -68,7 +68,7 @@ def test_the_next_turn_finds_what_was_foreseen(
     asks = {"role": "user", "content": f"[[script:ahead]] {named} {LONG}"}
     first = json.dumps({**make(f"You plan. {named}", asks), "stream": streams}).encode()
 
-    said = Said()
+    said = ResponseContent()
     kind = "text/event-stream" if streams else "application/json"
     observer = observe(protocol, Work.GENERATE, kind, None, said=said)
     observer.feed(post(url, first))

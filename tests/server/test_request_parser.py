@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
 from gateway.responses.observer import BodyObserver, StreamObserver
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.tenants import Tenant, hash_key
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.request_parser import HttpRequest, RequestParser
@@ -56,9 +56,9 @@ def requests(draw: st.DrawFn) -> tuple[bytes, tuple]:
     return b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, target, head, framed), (method, target, kept, body)
 
 
-def let_in(method: str, target: bytes, headers: RawHeaders) -> Visitor:
+def let_in(method: str, target: bytes, headers: RawHeaders) -> Caller:
     """A door that is wide open: the parser alone is tested here."""
-    return Visitor(Tenant(TenantId("t"), False), "/", classify(method, "/"))
+    return Caller(Tenant(TenantId("t"), False), "/", classify(method, "/"))
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -75,7 +75,7 @@ class Parser(RequestParser):
 
     def feed(self, data: bytes) -> None:
         self.hold(data)
-        while (request := self.next_request()) is not None or self.is_behind:
+        while (request := self.next_request()) is not None or self.has_backlog:
             if request is not None:
                 self.requests.append(request)
 

@@ -318,9 +318,9 @@ async def test_between_slices_of_work_others_are_served(start):
         return "result"
 
     async def handler():
-        seen.append(await bench.gateway.driver.in_slices(work()))
+        seen.append(await bench.gateway.driver.parse_cooperatively(work()))
 
     over = loop.create_future()
-    Run(handler(), lambda: over.set_result(None)).go_on()
+    Run(handler(), lambda: over.set_result(None)).advance()
     await over
     assert seen == ["slice 0", "another", "slice 1", "another", "slice 2", "another", "result"]

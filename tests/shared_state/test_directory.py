@@ -70,7 +70,7 @@ class Gateways:
     def _found_twins(self, finder: str, names: Sequence[int]) -> None:
         for name, brain in self.brains.items():
             if name == finder or name != self.hears_nothing:
-                brain.handle(ev.TwinsFound(tuple(names)), now=self.now_s)
+                brain.handle(ev.AmbiguousEvidence(tuple(names)), now=self.now_s)
 
     def all_are_busy(self) -> None:
         for peers in self.peers.values():
@@ -88,7 +88,7 @@ class Gateways:
             return at
         place = await directory.find(tenant, client, facts)
         owner, traces = place.owner or at, place.adopted
-        if place.inherits and not self.directories[owner].is_here(tenant, facts):
+        if place.takes_over_session and not self.directories[owner].is_here(tenant, facts):
             traces = await self.directories[owner].inherited(tenant, facts)
         for trace in traces:
             self.brains[owner].handle(ev.SessionAdopted(trace), now=self.now_s)

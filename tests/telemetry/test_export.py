@@ -17,7 +17,7 @@ from gateway.config.load import ConfigError
 from gateway.config.telemetry import OtelConfig
 from gateway.domain.ids import RequestId
 from gateway.domain.request import Protocol
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from gateway.telemetry.otel import export as module
 from gateway.telemetry.otel import otlp
 from gateway.telemetry.otel.contents import Content, Contents
@@ -246,7 +246,7 @@ def contents() -> Contents:
     )
 
 
-def hold(contents: Contents, turn: RequestId = R1, body: bytes = BODY) -> Said | None:
+def hold(contents: Contents, turn: RequestId = R1, body: bytes = BODY) -> ResponseContent | None:
     return contents.hold(turn, Protocol.CHAT, body, None)
 
 
@@ -284,7 +284,7 @@ def test_what_finds_no_room_is_left_out_and_counted(contents):
 
 
 def test_who_is_told_anyway_is_told_once_and_for_all(contents):
-    said = Said()
+    said = ResponseContent()
     assert contents.hold(R1, Protocol.CHAT, BODY, said) is said
     assert contents.bytes == len(BODY) + said.max_bytes
     assert contents.hold(R2, Protocol.CHAT, b"x" * (1 << 20), said) is said, "though there is no room"

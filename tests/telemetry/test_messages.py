@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.request import Protocol
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from gateway.telemetry.otel.messages import describing
 from gateway.wire.slices import finish
 
@@ -18,7 +18,7 @@ ARGUMENTS = {"city": "Paris", "days": 3}
 
 
 def said(*parts: tuple[Any, ...]) -> list[Any]:
-    heard = Said()
+    heard = ResponseContent()
     for place, (kind, text, *named) in enumerate(parts):
         call_id, name = named or ("", "")
         heard.add(place, kind, text, id=call_id, name=name)

@@ -25,7 +25,7 @@ from gateway.telemetry.label_slots import IDLE_S, LabelSlots
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
 from gateway.telemetry.ring import Ring
-from gateway.telemetry.spreads import RATIO, Spread, growing
+from gateway.telemetry.spreads import RATIO, Histogram, growing
 from tests.telemetry.lines import as_lines
 
 SESSION, REPLICA, TENANT = SessionId("s-secret"), ReplicaId("r0"), TenantId("alice")
@@ -247,7 +247,7 @@ def test_what_is_kept_is_bounded_in_bytes(sizes, number):
     assert ring.lines_behind(number, 100) == [line.rstrip(b"\n") for line in behind]
 
 
-def quantile(spread: Spread, share: float) -> float:
+def quantile(spread: Histogram, share: float) -> float:
     rank, below = share * sum(spread.counts), 0
     for (low, high), number in zip(itertools.pairwise((0.0, *spread.bounds)), spread.counts, strict=False):
         if below + number >= rank:
@@ -272,7 +272,7 @@ def draws(name: str) -> list[float]:
 @pytest.mark.parametrize(("share", "off"), [(0.5, 0.1), (0.95, 0.1), (0.99, 0.2)])
 def test_a_quantile_is_right(name, share, off):
     values = draws(name)
-    spread = Spread(growing(0.1, 20_000))
+    spread = Histogram(growing(0.1, 20_000))
     spread.add_all(values)
     true = sorted(values)[math.ceil(share * len(values)) - 1]
     assert quantile(spread, share) == pytest.approx(true, rel=off)
@@ -280,7 +280,7 @@ def test_a_quantile_is_right(name, share, off):
 
 def test_a_quantile_of_equal_values_is_off_by_a_bucket_at_most():
     for value in (0.5, 1.0, 7.3, 100.0, 1234.5):
-        spread = Spread(growing(0.1, 20_000))
+        spread = Histogram(growing(0.1, 20_000))
         spread.add_all([value] * 100)
         assert 1 / 1.21 < quantile(spread, 0.95) / value < 1.21
 

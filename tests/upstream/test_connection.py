@@ -81,7 +81,7 @@ class User:
     def send(self):
         self.body, self.is_last, self.outcome, self.is_over = b"", False, "", False
         self.connection.send([GET], is_head_request=False)
-        Run(self._follow(), self._over).go_on()
+        Run(self._follow(), self._over).advance()
 
     def _over(self):
         self.is_over = True
@@ -89,7 +89,7 @@ class User:
     async def _follow(self):
         try:
             await self.connection.head_came
-            whole = self.connection.take_whole()
+            whole = self.connection.take_complete_body()
             if whole is not None:
                 self._take(whole, True)
             else:

@@ -85,13 +85,13 @@ async def run(coroutine):
         except UpstreamError as error:
             result.set_exception(error)
 
-    Run(work(), lambda: None).go_on()
+    Run(work(), lambda: None).advance()
     return await result
 
 
 async def ask(replica, *, may_repeat=True):
     connection = await replica.exchange([GET], is_head_request=False, may_repeat=may_repeat)
-    whole = connection.take_whole()
+    whole = connection.take_complete_body()
     replica.release(connection, reuse=whole is not None)
 
 
@@ -238,7 +238,7 @@ async def test_whoever_leaves_while_a_connection_is_made_leaves_none_behind(monk
         await replica.exchange([b"GET / HTTP/1.1\r\n\r\n"], is_head_request=False, may_repeat=True)
 
     run = Run(work(), lambda: outcome.append("end"))
-    run.go_on()
+    run.advance()
     await asyncio.sleep(0)
     if is_ready:
         # The task is done, and who asked has not heard of it yet.
@@ -295,7 +295,7 @@ async def test_what_is_asked_of_a_replica_that_is_closed_meanwhile_is_not_sent_a
             outcome.append(str(error))
 
     run = Run(twice(), lambda: None)
-    run.go_on()
+    run.advance()
     async with asyncio.timeout(5):
         await asked.wait()
         replica.close()

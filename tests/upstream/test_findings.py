@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.cli.examine import Asked, Seen, _prefills
+from gateway.cli.examine import Asked, BackendProbe, _prefills
 from gateway.cli.findings import findings
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
@@ -15,7 +15,7 @@ from gateway.upstream.health import NO_ENGINE
 FACTS = ReplicaFacts(
     id=ReplicaId("a"), pool=PoolId("p"), abilities=Abilities(engine="vllm", version="0.32.0"), models=("m",)
 )
-WHOLE = Seen(
+WHOLE = BackendProbe(
     facts=FACTS,
     models_status=200,
     max_tokens=4096,
@@ -27,11 +27,11 @@ WHOLE = Seen(
 )
 
 
-def but(**fields) -> Seen:
-    return Seen(**{name: getattr(WHOLE, name) for name in WHOLE.__struct_fields__} | fields)
+def but(**fields) -> BackendProbe:
+    return BackendProbe(**{name: getattr(WHOLE, name) for name in WHOLE.__struct_fields__} | fields)
 
 
-def told(seen: Seen, level: str) -> list[tuple[str, str | None]]:
+def told(seen: BackendProbe, level: str) -> list[tuple[str, str | None]]:
     return [(each.what, each.do) for each in findings(seen) if each.level == level]
 
 

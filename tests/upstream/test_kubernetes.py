@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config.kubernetes import KubernetesConfig
 from gateway.upstream import kubernetes
-from gateway.upstream.endpoint_slices import EndpointSlice, Said, Slices, SlicesError
+from gateway.upstream.endpoint_slices import EndpointSlice, EndpointSnapshot, Slices, SlicesError
 from gateway.upstream.kubernetes import KubernetesDiscovery
 from tests.upstream.api_server import ApiServer, endpoint
 
@@ -23,16 +23,18 @@ def quick(monkeypatch):
 
 
 class Following:
-    def __init__(self, discovery: KubernetesDiscovery, said: list[Said]) -> None:
+    def __init__(self, discovery: KubernetesDiscovery, said: list[EndpointSnapshot]) -> None:
         self.discovery = discovery
         self.all_said = said
 
     @property
-    def said(self) -> Said:
-        return self.all_said[-1] if self.all_said else Said()
+    def said(self) -> EndpointSnapshot:
+        return self.all_said[-1] if self.all_said else EndpointSnapshot()
 
     async def until(self, *up: str, draining: tuple[str, ...] = ()) -> None:
-        await until(lambda: bool(self.all_said) and self.said == Said(up, draining), lambda: self.said)
+        await until(
+            lambda: bool(self.all_said) and self.said == EndpointSnapshot(up, draining), lambda: self.said
+        )
 
 
 async def until(is_true, tell=lambda: ""):
@@ -58,7 +60,7 @@ async def following(server, tmp_path, **settings):
         },
         KubernetesConfig,
     )
-    said: list[Said] = []
+    said: list[EndpointSnapshot] = []
     discovery = KubernetesDiscovery(config, said.append, rng=random.Random(7))
     task = asyncio.create_task(discovery.run())
     try:
@@ -143,7 +145,7 @@ async def test_what_came_while_it_was_cut_off_is_told_afterwards(server, tmp_pat
         server.status = 503
         server.cut()
         await until(lambda: len(server.asked) > 5)
-        assert it.said == Said((A,)), "what is known stays"
+        assert it.said == EndpointSnapshot((A,)), "what is known stays"
         server.put("vllm-a", endpoint("10.0.0.2"))
         server.status = 0
         await it.until(B)
@@ -186,7 +188,7 @@ async def test_a_refusal_is_told_once_and_what_is_known_stays(server, tmp_path, 
         server.status = status
         server.cut()
         await until(lambda: len(server.asked) > 5)
-        assert it.all_said == [Said((A,))]
+        assert it.all_said == [EndpointSnapshot((A,))]
         told = [each for each in caplog.messages if "discovery_failed" in each and str(status) in each]
         assert len(told) == 1 and "models/vllm" in told[0], caplog.text
         assert server.token not in caplog.text
@@ -238,7 +240,7 @@ async def test_what_cannot_be_read_means_a_new_list(server, tmp_path, line):
     async with following_one(server, tmp_path) as it:
         server.send(line)
         await until(lambda: it.discovery.lists == 2)
-        assert it.all_said == [Said((A,))]
+        assert it.all_said == [EndpointSnapshot((A,))]
         server.put("vllm-a", endpoint("10.0.0.2"))
         await it.until(B)
 
@@ -249,7 +251,7 @@ async def test_a_list_that_cannot_be_read_says_nothing(server, tmp_path):
         server.forget()
         server.cut()
         await until(lambda: len(server.asked) > 5)
-        assert it.all_said == [Said((A,))]
+        assert it.all_said == [EndpointSnapshot((A,))]
 
 
 async def test_what_is_too_large_is_not_read(server, tmp_path, monkeypatch):
@@ -266,7 +268,7 @@ async def test_what_is_too_large_is_not_read(server, tmp_path, monkeypatch):
         server.forget()
         server.cut()
         await until(lambda: len(server.asked) > 9)
-        assert it.discovery.lists == 3 and it.all_said == [Said((A,))]
+        assert it.discovery.lists == 3 and it.all_said == [EndpointSnapshot((A,))]
 
 
 async def test_a_watch_that_says_nothing_at_all_is_given_up(server, tmp_path, monkeypatch):
@@ -311,7 +313,7 @@ async def test_an_api_server_that_is_away_takes_nobody_away(server, tmp_path):
         port = int(server.url.rpartition(":")[2])
         await server.close()
         await asyncio.sleep(0.1)
-        assert it.all_said == [Said((A,))]
+        assert it.all_said == [EndpointSnapshot((A,))]
         server.put("vllm-a", endpoint("10.0.0.2"))
         await server.open(port)
         await it.until(B)
@@ -333,21 +335,24 @@ def told(name, *endpoints, family="IPv4", ports=({"name": "http", "port": 8000},
 def test_an_endpoint_in_two_slices_counts_once_as_its_better_state():
     going = endpoint("10.0.0.1", ready=False, serving=True, terminating=True)
     for first, second in ((going, endpoint("10.0.0.1")), (endpoint("10.0.0.1"), going)):
-        assert slices(told("a", first), told("b", second)).say() == Said((A,))
+        assert slices(told("a", first), told("b", second)).snapshot() == EndpointSnapshot((A,))
 
 
 def test_of_two_families_one_counts():
     four, six = told("a", endpoint("10.0.0.1")), told("b", endpoint("fd00::1"), family="IPv6")
-    assert slices(four, six).say() == Said((A,))
-    assert slices(told("a"), six).say() == Said(("http://[fd00::1]:8000",))
-    assert slices({**six, "addressType": "FQDN"}).say() == Said()
+    assert slices(four, six).snapshot() == EndpointSnapshot((A,))
+    assert slices(told("a"), six).snapshot() == EndpointSnapshot(("http://[fd00::1]:8000",))
+    assert slices({**six, "addressType": "FQDN"}).snapshot() == EndpointSnapshot()
 
 
 def test_ready_that_is_not_stated_is_true_and_serving_follows_it():
-    assert slices(told("a", {"addresses": ["10.0.0.1"]})).say() == Said((A,))
-    assert slices(told("a", endpoint("10.0.0.1", terminating=True, ready=False))).say() == Said()
-    assert slices(told("a", endpoint("10.0.0.1", terminating=True))).say() == Said((), (A,))
-    assert slices(told("a", endpoint("10.0.0.1", ready=False))).say() == Said((), (A,))
+    assert slices(told("a", {"addresses": ["10.0.0.1"]})).snapshot() == EndpointSnapshot((A,))
+    assert (
+        slices(told("a", endpoint("10.0.0.1", terminating=True, ready=False))).snapshot()
+        == EndpointSnapshot()
+    )
+    assert slices(told("a", endpoint("10.0.0.1", terminating=True))).snapshot() == EndpointSnapshot((), (A,))
+    assert slices(told("a", endpoint("10.0.0.1", ready=False))).snapshot() == EndpointSnapshot((), (A,))
 
 
 def test_ports_by_number_by_name_or_the_only_one():
@@ -356,15 +361,17 @@ def test_ports_by_number_by_name_or_the_only_one():
         {"name": "metrics", "port": 9000},
         {"name": "u", "port": 1, "protocol": "UDP"},
     )
-    assert slices(told("a", endpoint("10.0.0.1"), ports=two), port="http").say() == Said((A,))
-    assert slices(told("a", endpoint("10.0.0.1"), ports=two), port=8000).say() == Said((A,))
-    assert slices(told("a", endpoint("10.0.0.1"), ports=two[1:]), port=None).say().up == (
+    assert slices(told("a", endpoint("10.0.0.1"), ports=two), port="http").snapshot() == EndpointSnapshot(
+        (A,)
+    )
+    assert slices(told("a", endpoint("10.0.0.1"), ports=two), port=8000).snapshot() == EndpointSnapshot((A,))
+    assert slices(told("a", endpoint("10.0.0.1"), ports=two[1:]), port=None).snapshot().up == (
         "http://10.0.0.1:9000",
     )
     for port in (None, "grpc"):
         with pytest.raises(SlicesError, match="slice a does not have"):
             slices(told("a", endpoint("10.0.0.1"), ports=two), port=port)
-    assert slices(told("a", endpoint("10.0.0.1")), scheme="https").say().up == ("https://10.0.0.1:8000",)
+    assert slices(told("a", endpoint("10.0.0.1")), scheme="https").snapshot().up == ("https://10.0.0.1:8000",)
 
 
 def test_what_is_kept_is_bounded(monkeypatch):
@@ -373,7 +380,7 @@ def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(endpoint_slices, "MOST", 3)
     many = [endpoint(f"10.0.0.{number}") for number in range(1, 9)]
     kept = slices(*(told(str(number), *many) for number in range(9)))
-    assert len(kept._slices) == 3 and len(kept.say().up) == 3
+    assert len(kept._slices) == 3 and len(kept.snapshot().up) == 3
     kept.put(msgspec.convert(told("another", *many), EndpointSlice))
     assert len(kept._slices) == 3
 
@@ -384,4 +391,4 @@ def test_what_is_wrong_leaves_what_was_known():
     for act in (kept.put, lambda each: kept.replace([each])):
         with pytest.raises(SlicesError):
             act(msgspec.convert(wrong, EndpointSlice))
-    assert kept.say() == Said((A,))
+    assert kept.snapshot() == EndpointSnapshot((A,))

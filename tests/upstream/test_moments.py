@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from gateway.upstream.moments import Moment, Run, in_task
+from gateway.upstream.moments import OneShot, Run, in_task
 
 
 def start(coroutine) -> tuple[Run, list[str]]:
     ends: list[str] = []
     run = Run(coroutine, lambda: ends.append("end"))
-    run.go_on()
+    run.advance()
     return run, ends
 
 
 def test_it_goes_on_within_the_call_that_brings_the_moment():
-    moment, seen = Moment(), []
+    moment, seen = OneShot(), []
 
     async def work():
         seen.append("start")
@@ -24,16 +24,16 @@ def test_it_goes_on_within_the_call_that_brings_the_moment():
 
     _, ends = start(work())
     assert seen == ["start"] and not ends
-    moment.come()
+    moment.set()
     assert seen == ["start", "came"] and ends == ["end"]
-    moment.come()
+    moment.set()
     moment.fail(ValueError())
     assert ends == ["end"]
 
 
 def test_what_came_before_is_not_waited_for():
-    early, failed = Moment(), Moment()
-    early.come()
+    early, failed = OneShot(), OneShot()
+    early.set()
     failed.fail(ValueError("no"))
 
     async def work():
@@ -45,7 +45,7 @@ def test_what_came_before_is_not_waited_for():
 
 
 def test_a_failure_is_raised_where_it_is_waited_for():
-    moment = Moment()
+    moment = OneShot()
 
     async def work():
         with pytest.raises(ValueError, match="no"):
@@ -62,12 +62,12 @@ def test_what_the_coroutine_raises_reaches_whoever_runs_it_and_it_has_ended():
 
     ends: list[str] = []
     with pytest.raises(ValueError, match="bug"):
-        Run(work(), lambda: ends.append("end")).go_on()
+        Run(work(), lambda: ends.append("end")).advance()
     assert ends == ["end"]
 
 
 def test_it_can_be_called_off_where_it_waits():
-    moment, seen = Moment(), []
+    moment, seen = OneShot(), []
 
     async def work():
         try:
@@ -78,7 +78,7 @@ def test_it_can_be_called_off_where_it_waits():
     run, ends = start(work())
     run.cancel()
     assert seen == ["cleared up"] and ends == ["end"]
-    moment.come()
+    moment.set()
     assert ends == ["end"]
 
 
@@ -109,7 +109,7 @@ async def test_called_off_it_does_not_hear_of_the_future_any_more():
 
 
 async def test_a_task_gets_its_result_or_its_error_and_can_be_cancelled():
-    moment, ends = Moment(), []
+    moment, ends = OneShot(), []
 
     async def work(result):
         try:
@@ -129,7 +129,7 @@ async def test_a_task_gets_its_result_or_its_error_and_can_be_cancelled():
     assert ends == ["cancelled"]
     waits = asyncio.create_task(in_task(work(2)))
     await asyncio.sleep(0)
-    moment.come()
+    moment.set()
     assert await waits == 2
     with pytest.raises(ValueError, match="no"):
         await in_task(work(ValueError("no")))

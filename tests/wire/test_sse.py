@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol, Work
 from gateway.errors import error_body
-from gateway.responses.content import Kind, Said
+from gateway.responses.content import Kind, ResponseContent
 from gateway.responses.observer import observe
 from gateway.wire.keep_alive import error_event, is_codex, keep_alive
 from gateway.wire.sse import MAX_EVENT_BYTES, EventSplitter, event_data
@@ -195,12 +195,12 @@ def test_a_refusal_keeps_its_shape():
     assert json.loads(told) == json.loads(body)
 
 
-def told(said: Said) -> list[tuple[Kind, str]]:
+def told(said: ResponseContent) -> list[tuple[Kind, str]]:
     return [(part.kind, part.text) for part in said.parts]
 
 
 def test_what_is_unknown_makes_it_less_than_whole_and_the_rest_is_told():
-    said = Said()
+    said = ResponseContent()
     said.add(1, Kind.TEXT, "before ")
     assert said.is_whole
     said.give_up()
@@ -212,7 +212,7 @@ def test_what_is_unknown_makes_it_less_than_whole_and_the_rest_is_told():
 
 
 def test_too_much_is_cut_and_not_whole():
-    said = Said(8)
+    said = ResponseContent(8)
     said.add(1, Kind.TEXT, "12345678")
     assert said.is_whole and not said.is_full
     said.add(1, Kind.TEXT, "9")
@@ -223,7 +223,7 @@ def test_too_much_is_cut_and_not_whole():
 
 
 def test_parts_without_end_are_bounded():
-    said = Said()
+    said = ResponseContent()
     for place in range(5000):
         said.add(place, Kind.CALL, id="c", name="n")
     assert len(said.parts) <= 1025 and not said.is_whole
@@ -231,7 +231,7 @@ def test_parts_without_end_are_bounded():
 
 @given(st.text(st.characters(), max_size=30), st.lists(st.integers(0, 30)), st.integers(1, 40))
 def test_it_is_the_same_however_it_came(text, cuts, most):
-    at_once, in_pieces = Said(most), Said(most)
+    at_once, in_pieces = ResponseContent(most), ResponseContent(most)
     at_once.add(1, Kind.TEXT, text)
     places = [0, *sorted(cuts), len(text)]
     for start, end in pairwise(places):
@@ -271,7 +271,7 @@ CUSTOM = {"id": "c1", "type": "custom", "custom": {"name": "edit", "input": "fre
     ],
 )
 def test_answers_tell_all_that_they_say(protocol, answer, expected, is_whole):
-    said = Said()
+    said = ResponseContent()
     observer = observe(protocol, Work.GENERATE, "application/json", None, said=said)
     observer.feed(json.dumps(answer).encode())
     observer.answer(200)
@@ -286,7 +286,7 @@ def test_an_item_that_comes_twice_is_told_once():
         {"type": "response.completed", "response": whole},
     ]
     for some in (events, events[1:]):
-        said = Said()
+        said = ResponseContent()
         observer = observe(Protocol.RESPONSES, Work.GENERATE, "text/event-stream", None, said=said)
         for event in some:
             observer.feed(b"data: %s\n\n" % json.dumps(event).encode())

@@ -118,7 +118,7 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
-class Asking(msgspec.Struct, frozen=True, kw_only=True):
+class TurnUse(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that arrives, or a request of no session that an engine has to work for."""
 
     request: RequestId
@@ -171,7 +171,7 @@ _NO_REPEATS: Final = Repeats()
 class _Turn(msgspec.Struct, frozen=True, gc=False):
     """One that is not over, and what is reserved for it."""
 
-    asking: Asking
+    asking: TurnUse
     accounts: tuple[Account, ...]
     amounts: Amounts
 
@@ -181,7 +181,7 @@ class Bounds:
         self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig] = (), *, publishes: bool = False
     ) -> None:
         """`publishes`: there are other gateways, which must know what is used here."""
-        self.follow(bounds, prices)
+        self.apply_config(bounds, prices)
         self._publishes = publishes
         self.spent: list[Spent] = []
         """What the other gateways must be told, as differences."""
@@ -195,7 +195,7 @@ class Bounds:
         self._periods: dict[str | None, str] = {}
         """Those that run: of days, and of months."""
 
-    def follow(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
+    def apply_config(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
         self._of_sessions = [each for each in bounds if each.of == "session"]
         self._of_accounts = [each for each in bounds if each.of != "session"]
         self.is_set, self.has_accounts = bool(bounds), bool(self._of_accounts)
@@ -216,13 +216,13 @@ class Bounds:
     def quote(
         self, tenant: TenantId, agent: int, model: str | None, text_bytes: int, *, now: float
     ) -> tuple[tuple[Account, ...], Amounts]:
-        self._turn_the_page(now=now)
+        self._roll_over_periods(now=now)
         return self._accounts(tenant, agent), self._expected(tenant, model, text_bytes)
 
-    def arrived(self, asking: Asking, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
+    def arrived(self, asking: TurnUse, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
         """Reserves what the turn is expected to take; returns the bounds that it exceeds, the one that counts
         first. `reserved`: what the shared store has reserved for it already. `turn_over` follows."""
-        self._turn_the_page(now=now)
+        self._roll_over_periods(now=now)
         if reserved is not None:
             amounts = reserved.amounts
             accounts = tuple(each.account for each in reserved.spent)
@@ -244,7 +244,7 @@ class Bounds:
         reached.sort(key=lambda each: (each.bound.shadow, -_SEVERITY[each.bound.action]))
         return reached
 
-    def _of_session(self, asking: Asking, tally: _Tally | None, *, now: float) -> Iterator[Reached]:
+    def _of_session(self, asking: TurnUse, tally: _Tally | None, *, now: float) -> Iterator[Reached]:
         if tally is None or asking.thread is None:
             return
         repeats = _NO_REPEATS
@@ -265,7 +265,7 @@ class Bounds:
                     if most is not None and count >= most:
                         yield Reached(bound=bound, limit=limit, used=count, most=most)
 
-    def _of_totals(self, asking: Asking, accounts: Iterable[Account]) -> Iterator[Reached]:
+    def _of_totals(self, asking: TurnUse, accounts: Iterable[Account]) -> Iterator[Reached]:
         for bound in self._of_accounts:
             if bound.is_for(asking.tenant, asking.agent):
                 period = self._periods[bound.per]
@@ -308,7 +308,7 @@ class Bounds:
         self.sessions.pop(session, None)
 
     def restore(self, spent: Iterable[Spent], *, now: float) -> None:
-        self._turn_the_page(now=now)
+        self._roll_over_periods(now=now)
         for each in spent:
             if each.account.period in self._periods.values():
                 known = self.ledger.get(each.account, NOTHING)
@@ -318,7 +318,7 @@ class Bounds:
                     self._agents.setdefault(key, set()).add(each.account.agent)
 
     def shares(self, *, now: float) -> Iterator[tuple[BoundConfig, TenantId, float]]:
-        self._turn_the_page(now=now)
+        self._roll_over_periods(now=now)
         for bound in self._of_accounts:
             period = self._periods[bound.per]
             for account, used in self.ledger.items():
@@ -361,7 +361,7 @@ class Bounds:
         tokens = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
         return Amounts(1.0, tokens, price.cost(usage) if price is not None else 0.0)
 
-    def _turn_the_page(self, *, now: float) -> None:
+    def _roll_over_periods(self, *, now: float) -> None:
         if now // _DAY_S == self._day:
             return
         self._day = now // _DAY_S

@@ -41,7 +41,7 @@ EPOCH_S: Final = 0.1
 """§6.2: how often queues are looked at anew."""
 BLOCKED_S: Final = 0.5
 """§6.2 (4)."""
-AMPLE: Final = 1.5
+SHARE_GRACE: Final = 1.5
 """So many times its share nobody has to give back, whoever is late."""
 _MUCH: Final = 0.5
 """Of what the one asks for that asks for most."""
@@ -164,10 +164,10 @@ class FairShare:
     @property
     def most_charged(self) -> float:
         """For a weight of 1, of those who hold something and ask for much."""
-        much = filter(self.asks_for_much, self._held)
+        much = filter(self.is_heavy, self._held)
         return max((self.charge(each) / self.weight(each) for each in much), default=0.0)
 
-    def asks_for_much(self, tenant: TenantId) -> bool:
+    def is_heavy(self, tenant: TenantId) -> bool:
         return self._asks(tenant) >= _MUCH * self._most_asked
 
     def _asks(self, tenant: TenantId) -> float:
@@ -175,7 +175,7 @@ class FairShare:
 
     def is_far_beyond(self, charge: float) -> bool:
         """Such a charge, for a weight of 1: what everybody's share is."""
-        return charge >= max(self.share + 0.5, AMPLE * self.share)
+        return charge >= max(self.share + 0.5, SHARE_GRACE * self.share)
 
     def should_yield(self, blocked: TenantId, holder: TenantId) -> bool:
         """Whether the holder's next turn waits, so that the blocked tenant can have its place.

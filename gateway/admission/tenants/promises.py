@@ -8,12 +8,12 @@ Symbols: α → `FairShareConfig.alpha`; *service that falls behind* → `slowdo
 Deviations: SAGA preempts. Here the tenants that ask for most hold less (`level`), by additive increase and
 multiplicative decrease: whoever holds more than its share enters only up to that level, and sessions above it
 wait at their next turn. It binds nobody who asks for less than half as much as the one that asks for most,
-for its weight (`FairShare.asks_for_much`): who has a busy hour would have to come down with whoever floods
+for its weight (`FairShare.is_heavy`): who has a busy hour would have to come down with whoever floods
 the fleet, and could never be done with it. What is watched are the turns, with the tools before them, of the
 tenants that hold no more than their share: as a whole they may take half of what α allows, since some take
 far longer than others. So that little is given up, `_LEAST_FILL` of the KV budget stays in use, and one and a
-half times one's share is nobody's to take back (`fair_share.AMPLE`). Where no KV budget is known nobody is
-held back.
+half times one's share is nobody's to take back (`fair_share.SHARE_GRACE`). Where no KV budget is known nobody
+is held back.
 
 Theory of operation. Engines that share their steps among all rows are slower for everybody the more is in
 them, long before their memory is full, so what one tenant has beyond its share the others pay for. Nobody

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.core.commands import Command, PrefillLeg
+from gateway.core.commands import Command, RemotePrefill
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.stream import Stream
@@ -53,7 +53,7 @@ class Elsewhere(NamedTuple):
     work: TurnWork
 
 
-class PrefillLegs:
+class RemotePrefills:
     def __init__(
         self,
         config: DisaggregationConfig,
@@ -154,7 +154,7 @@ class PrefillLegs:
         self._fleet.health.sent(live.request, replica, None, now=now)
         expected_s = prediction.completion.seconds
         self._out.append(
-            PrefillLeg(
+            RemotePrefill(
                 request=live.request,
                 session=live.session.session,
                 replica=replica,

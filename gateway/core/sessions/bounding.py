@@ -8,7 +8,7 @@ nothing, for as long as was said, and does not end meanwhile.
 
 from collections.abc import Iterator, Sequence
 
-from gateway.admission.tenants.bounds import Asking, BoundConfig, Bounds, PriceConfig
+from gateway.admission.tenants.bounds import BoundConfig, Bounds, PriceConfig, TurnUse
 from gateway.core import refusals
 from gateway.core.commands import Command, Spend
 from gateway.core.stream import GPU_WORK, Stream
@@ -28,8 +28,8 @@ class Bounding:
         self._out = out
         self._stream = Stream(out)
 
-    def follow(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
-        self.bounds.follow(bounds, prices)
+    def apply_config(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
+        self.bounds.apply_config(bounds, prices)
         self.is_on |= self.bounds.is_set
 
     def refusal(self, live: LiveRequest, reserved: Reserved | None, *, now: float) -> Refusal | None:
@@ -48,7 +48,7 @@ class Bounding:
             return None
         first = reached[0]
         live.bound = f"{first.bound.name} {first.limit}"
-        live.is_behind = first.bound.action == "behind"
+        live.is_deprioritized = first.bound.action == "behind"
         return refusals.beyond_bound(first) if first.bound.action == "refuse" else None
 
     def counts_tokens(self, tenant: TenantId) -> bool:
@@ -81,10 +81,10 @@ class Bounding:
         tally = self.bounds.sessions.get(session)
         return f"{tally.agent:016x}" if tally is not None and tally.agent else ""
 
-    def _asking(self, live: LiveRequest) -> Asking:
+    def _asking(self, live: LiveRequest) -> TurnUse:
         transcript = live.facts.transcript
         session = self._sessions.get(live.session.session) if live.session is not None else None
-        return Asking(
+        return TurnUse(
             request=live.request,
             tenant=live.tenant,
             agent=transcript.agent_type,

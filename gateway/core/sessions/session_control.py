@@ -20,7 +20,7 @@ from gateway.domain.request import Usage
 from gateway.domain.turn_trace import TurnTrace
 from gateway.routing.placement import PlacementPolicy
 
-Event = ev.SessionFinished | ev.SessionStopped | ev.SessionAdopted | ev.TwinsFound
+Event = ev.SessionFinished | ev.SessionStopped | ev.SessionAdopted | ev.AmbiguousEvidence
 
 
 class SessionControl:
@@ -50,7 +50,7 @@ class SessionControl:
                 self._endings.tell(self._sessions.finish(event.session, now=now), now=now)
             case ev.SessionStopped():
                 self._stop(event, now=now)
-            case ev.TwinsFound():
+            case ev.AmbiguousEvidence():
                 self._sessions.sessions.twins_found(event.names)
             case ev.SessionAdopted():
                 self._adopt(event.trace, now=now)

@@ -25,7 +25,7 @@ from gateway.core.turns.suspects import MOST_DEATHS, Failure, Suspects
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import Body, ReplicaId, RequestId
 from gateway.domain.request import Answer
-from gateway.fleet.trickle import Trickle
+from gateway.fleet.trickle import MigrationLimiter
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -41,7 +41,7 @@ class Attempts:
         gate: Gate,
         dispatcher: Dispatcher,
         endings: Endings,
-        trickle: Trickle,
+        trickle: MigrationLimiter,
         to_engines: ToEngines,
         stream: Stream,
         suspects: Suspects,

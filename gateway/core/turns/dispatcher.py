@@ -17,7 +17,7 @@ from gateway.core.commands import Command, Dispatch
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.optional.prefills_ahead import PrefillsAhead
-from gateway.core.optional.remote_prefills import PrefillLegs
+from gateway.core.optional.remote_prefills import RemotePrefills
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.lifecycle import Step
@@ -44,7 +44,7 @@ class Dispatcher:
         placement: PlacementPolicy,
         forecasts: Forecasts,
         ranks: Ranks,
-        legs: PrefillLegs,
+        legs: RemotePrefills,
         ahead: PrefillsAhead,
         to_engines: ToEngines,
         out: list[Command],

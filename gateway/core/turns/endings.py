@@ -22,7 +22,7 @@ from gateway.domain.decision import Refusal
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.errors import http_status
-from gateway.fleet.trickle import Trickle
+from gateway.fleet.trickle import MigrationLimiter
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.ranks import Ranks
 
@@ -39,7 +39,7 @@ class Endings:
         forecasts: Forecasts,
         ranks: Ranks,
         ahead: PrefillsAhead,
-        trickle: Trickle,
+        trickle: MigrationLimiter,
         bounding: Bounding,
         to_engines: ToEngines,
         out: list[Command],

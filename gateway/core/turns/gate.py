@@ -15,7 +15,7 @@ on a replica that is down, on one that it was tried on, or anywhere but at its h
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from gateway.admission.applicant import Room
+from gateway.admission.applicant import ReplicaCapacity
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.core.fleet import Fleet
@@ -30,7 +30,7 @@ from gateway.domain.decision import Admit, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Work
-from gateway.fleet.trickle import Trickle
+from gateway.fleet.trickle import MigrationLimiter
 from gateway.routing.placement import PlacementPolicy
 
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
@@ -47,7 +47,7 @@ class Gate:
         admission: SessionAdmission,
         placement: PlacementPolicy,
         forecasts: Forecasts,
-        trickle: Trickle,
+        trickle: MigrationLimiter,
         dispatcher: Dispatcher,
         endings: Endings,
         stream: Stream,
@@ -84,7 +84,7 @@ class Gate:
         if is_outage:
             candidates = self._fleet.absent(live.pool, only=live.home)
         open_to_more = self._fleet.open_to_more(candidates, now=now)
-        room = Room(
+        room = ReplicaCapacity(
             candidates=candidates,
             must_queue=is_outage
             or (bool(candidates) and not open_to_more)
@@ -142,8 +142,8 @@ class Gate:
                 is_held=wait.reason not in (WaitReason.CONCURRENCY_FULL, WaitReason.NO_REPLICA),
             )
         )
-        is_behind = wait.reason is WaitReason.BEHIND_OTHERS
-        first = self._admission.first_waits_for(live.pool) if is_behind else None
+        is_deprioritized = wait.reason is WaitReason.BEHIND_OTHERS
+        first = self._admission.first_waits_for(live.pool) if is_deprioritized else None
         self._stream.waited(live, wait, len(self.waiting_room), first=first, now=now)
 
     def deadline_s(self, live: LiveRequest) -> float:
@@ -216,7 +216,7 @@ class Gate:
         self._trickle.over(live.request)
         self._admission.turn_over(live.request, None, now=now)
 
-    def strand(self, pool: PoolId, *, now: float) -> list[LiveRequest]:
+    def evict_unplaceable(self, pool: PoolId, *, now: float) -> list[LiveRequest]:
         stranded = []
         for first in self.waiting_room.first_of_each_lane(pool):
             if not self.candidates(first.lane):

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gateway.admission.applicant import Applicant
+from gateway.admission.applicant import TurnRequest
 from gateway.admission.waiting_room import Lane
 from gateway.core.turns.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
-from gateway.cost.estimator import Alone
+from gateway.cost.estimator import IsolatedCost
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, Body, PoolId, ReplicaId, RequestId, SessionId, TenantId
@@ -54,7 +54,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """None where it names its model itself."""
     arrived_s: float
     state: State = State.UNDECIDED
-    story: list[Step] = []
+    steps: list[Step] = []
     """The steps so far, oldest first; bounded by the number of attempts."""
     replica: ReplicaId | None = None
     without: tuple[ReplicaId, ...] = ()
@@ -74,7 +74,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     first_token_s: float = 0.0
     left: float | None = None
     """Tokens of its prompt that the turn before it left on its replica, if that was not lost since."""
-    alone: Alone | None = None
+    alone: IsolatedCost | None = None
     """What its last attempt would have taken alone, once that is known."""
     had_leg: bool = False
     """A prefill leg was begun for it; there is no second one."""
@@ -84,7 +84,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """What its leg left where, until its session has a place in the books of placement."""
     bound: str | None = None
     """The operator's bound that it is beyond, and which of its limits: for its client."""
-    is_behind: bool = False
+    is_deprioritized: bool = False
     """Others go first because of that."""
     waits_for: WaitReason | None = None
     """Why it was last told to wait."""
@@ -100,7 +100,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
         return self.session.session if self.session else None
 
     @property
-    def lot(self) -> str | None:
+    def draw_key(self) -> str | None:
         """What a model is drawn by for it: its session; by itself, if it may be of one that nobody knows."""
         return self.request if self.facts.is_relayed else self.session_id
 
@@ -118,10 +118,10 @@ class LiveRequest(msgspec.Struct, kw_only=True):
         without = frozenset(self.tried).union(self.without)
         return Lane(pool=self.pool, home=self.home, without=without, model=self.model)
 
-    def applicant(self, prompt_tokens: float) -> Applicant:
+    def applicant(self, prompt_tokens: float) -> TurnRequest:
         assert self.pool is not None
         facts, session = self.facts, self.session
-        return Applicant(
+        return TurnRequest(
             request=self.request,
             pool=self.pool,
             tenant=self.tenant,
@@ -133,7 +133,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
             task_arrived_s=self.task_arrived_s,
             claims=facts.claims,
             is_background=facts.is_background,
-            is_behind=self.is_behind,
+            is_deprioritized=self.is_deprioritized,
         )
 
     def is_served_by(self, answer: Answer) -> bool:
@@ -150,4 +150,4 @@ class LiveRequest(msgspec.Struct, kw_only=True):
         """Raises `LifecycleError` if the table does not allow it."""
         after = TRANSITIONS[self.state].get(step)
         self.state = after if after is not None else advance(self.state, step)
-        self.story.append(step)
+        self.steps.append(step)

@@ -33,7 +33,7 @@ def rescue(
             with contextlib.suppress(Exception):
                 endings.over(live, None, now=now)
         elif live.state is State.UNDECIDED or is_lost:
-            if Step.SUBMIT not in live.story and not live.facts.state_ids:
+            if Step.SUBMIT not in live.steps and not live.facts.state_ids:
                 with contextlib.suppress(Exception):
                     _let_through(live, gate, dispatcher, now=now)
             if live.state is not State.SUBMITTED:

@@ -39,9 +39,11 @@ class ControlAccess:
     ) -> None:
         """`hosts`: the names by which the control plane is asked for, in lower case."""
         self._tenants = tenants
-        self.follow(write_hashes, read_hashes, hosts)
+        self.apply_config(write_hashes, read_hashes, hosts)
 
-    def follow(self, write_hashes: Iterable[str], read_hashes: Iterable[str], hosts: Iterable[str]) -> None:
+    def apply_config(
+        self, write_hashes: Iterable[str], read_hashes: Iterable[str], hosts: Iterable[str]
+    ) -> None:
         self._hosts = frozenset(hosts)
         self._write = frozenset(write_hashes)
         self._read = frozenset(read_hashes) | self._write

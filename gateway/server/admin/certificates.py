@@ -31,7 +31,7 @@ class CertificateEnds:
         self.ends = ends
         self._warns_at_s = 0.0
 
-    def follow(self, ends: dict[str, float]) -> None:
+    def apply_config(self, ends: dict[str, float]) -> None:
         self.ends.update((name, end) for name, end in ends.items() if name == SERVER)
         self._warns_at_s = 0.0
 

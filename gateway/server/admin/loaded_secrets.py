@@ -25,7 +25,7 @@ from gateway.upstream.replica import Address
 from gateway.upstream.tls import PeerTls, upstream_tls
 
 
-class References(NamedTuple):
+class LoadedSecrets(NamedTuple):
     replica_keys: dict[ReplicaId, str | None]
     """Of the replicas that the settings name."""
     pool_keys: dict[PoolId, str | None]
@@ -40,7 +40,7 @@ class References(NamedTuple):
     """Digests of what is read again, by the settings that name it."""
 
 
-def read_references(config: Config, environ: Mapping[str, str]) -> References:
+def read_references(config: Config, environ: Mapping[str, str]) -> LoadedSecrets:
     """Blocks. Raises ConfigError, OSError or ValueError."""
     replica_keys, pool_keys = {}, {}
     for pool in config.pools:
@@ -60,7 +60,7 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
         tls.load_verify_locations(
             picker.tls_client_ca
         )  # gRPC reads them itself, and does not say what is wrong
-    return References(
+    return LoadedSecrets(
         replica_keys,
         pool_keys,
         upstream_tls(config),

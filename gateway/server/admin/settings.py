@@ -20,7 +20,7 @@ from aiohttp import web
 from gateway.config import Config
 from gateway.config.changes import Change, changes, moved_between_pools, read_anew
 from gateway.config.load import ConfigError
-from gateway.server.admin.loaded_secrets import References, read_references
+from gateway.server.admin.loaded_secrets import LoadedSecrets, read_references
 from gateway.telemetry.log_lines import JsonFormatter, log_event
 
 _log: Final = logging.getLogger(__name__)
@@ -40,17 +40,17 @@ class Settings:
     def __init__(
         self,
         config: Config,
-        references: References,
+        references: LoadedSecrets,
         environ: Mapping[str, str],
         read: Read,
-        follow: Callable[[Config, References], None],
+        apply_config: Callable[[Config, LoadedSecrets], None],
     ) -> None:
-        """`follow`: has every part of the gateway go by these settings from now on."""
+        """`apply_config`: has every part of the gateway go by these settings from now on."""
         self._config = config
         self._references = references
         self._environ = environ
         self._read = read
-        self._follow = follow
+        self._follow = apply_config
         self._one_at_a_time = asyncio.Lock()
 
     async def reload(self) -> tuple[Change, ...]:
@@ -102,7 +102,7 @@ class Settings:
         text = (await request.read()).decode()
         return changes(self._config, await asyncio.to_thread(self._read, text or None))
 
-    def _read_all(self) -> tuple[Config, References]:
+    def _read_all(self) -> tuple[Config, LoadedSecrets]:
         config = self._read(None)
         return config, read_references(config, self._environ)
 

@@ -32,20 +32,20 @@ MCP_PREFIX: Final = "/mcp/"
 """Before the name of a tool server."""
 
 
-class Visitor(msgspec.Struct, frozen=True):
+class Caller(msgspec.Struct, frozen=True):
     """Who came in, and what for."""
 
     tenant: Tenant
     path: str
     endpoint: Endpoint
     client: str = ""
-    was_passed_on: bool = False
+    is_from_peer: bool = False
     """By another gateway, which knows that it is ours to decide."""
-    inherits: bool = False
+    takes_over_session: bool = False
     """And that it is of a session whose gateway is gone."""
 
 
-class Door:
+class Authenticator:
     def __init__(self, tenants: Tenants, proxies: TrustedProxies, *, mcp: Iterable[str] = ()) -> None:
         """`mcp`: the names of the tool servers that may be asked for."""
         self._tenants = tenants
@@ -57,11 +57,11 @@ class Door:
             return endpoint
         return classify(method, path)
 
-    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
+    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Caller | Refusal:
         """`peer`: the address of who is connected."""
         return self.judge_client(method, target, headers, self._proxies.client_of(headers, peer))
 
-    def judge_client(self, method: str, target: bytes, headers: RawHeaders, client: str) -> Visitor | Refusal:
+    def judge_client(self, method: str, target: bytes, headers: RawHeaders, client: str) -> Caller | Refusal:
         path = target.partition(b"?")[0].decode("latin-1")
         if path != "*" and is_ambiguous_path(path):
             message = "The path could be read in more than one way."
@@ -83,7 +83,7 @@ class Door:
                 text = name.decode("latin-1")
                 message = f"The header {text} is not accepted: the gateway chooses the backend."
                 return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
-        return Visitor(tenant, path, endpoint, client)
+        return Caller(tenant, path, endpoint, client)
 
 
 def _is_preflight(headers: RawHeaders) -> bool:

@@ -25,7 +25,7 @@ _SHOWN: Final = len(_HASH_PREFIX) + 8
 class Tenant(msgspec.Struct, frozen=True):
     id: TenantId
     may_control_engines: bool
-    is_believed: bool = False
+    trusts_scheduling_claims: bool = False
     """What it says of the order of its requests counts."""
     may_move_kv: bool = False
     """It may tell engines where KV caches are."""
@@ -55,15 +55,17 @@ class Tenants:
         self._stored: dict[str, StoredKey] = {}
         self.keys_fault = ""
         """Of the file of keys."""
-        self.follow(configs)
+        self.apply_config(configs)
         self._anonymous: dict[str, Tenant] = {}
         self._salt = salt or secrets.token_bytes(16)
 
-    def follow(self, configs: tuple[TenantConfig, ...]) -> None:
+    def apply_config(self, configs: tuple[TenantConfig, ...]) -> None:
         by_hash, by_name = dict[str, Tenant](), dict[str, Tenant]()
         for config in configs:
             controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
-            tenant = Tenant(TenantId(config.name), controls, config.is_believed, moves_kv, config.content)
+            tenant = Tenant(
+                TenantId(config.name), controls, config.trusts_scheduling_claims, moves_kv, config.content
+            )
             by_name[config.name] = tenant
             by_hash.update({key: replace(tenant, key=key[:_SHOWN]) for key in config.key_hashes})
         self._by_hash, self._by_name = by_hash, by_name

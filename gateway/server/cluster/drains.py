@@ -35,11 +35,11 @@ class Drains:
         self._gone: set[ReplicaId] = set()
         self._found_going: set[ReplicaId] = set()
 
-    def say(self, replica: ReplicaId, *, is_draining: bool) -> None:
+    def set_local(self, replica: ReplicaId, *, is_draining: bool) -> None:
         before = self._said.get(replica)
         self._take(replica, Drain(before.number + 1 if before is not None else 1, is_draining))
 
-    def hear(self, heard: Mapping[ReplicaId, Drain]) -> dict[ReplicaId, Drain | None]:
+    def merge_remote(self, heard: Mapping[ReplicaId, Drain]) -> dict[ReplicaId, Drain | None]:
         """`heard`: what stands in the store. Returns what should stand there instead; None: nothing."""
         self._heard = heard
         for replica in heard:

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import TenantId
-from gateway.server.auth.authenticator import Door, Visitor
+from gateway.server.auth.authenticator import Authenticator, Caller
 from gateway.server.auth.tenants import Tenant
 from gateway.shared_state.fleet_secret import Seal
 from gateway.wire.endpoints import Endpoint, classify
@@ -37,25 +37,25 @@ class Passing:
         return name if name and hmac.compare_digest(header, self.header(origin, name)) else None
 
 
-class PeerDoor(Door):
+class PeerDoor(Authenticator):
     """The door for what peers pass on: they say whose request it is, and the tenant's key says the rest."""
 
-    def __init__(self, door: Door, passing: Passing, origin: str) -> None:
+    def __init__(self, door: Authenticator, passing: Passing, origin: str) -> None:
         self._door = door
         self._passing = passing
         self._origin = origin
 
-    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
+    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Caller | Refusal:
         ours = {name.lower(): value for name, value in headers}
         client = self._passing.client_of(ours.get(PASSED, b""), self._origin)
         if client is None:
             message = "This port is for the gateways alone."
             return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
         if target == PATH.encode("ascii"):
-            return Visitor(_A_PEER, PATH, classify(method, PATH), was_passed_on=True)
+            return Caller(_A_PEER, PATH, classify(method, PATH), is_from_peer=True)
         found = self._door.judge_client(method, target, headers, client)
-        if isinstance(found, Visitor):
-            return msgspec.structs.replace(found, was_passed_on=True, inherits=INHERITS in ours)
+        if isinstance(found, Caller):
+            return msgspec.structs.replace(found, is_from_peer=True, takes_over_session=INHERITS in ours)
         return found
 
     def endpoint(self, method: str, path: str) -> Endpoint:

@@ -120,7 +120,7 @@ class PeerLinks:
         request: HttpRequest,
         facts: RequestFacts,
         link: Replica | None,
-        inherits: bool,
+        takes_over_session: bool,
     ) -> bool:
         client.is_logged = False
         if link is None:
@@ -129,7 +129,7 @@ class PeerLinks:
         is_head = request.head.method == "HEAD"
         try:
             upstream = await link.exchange(
-                self._chunks(request, link.id, inherits=inherits),
+                self._chunks(request, link.id, takes_over_session=takes_over_session),
                 is_head_request=is_head,
                 may_repeat=facts.is_replayable,
             )
@@ -147,7 +147,7 @@ class PeerLinks:
             if head.status == HTTPStatus.MISDIRECTED_REQUEST and BACK in head.start:
                 return False
             client.start_response(head.start, framing_of(head, request.head))
-            client.follow(upstream)
+            client.bind_source(upstream)
             upstream.set_sink(client.write)
             client.flush_head()
             await upstream.done
@@ -155,16 +155,16 @@ class PeerLinks:
         except AnswerCut:
             client.abort()
         finally:
-            client.follow(None)
+            client.bind_source(None)
             link.release(upstream, reuse=is_reusable)
         return True
 
-    def _chunks(self, request: HttpRequest, to: str, *, inherits: bool) -> list[Chunk]:
+    def _chunks(self, request: HttpRequest, to: str, *, takes_over_session: bool) -> list[Chunk]:
         head = request.head
         lines = [b"%s %s HTTP/1.1\r\n" % (head.method.encode("ascii"), head.target)]
         lines += [b"%s: %s\r\n" % field for field in end_to_end(head.headers, _DROPPED)]
         lines.append(b"%s: %s\r\n" % (PASSED, self._passing.header(to, head.visitor.client)))
-        if inherits:
+        if takes_over_session:
             lines.append(b"%s: 1\r\n" % INHERITS)
         lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))
         return [b"".join(lines), request.body] if request.body else [b"".join(lines)]

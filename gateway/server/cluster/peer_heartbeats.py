@@ -41,7 +41,7 @@ _STALLED_S: Final = 0.1
 """An answer that comes so much later than it may was waited for by a loop that stood still."""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class PeerHeartbeat(msgspec.Struct, frozen=True, array_like=True):
     """What a gateway says of itself."""
 
     url: str
@@ -84,16 +84,16 @@ class DirectTalk:
         self._links = links
         self._tls, self._server_name = tls, server_name
         self._told_s = float("-inf")
-        self._heard: dict[str, tuple[float, Told]] = {}
+        self._heard: dict[str, tuple[float, PeerHeartbeat]] = {}
         """What others announced last, and when; older than `LASTS_S` it is kept to be known again."""
         self._proven: dict[str, str] = {}
         """By origin, the URL where its gateway answered."""
         self._session: aiohttp.ClientSession | None = None
 
-    def announce(self, told: Told) -> bytes:
+    def announce(self, told: PeerHeartbeat) -> bytes:
         return self._announcements.put(self._origin.encode(), _encode(told))
 
-    def hear_of(self, origin: str, announced: bytes) -> None:
+    def record_peer(self, origin: str, announced: bytes) -> None:
         body = self._announcements.take(origin.encode(), announced)
         if body is None or origin == self._origin:
             return
@@ -103,7 +103,7 @@ class DirectTalk:
             if known is None or known[1].number < told.number:
                 self._heard[origin] = (self._now(), told)
 
-    def lately_heard(self) -> dict[str, Told]:
+    def lately_heard(self) -> dict[str, PeerHeartbeat]:
         now = self._now()
         self._heard = {name: each for name, each in self._heard.items() if now - each[0] < _KEPT_S}
         self._proven = {name: url for name, url in self._proven.items() if name in self._heard}
@@ -112,7 +112,7 @@ class DirectTalk:
     def unproven(self) -> dict[str, str]:
         return {name: told.url for name, told in self._fresh() if self._proven.get(name) != told.url}
 
-    def _fresh(self) -> list[tuple[str, Told]]:
+    def _fresh(self) -> list[tuple[str, PeerHeartbeat]]:
         now = self._now()
         return [(name, told) for name, (at_s, told) in self._heard.items() if now - at_s < LASTS_S]
 
@@ -121,7 +121,7 @@ class DirectTalk:
             message = _MESSAGE.decode(body)
         except msgspec.MsgspecError:  # another version of us
             return b""
-        self.hear_of(message.origin, message.announced)
+        self.record_peer(message.origin, message.announced)
         return _encode(_Message(self._origin, announced, self._sealed(self._origin, message.nonce)))
 
     async def tell(self, urls: Mapping[str, str], announced: bytes) -> bool:
@@ -166,7 +166,7 @@ class DirectTalk:
                     told = _MESSAGE.decode(await read_at_most(response.content, _MAX_BYTES) or b"")
                     if told.origin == origin and told.nonce == self._sealed(origin, nonce):
                         self._proven[origin] = url
-                        self.hear_of(origin, told.announced)
+                        self.record_peer(origin, told.announced)
 
     def _sealed(self, origin: str, nonce: bytes) -> bytes:
         return self._answers.put(origin.encode(), nonce)
@@ -178,4 +178,4 @@ class DirectTalk:
 
 _encode: Final = msgspec.msgpack.encode
 _MESSAGE: Final = msgspec.msgpack.Decoder(_Message)
-_TOLD: Final = msgspec.msgpack.Decoder(Told)
+_TOLD: Final = msgspec.msgpack.Decoder(PeerHeartbeat)

@@ -39,11 +39,11 @@ from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
 from gateway.fleet.circuit_breaker import BreakerState
-from gateway.server.auth.authenticator import Door, Visitor
+from gateway.server.auth.authenticator import Authenticator, Caller
 from gateway.server.cluster.drains import Drain, Drains
 from gateway.server.cluster.peer_auth import PATH, Passing, PeerDoor
 from gateway.server.cluster.peer_client import PassOn, PeerLinks
-from gateway.server.cluster.peer_heartbeats import LASTS_S, DirectTalk, Told
+from gateway.server.cluster.peer_heartbeats import LASTS_S, DirectTalk, PeerHeartbeat
 from gateway.server.cluster.process_load import ProcessLoad
 from gateway.server.http.client_connection import ClientConnection, Handler
 from gateway.server.http.listener import Listener
@@ -121,7 +121,7 @@ class Peers:
         """When it said last, and when it last tried to say, that it lives."""
         self._doubted_s = now()
         self._settled_s = now()
-        self._others: dict[str, Told] = {}
+        self._others: dict[str, PeerHeartbeat] = {}
         self._twins: deque[tuple[float, int]] = deque(maxlen=_MAX_TWINS)
         """Names of what this gateway and another one gave, and when that was found."""
         self._direct = DirectTalk(
@@ -172,15 +172,15 @@ class Peers:
             await self._asking
             await self.tell()
 
-    def door(self, door: Door) -> PeerDoor:
+    def door(self, door: Authenticator) -> PeerDoor:
         return PeerDoor(door, self.passing, self._origin)
 
     def pickers(self) -> dict[str, str]:
         return {origin: each.picks_at for origin, each in self._others.items()}
 
-    def follow(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         self.directory.with_quotas = _with_quotas(config)
-        self.listener.follow(config.server.limits, None)
+        self.listener.apply_config(config.server.limits, None)
 
     # --- who lives -------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Peers:
         is_busy = self._shares_port or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
         fleet, health = coordinator.fleet, coordinator.fleet.health
-        told = Told(
+        told = PeerHeartbeat(
             self._url,
             is_busy,
             self.is_leaving,
@@ -208,7 +208,7 @@ class Peers:
         return self._direct.announce(told)
 
     def _found_twins(self, names: Sequence[int]) -> None:
-        self._driver.send(ev.TwinsFound(tuple(names)))
+        self._driver.send(ev.AmbiguousEvidence(tuple(names)))
         now = self._now()
         self._twins.extend([(now, name) for name in names])
 
@@ -234,7 +234,7 @@ class Peers:
         drains = {}
         for name, said in values.items():
             if not name.startswith(_DRAIN):
-                self._direct.hear_of(name, said)
+                self._direct.record_peer(name, said)
             elif (drain := self._read_drain(name, said)) is not None:
                 drains[ReplicaId(name.removeprefix(_DRAIN))] = drain
         if was_away:
@@ -248,14 +248,14 @@ class Peers:
         if now < self._settled_s:
             others = {**self._others, **others}
         self._take_in(others)
-        await self._put_drains(self._drains.hear(drains))
+        await self._put_drains(self._drains.merge_remote(drains))
 
     def _read_drain(self, name: str, said: bytes) -> Drain | None:
         with contextlib.suppress(msgspec.MsgspecError):  # nobody's of the fleet, or of another version of us
             return msgspec.msgpack.decode(self._drain_seal.take(name.encode(), said) or b"", type=Drain)
         return None
 
-    def _take_in(self, others: dict[str, Told]) -> None:
+    def _take_in(self, others: dict[str, PeerHeartbeat]) -> None:
         before, now = self._others.values(), others.values()
         for replica in {name for each in now for name in each.dead}.difference(
             *(each.dead for each in before)
@@ -263,7 +263,7 @@ class Peers:
             self._check_now(replica)
         twins = {name for each in now for name in each.twins}.difference(*(each.twins for each in before))
         if twins:
-            self._driver.send(ev.TwinsFound(tuple(twins)))
+            self._driver.send(ev.AmbiguousEvidence(tuple(twins)))
         self._others = others
         self.alive.clear()
         for origin, peer in others.items():
@@ -326,7 +326,7 @@ class Peers:
             self.listener.close()
             await self.store.aclose()
 
-    def has(self, visitor: Visitor, facts: RequestFacts) -> bool:
+    def has(self, visitor: Caller, facts: RequestFacts) -> bool:
         self._doubt_if_stopped()
         return self.directory.is_here(visitor.tenant.id, facts)
 
@@ -339,24 +339,24 @@ class Peers:
         with."""
         visitor = request.head.visitor
         tenant: TenantId = visitor.tenant.id
-        if visitor.was_passed_on and not self.directory.is_in_doubt:
-            if not visitor.inherits:
+        if visitor.is_from_peer and not self.directory.is_in_doubt:
+            if not visitor.takes_over_session:
                 return ()
             return self._counted(await self._in_task(self.directory.inherited(tenant, facts)))
         for _ in range(_TRIES):
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
-            owner, inherits = place.owner, place.inherits
+            owner, takes_over_session = place.owner, place.takes_over_session
             if owner is None and self._driver.coordinator.is_draining:
                 owner = min(self.alive, default=None)  # whoever it is: it takes the session over
-                inherits = True
+                takes_over_session = True
             link = self.links.get(owner)
-            if visitor.was_passed_on and (link is not None or self.listener.is_draining):
+            if visitor.is_from_peer and (link is not None or self.listener.is_draining):
                 await pass_on(None, False)
                 return None
             if link is None:
                 return self._counted(place.adopted)
-            if await pass_on(link, inherits):
+            if await pass_on(link, takes_over_session):
                 self.passed_on += 1
                 return None
             self.unreached += 1
@@ -372,7 +372,7 @@ class Peers:
         """The other gateway with a session that its client calls so; None if there is none."""
         return self.links.get(await self._in_task(self.directory.owner_of(tenant, stated)))
 
-    async def left_for_us(self, visitor: Visitor, facts: RequestFacts) -> tuple[TurnTrace, ...]:
+    async def left_for_us(self, visitor: Caller, facts: RequestFacts) -> tuple[TurnTrace, ...]:
         place = await self._in_task(self.directory.find(visitor.tenant.id, visitor.client, facts))
         return self._counted(place.adopted)
 

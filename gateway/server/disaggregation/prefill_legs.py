@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import PrefillLeg
+from gateway.core.commands import RemotePrefill
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
 from gateway.requests.kv_transfer import CONNECTORS, Connector, prefill_leg_body
@@ -28,7 +28,7 @@ from gateway.server.proxy.internal_responses import ask_unseen, usage_of
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health import HealthChecks
-from gateway.upstream.moments import Moment, Run
+from gateway.upstream.moments import OneShot, Run
 from gateway.upstream.replica import Replica
 from gateway.wire.splice import Chunk
 
@@ -43,7 +43,7 @@ class _Leg(msgspec.Struct):
     is_fault: bool | None = None
 
 
-class PrefillLegs:
+class RemotePrefills:
     def __init__(
         self,
         driver: Driver,
@@ -67,14 +67,14 @@ class PrefillLegs:
         replicas: Mapping[ReplicaId, Replica],
         health: HealthChecks,
         outbound: Outbound,
-    ) -> "PrefillLegs | None":
+    ) -> "RemotePrefills | None":
         connectors = {
             PoolId(pool.name): CONNECTORS[pool.transfer] for pool in config.pools if pool.transfer is not None
         }
         return cls(driver, replicas, health, outbound, connectors) if connectors else None
 
     async def run(
-        self, ticket: Ticket, command: PrefillLeg, request: HttpRequest, trace: bytes | None
+        self, ticket: Ticket, command: RemotePrefill, request: HttpRequest, trace: bytes | None
     ) -> Fetch | None:
         """Until it has ended, and the brain knows. None if nothing has to be fetched. `trace`: a header."""
         leg = _Leg()
@@ -90,8 +90,8 @@ class PrefillLegs:
 
     async def _run(self, compute: Coroutine[Any, Any, None], leg: _Leg, limit_s: float) -> None:
         """To its end, for a bounded time. Who is cancelled here has cancelled it."""
-        ended = Moment()
-        run = Run(compute, ended.come)
+        ended = OneShot()
+        run = Run(compute, ended.set)
 
         def give_up() -> None:
             leg.is_fault = True
@@ -99,7 +99,7 @@ class PrefillLegs:
 
         timer = self._driver.call_later(limit_s, give_up)
         try:
-            run.go_on()
+            run.advance()
             await ended
         finally:
             timer.cancel()
@@ -107,7 +107,7 @@ class PrefillLegs:
                 run.cancel()
 
     async def _compute(
-        self, command: PrefillLeg, replica: Replica, request: HttpRequest, trace: bytes | None, leg: _Leg
+        self, command: RemotePrefill, replica: Replica, request: HttpRequest, trace: bytes | None, leg: _Leg
     ) -> None:
         try:
             chunks = self._chunks(command, replica, request, trace)
@@ -125,7 +125,7 @@ class PrefillLegs:
             _log.exception("a prefill leg failed inside the gateway")
 
     def _chunks(
-        self, command: PrefillLeg, replica: Replica, request: HttpRequest, trace: bytes | None
+        self, command: RemotePrefill, replica: Replica, request: HttpRequest, trace: bytes | None
     ) -> list[Chunk] | None:
         """None if the request cannot be asked for its prompt alone."""
         if request.head.facts.coding:
@@ -149,7 +149,7 @@ class PrefillLegs:
         )
 
     async def _ask(
-        self, command: PrefillLeg, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
+        self, command: RemotePrefill, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
     ) -> None:
         upstream, answer = await ask_unseen(replica, chunks)
         head = upstream.head

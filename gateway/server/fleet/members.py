@@ -21,11 +21,11 @@ from gateway.config.upstream import DiscoveryConfig, KvEventsConfig, ReplicaName
 from gateway.core import events as ev
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.membership import SET, Changes, Member, Membership, MembershipError
-from gateway.server.admin.loaded_secrets import References
+from gateway.server.admin.loaded_secrets import LoadedSecrets
 from gateway.server.cluster.drains import Drains
 from gateway.server.runtime.tasks import TaskGroup, check_each
 from gateway.upstream.discovery import Discovery
-from gateway.upstream.endpoint_slices import Said
+from gateway.upstream.endpoint_slices import EndpointSnapshot
 from gateway.upstream.kubernetes import KubernetesDiscovery
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica
@@ -52,7 +52,7 @@ class Members:
     def __init__(
         self,
         config: Config,
-        references: References,
+        references: LoadedSecrets,
         *,
         clock: Callable[[], float],
         local_faults: LocalFaults,
@@ -89,7 +89,7 @@ class Members:
         pools = {pool.name: pool for pool in self._config.pools}
         for name, each in self._discoveries.items():
             if each.file is not None or each.dns is not None:
-                tasks.supervise("discovery", Discovery(pools[name], each, self._list_says).run)
+                tasks.supervise("discovery", Discovery(pools[name], each, self._on_discovery).run)
             if each.kubernetes is not None:
                 on_said, rng = partial(self._kubernetes_says, PoolId(name)), random.Random()  # noqa: S311
                 following = KubernetesDiscovery(each.kubernetes, on_said, rng=rng)
@@ -97,7 +97,7 @@ class Members:
         self._follow_feeds()
         tasks.supervise("registrations", self._look_after)
 
-    def follow(self, config: Config, references: References) -> None:
+    def apply_config(self, config: Config, references: LoadedSecrets) -> None:
         self._config, self._references = config, references
         changes = self._membership.settings_say(_members(config))
         for member in changes.left:
@@ -105,7 +105,7 @@ class Members:
         for member in changes.joined:
             self._join(member)
         for replica in self.replicas.values():
-            replica.follow(config.upstream, api_key=self._key_of(replica.id, replica.pool))
+            replica.apply_config(config.upstream, api_key=self._key_of(replica.id, replica.pool))
             replica.responses_websocket = self._takes_websockets(replica.id, replica.pool)
         self._follow_feeds()
 
@@ -122,7 +122,9 @@ class Members:
             if name not in self._feeds:
                 from gateway.upstream.kv_feed import KvFeed  # noqa: PLC0415 - only who asks needs ZeroMQ
 
-                feed = KvFeed(name, told, lambda *residency: self._send(ev.ResidencyTold(*residency)))
+                feed = KvFeed(
+                    name, told, lambda *residency: self._send(ev.CacheResidencyReported(*residency))
+                )
                 self._feeds[name] = told, self._tasks.supervise("KV events", feed.run)
 
     def close(self) -> None:
@@ -152,18 +154,18 @@ class Members:
             for member in self._membership.expired(now=self._clock()):
                 self._leave(member, "was not heard of for too long")
 
-    def _list_says(self, pool: PoolId, origin: str, urls: Collection[str]) -> None:
+    def _on_discovery(self, pool: PoolId, origin: str, urls: Collection[str]) -> None:
         changes: Changes = self._membership.list_says(pool, origin, urls)
         for member in changes.left:
             self._leave(member, f"is not in the pool's {origin} any more")
         for member in changes.joined:
             self._join(member)
 
-    def _kubernetes_says(self, pool: PoolId, said: Said) -> None:
+    def _kubernetes_says(self, pool: PoolId, said: EndpointSnapshot) -> None:
         """Who goes already, or is not ready, does not join; who is there stays, without new turns."""
         going = set(said.draining)
         stay = [each.url for each in self._membership.of_list(pool, _KUBERNETES) if each.url in going]
-        self._list_says(pool, _KUBERNETES, [*said.up, *stay])
+        self._on_discovery(pool, _KUBERNETES, [*said.up, *stay])
         for member in self._membership.of_list(pool, _KUBERNETES):
             self.drains.found(member.name, is_going=member.url in going)
 
@@ -256,7 +258,7 @@ class Members:
             asked = msgspec.json.decode(await request.read() or b"{}", type=Draining)
         except msgspec.MsgspecError as error:
             return web.json_response({"error": str(error)}, status=400)
-        self.drains.say(name, is_draining=asked.draining)
+        self.drains.set_local(name, is_draining=asked.draining)
         if self.tell_of_drains is not None:
             await self.tell_of_drains()
         return web.json_response({"name": name, "draining": asked.draining})

@@ -13,11 +13,11 @@ from gateway.core import events as ev
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId
-from gateway.server.admin.loaded_secrets import References
+from gateway.server.admin.loaded_secrets import LoadedSecrets
 from gateway.server.fleet.members import Members
 from gateway.server.proxy.driver import Driver
 from gateway.server.runtime.tasks import TaskGroup
-from gateway.server.telemetry import Observation
+from gateway.server.telemetry import Telemetry
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.local_faults import LocalFaults
@@ -28,9 +28,9 @@ class ReplicaWatch:
     def __init__(
         self,
         config: Config,
-        references: References,
+        references: LoadedSecrets,
         driver: Driver,
-        observation: Observation,
+        observation: Telemetry,
         *,
         clock: Callable[[], float],
         local_faults: LocalFaults,
@@ -65,14 +65,14 @@ class ReplicaWatch:
         self._engines.open()
         self.members.open(tasks, self._joined, self._left)
 
-    def follow(self, config: Config, references: References) -> None:
-        self.health.follow(
+    def apply_config(self, config: Config, references: LoadedSecrets) -> None:
+        self.health.apply_config(
             config.upstream,
             has_several_pools=len(config.pools) > 1,
             named_models=[model.name for model in config.models],
         )
-        self._engines.follow(config.upstream)
-        self.members.follow(config, references)
+        self._engines.apply_config(config.upstream)
+        self.members.apply_config(config, references)
 
     async def close(self) -> None:
         """To be called when the tasks have ended."""

@@ -25,7 +25,7 @@ from gateway.domain.ids import shown_tenant
 from gateway.domain.request import Usage
 from gateway.errors import http_status
 from gateway.requests.facts import read_header_facts
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_parser import HttpRequest
@@ -99,7 +99,7 @@ class LoggedConnection(ClientConnection):
             endpoint = self._listener.door.endpoint(method, target.partition(b"?")[0].decode("latin-1")).name
             if refusal.reason is not RefusalReason.UNAUTHENTICATED:  # the door may not have been asked
                 visitor = self._judge(method, target, headers)
-                tenant = visitor.tenant.id if isinstance(visitor, Visitor) else None
+                tenant = visitor.tenant.id if isinstance(visitor, Caller) else None
         client = read_header_facts(headers).client_name
         self._add(http_status(refusal.reason), method, endpoint, tenant, client)
 

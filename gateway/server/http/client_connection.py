@@ -4,8 +4,8 @@ One request is handled after the other, in the call that brought its last byte a
 the client leaves, the handler is cancelled; that is how it learns of it.
 
 Flow control: writing never waits. While the client does not read, the backend that its response comes from is
-not read either (`follow`), and no further request is begun. While a request is handled, what arrives is held
-unread, up to a bound; beyond it the client is not read.
+not read either (`bind_source`), and no further request is begun. While a request is handled, what arrives is
+held unread, up to a bound; beyond it the client is not read.
 
 What its states mean: `connection_states.py`.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol as WireProtocol
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_head import take_room
 from gateway.server.http.request_parser import HttpRequest, RequestParser
@@ -107,7 +107,7 @@ class ClientConnection(ResponseWriter):
             self._is_reading = False
             self.transport.pause_reading()
 
-    def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Visitor | Refusal:
+    def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Caller | Refusal:
         return self._listener.door.judge(method, target, headers, self.peer)
 
     def eof_received(self) -> bool:
@@ -139,7 +139,7 @@ class ClientConnection(ResponseWriter):
             self._first_byte = self._last_read = self._listener.now()
             self._serve()
 
-    def follow(self, source: Source | None) -> None:
+    def bind_source(self, source: Source | None) -> None:
         """From now on `source` is paused whenever the client does not read; the one before goes on."""
         if self._paused_since is not None:
             if self._source is not None:
@@ -180,7 +180,7 @@ class ClientConnection(ResponseWriter):
             request = parser.next_request() if handled < _AT_ONCE else None
             handled += 1
             if request is None:
-                if parser.is_behind:
+                if parser.has_backlog:
                     self._serve_soon()
                 elif parser.refusal is not None or parser.wants_continue or not self._is_reading:
                     self._read_on()
@@ -188,7 +188,7 @@ class ClientConnection(ResponseWriter):
             self.state = State.SERVING
             self._current = request
             run = Run(self._listener.handler(self, request), self._request_over)
-            run.go_on()
+            run.advance()
             if self._current is not None:
                 self._run = run
 

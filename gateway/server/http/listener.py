@@ -11,13 +11,13 @@ from operator import methodcaller
 from typing import Final
 
 from gateway.config.http_limits import HttpLimits
-from gateway.server.auth.authenticator import Door
+from gateway.server.auth.authenticator import Authenticator
 from gateway.server.auth.client_address import TrustedProxies
 from gateway.server.http.access_log import AccessLog, LoggedConnection
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.client_connection import ClientConnection, Handler
 from gateway.server.http.listening import BACKLOG
-from gateway.server.http.proxy_handshake import Preface
+from gateway.server.http.proxy_handshake import ProxyProtocolHandshake
 from gateway.server.http.tls_acceptor import TlsAcceptor
 from gateway.server.runtime.memory import max_buffered_bytes
 from gateway.server.runtime.tasks import check_each
@@ -34,7 +34,7 @@ class Listener:
     def __init__(
         self,
         handler: Handler,
-        door: Door,
+        door: Authenticator,
         limits: HttpLimits,
         *,
         proxies: TrustedProxies | None = None,
@@ -47,7 +47,7 @@ class Listener:
         if access_log is not None:
             self._connect = partial(LoggedConnection, self, access_log)
         self._proxies = proxies
-        self._prefaces: set[Preface] = set()
+        self._prefaces: set[ProxyProtocolHandshake] = set()
         """Connections whose header has not come yet."""
         self.handler = handler
         self.door = door
@@ -104,13 +104,13 @@ class Listener:
         if self._proxies is None:
             return self._connect()
         may_begin = lambda: self._room > 0 or len(self._prefaces) < _MAX_REFUSED  # noqa: E731
-        return Preface(self._proxies, self._connect, self._prefaces, may_begin)
+        return ProxyProtocolHandshake(self._proxies, self._connect, self._prefaces, may_begin)
 
-    def follow(self, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
+    def apply_config(self, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
         self.limits = limits
         self.budget.max_bytes = max_buffered_bytes(limits)
         if self._tls is not None and tls is not None:
-            self._tls.follow(tls, handshake_s=limits.head_timeout_s)
+            self._tls.apply_config(tls, handshake_s=limits.head_timeout_s)
 
     def leave(self) -> None:
         self.is_draining = True

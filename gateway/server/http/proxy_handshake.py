@@ -9,14 +9,14 @@ from gateway.server.http.client_connection import ClientConnection
 from gateway.wire.proxy_protocol import ProxyProtocolError, read_proxy_header
 
 
-class Preface(asyncio.Protocol):
+class ProxyProtocolHandshake(asyncio.Protocol):
     """Reads the header, then hands the transport over to a ClientConnection. Whatever is wrong ends it."""
 
     def __init__(
         self,
         proxies: TrustedProxies,
         connect: Callable[[], ClientConnection],
-        open_prefaces: "set[Preface]",
+        open_prefaces: "set[ProxyProtocolHandshake]",
         has_room: Callable[[], bool],
     ) -> None:
         self._proxies = proxies

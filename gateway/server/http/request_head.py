@@ -8,7 +8,7 @@ import msgspec
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.requests.facts import HeaderFacts
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.upstream.replica import Replica
 from gateway.wire.handshake import is_handshake
@@ -25,7 +25,7 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     """As received; but the Content-Length, if any, is that of the first request that began so."""
     is_http_1_0: bool
     keep_alive: bool
-    visitor: Visitor
+    visitor: Caller
     facts: HeaderFacts
     is_websocket: bool = False
     """It asks for a WebSocket, by a handshake that is in order."""

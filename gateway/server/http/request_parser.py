@@ -21,7 +21,7 @@ import msgspec
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal
 from gateway.requests.facts import read_header_facts
-from gateway.server.auth.authenticator import Visitor
+from gateway.server.auth.authenticator import Caller
 from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.request_head import (
     RefusedRequest,
@@ -49,7 +49,7 @@ class HttpRequest(msgspec.Struct):
     """It is compressed, and inflates to more than is read."""
 
 
-Judge = Callable[[str, bytes, RawHeaders], Visitor | Refusal]
+Judge = Callable[[str, bytes, RawHeaders], Caller | Refusal]
 """Decides on method, target and headers whether a request may go on."""
 
 
@@ -63,7 +63,7 @@ class RequestParser:
         self._limits = limits
         self._budget = budget
         self._judge = judge
-        self._visitor: Visitor
+        self._visitor: Caller
         self._unread = b""
         self._at = 0
         self._requests: deque[HttpRequest] = deque()
@@ -107,7 +107,7 @@ class RequestParser:
         return not (self._unread or self.is_in_head or self.is_in_body)
 
     @property
-    def is_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         return bool(self._unread or self._requests)
 
     def hold(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ class RequestParser:
 
     def next_request(self) -> HttpRequest | None:
         """Reads until a request is whole; None if all was read, or refused, or is too much for one call: then
-        it `is_behind`. Never raises."""
+        it `has_backlog`. Never raises."""
         self._pieces = 0
         while not self._requests:
             if self.refusal is not None:

@@ -45,7 +45,7 @@ class TlsAcceptor:
         port: int = self._sockets[0].getsockname()[1]
         return port
 
-    def follow(self, tls: ssl.SSLContext, *, handshake_s: float) -> None:
+    def apply_config(self, tls: ssl.SSLContext, *, handshake_s: float) -> None:
         self._tls = tls
         self._handshake_s = handshake_s
 

@@ -18,7 +18,7 @@ from gateway.mcp.sessions import McpSession, McpSessions
 from gateway.mcp.tools import arguments_key, read_tool_use
 from gateway.server.proxy.driver import Driver
 from gateway.telemetry.mcp_counts import McpCounts
-from gateway.upstream.moments import Moment
+from gateway.upstream.moments import OneShot
 
 _log: Final = logging.getLogger(__name__)
 _RESUMED_WITHIN_S: Final = 60.0
@@ -48,7 +48,7 @@ class McpCalls:
         self._background = {
             TenantId(each.name) for each in config.tenants if each.quota.service_class == "proactive"
         }
-        self._waits: dict[Place, tuple[Call, Moment]] = {}
+        self._waits: dict[Place, tuple[Call, OneShot]] = {}
         """Those who wait until they may be sent."""
         self._asked = AskedCalls(self._is_open)
         self._running: dict[_Place, Call] = {}
@@ -104,7 +104,7 @@ class McpCalls:
             raise NotAdmitted(_FULL)
         if place.may_run:
             return
-        moment = Moment()
+        moment = OneShot()
         self._waits[place] = (call, moment)
         self._counts.waiting[call.mcp_session.server] += 1
         try:
@@ -132,7 +132,7 @@ class McpCalls:
         for each in (place, following):
             if each is not None and each in self._waits:
                 # Not on the spot: whoever leaves has more to do.
-                self._driver.call_soon(self._waits[each][1].come)
+                self._driver.call_soon(self._waits[each][1].set)
 
     def sent(self, call: Call) -> None:
         call.began_s = self._driver.clock()

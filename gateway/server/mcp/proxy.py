@@ -52,7 +52,7 @@ class Passage:
 
     async def run(self) -> bool:
         client, upstream = self._client, self.upstream
-        client.follow(upstream)
+        client.bind_source(upstream)
         try:
             upstream.set_sink(self._pump)
             client.flush_head()
@@ -64,7 +64,7 @@ class Passage:
                 client.abort()
             return False
         finally:
-            client.follow(None)
+            client.bind_source(None)
         return True
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:

@@ -29,7 +29,7 @@ class Change(NamedTuple):
     removed: list[bytes]
 
 
-def go_on(of: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Any:
+def continue_with(of: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> Any:
     made = ProcessingResponse()
     reply = getattr(made, of)
     reply.SetInParent()
@@ -44,7 +44,7 @@ def _add(mutation: Any, headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 def sent_on(of: str, change: Change, endpoint: bytes, *, body: bytes | None = None) -> Any:
     """To an endpoint, `IP:PORT`; `body`: in place of the client's."""
-    made = go_on(of, [*change.added, (DESTINATION, endpoint)])
+    made = continue_with(of, [*change.added, (DESTINATION, endpoint)])
     common = getattr(made, of).response
     common.header_mutation.remove_headers.extend(change.removed)
     common.clear_route_cache = True

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from gateway.config.server import split_listen
-from gateway.server.auth.authenticator import Door
+from gateway.server.auth.authenticator import Authenticator
 from gateway.server.cluster.peers import Peers
 from gateway.server.picker.links import PROCESS, PickerLinks, StreamError
 from gateway.server.picker.stream import Picking, Stream
@@ -36,7 +36,7 @@ _MAX_METADATA_BYTES: Final = 16 << 10
 
 
 class PickerServer:
-    def __init__(self, picking: Picking, door: Door, peers: Peers | None) -> None:
+    def __init__(self, picking: Picking, door: Authenticator, peers: Peers | None) -> None:
         self._picking = picking
         self._door = door
         self._peers = peers
@@ -64,7 +64,7 @@ class PickerServer:
             self._peers.picks_at = _address(host, bound)
         return port
 
-    def _bind(self, door: Door, listen: str, credentials: grpc.ServerCredentials | None) -> int:
+    def _bind(self, door: Authenticator, listen: str, credentials: grpc.ServerCredentials | None) -> int:
         limits = self._picking.config.server.limits
         alive_ms = 1000 * limits.tcp_keepalive_s
         server = grpc.aio.server(
@@ -106,7 +106,7 @@ class PickerServer:
         if self._links is not None:
             await self._links.close()
 
-    async def _process(self, door: Door, _: Any, context: Any) -> None:
+    async def _process(self, door: Authenticator, _: Any, context: Any) -> None:
         if self.stream_count >= self._picking.config.picker.max_streams:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "picker.max_streams are open")
         self.stream_count += 1

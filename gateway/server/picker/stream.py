@@ -21,13 +21,13 @@ from google.protobuf.message import DecodeError
 from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Dispatch, PrefillLeg, Refuse
+from gateway.core.commands import Dispatch, Refuse, RemotePrefill
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, Protocol, RequestFacts
 from gateway.requests.facts import read_header_facts
 from gateway.responses.observer import ResponseObserver, observe
-from gateway.server.auth.authenticator import Door, Visitor
+from gateway.server.auth.authenticator import Authenticator, Caller
 from gateway.server.cluster.peer_auth import INHERITS, PASSED
 from gateway.server.http.listener import Listener
 from gateway.server.http.request_head import RefusedRequest, RequestHead, take_room
@@ -37,7 +37,7 @@ from gateway.server.picker import answers, messages
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
-from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.receipts import receipts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.moments import in_task
@@ -51,7 +51,7 @@ class Picking(msgspec.Struct, frozen=True):
     """What all streams share."""
 
     config: Config
-    asking: Asking
+    asking: RequestPreparation
     replicas: Mapping[ReplicaId, Replica]
     listener: Listener
     """Its room for bodies, and its counts of requests, hold for Envoy's, too."""
@@ -59,7 +59,7 @@ class Picking(msgspec.Struct, frozen=True):
 
 class Stream:
     def __init__(
-        self, picking: Picking, door: Door, peer: str, context: Any, links: PickerLinks | None
+        self, picking: Picking, door: Authenticator, peer: str, context: Any, links: PickerLinks | None
     ) -> None:
         """`peer`: who is connected; `context`: gRPC's, of the call; `links`: to other pickers."""
         self._picking = picking
@@ -156,14 +156,14 @@ class Stream:
             await self._part_came(part.body, is_last=part.end_of_stream)
             if self._answers_duplex:
                 return answers.pieces(answers.RESPONSE_BODY, part.body, is_last=part.end_of_stream)
-            return [answers.go_on(answers.RESPONSE_BODY)]
+            return [answers.continue_with(answers.RESPONSE_BODY)]
         if message.HasField("request_trailers"):
             self._has_trailers = True
             ended = await self._body_came(b"", True) if self._is_duplex else []
-            return [*ended, answers.go_on("request_trailers")] if self._passed is None else []
+            return [*ended, answers.continue_with("request_trailers")] if self._passed is None else []
         if message.HasField("response_trailers"):
             self._ended()
-            return [answers.go_on("response_trailers")]
+            return [answers.continue_with("response_trailers")]
         return []
 
     # --- the request -------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Stream:
         path = target.partition(b"?")[0].decode("latin-1")
         self._protocol = self._door.endpoint("POST", path).protocol
         visitor = self._door.judge(method, target, headers, self._peer)
-        if not isinstance(visitor, Visitor):
+        if not isinstance(visitor, Caller):
             raise RefusedRequest(visitor)
         self._head = RequestHead(
             method=method,
@@ -199,7 +199,7 @@ class Stream:
             return await self._decide(answers.REQUEST_HEADERS, HttpRequest(self._head, b""))
         if self._is_duplex:
             return []  # Envoy sends the body without waiting for an answer, and the headers on with one
-        return [answers.go_on(answers.REQUEST_HEADERS)]
+        return [answers.continue_with(answers.REQUEST_HEADERS)]
 
     async def _body_came(self, part: bytes, is_last: bool) -> Sequence[Any]:
         if self._head is None or self._ticket is not None:
@@ -237,8 +237,8 @@ class Stream:
         if (refusal := asking.refusal_of(request, facts)) is not None:
             raise RefusedRequest(refusal)
 
-        async def pass_on(link: Replica | None, inherits: bool) -> bool:
-            return await self._pass_on(of, came, link, inherits)
+        async def pass_on(link: Replica | None, takes_over_session: bool) -> bool:
+            return await self._pass_on(of, came, link, takes_over_session)
 
         if self._links is not None and not await asking.is_ours(request, facts, None, pass_on):
             return []
@@ -250,7 +250,9 @@ class Stream:
             self._receipts = receipts(decision)
         return await self._sent_to(of, request, facts, decision, replica)
 
-    async def _pass_on(self, of: str, request: HttpRequest, link: Replica | None, inherits: bool) -> bool:
+    async def _pass_on(
+        self, of: str, request: HttpRequest, link: Replica | None, takes_over_session: bool
+    ) -> bool:
         peers = self._picking.asking.peers
         assert self._links is not None and peers is not None
         if link is None:
@@ -259,7 +261,7 @@ class Stream:
         begin.CopyFrom(self._begin)
         add = begin.request_headers.headers.headers.add
         add(key=PASSED, raw_value=peers.passing.header(link.id, request.head.visitor.client))
-        if inherits:
+        if takes_over_session:
             add(key=INHERITS, raw_value=b"1")
         sent = [begin]
         if of == answers.REQUEST_BODY:
@@ -284,7 +286,7 @@ class Stream:
                 return decision, replica
             ticket.attempt_failed(ConnectFailed("the replica left"))
 
-    async def _decision(self, ticket: Ticket) -> Dispatch | Refuse | PrefillLeg:
+    async def _decision(self, ticket: Ticket) -> Dispatch | Refuse | RemotePrefill:
         limit_s = self._config.picker.max_wait_s
         message = f"No replica had room within {limit_s:g} s."
         late = Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)
@@ -337,7 +339,7 @@ class Stream:
                 self._began()
             if given.end_of_stream:
                 self._ended()
-        return answers.go_on("response_headers", answers.fields(self._receipts))
+        return answers.continue_with("response_headers", answers.fields(self._receipts))
 
     def _began(self) -> None:
         ticket, observer = self._ticket, self._observer

@@ -15,14 +15,14 @@ from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Protocol, RequestFacts
 from gateway.prefill_ahead.next_prompt import Head, read_head
 from gateway.prefill_ahead.rewrite_stats import Client
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.server.http.request_parser import HttpRequest
 
 _OF_HEADS: Final = 8
 """The part of all bytes that heads may take besides."""
 
 
-class Kept(msgspec.Struct, eq=False, kw_only=True):
+class RetainedRequest(msgspec.Struct, eq=False, kw_only=True):
     turn: RequestId
     conversation: tuple[SessionId, ThreadId]
     request: HttpRequest
@@ -30,7 +30,7 @@ class Kept(msgspec.Struct, eq=False, kw_only=True):
     agent: int
     model: str | None = None
     """What it was sent to instead of the model that it names."""
-    said: Said | None = None
+    said: ResponseContent | None = None
     """What its answer says; None if nobody wants to know."""
     is_answered: bool = False
     """To its end, and all that it says is known."""
@@ -41,18 +41,18 @@ class KeptRequests:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.bytes = 0
-        self._kept: OrderedDict[tuple[SessionId, ThreadId], Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[SessionId, ThreadId], RetainedRequest] = OrderedDict()
 
-    def get(self, session: SessionId, thread: ThreadId) -> Kept | None:
+    def get(self, session: SessionId, thread: ThreadId) -> RetainedRequest | None:
         return self._kept.get((session, thread))
 
     def replace(
         self, turn: RequestId, session: SessionRef, request: HttpRequest, facts: RequestFacts
-    ) -> tuple[Kept, Kept | None]:
+    ) -> tuple[RetainedRequest, RetainedRequest | None]:
         conversation = (session.session, session.thread)
         before = self.drop(conversation)
         visitor, transcript = request.head.visitor, facts.transcript
-        kept = Kept(
+        kept = RetainedRequest(
             turn=turn,
             conversation=conversation,
             request=HttpRequest(request.head, request.body),  # theirs is emptied
@@ -63,7 +63,7 @@ class KeptRequests:
         self.grow(kept, _size(request))
         return kept, before
 
-    def grow(self, kept: Kept, by: int) -> None:
+    def grow(self, kept: RetainedRequest, by: int) -> None:
         if self._kept.get(kept.conversation) is not kept:
             return
         kept.size += by
@@ -71,14 +71,14 @@ class KeptRequests:
         while self.bytes > self._max_bytes:
             self.drop(next(iter(self._kept)))
 
-    def drop(self, conversation: tuple[SessionId, ThreadId]) -> Kept | None:
+    def drop(self, conversation: tuple[SessionId, ThreadId]) -> RetainedRequest | None:
         kept = self._kept.pop(conversation, None)
         if kept is not None:
             self.bytes -= kept.size
         return kept
 
 
-class Heads:
+class PromptHeads:
     """System prompts and tools by the agent that has them."""
 
     def __init__(self, max_bytes: int) -> None:

@@ -21,9 +21,9 @@ from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import RequestFacts, Usage
 from gateway.prefill_ahead.next_prompt import compare, may_be_foreseen, next_prompt
 from gateway.prefill_ahead.rewrite_stats import Echoing
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.prefill_ahead.kept import Heads, Kept, KeptRequests
+from gateway.server.prefill_ahead.kept import KeptRequests, PromptHeads, RetainedRequest
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.internal_responses import ask_unseen, usage_of
 from gateway.server.proxy.upstream_request import Outbound
@@ -35,7 +35,7 @@ _MAX_BYTES: Final = 1 << 20
 """Of a request whose next one is foreseen: to take a larger one apart holds others up for too long."""
 
 
-class Prefills:
+class SpeculativePrefills:
     def __init__(
         self,
         driver: Driver,
@@ -48,14 +48,14 @@ class Prefills:
         self._replicas = replicas
         self._outbound = outbound
         self.kept = KeptRequests(max_bytes)
-        self.heads = Heads(max_bytes)
+        self.heads = PromptHeads(max_bytes)
         self._echoing = Echoing()
         self._under_way: dict[RequestId, Run] = {}
 
     @classmethod
     def of(
         cls, config: Config, driver: Driver, replicas: Mapping[ReplicaId, Replica], outbound: Outbound
-    ) -> "Prefills | None":
+    ) -> "SpeculativePrefills | None":
         ahead = config.prefill_ahead
         if not ahead.enabled:
             return None
@@ -70,7 +70,7 @@ class Prefills:
         request: HttpRequest,
         facts: RequestFacts,
         model: str | None = None,
-    ) -> Kept | None:
+    ) -> RetainedRequest | None:
         """It is being answered; its client may go on with what the answer asks for. `model`: what it was sent
         to instead of the one that it names. If something comes back here, `answered` is to be called once
         that is over."""
@@ -86,13 +86,13 @@ class Prefills:
             return None
         kept, before = self.kept.replace(turn, session, request, facts)
         kept.model = model
-        kept.said, body = Said(), kept.request.body
+        kept.said, body = ResponseContent(), kept.request.body
         goes_on_from = before if session.edge is Edge.CONTINUES else None
         # No argument of the callback: the loop would write it into the log, should this fail.
         self._driver.call_soon(lambda: self._learn(goes_on_from, body, kept, facts.model))
         return kept
 
-    def answered(self, kept: Kept, *, is_whole: bool) -> None:
+    def answered(self, kept: RetainedRequest, *, is_whole: bool) -> None:
         said = kept.said
         assert said is not None
         kept.is_answered = is_whole and said.is_whole
@@ -112,7 +112,9 @@ class Prefills:
         for run in tuple(self._under_way.values()):
             run.cancel()
 
-    def _learn(self, before: Kept | None, body: bytes, kept: Kept, model: str | None) -> None:
+    def _learn(
+        self, before: RetainedRequest | None, body: bytes, kept: RetainedRequest, model: str | None
+    ) -> None:
         """`before`: the request that this body goes on from."""
         if kept.agent:
             self.heads.saw(kept.client, kept.agent, model, body)
@@ -132,7 +134,7 @@ class Prefills:
             self._driver.send(ev.PrefillEnded(command.turn, found[0] if found else None))
 
         self._under_way[command.turn] = run = Run(self._compute(command, found), over)
-        run.go_on()
+        run.advance()
 
     def _stop(self, command: StopPrefill) -> None:
         if command.turn in self._under_way:
@@ -167,7 +169,7 @@ class Prefills:
         if (usage := usage_of(upstream, request.head.visitor.endpoint, answer)) is not None:
             found.append(usage)
 
-    def _foreseen(self, kept: Kept, agent: int) -> bytes | None:
+    def _foreseen(self, kept: RetainedRequest, agent: int) -> bytes | None:
         """What is known of the next request; None if that is too little, or was mostly wrong lately."""
         client = kept.client
         if not kept.is_answered or kept.said is None or not self._echoing.is_worth_it(client):

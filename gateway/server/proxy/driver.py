@@ -21,9 +21,9 @@ from gateway.core.commands import (
     Cancel,
     Dispatch,
     Prefill,
-    PrefillLeg,
     Publish,
     Refuse,
+    RemotePrefill,
     SendHint,
     Spend,
     StopPrefill,
@@ -40,7 +40,7 @@ from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.local_faults import STALL_S
-from gateway.upstream.moments import Moment
+from gateway.upstream.moments import OneShot
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ class Driver:
 
     def _carry_out(self, command: Action) -> None:
         # `isinstance` takes three times as long.
-        if type(command) is Dispatch or type(command) is Refuse or type(command) is PrefillLeg:
+        if type(command) is Dispatch or type(command) is Refuse or type(command) is RemotePrefill:
             if type(command) is Refuse and command.refusal.reason is RefusalReason.NO_REPLICA:
                 command = msgspec.structs.replace(command, refusal=self._with_causes(command.refusal))
             self.tickets[command.request].decide(command)
@@ -185,15 +185,15 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def in_slices(self, work: Generator[None, None, T]) -> T:
+    async def parse_cooperatively(self, work: Generator[None, None, T]) -> T:
         while True:
             try:
                 next(work)
             except StopIteration as end:
                 result: T = end.value
                 return result
-            passed = Moment()
-            self.call_soon(passed.come)
+            passed = OneShot()
+            self.call_soon(passed.set)
             await passed
 
     def _rearm(self) -> None:
@@ -225,8 +225,8 @@ class Ticket:
         self.ended: _End | None = None
         self._driver = driver
         self.send = driver.send
-        self._decided: Dispatch | Refuse | PrefillLeg | None = None
-        self._waits: Moment | None = None
+        self._decided: Dispatch | Refuse | RemotePrefill | None = None
+        self._waits: OneShot | None = None
         self.is_over = False
         self.has_failed = False
         """Its answer is none, by a fault of the replica's."""
@@ -250,26 +250,27 @@ class Ticket:
         self.seen = self.on_cancel = None  # they refer to who refers to us
         self._driver.tickets.pop(self.request, None)
 
-    async def decision(self) -> Dispatch | Refuse | PrefillLeg:
-        """The brain's next decision. After `Refuse` the ticket is over; after `PrefillLeg` comes another."""
+    async def decision(self) -> Dispatch | Refuse | RemotePrefill:
+        """The brain's next decision. After `Refuse` the ticket is over; after `RemotePrefill` comes
+        another."""
         if self._decided is None:
-            self._waits = Moment()
+            self._waits = OneShot()
             await self._waits
         decided = self.decided()
         assert decided is not None
         return decided
 
-    def decided(self) -> Dispatch | Refuse | PrefillLeg | None:
+    def decided(self) -> Dispatch | Refuse | RemotePrefill | None:
         decided, self._decided = self._decided, None
         return decided
 
-    def decide(self, command: Dispatch | Refuse | PrefillLeg) -> None:
+    def decide(self, command: Dispatch | Refuse | RemotePrefill) -> None:
         self._decided = command
         if isinstance(command, Refuse):
             self.is_over, self.refused = True, command
         if self._waits is not None:
             # Not on the spot: the brain is in the midst of an event.
-            self._driver.call_soon(self._waits.come)
+            self._driver.call_soon(self._waits.set)
 
     def give_up(self, error: Exception) -> None:
         """Whoever waits for a decision waits no longer: `decision` raises this, unless there is one."""

@@ -17,27 +17,27 @@ import msgspec
 
 from gateway.config.server import ServerConfig
 from gateway.core import refusals
-from gateway.core.commands import Dispatch, PrefillLeg, Refuse
+from gateway.core.commands import Dispatch, Refuse, RemotePrefill
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId, clean_name
 from gateway.domain.request import Answer, RequestFacts, Work
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.responses.observer import ResponseObserver, SilentObserver, observe
 from gateway.server.disaggregation.kv_fetches import Fetch
-from gateway.server.disaggregation.prefill_legs import PrefillLegs
+from gateway.server.disaggregation.prefill_legs import RemotePrefills
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.prefill_ahead.kept import Kept
+from gateway.server.prefill_ahead.kept import RetainedRequest
 from gateway.server.proxy.driver import Driver, Ticket
 from gateway.server.proxy.internal_responses import read_whole
-from gateway.server.proxy.prepare import Asking
-from gateway.server.proxy.queue_keepalive import Held
+from gateway.server.proxy.prepare import RequestPreparation
+from gateway.server.proxy.queue_keepalive import QueueKeepAlive
 from gateway.server.proxy.receipts import receipts
 from gateway.server.proxy.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.proxy.releases import release
 from gateway.server.proxy.websockets import Tunnels
-from gateway.telemetry.spreads import Spread
+from gateway.telemetry.spreads import Histogram
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
@@ -65,14 +65,14 @@ class _Attempt(msgspec.Struct):
     replica: Replica
     upstream: UpstreamConnection
     told: bytes
-    held: Held | None
-    kept: Kept | None
+    held: QueueKeepAlive | None
+    kept: RetainedRequest | None
     """If the conversation is to be kept."""
-    said: Said | None
+    said: ResponseContent | None
     """If somebody wants to know what the answer says."""
 
 
-class Handlers:
+class ProxyHandler:
     """Called by every client connection with every request."""
 
     def __init__(
@@ -80,12 +80,12 @@ class Handlers:
         driver: Driver,
         replicas: Mapping[ReplicaId, Replica],
         health: HealthChecks,
-        asking: Asking,
+        asking: RequestPreparation,
         *,
         server: ServerConfig,
-        overhead: Spread | None = None,
+        overhead: Histogram | None = None,
         tunnels: Tunnels,
-        legs: PrefillLegs | None = None,
+        legs: RemotePrefills | None = None,
     ) -> None:
         """`overhead`: what a request takes until it is sent on, of some; `legs`: None if no prompt is
         computed on one replica for another."""
@@ -97,9 +97,9 @@ class Handlers:
         self._tunnels = tunnels
         self._legs = legs
         self._served = 0
-        self.follow(server)
+        self.apply_config(server)
 
-    def follow(self, server: ServerConfig) -> None:
+    def apply_config(self, server: ServerConfig) -> None:
         self._with_receipts = server.has_receipts
         self._holding = server.holding
 
@@ -182,7 +182,7 @@ class Handlers:
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts
     ) -> _Attempt | None:
         """Until a replica has begun to answer; None if the client was refused."""
-        held: Held | None = None
+        held: QueueKeepAlive | None = None
         handed_over: Fetch | None = None
         try:
             while True:
@@ -190,7 +190,7 @@ class Handlers:
                 if decision is None:
                     if held is None and facts.takes_keep_alives:  # else its client can be told nothing
                         held, request = (
-                            Held(
+                            QueueKeepAlive(
                                 client,
                                 request,
                                 ticket.request if self._with_receipts else None,
@@ -200,7 +200,7 @@ class Handlers:
                             _plain(request),
                         )
                     decision = await ticket.decision()
-                if type(decision) is PrefillLeg:
+                if type(decision) is RemotePrefill:
                     assert self._legs is not None
                     ticket.began_s = 0.0  # what the leg takes is no overhead
                     handed_over = await self._legs.run(
@@ -267,7 +267,7 @@ class Handlers:
                 client.start_response(head.start + told, framing_of(head, request.head))
             else:
                 write = held.writer(head)
-            whole = upstream.take_whole()
+            whole = upstream.take_complete_body()
             if whole is not None:
                 await pass_whole(write, whole, head, ticket, observer)
                 is_reusable = True
@@ -292,7 +292,7 @@ class Handlers:
     ) -> bool:
         """Whether the replica has no such path, and the client was told which one it meant."""
         path = meant(head.method, head.visitor.path)
-        if path is None or not _NO_SUCH_PATH(b"".join(upstream.take_whole() or ())):
+        if path is None or not _NO_SUCH_PATH(b"".join(upstream.take_complete_body() or ())):
             return False
         refusal = refusals.unknown_path(head.visitor.path, path)
         client.refuse(classify(head.method, path).protocol, refusal, told)

@@ -27,8 +27,9 @@ async def ask_unseen(replica: Replica, chunks: list[Chunk]) -> tuple[UpstreamCon
 
 
 async def read_whole(upstream: UpstreamConnection) -> bytes:
-    """The body, which `take_whole` has then, too. Raises AnswerMissing if it breaks off, or is too large."""
-    if upstream.take_whole() is None:
+    """The body, which `take_complete_body` has then, too. Raises AnswerMissing if it breaks off, or is too
+    large."""
+    if upstream.take_complete_body() is None:
         whole = bytearray()
 
         def see(parts: list[bytes], is_last: bool) -> None:
@@ -42,7 +43,7 @@ async def read_whole(upstream: UpstreamConnection) -> bytes:
         except AnswerCut as cut:
             raise AnswerMissing(str(cut)) from cut
         upstream.put_back(bytes(whole))
-    return b"".join(upstream.take_whole() or ())
+    return b"".join(upstream.take_complete_body() or ())
 
 
 def usage_of(upstream: UpstreamConnection, endpoint: Endpoint, body: bytes) -> Usage | None:

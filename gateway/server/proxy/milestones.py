@@ -12,7 +12,7 @@ _PAUSE_S: Final = 1e-3
 
 
 async def catch_up(observer: ResponseObserver) -> None:
-    while observer.is_behind:
+    while observer.has_backlog:
         await asyncio.sleep(_PAUSE_S)
         observer.feed(b"")
 

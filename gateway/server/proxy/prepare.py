@@ -16,17 +16,17 @@ from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Protocol, RequestFacts, Work
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.server.cluster.peer_client import PassOn
 from gateway.server.cluster.peers import Peers
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.prefill_ahead.kept import Kept
-from gateway.server.prefill_ahead.prefills import Prefills
+from gateway.server.prefill_ahead.kept import RetainedRequest
+from gateway.server.prefill_ahead.prefills import SpeculativePrefills
 from gateway.server.proxy.driver import Driver, Ticket
 from gateway.server.proxy.read_request import Reading
 from gateway.server.proxy.upstream_request import Outbound, is_form_alone
-from gateway.server.storage.tenant_usage import Spending
+from gateway.server.storage.tenant_usage import UsageReservations
 from gateway.telemetry.first_words import FirstWords
 from gateway.telemetry.otel.contents import Contents
 from gateway.telemetry.otel.trace_context import TraceContexts
@@ -36,7 +36,7 @@ from gateway.wire.inflate import INFLATABLE
 from gateway.wire.splice import Chunk, is_object
 
 
-class Asking:
+class RequestPreparation:
     """What all that ask for turns share."""
 
     def __init__(
@@ -50,9 +50,9 @@ class Asking:
         traces: TraceContexts | None,
         contents: Contents | None,
         first_words: FirstWords | None,
-        prefills: Prefills | None,
+        prefills: SpeculativePrefills | None,
         peers: Peers | None,
-        spending: Spending | None,
+        spending: UsageReservations | None,
     ) -> None:
         """`traces`: None if nobody traces; `contents`: None if no trace tells what is said;
         `first_words`: None if the dashboard has none; `prefills`: None if no prompt is computed ahead;
@@ -138,7 +138,7 @@ class Asking:
 
     def keep(
         self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts
-    ) -> Kept | None:
+    ) -> RetainedRequest | None:
         if self.prefills is None or decision.session is None:
             return None
         return self.prefills.keep(
@@ -146,8 +146,13 @@ class Asking:
         )
 
     def listener(
-        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts, kept: Kept | None
-    ) -> Said | None:
+        self,
+        ticket: Ticket,
+        decision: Dispatch,
+        request: HttpRequest,
+        facts: RequestFacts,
+        kept: RetainedRequest | None,
+    ) -> ResponseContent | None:
         """It is being answered: who is to be told what the answer says; None if nobody wants to know."""
         said = kept.said if kept is not None else None
         session, traces, contents = decision.session, self._traces, self._contents

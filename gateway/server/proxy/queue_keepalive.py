@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.config.http_limits import HoldingConfig
+from gateway.config.http_limits import KeepAliveConfig
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import RequestId
 from gateway.domain.request import RequestFacts
@@ -31,7 +31,7 @@ _HEAD: Final = (
 )
 
 
-class Held:
+class QueueKeepAlive:
     """A request that waits. `end` must be called."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Held:
         request: HttpRequest,
         name: RequestId | None,
         facts: RequestFacts,
-        config: HoldingConfig,
+        config: KeepAliveConfig,
     ) -> None:
         self._client = client
         self._receipt = b"x-turnpike-request: %s\r\n" % name.encode() if name else b""
@@ -50,7 +50,7 @@ class Held:
         self._loop = asyncio.get_running_loop()
         self._period_s = config.period_s
         self.has_begun = False
-        self._timer = self._loop.call_later(config.quiet_s, self._speak)
+        self._timer = self._loop.call_later(config.quiet_s, self._send_keepalive)
 
     def end(self) -> None:
         self._timer.cancel()
@@ -98,14 +98,14 @@ class Held:
     def refuse(self, refusal: Refusal) -> None:
         self.fail(http_status(refusal.reason), error_body(self._protocol, refusal))
 
-    def _speak(self) -> None:
+    def _send_keepalive(self) -> None:
         if not self.has_begun:
             self.has_begun = True
             head = _HEAD + self._receipt + self._client.own_lines()
             self._client.start_response(head, Framing.CLOSE if self._is_http_1_0 else Framing.CHUNKED)
         if not self._client.is_paused:
             self._client.write([self._told])
-        self._timer = self._loop.call_later(self._period_s, self._speak)
+        self._timer = self._loop.call_later(self._period_s, self._send_keepalive)
 
 
 def _plain(body: bytes, coding: str) -> bytes:

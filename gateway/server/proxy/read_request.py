@@ -31,14 +31,14 @@ _IN_UTF8: Final = (b"Content-Type", b"application/json")
 class Reading:
     def __init__(self, config: Config, driver: Driver, unread: Counter[str]) -> None:
         """`unread`: counts requests whose body was not understood, by why."""
-        self.follow(config)
+        self.apply_config(config)
         self._driver = driver
         self._is_relay = config.server.is_relay
         self._is_salted = config.hints.cache_salt_secret is not None
         self._unread = unread
         self._has_misread = False
 
-    def follow(self, config: Config) -> None:
+    def apply_config(self, config: Config) -> None:
         if any(each.counts_repeats for each in config.bounds):
             TRANSCRIPTS.tells_steps = True
 
@@ -61,7 +61,7 @@ class Reading:
             taken += size
 
         try:
-            return await self._driver.in_slices(made_plain(request, take, is_spliced=is_spliced))
+            return await self._driver.parse_cooperatively(made_plain(request, take, is_spliced=is_spliced))
         except RefusedRequest as error:
             return error.refusal
         except (InflationError, UnicodeError) as error:
@@ -73,7 +73,7 @@ class Reading:
     async def read(self, request: HttpRequest) -> RequestFacts:
         """What the request says. Between the slices of a body that may take long to read, others are served.
         Where we fail to understand it, it passes, and its backend answers."""
-        return await self._driver.in_slices(self._reading(request.head.visitor.endpoint, request))
+        return await self._driver.parse_cooperatively(self._reading(request.head.visitor.endpoint, request))
 
     def _reading(self, endpoint: Endpoint, request: HttpRequest) -> Generator[None, None, RequestFacts]:
         head, before = request.head, request.before

@@ -54,7 +54,7 @@ class Relay:
         client, upstream = self._client, self._upstream
         self._ticket.send(ev.ResponseStarted(self._ticket.request, self._head.status))
         self._ticket.seen = self._told_answer
-        client.follow(upstream)
+        client.bind_source(upstream)
         try:
             may_pass = self._write == client.write and client.takes_chunks
             upstream.set_sink(self._pump, self._pass_on if may_pass else None)
@@ -62,7 +62,7 @@ class Relay:
             await upstream.done
             if self._is_short:
                 raise AnswerCut("the stream ended before its last event")
-            if self._observer.is_behind:
+            if self._observer.has_backlog:
                 await catch_up(self._observer)
         except AnswerCut as cut:
             self._ticket.cut(self._told_answer(), str(cut))
@@ -73,7 +73,7 @@ class Relay:
                 self._ticket.finished(self._told_answer())
             raise
         finally:
-            client.follow(None)  # the replica's connection may be used again, and must not stay paused
+            client.bind_source(None)  # the replica's connection may be used again, and must not stay paused
         self._ticket.finished(self._told_answer(is_over=True))
         return True
 
@@ -125,7 +125,7 @@ async def pass_whole(
     write(parts, True)
     observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
     try:
-        if observer.is_behind:
+        if observer.has_backlog:
             await catch_up(observer)
     finally:  # also if its client leaves meanwhile, with the whole answer in hand
         answer = answer_of(observer, head, is_over=True)

@@ -18,14 +18,14 @@ from gateway.domain.request import RequestFacts
 from gateway.identity.explicit_ids import SCHEMAS, TURNPIKE_SCHEMA
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.prepare import RequestPreparation
 
 _UNKNOWN: Final = "No session of yours has this id here: none of its turns came, or it has ended."
 _NOT_ITS_OWN: Final = "This id is of a sub-agent; the session that began it goes on."
 
 
 async def release(
-    asking: Asking, client: ClientConnection, request: HttpRequest, facts: RequestFacts
+    asking: RequestPreparation, client: ClientConnection, request: HttpRequest, facts: RequestFacts
 ) -> None:
     visitor, peers, stated = request.head.visitor, asking.peers, facts.explicit
     if stated is None:
@@ -35,7 +35,7 @@ async def release(
     known = [sessions.find_explicit((tenant, schema.name, name)) for schema in SCHEMAS]
     found = [each for each in known if each is not None]
     own = sessions.find_own((tenant, TURNPIKE_SCHEMA, name))
-    if not found and peers is not None and not visitor.was_passed_on:
+    if not found and peers is not None and not visitor.is_from_peer:
         link = await peers.who_has(tenant, name)
         if link is not None and await peers.links.pass_on(client, request, facts, link, False):
             return

@@ -29,10 +29,10 @@ from gateway.domain.request import Answer, Protocol, RequestFacts, Work
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_head import RequestHead
 from gateway.server.proxy.driver import Ticket
-from gateway.server.proxy.prepare import Asking
+from gateway.server.proxy.prepare import RequestPreparation
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
-from gateway.upstream.moments import Moment
+from gateway.upstream.moments import OneShot
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders, get_header
@@ -91,7 +91,7 @@ class Tunnel:
         self.used_s = self.now()
         """When a side sent something last."""
         self.ending_s = inf
-        self.over = Moment()
+        self.over = OneShot()
         """Fails with `AnswerCut`. A client that is lost cancels its handler instead."""
         self.at_client, self.at_replica = _End(client, self), _End(upstream, self)
         self.at_client.other, self.at_replica.other = self.at_replica, self.at_client
@@ -101,20 +101,24 @@ class Tunnel:
         if other.has_ended or (other is self.at_replica and not other.transport.can_write_eof()):
             self.at_replica.transport.close()  # whose loss ends the tunnel
         elif not other.transport.can_write_eof():
-            self.over.come()
+            self.over.set()
         elif not other.transport.is_closing():
             other.transport.write_eof()
 
     def replica_lost(self, exc: Exception | None) -> None:
         if exc is None and (self.at_client.has_ended or self.at_replica.has_ended):
-            self.over.come()
+            self.over.set()
         else:
             self.over.fail(AnswerCut("the replica closed the connection"))
 
 
 class Tunnels:
     def __init__(
-        self, replicas: Mapping[ReplicaId, Replica], asking: Asking, config: Config, counts: Counter[str]
+        self,
+        replicas: Mapping[ReplicaId, Replica],
+        asking: RequestPreparation,
+        config: Config,
+        counts: Counter[str],
     ) -> None:
         """`counts`: those that were `opened`, of these `closed`; and those that were `refused`."""
         self._replicas = replicas

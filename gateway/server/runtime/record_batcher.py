@@ -25,7 +25,7 @@ PERIOD_S: Final = 0.02
 _MANY: Final = 256
 
 
-class Handover:
+class RecordBatcher:
     def __init__(
         self,
         takers: Sequence[Callable[[list[Record]], Any]],

@@ -46,7 +46,7 @@ _AGAIN_S: Final = 0.5
 _PERIOD_S: Final = 1.0
 
 
-class Spending:
+class UsageReservations:
     """In the shared store."""
 
     def __init__(self, bounds: Bounds, store: Callable[[], Store], now: Callable[[], float]) -> None:
@@ -61,7 +61,9 @@ class Spending:
         self._is_closed = False
 
     @classmethod
-    def of(cls, driver: Driver, peers: Peers | None, clock: Callable[[], float]) -> "Spending | None":
+    def of(
+        cls, driver: Driver, peers: Peers | None, clock: Callable[[], float]
+    ) -> "UsageReservations | None":
         """None if there are no other gateways: the brain knows it all then. `clock`: the brain's."""
         if peers is None:
             return None
@@ -154,7 +156,7 @@ def _key(account: Account) -> bytes:
     return f"{account.tenant} {account.agent:x} {account.period}".encode()
 
 
-class SpentFile:
+class UsageFile:
     def __init__(self, path: str, bounds: Bounds, send: Callable[[ev.Event], None]) -> None:
         """Tells the brain what earlier processes knew. Raises OSError if the file cannot be read or
         written."""
@@ -169,7 +171,7 @@ class SpentFile:
             write_anew(self._path, self._lines())
 
     @classmethod
-    def of(cls, config: Config, driver: Driver) -> "SpentFile | None":
+    def of(cls, config: Config, driver: Driver) -> "UsageFile | None":
         path = config.server.state_path
         return cls(f"{path}.spent", driver.coordinator.bounding.bounds, driver.send) if path else None
 

@@ -16,7 +16,7 @@ import msgspec
 from gateway.config.telemetry import OtelConfig
 from gateway.domain.ids import RequestId
 from gateway.domain.request import Protocol
-from gateway.responses.content import Said
+from gateway.responses.content import ResponseContent
 from gateway.telemetry.otel.messages import Attribute, describing
 
 _UNKNOWN: Final = "unknown"
@@ -25,7 +25,7 @@ _UNKNOWN: Final = "unknown"
 class Content(msgspec.Struct, eq=False):
     protocol: Protocol
     body: bytes
-    said: Said
+    said: ResponseContent
     finish_reason: str = _UNKNOWN
 
     @property
@@ -43,11 +43,13 @@ class Contents:
         self.bytes = 0
         self.left_out = 0
 
-    def hold(self, turn: RequestId, protocol: Protocol, body: bytes, said: Said | None) -> Said | None:
+    def hold(
+        self, turn: RequestId, protocol: Protocol, body: bytes, said: ResponseContent | None
+    ) -> ResponseContent | None:
         """The turn is being answered. What comes back is to be told what its answer says; None if nobody
         wants to know. `said`: who is told anyway."""
         self.forget(turn)  # it was answered elsewhere, in vain
-        content = Content(protocol, body, said or Said(self._span_bytes))
+        content = Content(protocol, body, said or ResponseContent(self._span_bytes))
         if self.bytes + content.size > self._max_bytes:
             self.left_out += 1
             return said

@@ -83,11 +83,11 @@ class Memoryfulness:
         return -(self._n * self._kl - self._k * self._l) / sqrt(spread) if spread else 1.0
 
 
-def best_ttl_s(durations: Sequence[float], worth_s: float) -> float:
+def best_ttl_s(durations: Sequence[float], max_idle_hold_s: float) -> float:
     """τ*: the duration for which holding gains the most, or 0. `durations` is sorted."""
     best_s, gain = 0.0, 0.0
     for rank, ttl_s in enumerate(durations, start=1):
-        found = rank / len(durations) * worth_s - ttl_s
+        found = rank / len(durations) * max_idle_hold_s - ttl_s
         if found > gain:
             best_s, gain = ttl_s, found
     return best_s
@@ -173,8 +173,8 @@ class DynamicTtl(ProgramOrder):
         if len(durations) <= self._few:
             return super().ttl_s(turn, tool)
         context = turn.turn.input_tokens + turn.turn.output_tokens
-        worth_s = self._wait_s * self._memoryfulness.eta + self._reload_s(context)
-        return best_ttl_s(durations.sorted, worth_s)
+        max_idle_hold_s = self._wait_s * self._memoryfulness.eta + self._reload_s(context)
+        return best_ttl_s(durations.sorted, max_idle_hold_s)
 
 
 def _fixed(plan: Plan, values: Values) -> Plan:

@@ -65,12 +65,12 @@ class InferCept(OldestFirst):
             return None
         self._ended[turn.session.id, turn.ref.thread] = tool_name(turn) or "pause", now
         context = turn.turn.input_tokens + turn.turn.output_tokens
-        worth_s = self.least_waste(context) / context
+        max_idle_hold_s = self.least_waste(context) / context
         """Preserving for so long wastes as much as giving it up."""
         expected_s = self._expected_s(turn)
         if expected_s is None:
-            return now + worth_s
-        return math.inf if expected_s <= worth_s else None
+            return now + max_idle_hold_s
+        return math.inf if expected_s <= max_idle_hold_s else None
 
     def release_order(self, retained: Sequence[Retained], *, now: float) -> Sequence[Retained]:
         """Those that wait for the longest, as far as that is known: they waste the most."""

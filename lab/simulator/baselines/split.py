@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from gateway.core import events as ev
-from gateway.core.commands import Command, PrefillLeg
+from gateway.core.commands import Command, RemotePrefill
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from lab.simulator.baselines.roles import PREFILL_REPLICAS, roles_of, with_roles
@@ -82,7 +82,7 @@ class SplitRouter(Router):
                 self._prompts_at[name] = replica
                 self._sessions[replica] += 1
             del self._waiting[turn.request]
-            yield PrefillLeg(
+            yield RemotePrefill(
                 request=turn.request,
                 session=SessionId(name),
                 replica=replica,

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, PrefillLeg
+from gateway.core.commands import Dispatch, RemotePrefill
 from gateway.domain.decision import PlacementReason, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
@@ -67,7 +67,7 @@ def told(command: object) -> dict[str, object]:
 def test_background_prompts_are_computed_apart_and_reactive_ones_where_they_are_decoded():
     router = Play(None, replicas=2, kind=lambda sizes: AgentXpuRouter(sizes, {NPU})).router
     (leg,) = router.handle(asked("b", 1_000, final=True, is_background=True), now=0.0)
-    assert isinstance(leg, PrefillLeg)
+    assert isinstance(leg, RemotePrefill)
     assert leg.replica == NPU
     (reactive,) = router.handle(asked("r", 1_000, final=True), now=1.0)
     assert told(reactive)["class"] == "reactive"
@@ -256,7 +256,7 @@ class SplitPlay(Play):
     def hears(self, event, now=0.0):
         found = []
         for command in self.router.handle(event, now=now):
-            if isinstance(command, PrefillLeg):
+            if isinstance(command, RemotePrefill):
                 found.append(f"{command.request} first on {command.replica}")
             else:
                 assert isinstance(command, Dispatch)
