@@ -76,10 +76,10 @@ def _cold(*args: Any, **kwargs: Any) -> packing.Entry:
 
 MOST_SESSIONS: Final = 60
 CONSTANTS: Final = """
-throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._CACHE_SAFETY 0.7 0.95, throughput._PAYS 1.02
-1.2, throughput._HALF_LIFE, throughput._ENOUGH_TURNS, limits._UPDATE_S, limits._TURNS_AHEAD,
-lifetimes._PRIOR_GROWTH, lifetimes._PRIOR_PROMPT, lifetimes._PRIOR_END, lifetimes._STRENGTH,
-graph.ENOUGH, graph._STRENGTH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER,
+throughput._AS_GOOD 0.8 0.97, throughput._ENOUGH 0.95 0.99, throughput._CACHE_SAFETY 0.7 0.95,
+throughput._PAYS 1.02 1.2, throughput._HALF_LIFE, throughput._ENOUGH_TURNS, limits._UPDATE_S,
+limits._TURNS_AHEAD, lifetimes._PRIOR_GROWTH, lifetimes._PRIOR_PROMPT, lifetimes._PRIOR_END,
+lifetimes._STRENGTH, graph.ENOUGH, graph._STRENGTH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER,
 gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
 gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, window._LEAST_OF_STATED 0.4 0.8,
 predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97, predicted.HOLDS_UP 0.25 1.0, predicted._ROOM

@@ -5,7 +5,7 @@
 A real vLLM server on the CPU with a tiny model, agents that chat and call tools (`chat_agents.py`), and tools
 that are processes which compute. Sessions come twice as fast as the cores can run their tools. The gateway as
 it is by default, with a probe on the host (`turnpike probe`) and without one, against the same gateway with a
-window that follows engines alone (`admission.follows_tools = false`), and against fixed caps.
+window that follows engines alone (`admission.limit_by_tool_load = false`), and against fixed caps.
 
 A GPU would not be slowed down by tools, so they yield to the engine (`nice`); tools share cores fairly among
 themselves. They compute for so many seconds of processor time, so the machine's pace matters little.

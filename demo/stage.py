@@ -86,7 +86,7 @@ async def gateway(
     log = directory / "gateway.log"
     # No setting of the caller's own gateway may change this one.
     env = {name: value for name, value in os.environ.items() if not name.startswith("TURNPIKE_")}
-    env["TURNPIKE_SERVER__LAME_DUCK_S"] = "0"  # nothing balances load in front of it
+    env["TURNPIKE_SERVER__SHUTDOWN_DELAY_S"] = "0"  # nothing balances load in front of it
     if traces is not None:
         env["TURNPIKE_OTEL__ENDPOINT"] = traces
     process = await children.spawn([BIN / "turnpike", "serve", *options], cwd=ROOT, env=env, log=log)

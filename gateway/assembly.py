@@ -40,7 +40,7 @@ def assemble(
     core = config.core
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
-        core = msgspec.structs.replace(core, is_unknown_state_refused=True)
+        core = msgspec.structs.replace(core, reject_unknown_ids=True)
     live = live_settings(config)
     forecasts = Forecasts(live.profiles)
     conversations = Conversations(config.workflow.progress, is_shared=config.workflow.share_learned)
@@ -57,12 +57,12 @@ def assemble(
             ToolBoundaries(config.tools),
             StateResidence(config.state),
             conversations,
-            Hints(config.workflow.reuse, graphs),
+            Hints(config.workflow.kv_retention, graphs),
             trusted=live.trusted if live.quotas else None,
             publishes=publishes,
         ),
         forecasts=forecasts,
-        trickle=MigrationLimiter(config.trickle),
+        trickle=MigrationLimiter(config.failover_pacing),
         named_models=named_models(live.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,

@@ -46,7 +46,7 @@ def gateway_with(settings: str, directory: Path, **environment: str) -> Iterator
     env = {
         **os.environ,
         **environment,
-        "TURNPIKE_SERVER__LAME_DUCK_S": "0",
+        "TURNPIKE_SERVER__SHUTDOWN_DELAY_S": "0",
         "TURNPIKE_RECORDING__PATH": str(directory / "events"),
     }
     log = directory / "log"

@@ -68,7 +68,7 @@ head_timeout_s = 2
 body_stall_s = 2
 keep_alive_s = 5
 client_stall_s = 2
-linger_s = 0.5
+drain_rejected_body_s = 0.5
 """
 SETTINGS: Final = """
 [upstream]

@@ -31,6 +31,8 @@ class ServiceClass(enum.Enum):
     """Background work; it starts when no reactive session waits, or when it has waited too long."""
 
 
+CLASS_OF_KEY: Final = {"interactive": ServiceClass.REACTIVE, "background": ServiceClass.PROACTIVE}
+"""By `quota.service_class`."""
 _CLASS_OF_TIER: Final = {
     "priority": ServiceClass.REACTIVE,
     "default": ServiceClass.REACTIVE,

@@ -241,7 +241,7 @@ class Limits:
         if self._is_fixed:  # only the capacity is followed
             gpu = msgspec.structs.replace(gpu, pressure=0.75)
             cpu = msgspec.structs.replace(cpu, pressure=0.75)
-        elif not self._config.follows_tools:
+        elif not self._config.limit_by_tool_load:
             cpu = msgspec.structs.replace(cpu, pressure=0.0)
         with_tools = self._with_tools()
         cpu_floor, cpu_limit = self._cpu.limits(with_tools, cpu, pool=self._pool)

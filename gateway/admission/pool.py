@@ -299,7 +299,7 @@ class PoolAdmission:
         return (entry, True) if entry is not None else None
 
     def _next(self, *, now: float) -> Entry | None:
-        is_bound = self._config.follows_tools and self._cpu.read(now=now).pressure >= OVERLOADED
+        is_bound = self._config.limit_by_tool_load and self._cpu.read(now=now).pressure >= OVERLOADED
         return self.queue.next(self._may_hold, is_cpu_bound=is_bound)
 
     def _fits(self, entry: Entry) -> bool:
@@ -364,7 +364,7 @@ class PoolAdmission:
         self.giving_back.keep_promises(waiting=len(self.queue), now=now)
 
     def _settle(self, *, now: float) -> bool:
-        slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
+        slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.limit_by_tool_load else 1.0
         gone = self.places.gone(tools_slower=slower, max_idle_hold_s=self.limits.max_idle_hold_s(), now=now)
         self.needs_scheduling |= bool(gone)
         return bool(gone)

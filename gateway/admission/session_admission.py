@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from gateway.admission.applicant import ReplicaCapacity, TurnOutcome, TurnRequest
-from gateway.admission.classes import ServiceClass, classify
+from gateway.admission.classes import CLASS_OF_KEY, ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.sessions import Member, Turn
@@ -238,7 +238,7 @@ class SessionAdmission:
             task_arrived_s=applicant.task_arrived_s,
             service_class=classify(
                 self._believed(applicant),
-                ServiceClass(of_key) if of_key is not None else None,
+                CLASS_OF_KEY[of_key] if of_key is not None else None,
                 is_background=applicant.is_background,
             ),
             tokens=applicant.prompt_tokens,

@@ -31,7 +31,7 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Sessions in at a time, for the policy `session-cap`."""
     footprint_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Share of the stated KV capacity, for the policy `footprint`."""
-    follows_tools: bool = True
+    limit_by_tool_load: bool = True
     """Whether the window of `sessions` follows tools too; if not, engines alone, to compare with."""
     host_kv_tokens: Annotated[int, Meta(ge=0)] = 0
     """KV tokens that each replica keeps copies of in the host's memory, if it does not say so itself: a vLLM

@@ -67,7 +67,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefill_ahead: PrefillAheadConfig = PrefillAheadConfig()
     disaggregation: DisaggregationConfig = DisaggregationConfig()
     health: HealthConfig = HealthConfig()
-    trickle: TrickleConfig = TrickleConfig()
+    failover_pacing: TrickleConfig = TrickleConfig()
     state: StateResidenceConfig = StateResidenceConfig()
 
     def __post_init__(self) -> None:

@@ -35,13 +35,13 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     replicas; one that is gone is found out after twice this."""
     client_stall_s: _Seconds = 120.0
     """A client that does not read its response for so long is cut off."""
-    linger_s: _Seconds = 5.0
+    drain_rejected_body_s: _Seconds = 5.0
     """After refusing a request that is still being sent: how long its rest is read and thrown away, so
     that the client sees the answer instead of a reset."""
 
 
 class KeepAliveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    quiet_s: Annotated[float, Meta(gt=0, le=3600)] = 45.0
+    first_keepalive_s: Annotated[float, Meta(gt=0, le=3600)] = 45.0
     """Seconds before the first keep-alive; until then an HTTP error status is still possible."""
     period_s: Annotated[float, Meta(gt=0, le=3600)] = 15.0
     """Seconds between keep-alives."""

@@ -124,19 +124,20 @@ def _what_is_wrong_with_bounds(config: Config) -> str | None:
     tenants = {tenant.name for tenant in config.tenants}
     for bound in config.bounds:
         if bound.is_empty:
-            return f"{bound.name}: it bounds nothing: set turns, tokens, cost, wall_s, repeats or same_calls"
+            what = "turns, tokens, cost, max_duration_s, repeats or same_calls"
+            return f"{bound.name}: it bounds nothing: set {what}"
         if unknown := [name for name in bound.tenants if name not in tenants]:
             return f"{bound.name}: there is no tenant {unknown[0]!r}"
         if bound.cost is not None and not config.prices:
             return f"{bound.name}: a cost needs [[prices]]"
-        if bound.per is None:
+        if bound.period is None:
             continue
         if not tenants:
             names = "clients without keys have other names after a restart"
-            return f"{bound.name}: per {bound.per} needs [[tenants]]: {names}"
+            return f"{bound.name}: per {bound.period} needs [[tenants]]: {names}"
         if config.server.state_path is None and config.shared.url is None:
             needs = "server.state_path or shared.url: else a restart forgets what was used"
-            return f"{bound.name}: per {bound.per} needs {needs}"
+            return f"{bound.name}: per {bound.period} needs {needs}"
     return None
 
 
@@ -242,8 +243,10 @@ def _explain(message: str, tree: Mapping[str, Any]) -> str:
                 each for each in _shapes_at(_INDEX.sub("", where)) if isinstance(each, inspect.StructType)
             ]
             names = [each.name for struct in structs for each in struct.fields]
+            renamed = _RENAMED.get(_INDEX.sub("", key))
             meant = get_close_matches(field[2], names, 1)
             what = "there is no such key" + (f"; did you mean {meant[0]}?" if meant else "")
+            what = f"it is called {renamed} now" if renamed else what
     elif "matching regex" in what or what.startswith(("Invalid enum", "Expected `str`, got `int`")):
         found = f"{what}: " if what.startswith("Invalid") else ""
         what = f"{found}{_form_of(_INDEX.sub('', key))}{_meant(tree, key)}"
@@ -257,6 +260,34 @@ def _explain(message: str, tree: Mapping[str, Any]) -> str:
     return f"{key}: {what}" if key else what
 
 
+_RENAMED: Final = {
+    "server.lame_duck_s": "shutdown_delay_s",
+    "server.receipts": "debug_headers",
+    "server.holding.quiet_s": "first_keepalive_s",
+    "server.limits.linger_s": "drain_rejected_body_s",
+    "core.max_held_s": "max_stream_wait_s",
+    "core.max_outage_s": "no_replica_wait_s",
+    "core.is_unknown_state_refused": "reject_unknown_ids",
+    "tenants.trust": "permissions",
+    "bounds.of": "scope",
+    "bounds.per": "period",
+    "bounds.wall_s": "max_duration_s",
+    "objective.alpha": "slowdown_target",
+    "admission.follows_tools": "limit_by_tool_load",
+    "health.out_at_most": "max_ejected_share",
+    "health.rest_s": "ejection_s",
+    "health.rest_most_s": "max_ejection_s",
+    "health.trials": "slow_ejections_limit",
+    "workflow.reuse": "kv_retention",
+    "workflow.kv_retention.low": "ttl_shrink_from",
+    "workflow.kv_retention.high": "ttl_half_at",
+    "workflow.kv_retention.over": "end_probability",
+    "trickle": "failover_pacing",
+    "failover_pacing.small_bytes": "unpaced_below_bytes",
+    "disaggregation.must_gain": "max_time_ratio",
+    "prefill_ahead.most": "max_concurrent",
+}
+"""Settings by their names up to 0.1, so that an older file is answered with the new name."""
 _INDEX: Final = re.compile(r"\[[^]]*\]")
 _TYPE: Final = re.compile(r"`(\w+)(?: \| null)?`")
 _TYPES: Final = {

@@ -56,9 +56,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     wrote one, and the proxy's address counts. Without keys each address is a tenant."""
     proxy_protocol: bool = False
     """Every connection begins with a header of the PROXY protocol, version 1 or 2, from a trusted proxy."""
-    receipts: bool = True
+    debug_headers: bool = True
     """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""
-    lame_duck_s: Annotated[float, Meta(ge=0)] = 5.0
+    shutdown_delay_s: Annotated[float, Meta(ge=0)] = 5.0
     """After SIGTERM: how long requests are still taken while `/turnpike/readyz` already answers 503, so that
     load balancers send no more. Let it be longer than their probes' period times the failures that they wait
     for. 0: no time."""
@@ -89,7 +89,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def has_receipts(self) -> bool:
-        return self.receipts and not self.is_relay
+        return self.debug_headers and not self.is_relay
 
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):

@@ -24,7 +24,7 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     key_hashes: tuple[KeyHash, ...] = ()
     """Several, so that a key can be replaced without a gap. None for a tenant that comes with tokens alone
     (`[jwt]`), or with keys of `server.keys_path`."""
-    trust: tuple[Trust, ...] = ()
+    permissions: tuple[Trust, ...] = ()
     """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
     its word on whether somebody waits for its sessions, until when, and how long to hold their state;
     `kv-transfer`, fields such as `kv_transfer_params`, which name hosts and blocks to engines."""
@@ -35,7 +35,7 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def trusts_scheduling_claims(self) -> bool:
-        return "scheduling" in self.trust
+        return "scheduling" in self.permissions
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

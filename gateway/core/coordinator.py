@@ -319,7 +319,7 @@ class Coordinator:
         is_background = facts.is_background and facts.protocol is Protocol.RESPONSES
         if (is_background or facts.work is Work.TUNNEL) and self.counts_tokens(live.tenant):
             return refusals.uncounted(is_background=is_background)
-        if self._config.is_unknown_state_refused:
+        if self._config.reject_unknown_ids:
             states, known = live.facts.state_ids, self.sessions.residence
             unknown = next((each for each in states if known.find(live.tenant, each) is None), None)
             if unknown is not None:

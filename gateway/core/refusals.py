@@ -20,7 +20,7 @@ def internal() -> Refusal:
 def moves_kv() -> Refusal:
     message = (
         "Fields that tell an engine where KV caches are (kv_transfer_params and the like) are not accepted: "
-        'the gateway sends them itself. Tenants with trust = ["kv-transfer"] may.'
+        'the gateway sends them itself. Tenants with permissions = ["kv-transfer"] may.'
     )
     return Refusal(reason=RefusalReason.KV_FIELD, message=message)
 
@@ -75,8 +75,8 @@ def beyond_bound(reached: Reached) -> Refusal:
         "session": "This session has",
         "agent": "Agents of this kind have",
         "tenant": "This key has",
-    }[bound.of]
-    over = f" this {bound.per}" if bound.per is not None else ""
+    }[bound.scope]
+    over = f" this {bound.period}" if bound.period is not None else ""
     what = _TOLD[reached.limit].format(f"{most:,.15g}")
     message = f"{whose} reached the bound `{bound.name}`{over}: {what}."
     return Refusal(reason=RefusalReason.BOUND_REACHED, message=message)
@@ -86,7 +86,7 @@ _TOLD: Final = {
     "turns": "{} turns",
     "tokens": "{} tokens",
     "cost": "a cost of {}",
-    "wall_s": "{} seconds",
+    "max_duration_s": "{} seconds",
     "repeats": "the same calls with the same results {} times in a row",
     "same_calls": "the same calls {} times in a row",
 }

@@ -12,9 +12,9 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     kept connection and gets it on a fresh one, which the first attempt may do in any case."""
     max_wait_s: Annotated[float, Meta(gt=0, le=3600)] = 50.0
     """A turn that waited this long is refused. Every client tried bears 50 s of silence, not all bear 60."""
-    max_held_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+    max_stream_wait_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
     """The same for those whose clients are told meanwhile that they wait: who reads a stream."""
-    max_outage_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    no_replica_wait_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     """How long a turn is kept for which no replica is there any more, in case one comes back."""
-    is_unknown_state_refused: bool = False
+    reject_unknown_ids: bool = False
     """Refuse ids of stored state that we did not see being minted: they may be another tenant's."""

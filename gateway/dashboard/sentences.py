@@ -32,7 +32,7 @@ PLACEMENTS: Final = {
     "guess_lives_there": "what it probably goes on from ran there; nothing else follows that guess",
     "home_is_full": "more live at its home than fit there, so they lose what they left",
     "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
-    "home_is_gone": "its home could not run it",
+    "affinity_replica_down": "its home could not run it",
     "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
 }
 MOVES: Final = {
@@ -170,7 +170,7 @@ def why_uncached(changed: tuple[str, int]) -> str:
 
 _ACTIONS: Final = {
     "warn": "its client was told so",
-    "behind": "others went first",
+    "deprioritize": "others went first",
     "refuse": "it was refused",
     "shadow": "nothing was done, as the bound only looks on",
 }
@@ -196,7 +196,8 @@ def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
         met = f"{in_time} of {judged} judged in time" if judged >= MIN_JUDGED else "too few to judge"
         yield f"{outcome['sessions']} sessions ended, {met}"
     if (judged := outcome["turns_judged"]) >= MIN_JUDGED:
-        yield f"{outcome['turns_in_time']} of {judged} turns met the target (`objective.alpha` × alone)"
+        target = "`objective.slowdown_target` × alone"
+        yield f"{outcome['turns_in_time']} of {judged} turns met the target ({target})"
     elif judged:
         yield f"turns in time: not enough data ({judged} judged, {MIN_JUDGED} needed)"
     if outcome["cached_tokens"]:

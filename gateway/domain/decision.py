@@ -105,7 +105,7 @@ class PlacementReason(Word):
     """It lives on a replica that runs far more than the others."""
     HOME_IS_FULL = "home_is_full"
     """More live there than fit."""
-    HOME_IS_GONE = "home_is_gone"
+    AFFINITY_REPLICA_DOWN = "affinity_replica_down"
     """It lives on a replica that cannot run this turn."""
     CHEAPER = "cheaper"
     """Without prices it would have run elsewhere."""

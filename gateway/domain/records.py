@@ -266,7 +266,7 @@ class BoundReached(_OfTurn, frozen=True, kw_only=True, tag="bound"):
     """Its agent type, as settings name it."""
     bound: str
     limit: str
-    """Which of its limits: `turns`, `tokens`, `cost`, `wall_s`, `repeats` or `same_calls`."""
+    """Which of its limits: `turns`, `tokens`, `cost`, `max_duration_s`, `repeats` or `same_calls`."""
     used: float
     """With this turn, as it is expected to be."""
     most: float

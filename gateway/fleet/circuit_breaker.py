@@ -29,15 +29,15 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     and the prompts before it take if nothing of them is cached, …"""
     slow_least_s: _Seconds = 0.25
     """… and after this long."""
-    rest_s: _Seconds = 5.0
+    ejection_s: _Seconds = 5.0
     """How long nothing is sent to an ejected replica the first time; twice as long each time after it, …"""
-    rest_most_s: _Seconds = 60.0
+    max_ejection_s: _Seconds = 60.0
     """… up to this."""
     slow_start_s: _Seconds = 10.0
     """Until a replica that came back has its full share."""
-    out_at_most: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    max_ejected_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Share of a pool that may be ejected; 0 ejects nobody."""
-    trials: Annotated[int, Meta(ge=1, le=100)] = 5
+    slow_ejections_limit: Annotated[int, Meta(ge=1, le=100)] = 5
     """Ejections in a row for being slow, before a replica counts as one that is slow by nature."""
 
 
@@ -53,7 +53,7 @@ SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
 OUT: Final = (BreakerState.EJECTED, BreakerState.TRIED)
 _LATELY_S: Final = 30.0
 """For so long a tenant's failures are taken for its own after another was served where it failed; who served
-nobody for so long goes even beyond `out_at_most`."""
+nobody for so long goes even beyond `max_ejected_share`."""
 FAILING: Final = "failing"
 """It serves and fails its turns, and would be ejected if enough others were left."""
 
@@ -143,8 +143,8 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     def due_s(self, config: HealthConfig) -> float:
         """When it is tried, or warm; infinite if it waits for neither."""
         if self.state is BreakerState.EJECTED:
-            doubled_s = config.rest_s * 2.0 ** min(30, max(0, self.ejections - 1))
-            return self.since_s + min(doubled_s, config.rest_most_s)
+            doubled_s = config.ejection_s * 2.0 ** min(30, max(0, self.ejections - 1))
+            return self.since_s + min(doubled_s, config.max_ejection_s)
         return self.since_s + config.slow_start_s if self.state is BreakerState.WARMING else float("inf")
 
     def serves(self, *, now: float) -> bool:

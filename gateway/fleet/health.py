@@ -19,8 +19,8 @@ Deviations: Envoy compares replicas with each other. Here each is held against w
 (`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only how late their turns
 are against what is expected of them, and where all are late it is no fault of this one.
 
-Invariants: those of `circuit_breaker.py`; what is slow and stays it is let back after `trials`, for placement
-to judge; memory is bounded by replicas and live turns.
+Invariants: those of `circuit_breaker.py`; what is slow and stays it is let back after `slow_ejections_limit`,
+for placement to judge; memory is bounded by replicas and live turns.
 """
 
 import heapq
@@ -52,7 +52,7 @@ class FleetHealth:
         self._overdue: list[tuple[float, RequestId]] = []
         """A heap; those that are not awaited any more stay in it until they come up."""
         self._began_s: dict[PoolId, float] = {}
-        self.outliers = OutlierDetection(lasts_s=config.rest_s)
+        self.outliers = OutlierDetection(lasts_s=config.ejection_s)
         self.silence = Silence(config.slow_until_out)
         self.said: list[Changed] = []
         self.next_due_s = self._look_s = inf
@@ -288,7 +288,7 @@ class FleetHealth:
         breaker.slow[phase] = breaker.slow.get(phase, 0) + 1
         if not is_tried and breaker.slow[phase] < self._config.slow_until_out:
             return
-        if breaker.slow_ejections < self._config.trials:
+        if breaker.slow_ejections < self._config.slow_ejections_limit:
             breaker.slow_ejections += self._eject(breaker, "is slow", now=now)
         elif is_tried:
             self._step(breaker, BreakerState.WARMING, "is slow by nature", now=now)
@@ -319,7 +319,7 @@ class FleetHealth:
     def _eject(self, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
         pool = [each for each in self._breakers.values() if each.pool == breaker.pool]
         if BreakerState.EJECTED not in MAY_BECOME[breaker.state] or not may_be_ejected(
-            breaker, pool, self._config.out_at_most, now=now
+            breaker, pool, self._config.max_ejected_share, now=now
         ):
             return False
         breaker.ejections, breaker.why = breaker.ejections + 1, why

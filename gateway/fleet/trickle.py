@@ -20,7 +20,7 @@ class TrickleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     moving_at_once: Annotated[int, Meta(ge=1, le=10_000)] = 2
     """Turns of sessions whose replica was lost, for each of the others, that may compute their prompt anew
     at a time."""
-    small_bytes: Annotated[int, Meta(ge=0)] = 16_384
+    unpaced_below_bytes: Annotated[int, Meta(ge=0)] = 16_384
     """A request that is not larger than this just goes."""
 
 
@@ -34,7 +34,7 @@ class MigrationLimiter:
 
     def may_move(self, request: RequestId, pool: PoolId, body_bytes: int, replicas: int) -> bool:
         moving, waiting = self._moving[pool], self._waiting[pool]
-        if body_bytes <= self._config.small_bytes or request in moving:
+        if body_bytes <= self._config.unpaced_below_bytes or request in moving:
             return True
         self.known[request] = pool
         if waiting or len(moving) >= replicas * self._config.moving_at_once:

@@ -42,7 +42,7 @@ class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Conversations that must have gone on behind such a step, before one is guessed."""
     least_s: Annotated[float, Meta(ge=0)] = 0.05
     """What takes less to compute is not worth a request."""
-    most: Annotated[int, Meta(ge=1, le=100)] = 2
+    max_concurrent: Annotated[int, Meta(ge=1, le=100)] = 2
     """At a time, on one replica."""
     max_sessions: Annotated[int, Meta(ge=1)] = 20_000
     """Sessions that pause, of which it is remembered what they wait for."""

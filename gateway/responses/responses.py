@@ -97,7 +97,7 @@ _CALL = ("function_call_arguments",)
 _CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
 _LAST_TEXT_ENDS = tuple(each + end for each in _TEXT_ENDS for end in (b"\n\n", b"\r\n\r\n"))
 
-_SMALL_BYTES, _TOKEN_BYTES, _FIELDS_BYTES = 256, 8, 48
+_UNPACED_BELOW_BYTES, _TOKEN_BYTES, _FIELDS_BYTES = 256, 8, 48
 """An event of no more than that brings a token or two; of a larger one, all but its fields' names is text."""
 _PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
@@ -122,7 +122,7 @@ class ResponsesReader:
     def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
         if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
             size = len(chunk)  # as `_count`, for each token
-            sighting.streamed_bytes += size - _FIELDS_BYTES if size > _SMALL_BYTES else _TOKEN_BYTES
+            sighting.streamed_bytes += size - _FIELDS_BYTES if size > _UNPACED_BELOW_BYTES else _TOKEN_BYTES
             return False
         pieces = self._pieces
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
@@ -269,7 +269,7 @@ def _keep(place: int, item: _Item, said: ResponseContent) -> None:
 
 
 def _count(event: bytes, sighting: ObservedResponse) -> None:
-    is_large = len(event) > _SMALL_BYTES
+    is_large = len(event) > _UNPACED_BELOW_BYTES
     sighting.streamed_bytes += len(event) - _FIELDS_BYTES if is_large else _TOKEN_BYTES
 
 

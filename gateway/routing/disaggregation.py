@@ -32,7 +32,7 @@ class DisaggregationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     they are decoded; by default, those for which that is predicted to pay."""
     least_s: Annotated[float, Meta(ge=0)] = 0.05
     """What is predicted to take less where it is decoded stays there."""
-    must_gain: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    max_time_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.8
     """Elsewhere it must be predicted to take no more than this share of what it takes there."""
     tokens_per_s: Annotated[float, Meta(gt=0)] = 50_000.0
     """How fast a KV cache comes over, until that was seen."""
@@ -64,4 +64,4 @@ def pays(
         return new_tokens >= config.threshold_tokens
     if here.prefill_s < config.least_s:
         return False
-    return there.cost_s + transfer_s <= config.must_gain * here.cost_s
+    return there.cost_s + transfer_s <= config.max_time_ratio * here.cost_s

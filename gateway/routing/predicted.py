@@ -109,7 +109,7 @@ class PredictedPlacement(PlacementPolicy):
             at_home = load if load.replica == home else at_home
             least = min(least, load.running)
         if home is None or at_home is None:
-            reason = PlacementReason.LEAST_LOADED if never_had_one else PlacementReason.HOME_IS_GONE
+            reason = PlacementReason.LEAST_LOADED if never_had_one else PlacementReason.AFFINITY_REPLICA_DOWN
             if len(candidates) == 1:
                 return candidates[0].replica, reason
             wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]

@@ -48,7 +48,7 @@ class GracefulShutdown:
         self._over = asyncio.Event()
 
     def apply_config(self, config: ServerConfig) -> None:
-        self._lame_duck_s, self._drain_s = config.lame_duck_s, config.drain_s
+        self._shutdown_delay_s, self._drain_s = config.shutdown_delay_s, config.drain_s
 
     def catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -69,9 +69,9 @@ class GracefulShutdown:
         await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
 
     async def _leave(self) -> None:
-        if self._lame_duck_s and not self._hurry.is_set():
-            told = f"not ready any more; serving for another {self._lame_duck_s:g} s"
-            log_event(logging.INFO, "not_ready", told, lame_duck_s=self._lame_duck_s)
+        if self._shutdown_delay_s and not self._hurry.is_set():
+            told = f"not ready any more; serving for another {self._shutdown_delay_s:g} s"
+            log_event(logging.INFO, "not_ready", told, shutdown_delay_s=self._shutdown_delay_s)
             await self.retire()
         told = "draining; signal again to stop at once"
         log_event(logging.INFO, "drain", told, drain_s=self._drain_s)
@@ -84,7 +84,7 @@ class GracefulShutdown:
         if self._peers is not None:
             await self._peers.leave()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._lame_duck_s):
+            async with asyncio.timeout(self._shutdown_delay_s):
                 await self._hurry.wait()
 
     async def drain(self) -> None:

@@ -262,13 +262,13 @@ _COUNTED_ELSEWHERE: Final = (
     ("hints_failed", "Hints that no engine took", "hints", "failed"),
     ("requests_passed_on", "Requests that went to their session's gateway", "peers", "passed_on"),
     ("sessions_adopted", "Sessions that went on here when their gateway was gone", "peers", "adopted"),
-    ("peers_unreached", "Requests that another gateway did not take", "peers", "unreached"),
+    ("peer_forward_failures", "Requests that another gateway did not take", "peers", "unreached"),
     ("shared_entries_withheld", "Entries not shared: their tenant has enough", "peers", "withheld"),
     ("event_gaps", "Gaps told to readers of events", "_frames", "gaps"),
     ("spans_sent", "Spans that a collector took", "_export", "sent"),
     ("spans_dropped", "Spans that no collector took", "_export", "dropped"),
     ("control_actions_unrecorded", "Actions that came too fast to be recorded", "audit", "left_out"),
-    ("contents_left_out", "Turns traced without what they say, for want of room", "contents", "left_out"),
+    ("contents_dropped", "Turns traced without what they say, for want of room", "contents", "left_out"),
     ("turns_untraced", "Turns left out of traces", "_export", "left_out"),
 )
 """Metrics: what they are, and who counts."""

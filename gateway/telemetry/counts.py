@@ -108,7 +108,7 @@ class Counts:
         for name, what in _SPREADS.items():
             yield histogram(name, what, {(): self._spreads[name]})
         for name, what, spreads in (
-            ("launch_delay_seconds", "From submission to the first token", self._first_token),
+            ("engine_ttft_seconds", "From submission to the first token", self._first_token),
             ("turn_seconds", "From submission to the end of the answer", self._durations),
         ):
             yield histogram(name, what, {(each,): spread for each, spread in spreads.items()}, ["replica"])

@@ -39,16 +39,16 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """State is held at most so long while tools run."""
     max_idle_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     """Behind an answer without calls."""
-    low: Annotated[float, Meta(ge=0, le=1)] = 0.7
+    ttl_shrink_from: Annotated[float, Meta(ge=0, le=1)] = 0.7
     """Share of the KV cache in use from which on TTLs shrink."""
-    high: Annotated[float, Meta(ge=0, le=1)] = 0.9
+    ttl_half_at: Annotated[float, Meta(ge=0, le=1)] = 0.9
     """And at which they are half as long."""
-    over: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    end_probability: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Probability of the end from which on nothing is held; of agents that are known."""
 
     def __post_init__(self) -> None:
-        if self.low >= self.high:
-            raise ValueError("reuse: low must be below high")
+        if self.ttl_shrink_from >= self.ttl_half_at:
+            raise ValueError("kv_retention: ttl_shrink_from must be below ttl_half_at")
 
 
 class RetentionDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -85,11 +85,11 @@ def at_pause(
     tier, ends, pause = behind.tier, behind.ends, behind.pause
     if stated is not None and stated.resumes is not None:
         tier, ends = Tier.STATED, 0.0 if stated.resumes else 1.0
-    if tier is not Tier.UNKNOWN and ends >= config.over:
+    if tier is not Tier.UNKNOWN and ends >= config.end_probability:
         retain_s, returns_in_s = 0.0, None
     else:
         base_s = config.unknown_s if pause.lengths is None else pause.quantile_s(config.percentile) or 0.0
-        pressure = memory_pressure(kv_used, low=config.low, high=config.high)
+        pressure = memory_pressure(kv_used, low=config.ttl_shrink_from, high=config.ttl_half_at)
         most_s = config.max_s if behind.tools else config.max_idle_s
         retain_s = ttl_s(base_s, pressure, least_s=config.least_s, most_s=most_s)
         returns_in_s = pause.quantile_s(0.5)
@@ -107,7 +107,7 @@ def provisional(
 
     `goes_on`: the probability that its conversation does, whatever the answer is.
     """
-    pressure = memory_pressure(kv_used, low=config.low, high=config.high)
+    pressure = memory_pressure(kv_used, low=config.ttl_shrink_from, high=config.ttl_half_at)
     retain_s = ttl_s(config.unknown_s, pressure, least_s=config.least_s, most_s=config.max_idle_s)
     return RetentionDecision(reuse=goes_on, retain_s=_as_stated(config, stated, retain_s), returns_in_s=None)
 

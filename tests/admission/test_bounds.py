@@ -150,11 +150,11 @@ def test_a_model_without_a_price_is_free():
 
 
 def test_time_is_from_the_first_turn_on():
-    play = Play(bound(wall_s=60))
+    play = Play(bound(max_duration_s=60))
     play.now += 60
     assert play.turn() == []
     play.now += 1
-    assert play.turn() == ["wall_s"]
+    assert play.turn() == ["max_duration_s"]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_conversations_of_a_session_do_not_repeat_one_another():
 
 
 def test_a_tenants_day_ends_at_midnight():
-    play = Play(bound(of="tenant", per="day", turns=2))
+    play = Play(bound(scope="tenant", period="day", turns=2))
     play.now = MIDNIGHT - 1
     assert [play.turn(session=f"s{n}") for n in range(3)] == [[], [], ["turns"]]
     play.now = MIDNIGHT
@@ -209,7 +209,7 @@ def test_a_tenants_day_ends_at_midnight():
 
 
 def test_a_tenants_month_goes_on_over_midnight():
-    play = Play(bound(of="tenant", per="month", tokens=200))
+    play = Play(bound(scope="tenant", period="month", tokens=200))
     play.turn()
     play.now = MIDNIGHT
     play.turn()
@@ -219,7 +219,7 @@ def test_a_tenants_month_goes_on_over_midnight():
 
 
 def test_a_turn_that_ends_after_its_day_is_not_counted_in_the_next_one():
-    play = Play(bound(of="tenant", per="day", tokens=10**6))
+    play = Play(bound(scope="tenant", period="day", tokens=10**6))
     play.now = MIDNIGHT - 1
     play.arrives()
     play.now = MIDNIGHT
@@ -229,13 +229,13 @@ def test_a_turn_that_ends_after_its_day_is_not_counted_in_the_next_one():
 
 
 def test_a_tenant_cannot_use_up_what_is_anothers():
-    play = Play(bound(of="tenant", per="day", turns=2), bound(name="c", turns=3))
+    play = Play(bound(scope="tenant", period="day", turns=2), bound(name="c", turns=3))
     assert [play.turn(tenant="red", session=f"s{n}") for n in range(3)] == [[], [], ["turns"]]
     assert [play.turn(tenant="blue", session=f"b{n}") for n in range(2)] == [[], []]
 
 
 def test_an_agent_type_has_its_own_bound_within_its_tenant():
-    play = Play(bound(of="agent", per="day", turns=1))
+    play = Play(bound(scope="agent", period="day", turns=1))
     assert play.turn(agent=7) == []
     assert play.turn(agent=7, session="s2") == ["turns"]
     assert play.turn(agent=8, session="s3") == []
@@ -250,7 +250,7 @@ def test_a_bound_is_for_whom_it_names():
 
 
 def test_work_that_is_no_turn_counts_for_its_tenant():
-    play = Play(bound(of="tenant", per="day", tokens=100), bound(name="c", turns=1))
+    play = Play(bound(scope="tenant", period="day", tokens=100), bound(name="c", turns=1))
     assert [play.turn(session=None) for _ in range(2)] == [[], ["tokens"]]
 
 
@@ -259,7 +259,7 @@ def test_the_severest_counts_first_and_shadows_last():
         bound(name="w", turns=1, action="warn"),
         bound(name="s", turns=1, action="refuse", shadow=True),
         bound(name="r", turns=1, action="refuse"),
-        bound(name="b", turns=1, action="behind"),
+        bound(name="b", turns=1, action="deprioritize"),
     )
     play.turn()
     assert [each.bound.name for each in play.reaches()] == ["r", "b", "w", "s"]
@@ -269,7 +269,7 @@ def test_the_severest_counts_first_and_shadows_last():
 
 
 def test_agents_without_end_share_an_account():
-    play = Play(bound(of="agent", per="day", turns=10**6))
+    play = Play(bound(scope="agent", period="day", turns=10**6))
     for agent in range(2, 2000):
         play.turn(agent=agent, session=None)
     assert len(play.bounds.ledger) == MAX_ACCOUNTS + 1
@@ -297,7 +297,8 @@ def test_threads_without_end_leave_a_bounded_number():
 def test_what_an_earlier_process_knew_counts():
     account = Account(TenantId("t"), ALL_AGENTS, "2026-11")
     play = Play(
-        bound(of="tenant", per="month", tokens=1000), bound(name="a", of="agent", per="month", turns=9)
+        bound(scope="tenant", period="month", tokens=1000),
+        bound(name="a", scope="agent", period="month", turns=9),
     )
     play.bounds.restore(
         [
@@ -317,7 +318,7 @@ def test_what_an_earlier_process_knew_counts():
 
 
 def test_what_the_store_reserved_counts_and_is_settled():
-    play = Play(bound(of="tenant", per="day", tokens=1000), publishes=True)
+    play = Play(bound(scope="tenant", period="day", tokens=1000), publishes=True)
     accounts, amounts = play.bounds.quote(TenantId("t"), 7, "m", 800, now=NOON)
     (account,) = accounts
     assert amounts == Amounts(1, 200, 0)
@@ -332,14 +333,14 @@ def test_what_the_store_reserved_counts_and_is_settled():
 
 
 def test_what_was_reserved_for_nothing_is_given_back():
-    play = Play(bound(of="tenant", per="day", tokens=1000), publishes=True)
+    play = Play(bound(scope="tenant", period="day", tokens=1000), publishes=True)
     account = Account(TenantId("t"), ALL_AGENTS, "2026-11-25")
     play.bounds.give_back(Reserved((Spent(account, Amounts(5, 950, 0)),), Amounts(1, 200, 0)))
     assert play.bounds.spent == [Spent(account, Amounts(-1, -200, 0))]
 
 
 def test_without_the_store_it_is_reserved_here_and_told():
-    play = Play(bound(of="tenant", per="day", tokens=1000), publishes=True)
+    play = Play(bound(scope="tenant", period="day", tokens=1000), publishes=True)
     play.arrives(text_bytes=800)
     account = Account(TenantId("t"), ALL_AGENTS, "2026-11-25")
     assert play.bounds.spent == [Spent(account, Amounts(1, 200, 0))]
@@ -348,16 +349,16 @@ def test_without_the_store_it_is_reserved_here_and_told():
     for each in play.bounds.spent:
         told = told.plus(each.amounts)
     assert told == Amounts(1, 100, 0)
-    alone = Play(bound(of="tenant", per="day", tokens=1000))
+    alone = Play(bound(scope="tenant", period="day", tokens=1000))
     alone.turn()
     assert alone.bounds.spent == [], "who is alone tells nobody"
 
 
 def test_the_share_of_a_bound_is_that_of_its_nearest_limit():
     play = Play(
-        bound(of="tenant", per="day", tokens=1000, turns=4),
-        bound(name="other", of="tenant", per="day", turns=4, tenants=("other",)),
-        bound(name="agents", of="agent", per="day", turns=4),
+        bound(scope="tenant", period="day", tokens=1000, turns=4),
+        bound(name="other", scope="tenant", period="day", turns=4, tenants=("other",)),
+        bound(name="agents", scope="agent", period="day", turns=4),
     )
     play.turn()
     assert [(b.name, t, used) for b, t, used in play.bounds.shares(now=NOON)] == [("b", "t", 0.25)]
@@ -369,10 +370,10 @@ def test_the_share_of_a_bound_is_that_of_its_nearest_limit():
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"per": "day", "turns": 1}, "a session is counted as a whole"),
-        ({"of": "tenant", "turns": 1}, "set per to day or month"),
-        ({"of": "agent", "per": "day", "wall_s": 5}, "of a session only"),
-        ({"of": "agent", "per": "day", "repeats": 5}, "of a session only"),
+        ({"period": "day", "turns": 1}, "a session is counted as a whole"),
+        ({"scope": "tenant", "turns": 1}, "set period to day or month"),
+        ({"scope": "agent", "period": "day", "max_duration_s": 5}, "of a session only"),
+        ({"scope": "agent", "period": "day", "repeats": 5}, "of a session only"),
         ({"turns": 0}, ">= 1"),
         ({"repeats": 1}, ">= 2"),
         ({"turns": 1, "agents": ["7"]}, "regex"),

@@ -100,7 +100,7 @@ def test_sessions_are_told_apart_by_pool():
 
 
 def test_a_class_is_stated_by_who_may_or_comes_with_the_key():
-    tenants = {T: Quota(service_class="proactive"), U: Quota(service_class="proactive")}
+    tenants = {T: Quota(service_class="background"), U: Quota(service_class="background")}
     capped_at_one = config(policy="session-cap", session_cap=1)
     play = Play(SessionAdmission(capped_at_one, tenants, trusted={U}))
     play.is_let_in("s1")

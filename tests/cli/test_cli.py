@@ -59,12 +59,12 @@ class SlowBackend:
 class Serving:
     """A `turnpike serve` process."""
 
-    def __init__(self, *arguments: str, lame_duck_s: int = 0) -> None:
+    def __init__(self, *arguments: str, shutdown_delay_s: int = 0) -> None:
         ports = ("--listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "serve", *ports, *arguments],
             stderr=subprocess.PIPE,
-            env=_clean_environment() | {"TURNPIKE_SERVER__LAME_DUCK_S": str(lame_duck_s)},
+            env=_clean_environment() | {"TURNPIKE_SERVER__SHUTDOWN_DELAY_S": str(shutdown_delay_s)},
         )
         self.log = b""
         found = self.read_log_until(rb"listening on http://127.0.0.1:(\d+), control on port (\d+)")
@@ -158,7 +158,7 @@ def test_what_cannot_be_parsed_at_the_control_port_fills_no_log():
 def test_sigterm_leaves_time_to_be_taken_out_of_rotation():
     backend = SlowBackend()
     backend.go_on.set()
-    serving = Serving("--backend", backend.url, lame_duck_s=3600)
+    serving = Serving("--backend", backend.url, shutdown_delay_s=3600)
     try:
         serving.until_ready()
         serving.process.send_signal(signal.SIGTERM)

@@ -17,7 +17,7 @@ SETTINGS = """
 [server]
 listen = "127.0.0.1:0"
 control = "127.0.0.1:0"
-lame_duck_s = 0
+shutdown_delay_s = 0
 {server}
 [[pools]]
 replicas = [{{ url = "http://127.0.0.1:{backend}" }}]
@@ -34,18 +34,18 @@ def test_a_file_is_compared_read_again_and_refused(tmp_path, capsys):
     with contextlib.closing(Serving(str(path))) as serving:
         at = ["--control", f"http://127.0.0.1:{serving.control_port}"]
         other = tmp_path / "other.toml"
-        write(other, 'receipts = false\nstate_path = "/x"')
+        write(other, 'debug_headers = false\nstate_path = "/x"')
         assert main(["settings", "diff", str(other), *at]) == 0
         assert capsys.readouterr().out.splitlines() == [
-            "server.receipts: true → false",
+            "server.debug_headers: true → false",
             "server.state_path: not there → (not shown)  needs a restart",
         ]
         assert main(["settings", "diff", *at]) == 0
         assert capsys.readouterr().out == "nothing would change\n"
 
-        write(path, "receipts = false")
+        write(path, "debug_headers = false")
         assert main(["settings", "reload", "--json", *at]) == 0
-        assert [each["key"] for each in json.loads(capsys.readouterr().out)] == ["server.receipts"]
+        assert [each["key"] for each in json.loads(capsys.readouterr().out)] == ["server.debug_headers"]
 
         write(path, "recipts = false")
         assert main(["settings", "reload", *at]) == 1

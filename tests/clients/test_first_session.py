@@ -84,7 +84,7 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
             "TURNPIKE_CONTROL": f"http://127.0.0.1:{control}",
             "TURNPIKE_SERVER__LISTEN": f"127.0.0.1:{port}",
             "TURNPIKE_SERVER__CONTROL": f"127.0.0.1:{control}",
-            "TURNPIKE_SERVER__LAME_DUCK_S": "0",
+            "TURNPIKE_SERVER__SHUTDOWN_DELAY_S": "0",
         }
         began = time.monotonic()
         done = subprocess.run(

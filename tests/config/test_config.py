@@ -73,7 +73,7 @@ def test_the_public_needs_a_key():
     [
         ({"server": {"workers": 2}, "shared": {"url": "redis://r"}}, "server.workers"),
         ({"shared": {"url": "redis://r"}}, "shared.url"),
-        ({"bounds": [{"name": "b", "of": "session", "turns": 3}]}, "bounds"),
+        ({"bounds": [{"name": "b", "scope": "session", "turns": 3}]}, "bounds"),
         ({"tenants": [{**tenant("a", KEY), "quota": {"tokens_per_minute": 9}}]}, "tenants.quota"),
         ({"mcp": [{"name": "m", "url": "http://m"}]}, "mcp"),
         ({"history": {"url": "http://h"}}, "history.url"),

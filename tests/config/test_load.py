@@ -54,14 +54,14 @@ def test_no_file_is_needed():
 def test_the_environment_speaks_toml_where_it_can():
     environ = {
         "TURNPIKE_POOLS": '[{ replicas = [{ url = "http://a:8000" }] }]',
-        "TURNPIKE_SERVER__RECEIPTS": "false",
+        "TURNPIKE_SERVER__DEBUG_HEADERS": "false",
         "TURNPIKE_SERVER__LIMITS__MAX_BODY_BYTES": "1_000",
         "TURNPIKE_STREAM__PATH": "a = 1\nb = 2",
         "TURNPIKE_CONFIG": "of somebody else",
         "PATH": "/bin",
     }
     config = load_config(None, environ, {})
-    assert config.server.receipts is False
+    assert config.server.debug_headers is False
     assert config.server.limits.max_body_bytes == 1000
     assert config.stream.path == "a = 1\nb = 2"
     assert load_config(None, environ | {"TURNPIKE_STREAM__PATH": "1\nb = 2"}, {}).stream.path == "1\nb = 2"
@@ -95,8 +95,8 @@ def test_a_file_is_utf8_whatever_the_locale(write):
         ('[history]\nulr = "x"\n', "history.ulr: there is no such key; did you mean url?"),
         ('[[mcp]]\nname = "a"\nurl = "http://a"\nearly = []\n', "mcp[0].early: there is no such key"),
         (
-            '[[tenants]]\nname = "a"\ntrust = ["all"]\n',
-            'tenants[0].trust[0]: Invalid enum value \'all\': it has to be one of "engine-control", "kv-tra',
+            '[[tenants]]\nname = "a"\npermissions = ["all"]\n',
+            'tenants[0].permissions[0]: Invalid enum value \'all\': it has to be one of "engine-control", "kv-tra',
         ),
         (
             '[[pools]]\nreplicas = [{ url = "http://a" }]\ntransfer = "p2p"\n',
@@ -121,6 +121,18 @@ def test_a_file_is_utf8_whatever_the_locale(write):
 def test_it_names_the_file_and_the_key(write, text, said):
     path = write(text)
     assert complaint(path).startswith(f"{path}: {said}")
+
+
+@pytest.mark.parametrize(("old", "new"), load._RENAMED.items())
+def test_a_setting_that_was_renamed_is_answered_with_its_name(write, old, new):
+    section, _, name = old.rpartition(".")
+    shapes = [each for each in load._shapes_at(section) if isinstance(each, inspect.StructType)]
+    known = [field.name for shape in shapes for field in shape.fields]
+    assert new in known and name not in known
+    header = f"[[{section}]]" if section in ("tenants", "bounds") else f"[{section}]" if section else ""
+    line = f"{name} = 1\n" if section else f"[{name}]\n"
+    required = 'name = "a"\n' if header.startswith("[[") else ""
+    assert f"{name}: it is called {new} now" in complaint(write(f"{header}\n{required}{line}"))
 
 
 def test_it_names_where_a_value_came_from_if_not_from_the_file(write):
@@ -337,7 +349,7 @@ def test_where_it_listens_is_shown_and_no_path_of_a_file_is():
         ("server", {"listen": "127.0.0.1:9"}, True),
         ("server", {"control": "127.0.0.1:9"}, True),
         ("server", {"reuse_port": True}, True),
-        ("server", {"receipts": False}, False),
+        ("server", {"debug_headers": False}, False),
         ("server", {"limits": {"max_connections": 3}}, False),
         ("shared", {"url": "redis://a"}, True),
         ("admission", {"shadow": True}, True),

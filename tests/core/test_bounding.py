@@ -79,7 +79,7 @@ def test_a_refusal_says_what_was_reached():
     assert command.refusal.retry_after_s is None
 
 
-@pytest.mark.parametrize(("action", "shadow"), [("warn", False), ("refuse", True), ("behind", True)])
+@pytest.mark.parametrize(("action", "shadow"), [("warn", False), ("refuse", True), ("deprioritize", True)])
 def test_who_is_warned_or_only_watched_goes_on(action, shadow):
     play = bounded(turns=1, action=action, shadow=shadow)
     turn(play, "r1")
@@ -93,7 +93,7 @@ def test_who_is_warned_or_only_watched_goes_on(action, shadow):
 
 def test_who_is_behind_gives_its_place_to_those_who_wait():
     """Its turns are background work to engines, too."""
-    bound = {"name": "b", "turns": 1, "action": "behind"}
+    bound = {"name": "b", "turns": 1, "action": "deprioritize"}
     play = Playbook(bounds=[bound], tenants=[{**TENANTS[0], "quota": {"max_sessions": 1}}])
     pools = play.brain.admission.pools
     turn(play, "r1", "greedy")
@@ -177,7 +177,7 @@ def test_sessions_without_end_leave_no_more_than_may_be_kept():
 
 
 def test_a_days_bound_is_of_all_sessions():
-    play = Playbook(tenants=TENANTS, bounds=[{"name": "b", "of": "tenant", "per": "day", "turns": 2}])
+    play = Playbook(tenants=TENANTS, bounds=[{"name": "b", "scope": "tenant", "period": "day", "turns": 2}])
     turn(play, "r1", "x")
     turn(play, "r2", "y")
     command = play.arrives("r3", explicit=stated("z"))
@@ -186,7 +186,7 @@ def test_a_days_bound_is_of_all_sessions():
 
 
 def test_what_earlier_processes_knew_is_remembered():
-    play = Playbook(tenants=TENANTS, bounds=[{"name": "b", "of": "tenant", "per": "day", "turns": 2}])
+    play = Playbook(tenants=TENANTS, bounds=[{"name": "b", "scope": "tenant", "period": "day", "turns": 2}])
     account = Account(TenantId("t"), ALL_AGENTS, "1970-01-01")
     play >> ev.SpendRemembered((Spent(account, Amounts(1, 0, 0)),))
     turn(play, "r1", "x")
@@ -197,7 +197,7 @@ def test_what_earlier_processes_knew_is_remembered():
 def test_what_the_store_reserved_for_who_is_refused_at_the_door_is_given_back():
     config: dict[str, Any] = {
         "tenants": TENANTS,
-        "bounds": [{"name": "b", "of": "tenant", "per": "day", "turns": 2}],
+        "bounds": [{"name": "b", "scope": "tenant", "period": "day", "turns": 2}],
     }
     play = Playbook(**config)
     account = Account(TenantId("t"), ALL_AGENTS, "1970-01-01")
@@ -276,7 +276,7 @@ def test_placement_hears_nothing_of_it(monkeypatch):
 
 
 def test_it_never_runs_where_it_may_not():
-    play = Playbook(replicas="a b c", core={"max_outage_s": 0.0})
+    play = Playbook(replicas="a b c", core={"no_replica_wait_s": 0.0})
     play >> tunnel("r1", "a") << dispatch("r1", to="b")
     play >> failed("r1") << dispatch("r1", to="c", because=PlacementReason.RETRIED_ELSEWHERE)
     play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)
@@ -284,7 +284,7 @@ def test_it_never_runs_where_it_may_not():
 
 
 def test_it_waits_for_one_where_it_may():
-    play = Playbook(replicas="a", core={"max_outage_s": 10.0})
+    play = Playbook(replicas="a", core={"no_replica_wait_s": 10.0})
     play >> tunnel("r1", "a") << nothing
     play >> up("b") << dispatch("r1", to="b")
     play >> left("r1") << nothing

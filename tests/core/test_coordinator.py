@@ -146,7 +146,7 @@ def test_state_of_another_pool_leads_there_whatever_the_model():
 
 
 def test_a_request_runs_nowhere_but_at_home():
-    play = Playbook(replicas="a b", core={"max_outage_s": 0})
+    play = Playbook(replicas="a b", core={"no_replica_wait_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
     play >> arrived("r2", state_ids=("resp_1",)) << dispatch("r2", to="a", because=HOME)
@@ -175,7 +175,7 @@ def test_what_time_changed_is_told_before_what_happens_then():
 
 
 def test_nobody_waits_for_a_replica_that_went_down():
-    play = Playbook(max_running_per_replica=1, core={"max_outage_s": 0})
+    play = Playbook(max_running_per_replica=1, core={"no_replica_wait_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> arrived("r2") << nothing
     play.now += 3
@@ -325,7 +325,10 @@ class Fleet(Playbook):
 
 def test_engines_are_told_where_it_goes_and_that_it_left():
     fleet = Fleet().drains("a").asks("s-2", "call-1")
-    assert (fleet.sent.placement.replica, fleet.sent.placement.reason) == ("b", PlacementReason.HOME_IS_GONE)
+    assert (fleet.sent.placement.replica, fleet.sent.placement.reason) == (
+        "b",
+        PlacementReason.AFFINITY_REPLICA_DOWN,
+    )
     [gone] = [told for told in fleet.hints if told.replica == "a"]
     released, with_request = read(gone.hint), read(fleet.sent.hint)
     assert (released.retain_s, released.reuse, released.thread) == (0.0, 0.0, with_request.thread)

@@ -123,7 +123,9 @@ def test_whoever_is_not_counted_pays_for_what_is_guessed():
 @pytest.mark.parametrize("seen", [None, answer()])
 def test_what_an_engine_got_stays_charged_whenever_its_client_leaves(work, seen):
     tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
-    play = Playbook(tenants=[tenant], bounds=[{"name": "b", "of": "tenant", "per": "day", "tokens": 1_900}])
+    play = Playbook(
+        tenants=[tenant], bounds=[{"name": "b", "scope": "tenant", "period": "day", "tokens": 1_900}]
+    )
     for number in range(3):
         request = f"r{number}"
         play >> arrived(request, tenant="t", body_bytes=2_400, work=work) << dispatch(request, to="a")
@@ -170,7 +172,7 @@ def test_what_is_no_turn_is_expected_nothing_of():
 
 
 def test_whoever_runs_there_is_counted_and_whoever_left_is_not():
-    play = Playbook(core={"max_outage_s": 0})
+    play = Playbook(core={"no_replica_wait_s": 0})
     _ = conversation(play, 30)
     alone = one_turn(play, 50, 5_000, first_s=0.4, rest_s=1.0, explicit=stated("t")).first_token_ms
     for number in range(5):
@@ -370,7 +372,7 @@ def answered(play: Playbook, sent: list[tuple[str, str]]) -> None:
 
 
 def test_what_a_failed_answer_said_is_paid_for_whatever_way_it_came():
-    play = Playbook(bounds=[{"name": "b", "of": "tenant", "per": "day", "tokens": 1_000}])
+    play = Playbook(bounds=[{"name": "b", "scope": "tenant", "period": "day", "tokens": 1_000}])
     play >> arrived("r1", body_bytes=400) << dispatch("r1", to="a")
     usage = Usage(prompt_tokens=900, output_tokens=300)
     seen = answer(failure="error", usage=usage, said_bytes=1_200)

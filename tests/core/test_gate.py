@@ -102,7 +102,7 @@ def test_who_came_first_goes_first_also_between_lanes():
 
 
 def test_only_those_are_sent_away_whose_replicas_are_all_gone():
-    play = with_state_on_a(core={"max_outage_s": 0})
+    play = with_state_on_a(core={"no_replica_wait_s": 0})
     play >> arrived("r1") << dispatch("r1", to="b")
     play >> arrived("r2") << dispatch("r2", to="a")
     play >> arrived("r3", state_ids=("resp_1",)) >> arrived("r4") << nothing
@@ -124,7 +124,7 @@ def test_waiting_times_add_up_over_attempts():
 
 @pytest.mark.parametrize("work", [Work.LIGHT, Work.STATE])
 def test_light_work_never_waits(work):
-    play = Playbook(max_running_per_replica=1, core={"max_outage_s": 0})
+    play = Playbook(max_running_per_replica=1, core={"no_replica_wait_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> arrived("r2", work=work) << dispatch("r2", to="a")
     play >> down("a") >> arrived("r3", work=work) << refuse("r3", RefusalReason.NO_REPLICA)
@@ -151,7 +151,7 @@ def test_filling_a_place_does_not_look_at_everybody_who_waits(monkeypatch):
 
 
 def test_a_turn_without_a_replica_waits_for_one_for_a_while():
-    play = Playbook(core={"max_outage_s": 10.0})
+    play = Playbook(core={"no_replica_wait_s": 10.0})
     play >> down("a")
     play >> arrived("r1") << nothing
     play.later(9) << nothing
@@ -175,7 +175,7 @@ def test_what_must_not_run_twice_does_not_wait():
 
 
 def test_those_that_wait_when_the_last_replica_leaves_wait_for_it():
-    play = Playbook(max_running_per_replica=1, core={"max_outage_s": 10.0})
+    play = Playbook(max_running_per_replica=1, core={"no_replica_wait_s": 10.0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> arrived("r2") >> arrived("r3") << nothing
     play >> down("a") >> failed("r1") << nothing
@@ -191,7 +191,7 @@ def test_a_full_waiting_room_is_full_in_an_outage_too():
 
 
 def test_nothing_is_sent_to_a_replica_that_fails_until_it_has_rested():
-    play = Playbook(replicas="a b", health={"rest_s": 5.0}, core={"max_attempts": 1})
+    play = Playbook(replicas="a b", health={"ejection_s": 5.0}, core={"max_attempts": 1})
     for number in range(3):
         play >> arrived(f"x{number}") << dispatch(f"x{number}", to="a")
         play >> arrived(f"y{number}") << dispatch(f"y{number}", to="b")

@@ -144,7 +144,7 @@ def test_a_run_that_has_not_begun_falls_back_where_nobody_is_there():
 
 
 def test_without_fallbacks_nobody_falls_back():
-    play = play_with(CANARY, core={"max_outage_s": 0})
+    play = play_with(CANARY, core={"no_replica_wait_s": 0})
     play >> down("b") >> down("s")
     play >> arrived("r1", model="smart") << refuse("r1", RefusalReason.NO_REPLICA)
 
@@ -160,7 +160,7 @@ def test_an_attempt_that_fails_goes_to_the_fallback_when_nobody_else_is_there():
 
 
 def test_a_run_that_has_begun_waits_and_is_refused():
-    play = play_with(SAFE, core={"max_outage_s": 5})
+    play = play_with(SAFE, core={"no_replica_wait_s": 5})
     assert asked(play, "r1", "safe", "one")[2] == "B"
     play >> at_once("r1") >> down("b")
     play >> arrived("r2", model="safe", explicit=stated("one")) << nothing
@@ -168,7 +168,7 @@ def test_a_run_that_has_begun_waits_and_is_refused():
 
 
 def test_a_run_that_has_begun_goes_on_elsewhere_if_the_operator_says_so():
-    play = play_with({**SAFE, "fallback_mid_run": True}, core={"max_outage_s": 5})
+    play = play_with({**SAFE, "fallback_mid_run": True}, core={"no_replica_wait_s": 5})
     assert asked(play, "r1", "safe", "one")[2] == "B"
     play >> at_once("r1") >> down("b")
     play >> arrived("r2", model="safe", explicit=stated("one")) << nothing
@@ -180,7 +180,7 @@ def test_a_run_that_has_begun_goes_on_elsewhere_if_the_operator_says_so():
 
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_a_turn_that_runs_or_ran_holds_its_run(is_begun):
-    play = play_with(SAFE, core={"max_outage_s": 5})
+    play = play_with(SAFE, core={"no_replica_wait_s": 5})
     assert asked(play, "r1", "safe", "one")[2] == "B"
     if is_begun:
         play >> started("r1") >> first_token("r1")
@@ -193,7 +193,7 @@ def test_a_turn_that_runs_or_ran_holds_its_run(is_begun):
 
 
 def test_stored_state_stays_where_it_is():
-    play = play_with({**SAFE, "fallback_mid_run": True}, core={"max_outage_s": 0}, replicas="b b2 s")
+    play = play_with({**SAFE, "fallback_mid_run": True}, core={"no_replica_wait_s": 0}, replicas="b b2 s")
     assert asked(play, "r1", "safe")[:3] == ("r1", "b", "B")
     play >> at_once("r1", state_ids=("resp_1",)) >> down("b")
     play >> arrived("r2", model="safe", state_ids=("resp_1",)) << refuse("r2", RefusalReason.NO_REPLICA)
@@ -214,7 +214,7 @@ def test_who_builds_on_stored_state_asks_for_what_its_replica_has():
 
 
 def test_an_old_response_is_built_on_where_it_is_though_the_run_went_elsewhere():
-    play = play_with({**SAFE, "fallback_mid_run": True}, core={"max_outage_s": 0})
+    play = play_with({**SAFE, "fallback_mid_run": True}, core={"no_replica_wait_s": 0})
     for request, replica in (("r1", "b"), ("r2", "s")):
         assert asked(play, request, "safe", "one")[1] == replica
         play >> at_once(request, state_ids=(f"resp_{request}",)) >> down("b")

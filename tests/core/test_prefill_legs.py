@@ -206,7 +206,7 @@ def test_a_turn_whose_decoding_fails_is_tried_elsewhere_without_another_leg():
 
 
 def test_who_is_for_prompts_gets_a_turn_only_where_nobody_else_is_left():
-    fleet = Fleet("p d", roles={"p": "prefill", "d": "decode"}, core={"max_outage_s": 0})
+    fleet = Fleet("p d", roles={"p": "prefill", "d": "decode"}, core={"no_replica_wait_s": 0})
     for number in range(20):
         fleet.asks(f"r{number}", size=SHORT)
         sent = fleet.sent_on()
@@ -289,7 +289,7 @@ def test_what_was_handed_over_is_as_good_anywhere():
 
 
 def test_a_leg_may_end_when_nobody_decodes_any_more():
-    fleet = Fleet("p d", core={"max_outage_s": 0}).asks("r1")
+    fleet = Fleet("p d", core={"no_replica_wait_s": 0}).asks("r1")
     _ = fleet >> down("d") >> down("p")
     fleet.ended("r1", None, is_fault=True)
     _ = fleet << refuse("r1", RefusalReason.NO_REPLICA)
@@ -449,7 +449,7 @@ class Chance:
             "p d e b",
             roles={**ROLES, "b": "both"},
             max_running_per_replica=2,
-            core={"max_outage_s": 0},
+            core={"no_replica_wait_s": 0},
         )
         self.phases: dict[str, str] = {}
         self.had_legs = 0

@@ -102,7 +102,7 @@ def test_a_turn_whose_end_fails_is_over(what, monkeypatch):
 
 
 def test_what_builds_on_state_is_not_passed_on_unseen(monkeypatch):
-    play = Faulty(replicas="a b", tenants_have_keys=True, core={"is_unknown_state_refused": True})
+    play = Faulty(replicas="a b", tenants_have_keys=True, core={"reject_unknown_ids": True})
     book = play.brain.sessions
     for of, fault in ((book, "find_home"), (book.residence, "find")):
         with monkeypatch.context() as broken:

@@ -236,7 +236,7 @@ def test_a_gateway_that_cannot_write_hints_claims_to_have_told_nothing(monkeypat
 
 @pytest.mark.parametrize("trust", [(), ("scheduling",)])
 def test_how_long_to_hold_is_believed_of_whom_the_operator_trusts(trust):
-    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "trust": list(trust)}
+    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "permissions": list(trust)}
     play = Playbook(tenants=[tenant])
     play >> up("a", follows_hints=True)
     with_request: Any = play.arrives("r1", tenant="t", claims=Claims(retain_s=120.0))

@@ -54,7 +54,7 @@ def test_an_attempt_cannot_fail_once_the_answer_began():
 
 
 def test_what_was_not_sent_is_tried_elsewhere():
-    play = Playbook(replicas="a b", core={"max_outage_s": 0})
+    play = Playbook(replicas="a b", core={"no_replica_wait_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
     play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)

@@ -139,7 +139,7 @@ def test_what_came_of_it_is_told(control, capsys, monkeypatch):
     assert main(["sessions", "--control", control]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
         "30 sessions ended, 20 of 25 judged in time",
-        "90 of 100 turns met the target (`objective.alpha` × alone)",
+        "90 of 100 turns met the target (`objective.slowdown_target` × alone)",
         "12345 prompt tokens were cached, and not computed again",
     ]
     now["outcome"] = {**OUTCOME, "judged": 2, "turns_in_time": 0, "turns_judged": 1, "cached_tokens": 0}

@@ -217,7 +217,7 @@ def test_the_last_one_stays_and_so_does_half_of_the_pool():
     assert fleet.is_("c", BreakerState.EJECTED) and fleet.is_("d", BreakerState.UP)
     fleet.fail("d", 10)
     assert fleet.is_("d", BreakerState.UP), "the last one"
-    fleet = Fleet(out_at_most=0.0)
+    fleet = Fleet(max_ejected_share=0.0)
     fleet.fail("a", 10)
     assert fleet.health.all_up
 
@@ -252,7 +252,7 @@ def test_what_is_down_counts_for_the_floor():
 
 
 def test_after_a_rest_one_turn_is_tried_and_then_its_share_grows():
-    fleet = Fleet(rest_s=5.0, slow_start_s=10.0)
+    fleet = Fleet(ejection_s=5.0, slow_start_s=10.0)
     fleet.fail("a", 3)
     fleet.later(4.9)
     assert fleet.is_("a", BreakerState.EJECTED)
@@ -270,7 +270,7 @@ def test_after_a_rest_one_turn_is_tried_and_then_its_share_grows():
 
 
 def test_a_trial_that_fails_doubles_the_rest_up_to_a_bound():
-    fleet = Fleet(rest_s=1.0, rest_most_s=4.0)
+    fleet = Fleet(ejection_s=1.0, max_ejection_s=4.0)
     fleet.fail("a", 3)
     rests = []
     for _ in range(4):
@@ -283,7 +283,7 @@ def test_a_trial_that_fails_doubles_the_rest_up_to_a_bound():
 
 
 def test_only_its_trial_speaks_for_a_replica_that_is_tried():
-    fleet = Fleet(rest_s=1.0)
+    fleet = Fleet(ejection_s=1.0)
     old = fleet.send("a", p90_s=100.0)
     fleet.fail("a", 3)
     fleet.later(1.0)
@@ -295,7 +295,7 @@ def test_only_its_trial_speaks_for_a_replica_that_is_tried():
 
 
 def test_a_trial_that_is_overdue_ends_it():
-    fleet = Fleet(rest_s=1.0)
+    fleet = Fleet(ejection_s=1.0)
     fleet.fail("a", 3)
     fleet.later(1.0)
     _ = fleet.send("a")
@@ -304,7 +304,7 @@ def test_a_trial_that_is_overdue_ends_it():
 
 
 def test_work_that_has_no_first_token_may_be_the_trial():
-    fleet = Fleet(rest_s=1.0)
+    fleet = Fleet(ejection_s=1.0)
     fleet.fail("a", 3)
     fleet.later(1.0)
     fleet.health.ended(fleet.send("a", p90_s=None), A, failed=False, now=fleet.now)
@@ -312,7 +312,7 @@ def test_work_that_has_no_first_token_may_be_the_trial():
 
 
 def test_what_stays_slow_is_let_back_in_the_end():
-    fleet = Fleet(rest_s=1.0, rest_most_s=1.0, trials=3)
+    fleet = Fleet(ejection_s=1.0, max_ejection_s=1.0, slow_ejections_limit=3)
     for _ in range(3):
         fleet.serve("a", 1.0)
     for _ in range(2):
@@ -397,7 +397,7 @@ def test_a_replica_is_late_if_its_turns_are_and_the_others_are_not():
 
 
 def test_lateness_counts_for_a_while_and_nobody_is_avoided_for_good():
-    fleet = Fleet(slow_until_out=1000, rest_s=5.0)
+    fleet = Fleet(slow_until_out=1000, ejection_s=5.0)
     for each in "bc" * 10 + "aaa":
         fleet.serve(each, 1.0 if each == "a" else 0.05)
     assert fleet.health.outliers.late
@@ -540,7 +540,7 @@ def turns(fleet, replica, number, *, begin_after_s=None):
     ids=["others begin", "too few of them", "nobody begins", "others are slow, too"],
 )
 def test_a_newcomer_that_answers_nothing_while_others_do_is_tried_with_one_turn(silent, others_s, is_wedged):
-    fleet = Fleet(rest_s=5.0)
+    fleet = Fleet(ejection_s=5.0)
     turns(fleet, "a", silent)
     turns(fleet, "b", 12 if others_s != 1.0 else 3, begin_after_s=others_s)
     assert fleet.is_("a", BreakerState.EJECTED) is is_wedged

@@ -83,7 +83,7 @@ class Place:
         file = self.directory / f"{name}.toml"
         file.write_text(
             f'[server]\nlisten = "127.0.0.1:{port}"\ncontrol = "127.0.0.1:{control}"\n'
-            f"lame_duck_s = 0\n"
+            f"shutdown_delay_s = 0\n"
             f'[[pools]]\nreplicas = [{{ url = "{self.backend.url}" }}]\n{named}{settings}'
         )
         process = Process(self.directory / f"{name}.log", "serve", str(file), port=control)

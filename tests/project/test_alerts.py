@@ -22,8 +22,8 @@ DASHBOARD = json.loads((DOCKER / "grafana" / "turnpike.json").read_text())
 RULES = yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())
 EXTERNAL = {"up"}
 COUNTED_ELSEWHERE = (
-    *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced", "contents_left_out"),
-    *("requests_passed_on", "sessions_adopted", "peers_unreached", "shared_entries_withheld"),
+    *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced", "contents_dropped"),
+    *("requests_passed_on", "sessions_adopted", "peer_forward_failures", "shared_entries_withheld"),
     *("faults", "control_actions_unrecorded", "access_log_dropped"),
 )
 

@@ -238,7 +238,7 @@ def test_the_advice_on_making_a_key_works(turnpike):
 def test_running_requests_get_the_time_that_the_gateway_gives_them(services):
     server = ServerConfig()
     grace_s = int(services["gateway"]["stop_grace_period"].removesuffix("s"))
-    assert grace_s > server.lame_duck_s + server.drain_s
+    assert grace_s > server.shutdown_delay_s + server.drain_s
 
 
 # --- docker/several: two gateways -----------------------------------------------------------------

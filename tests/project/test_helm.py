@@ -144,7 +144,7 @@ def test_settings_are_laid_over_those_of_the_manifests(tmp_path):
     config = loaded(made, tmp_path / "turnpike.toml")
     (tenant,) = config.tenants
     assert (tenant.name, tenant.quota.tokens_per_minute, tenant.quota.weight) == ("team-a", 2_000_000, 0.5)
-    assert (config.server.drain_s, config.server.lame_duck_s) == (45, 10)
+    assert (config.server.drain_s, config.server.shutdown_delay_s) == (45, 10)
     theirs = tomllib.loads(shipped.with_keys(TOML))
     assert config.server.listen == theirs["server"]["listen"]
     assert config.shared.url == theirs["shared"]["url"] and config.shared.peer_url == "http://10.0.0.9:8082"

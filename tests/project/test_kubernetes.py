@@ -238,10 +238,12 @@ def test_policies_let_through_what_is_said_and_nothing_else(objects):
 def test_there_is_time_for_what_runs(objects, tmp_path):
     server = settings(tmp_path).server
     gateway = pods(objects)["turnpike-gateway"]["spec"]
-    assert gateway["terminationGracePeriodSeconds"] > server.lame_duck_s + server.drain_s
+    assert gateway["terminationGracePeriodSeconds"] > server.shutdown_delay_s + server.drain_s
     probe = containers(objects)["turnpike-gateway"]["readinessProbe"]
-    assert server.lame_duck_s > probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
-    assert server.lame_duck_s >= ServerConfig().lame_duck_s
+    assert (
+        server.shutdown_delay_s > probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    )
+    assert server.shutdown_delay_s >= ServerConfig().shutdown_delay_s
     engine = pods(objects)["turnpike-engine"]["spec"]
     sleep, seconds = containers(objects)["turnpike-engine"]["lifecycle"]["preStop"]["exec"]["command"]
     assert sleep == "sleep" and engine["terminationGracePeriodSeconds"] > int(seconds)

@@ -105,7 +105,7 @@ def test_several_on_one_host_are_started_as_the_one_is_but_for_what_they_share()
 
 def test_its_running_requests_get_the_time_that_they_may_take() -> None:
     server = ServerConfig()
-    needed_s = server.lame_duck_s + server.drain_s
+    needed_s = server.shutdown_delay_s + server.drain_s
     assert int(unit("turnpike.service")["TimeoutStopSec"][0]) > needed_s
     assert pod()["terminationGracePeriodSeconds"] > needed_s + int(unit("vllm.service")["TimeoutStopSec"][0])
 

@@ -205,7 +205,7 @@ def test_a_lost_home_is_left_for_where_it_is_best():
     fleet.place("s", a=0, b=9, c=9)
     fleet.oracle.queued = {"b": 5.0}
     placement = fleet.place("s", b=0, c=0)
-    assert placement.replica == "c" and placement.reason is PlacementReason.HOME_IS_GONE
+    assert placement.replica == "c" and placement.reason is PlacementReason.AFFINITY_REPLICA_DOWN
     assert fleet.policy.ledger.home(turn("s")) == "c" and fleet.policy.ledger.home(turn("new")) is None
 
 
@@ -213,7 +213,7 @@ def test_a_sole_candidate_is_taken():
     fleet = Fleet()
     assert fleet.place("s", a=0).reason is PlacementReason.LEAST_LOADED
     assert fleet.place("s", a=50).reason is HERE
-    assert fleet.place("s", b=0).reason is PlacementReason.HOME_IS_GONE
+    assert fleet.place("s", b=0).reason is PlacementReason.AFFINITY_REPLICA_DOWN
 
 
 def test_a_newcomer_avoids_who_has_no_room_for_it_to_grow():

@@ -383,7 +383,7 @@ class Bench:
         }
         # What is not asked for by a test comes seldom enough to stay out of its way.
         upstream = {"health_period_s": 60.0, **settings.pop("upstream", {})}
-        core = {"max_outage_s": 0, **settings.pop("core", {})}
+        core = {"no_replica_wait_s": 0, **settings.pop("core", {})}
         tree = {"pools": configured, "server": server, "upstream": upstream, "core": core, **settings}
         self.settings = tree
         try:

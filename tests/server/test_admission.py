@@ -83,7 +83,7 @@ async def test_tokens_of_embeddings_are_counted_and_those_who_owe_are_told_429(s
 async def test_who_is_trusted_says_that_nobody_waits(start, trust, order):
     digest = "sha256:" + hashlib.sha256(b"sesame").hexdigest()
     bench = await start(
-        tenants=[{"name": "t", "key_hashes": [digest], "trust": trust}],
+        tenants=[{"name": "t", "key_hashes": [digest], "permissions": trust}],
         admission={"policy": "session-cap", "session_cap": 1, "packing": {"order": "arrival"}},
     )
     bench.backend.script = gate = Gate()

@@ -17,7 +17,7 @@ ALICE, BOB, OPS, BACKEND_KEY, CONTROL_KEY = (
 TENANTS = [
     {"name": "alice", "key_hashes": [hash_key(ALICE), hash_key(ALICE + "-new")]},
     {"name": "bob", "key_hashes": [hash_key(BOB)]},
-    {"name": "ops", "key_hashes": [hash_key(OPS)], "trust": ["engine-control"]},
+    {"name": "ops", "key_hashes": [hash_key(OPS)], "permissions": ["engine-control"]},
 ]
 POOL = [{"backends": 1, "replica": {"api_key_env": "BACKEND_KEY"}}]
 ENVIRON = {"BACKEND_KEY": BACKEND_KEY}
@@ -199,7 +199,7 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
 
 async def test_nothing_is_held_for_a_client_without_a_key(start):
     """It is turned away on its head: the body of which it has sent a part is thrown away."""
-    bench = await start(tenants=TENANTS, limits={"linger_s": 0.2})
+    bench = await start(tenants=TENANTS, limits={"drain_rejected_body_s": 0.2})
     client = await bench.send(post(b"x" * 50_000)[:-10_000])
     assert (await client.receive()).status == 401
     assert bench.gateway.listener.budget.used == 0
@@ -208,7 +208,7 @@ async def test_nothing_is_held_for_a_client_without_a_key(start):
 
 
 async def test_a_refused_head_request_gets_no_body(start):
-    bench = await start(tenants=TENANTS, limits={"linger_s": 0.1})
+    bench = await start(tenants=TENANTS, limits={"drain_rejected_body_s": 0.1})
     client = await bench.send(b"HEAD / HTTP/1.1\r\nHost: gw\r\n\r\n")
     received, _ = await client.rest()
     assert received.startswith(b"HTTP/1.1 401 ") and received.endswith(b"\r\n\r\n")

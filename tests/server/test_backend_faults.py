@@ -207,7 +207,7 @@ async def test_garbage_in_a_chunked_body_resets_the_client(start):
     ],
 )
 async def test_a_backends_answer_is_passed_on_byte_for_byte(start, status, headers):
-    bench = await start(replicas=2, server={"receipts": False})
+    bench = await start(replicas=2, server={"debug_headers": False})
     raw = answer(b'{"object": "error", "oops" : 1}\n', status, headers)
     for backend in bench.backends:
         backend.script = sends(raw)
@@ -414,7 +414,7 @@ async def test_a_replica_that_is_gone_is_taken_out_and_comes_back(start):
 
 @pytest.mark.parametrize("request_bytes", [post(), stored()], ids=["replayable", "stored"])
 async def test_what_finds_the_sole_replica_gone_is_kept_until_it_is_back(start, request_bytes):
-    bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 10})
+    bench = await start(upstream={"health_period_s": 0.05}, core={"no_replica_wait_s": 10})
     await bench.backend.close()
     client = await bench.send(request_bytes)
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
@@ -423,7 +423,7 @@ async def test_what_finds_the_sole_replica_gone_is_kept_until_it_is_back(start, 
 
 
 async def test_what_the_sole_replica_took_down_with_it_is_answered_when_it_is_back(start):
-    bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 10})
+    bench = await start(upstream={"health_period_s": 0.05}, core={"no_replica_wait_s": 10})
     bench.backend.script = Exchange.until_left
     client = await bench.send(post())
     await eventually(lambda: len(bench.backend.seen) == 1)
@@ -435,7 +435,7 @@ async def test_what_the_sole_replica_took_down_with_it_is_answered_when_it_is_ba
 
 
 async def test_an_outage_is_waited_out_for_a_bounded_time(start):
-    bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 0.3})
+    bench = await start(upstream={"health_period_s": 0.05}, core={"no_replica_wait_s": 0.3})
     await bench.backend.close()
     response = await bench.ask(post())
     assert response.status == 503 and error_code(response) == "no_replica"

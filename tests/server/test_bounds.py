@@ -159,7 +159,7 @@ def budget(tmp_path: Path, **bound: Any) -> dict[str, Any]:
         "tenants": TENANTS,
         "prices": PRICES,
         "server": {"state_path": str(tmp_path / "state")},
-        "bounds": [{"name": "b", "of": "tenant", "per": "month", **bound}],
+        "bounds": [{"name": "b", "scope": "tenant", "period": "month", **bound}],
     }
 
 
@@ -235,7 +235,7 @@ async def test_bounds_of_sessions_come_change_and_go_and_counts_go_on(start):
     del bench.settings["bounds"]
     await reload(bench)
     assert (await ask()).get(b"x-turnpike-bound") is None
-    bench.settings["bounds"] = [{"name": "s", "turns": 5, "per": "day"}]
+    bench.settings["bounds"] = [{"name": "s", "turns": 5, "period": "day"}]
     assert "not per day" in (await reload(bench, 409))["error"]
 
 
@@ -258,7 +258,7 @@ async def test_budgets_and_prices_change_and_what_was_used_stays_used(start, tmp
     del bench.settings["bounds"]
     await reload(bench)
     assert await asked(2) == [200] * 2
-    of_agents = {"name": "a", "of": "agent", "per": "day", "turns": 9, "agents": ["00000000000000ab"]}
+    of_agents = {"name": "a", "scope": "agent", "period": "day", "turns": 9, "agents": ["00000000000000ab"]}
     bench.settings["bounds"] = [{**bounds[0], "cost": 0.3}, of_agents]
     await reload(bench)
     assert await asked(1) == [403] and await asked(1, "blue") == [200]
@@ -275,7 +275,7 @@ async def test_two_gateways_count_together_from_the_reload_on(start, store_url):
     gateways = [await start(fleet_secret=secret, shared=shared, tenants=TENANTS) for _ in range(2)]
     for bench in gateways:
         bench.backend.script = says
-        bench.settings["bounds"] = [{"name": "b", "of": "tenant", "per": "day", "turns": 5}]
+        bench.settings["bounds"] = [{"name": "b", "scope": "tenant", "period": "day", "turns": 5}]
         await reload(bench)
     asks = [(each, chat(user(f"{n}"), tenant="red")) for n in range(4) for each in gateways]
     statuses = [(await bench.ask(asked)).status for bench, asked in asks]
@@ -285,7 +285,7 @@ async def test_two_gateways_count_together_from_the_reload_on(start, store_url):
 # --- settings ------------------------------------------------------------------------------------------
 
 _FILE = '[[pools]]\nreplicas = [{ url = "http://a" }]\n[[bounds]]\nname = "b"\n'
-_OF_A_DAY = 'of = "tenant"\nper = "day"\nturns = 1\n'
+_OF_A_DAY = 'scope = "tenant"\nper = "day"\nturns = 1\n'
 _TENANT = f'[[tenants]]\nname = "red"\nkey_hashes = ["{hash_key("x")}"]\n'
 
 

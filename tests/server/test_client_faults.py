@@ -205,7 +205,7 @@ async def test_a_client_that_does_not_read_the_end_of_a_response_is_cut(start):
     ],
 )
 async def test_a_request_that_does_not_come_is_a_408(start, part, limits):
-    bench = await start(limits={"linger_s": 0.2, **limits})
+    bench = await start(limits={"drain_rejected_body_s": 0.2, **limits})
     client = await bench.send(part)
     response = await client.receive()
     assert response.status == 408 and response.json()["error"]["code"] == "request_timeout"
@@ -214,7 +214,7 @@ async def test_a_request_that_does_not_come_is_a_408(start, part, limits):
 
 
 async def test_trickling_does_not_help(start):
-    bench = await start(limits={"head_timeout_s": 0.3, "linger_s": 0.1})
+    bench = await start(limits={"head_timeout_s": 0.3, "drain_rejected_body_s": 0.1})
     client = await bench.connect()
 
     async def trickle() -> None:
@@ -262,7 +262,7 @@ async def test_pipelined_requests_are_answered_in_order(start):
 
 
 async def test_a_good_request_before_a_bad_one_is_answered(start):
-    bench = await start(limits={"linger_s": 0.1})
+    bench = await start(limits={"drain_rejected_body_s": 0.1})
     client = await bench.send(post() + b"\x00\x00")
     assert (await client.receive()).status == 200
     assert (await client.receive()).status == 400
@@ -349,7 +349,7 @@ async def test_a_method_and_a_query_of_its_own(start):
 
 
 async def test_too_many_connections(start):
-    bench = await start(limits={"max_connections": 2, "linger_s": 0.2})
+    bench = await start(limits={"max_connections": 2, "drain_rejected_body_s": 0.2})
     first, second = await bench.connect(), await bench.connect()
     assert (await first.ask(post())).status == (await second.ask(post())).status == 200
     third = await bench.connect()

@@ -222,7 +222,7 @@ async def test_a_reader_does_not_hold_up_the_end(start):
 
 
 async def test_a_replica_that_is_ejected_is_seen_with_its_cause_and_until_when(start):
-    bench = await start(replicas=2, health={"rest_s": 60.0, "failures_until_out": 2})
+    bench = await start(replicas=2, health={"ejection_s": 60.0, "failures_until_out": 2})
     bench.backends[0].script = sends(answer(b"{}", b"500 Oops"))
     bench.backends[1].script = sends(answer())
     for number in range(12):

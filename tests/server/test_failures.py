@@ -282,8 +282,8 @@ async def test_nobody_is_refused_while_replicas_come_up(backends):
         client.send(post())
         await asyncio.sleep(0.5)
         await backends[0].open()
-        assert (await client.receive()).status == 200, "it waited for max_outage_s at most"
-    async with process(backends[0].url, core__max_outage_s=0) as gateway:
+        assert (await client.receive()).status == 200, "it waited for no_replica_wait_s at most"
+    async with process(backends[0].url, core__no_replica_wait_s=0) as gateway:
         client = await gateway.connect()
         assert (await client.ask(post())).status == 200, "checked before the port was open"
 

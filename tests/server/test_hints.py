@@ -184,8 +184,8 @@ async def test_a_collector_that_hangs_is_not_noticed(start, receiver):
 
 ALICE, ROUTER = "tp-alice-secret", "tp-router-secret"
 TENANTS = [
-    {"name": "alice", "key_hashes": [hash_key(ALICE)], "trust": ["scheduling", "engine-control"]},
-    {"name": "router", "key_hashes": [hash_key(ROUTER)], "trust": ["kv-transfer"]},
+    {"name": "alice", "key_hashes": [hash_key(ALICE)], "permissions": ["scheduling", "engine-control"]},
+    {"name": "router", "key_hashes": [hash_key(ROUTER)], "permissions": ["kv-transfer"]},
 ]
 WHERE = {"do_remote_prefill": True, "remote_host": "169.254.169.254", "remote_port": 80}
 BODIES: dict[bytes, dict[str, Any]] = {

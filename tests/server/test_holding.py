@@ -20,7 +20,7 @@ MESSAGE = (
     b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 )
 FAILURE = answer(b'{"error":{"message":"too long","type":"BadRequestError","code":400}}', b"400 Bad Request")
-HOLDING = {"quiet_s": 0.1, "period_s": 0.05}
+HOLDING = {"first_keepalive_s": 0.1, "period_s": 0.05}
 
 
 def streamed(*events: bytes) -> bytes:
@@ -50,7 +50,7 @@ async def free(first: Any, gate: Gate) -> None:
 
 
 async def test_who_waits_shortly_gets_the_backends_own_head(start):
-    bench, first, gate = await held(start, FAILURE, server={"holding": {"quiet_s": 5}})
+    bench, first, gate = await held(start, FAILURE, server={"holding": {"first_keepalive_s": 5}})
     second = await bench.send(post(CHAT))
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
     await free(first, gate)
@@ -138,7 +138,7 @@ async def test_a_backend_that_dies_cuts_the_stream(start):
 
 
 async def test_who_waited_too_long_is_told_in_the_stream(start):
-    bench, first, gate = await held(start, FAILURE, core={"max_wait_s": 0.3, "max_held_s": 0.3})
+    bench, first, gate = await held(start, FAILURE, core={"max_wait_s": 0.3, "max_stream_wait_s": 0.3})
     response = await bench.ask(post(CHAT))
     assert response.status == 200 and response.is_whole
     assert b'"code":"queue_timeout"' in response.body and response.body.endswith(DONE)
@@ -146,7 +146,9 @@ async def test_who_waited_too_long_is_told_in_the_stream(start):
 
 
 async def test_streams_are_held_longer_than_what_cannot_be_told_anything(start):
-    bench, first, gate = await held(start, streamed(DELTA, DONE), core={"max_wait_s": 0.2, "max_held_s": 30})
+    bench, first, gate = await held(
+        start, streamed(DELTA, DONE), core={"max_wait_s": 0.2, "max_stream_wait_s": 30}
+    )
     second = await bench.send(post(CHAT))
     assert (await bench.ask(post())).status == 503
     await free(first, gate)

@@ -82,7 +82,7 @@ async def test_what_the_gateway_answers_itself_has_a_date_a_reason_and_can_be_re
     start, status, reason, sent
 ):
     quota = {"tokens_per_minute": 10} if status == 429 else {}
-    bench = await start(tenants=[{**KEYS[0], "quota": quota}], limits={"linger_s": 0.1})
+    bench = await start(tenants=[{**KEYS[0], "quota": quota}], limits={"drain_rejected_body_s": 0.1})
     if status == 429:
         while (await bench.ask(sent)).status == 200:
             pass
@@ -112,7 +112,7 @@ async def test_an_absolute_target_is_its_path(start, target, path):
 
 
 async def test_an_absolute_target_is_judged_by_its_path(start):
-    bench = await start(limits={"linger_s": 0.1})
+    bench = await start(limits={"drain_rejected_body_s": 0.1})
     refused = {b"http://gw/metrics": 403, b"http://gw//v1/models": 400, b"http://gw/v1/%2e%2e/sleep": 400}
     for target, status in refused.items():
         assert (await bench.ask(get(target))).status == status
@@ -146,7 +146,7 @@ async def test_a_204_has_no_length(start, code, length):
 @pytest.mark.parametrize("proxied", [False, True])
 async def test_connections_beyond_the_bound_are_not_held(start, proxied):
     server = {"proxy_protocol": True, "trusted_proxies": ["127.0.0.0/8"]} if proxied else {}
-    bench = await start(limits={"max_connections": 2, "linger_s": 30}, server=server)
+    bench = await start(limits={"max_connections": 2, "drain_rejected_body_s": 30}, server=server)
     before = len(os.listdir("/proc/self/fd"))
     clients = [await bench.connect() for _ in range(100)]
     await eventually(lambda: bench.gateway.listener.connection_count <= 2 + 16)

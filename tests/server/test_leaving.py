@@ -65,7 +65,7 @@ async def test_what_takes_too_long_is_cut(start):
 
 
 async def test_first_it_is_not_ready_then_it_takes_no_more(start):
-    bench = await start(server={"lame_duck_s": 3600})
+    bench = await start(server={"shutdown_delay_s": 3600})
     idle = await bench.connect()
     retiring = asyncio.create_task(bench.gateway.leaving.retire())
     await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def test_first_it_is_not_ready_then_it_takes_no_more(start):
 
 
 async def test_each_further_signal_goes_on_to_the_next_step(start):
-    bench = await start(server={"lame_duck_s": 3600, "drain_s": 3600})
+    bench = await start(server={"shutdown_delay_s": 3600, "drain_s": 3600})
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
     client = await bench.connect()
     client.send(post())
@@ -102,7 +102,7 @@ async def test_each_further_signal_goes_on_to_the_next_step(start):
 
 
 async def test_who_is_interrupted_begins_with_the_drain(start):
-    bench = await start(server={"lame_duck_s": 3600})
+    bench = await start(server={"shutdown_delay_s": 3600})
     over = asyncio.create_task(bench.gateway.leaving.wait(bench.gateway._tasks))
     bench.gateway.leaving.signalled(signal.SIGINT)
     await asyncio.wait_for(over, 5)

@@ -193,7 +193,7 @@ async def test_a_drain_ends_what_is_only_listened_to_and_waits_for_what_is_asked
 
 TENANTS = [
     {"name": "person", "key_hashes": [hash_key("person-key")]},
-    {"name": "batch", "key_hashes": [hash_key("batch-key")], "quota": {"service_class": "proactive"}},
+    {"name": "batch", "key_hashes": [hash_key("batch-key")], "quota": {"service_class": "background"}},
 ]
 
 
@@ -273,7 +273,7 @@ async def test_no_more_than_may_and_a_person_s_before_the_background_s(limited):
 
 async def test_an_agent_s_class_counts_where_its_session_is_known(limited):
     """The key says nothing of it; the session's first request did."""
-    trusted = [{"name": "t", "key_hashes": [hash_key("t-key")], "trust": ["scheduling"]}]
+    trusted = [{"name": "t", "key_hashes": [hash_key("t-key")], "permissions": ["scheduling"]}]
     callers, tools = await limited(tenants=trusted)
     background = Agent(callers.bench, "back", "t-key", "s-back", headers=b"x-turnpike-class: proactive\r\n")
     person = Agent(callers.bench, "front", "t-key", "s-front")

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.engine]
 SCRIPTS = {"scripts": {"talk": {"turns": [{"text": "Yes."}] * 4}}}
 SETTINGS = """
 [core]
-max_outage_s = 0
+no_replica_wait_s = 0
 [upstream]
 health_period_s = 0.2
 [[models]]

@@ -255,7 +255,7 @@ async def test_a_fault_of_ours_costs_the_leg_alone(two, monkeypatch):
 
 @pytest.mark.parametrize("more", [b'"kv_transfer_params":{"do_remote_prefill":true}', b'"x":NaN'])
 async def test_what_cannot_be_asked_for_one_token_is_not_asked(two, more):
-    router = {"name": "router", "key_hashes": [hash_key("k")], "trust": ["kv-transfer"]}
+    router = {"name": "router", "key_hashes": [hash_key("k")], "permissions": ["kv-transfer"]}
     play = await two("nixl", disaggregation={"threshold_tokens": 1}, tenants=[router])
     body, headers = LONG[:-1] + b",%s}" % more, b"authorization: Bearer k\r\n"
     assert (await play.bench.ask(post(body, headers=headers))).body == CHAT_ANSWER

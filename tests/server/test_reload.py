@@ -61,7 +61,7 @@ async def test_sessions_are_kept(start):
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     bench.backend.script = sends(answer(json.dumps({"id": "1", "choices": [choice]}).encode()))
     first = await bench.ask(post())
-    bench.settings["server"]["lame_duck_s"] = 0.0
+    bench.settings["server"]["shutdown_delay_s"] = 0.0
     bench.settings["pools"][0]["models"] = ["m"]
     await reload(bench)
     told = [
@@ -71,7 +71,7 @@ async def test_sessions_are_kept(start):
     ]
     second = await bench.ask(post(json.dumps({"model": "m", "messages": told}).encode()))
     assert second.get(b"x-turnpike-session") == first.get(b"x-turnpike-session") is not None
-    assert bench.gateway._config.server.lame_duck_s == 0.0
+    assert bench.gateway._config.server.shutdown_delay_s == 0.0
 
 
 async def test_replicas_come_and_go_while_a_request_runs(start):
@@ -132,7 +132,7 @@ async def test_a_pool_comes_with_its_models_and_goes(start):
 
 
 async def test_quotas_and_trust(start):
-    bench = await start(tenants=[tenant("a", A, trust=["scheduling"])])
+    bench = await start(tenants=[tenant("a", A, permissions=["scheduling"])])
     bench.settings["tenants"] = [tenant("a", A, quota={"tokens_per_minute": 1})]
     await reload(bench)
     assert bench.brain.sessions.trusted == frozenset()
@@ -172,7 +172,7 @@ async def test_limits_receipts_keys_and_what_is_logged(start):
 @pytest.mark.parametrize(
     ("section", "wrong", "complaint"),
     [
-        ("server", {"receipts": 5}, "server.receipts"),
+        ("server", {"debug_headers": 5}, "server.debug_headers"),
         ("server", {"recipts": False}, "server.recipts"),
         ("server", {"listen": "127.0.0.1:1"}, "server.listen: needs a restart"),
         ("shared", {"url": "redis://r"}, "shared.url: needs a restart"),
@@ -230,17 +230,17 @@ async def test_a_failure_of_ours_is_undone_whole(start, monkeypatch, failing):
 async def test_the_difference_is_shown_and_nothing_changes(start):
     bench = await start()
     pool = f'[[pools]]\nreplicas = [{{ url = "{bench.backend.url}" }}]\n'
-    text = f"[server]\nreceipts = false\nreuse_port = true\n{pool}"
+    text = f"[server]\ndebug_headers = false\nreuse_port = true\n{pool}"
     told = await bench.control(ask_control(DIFF, text.encode()))
     found = {each["key"]: each for each in told.json()["changes"]}
-    assert found["server.receipts"] == {
-        "key": "server.receipts",
+    assert found["server.debug_headers"] == {
+        "key": "server.debug_headers",
         "before": "true",
         "after": "false",
         "needs_restart": False,
     }
     assert found["server.reuse_port"]["needs_restart"] and found["server.listen"]["needs_restart"]
-    assert bench.gateway._config.server.receipts
+    assert bench.gateway._config.server.debug_headers
     wrong = await bench.control(ask_control(DIFF, b"[server]\nrecipts = false\n"))
     assert wrong.status == 400
     wrong = await bench.control(ask_control(DIFF, (text + "[tenants]\n").encode()))
@@ -306,7 +306,7 @@ async def held(bench, may_ask: asyncio.Event) -> tuple[int, int]:
 @pytest.mark.parametrize("times", [40])
 @pytest.mark.slow
 async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start, times):
-    bench = await start(replicas=2, core={"max_outage_s": 10.0}, upstream={"idle_connection_s": 0.2})
+    bench = await start(replicas=2, core={"no_replica_wait_s": 10.0}, upstream={"idle_connection_s": 0.2})
     extra = await bench.another()
     for backend in bench.backends:
         backend.script = sends(answer())

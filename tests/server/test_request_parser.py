@@ -174,7 +174,7 @@ TENANTS = [
 
 
 async def test_a_key_is_judged_whenever_it_changes(start):
-    bench = await start(tenants=TENANTS, limits={"linger_s": 0.1})
+    bench = await start(tenants=TENANTS, limits={"drain_rejected_body_s": 0.1})
     client = await bench.connect()
     sessions = []
     for key in (b"key-a", b"key-a", b"key-b", b"key-b", b"key-a"):
@@ -221,7 +221,7 @@ async def test_of_requests_in_one_go_none_is_taken_for_another(start):
     [({"max_body_bytes": 1000}, 413), ({"max_buffered_bytes": 1000}, 503), ({"body_stall_s": 0.1}, 408)],
 )
 async def test_the_limits_hold_for_bodies_that_come_apart(start, limits, status):
-    bench = await start(limits={"linger_s": 0.1, **limits})
+    bench = await start(limits={"drain_rejected_body_s": 0.1, **limits})
     client = await bench.connect()
     for _ in range(2):
         assert (await apart(client, post(path=b"/v1/messages"))).status == 200

@@ -213,7 +213,7 @@ def test_what_is_held_is_what_was_taken(steps):
 
 async def test_a_tenant_that_uploads_much_leaves_room_for_others(start):
     tenants = [{"name": name, "key_hashes": [hash_key(f"key-{name}")]} for name in ("flood", "light")]
-    bench = await start(limits={"max_buffered_bytes": 100_000, "linger_s": 0.1}, tenants=tenants)
+    bench = await start(limits={"max_buffered_bytes": 100_000, "drain_rejected_body_s": 0.1}, tenants=tenants)
     flood, light = (b"Authorization: Bearer key-%s\r\n" % name for name in (b"flood", b"light"))
     clients = [await bench.connect() for _ in range(20)]
     for client in clients:

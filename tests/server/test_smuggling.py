@@ -88,7 +88,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 async def test_it_is_a_400_and_the_end_of_the_connection(start, bad):
-    bench = await start(limits={"linger_s": 0.05})
+    bench = await start(limits={"drain_rejected_body_s": 0.05})
     for good in (0, 2):  # so many good ones before it: then their head is known
         client = await bench.connect()
         for _ in range(good):
@@ -169,7 +169,7 @@ async def test_a_header_that_names_an_upstream_is_refused(start, name):
 
 
 async def test_nothing_of_a_refused_request_is_kept(start):
-    bench = await start(limits={"linger_s": 5.0})
+    bench = await start(limits={"drain_rejected_body_s": 5.0})
     client = await bench.send(posted(CODING, body=chunk(b"x" * 10_000) + b"nonsense\r\n"))
     assert (await client.receive()).status == 400
     await eventually(lambda: bench.gateway.listener.budget.used == 0)
@@ -203,7 +203,7 @@ COMPLAINT = b'{"error":{"message":"not today" , "code":400}}'
     ids=lambda body: repr(body[:20]),
 )
 async def test_what_cannot_be_read_is_the_backends_to_judge(start, path, body):
-    bench = await start(server={"receipts": False})
+    bench = await start(server={"debug_headers": False})
     bench.backend.script = sends(answer(COMPLAINT, b"400 Bad Request"))
     response = await bench.ask(post(body, path))
     assert response.status == 400 and response.body == COMPLAINT
@@ -258,7 +258,7 @@ async def test_100_mb_are_a_413(start, path, kind, framing):
 
 
 async def test_100_continue_is_not_sent_for_a_body_that_is_too_large(start):
-    bench = await start(limits={"max_body_bytes": 10, "linger_s": 0.1})
+    bench = await start(limits={"max_body_bytes": 10, "drain_rejected_body_s": 0.1})
     response = await bench.ask(post(headers=b"Expect: 100-continue\r\n"))
     assert response.status == 413
 
@@ -278,14 +278,14 @@ async def test_100_continue_is_not_sent_for_a_body_that_is_too_large(start):
     ids=["target", "field", "fields", "endless", "trailer", "trailers", "extension", "empty lines"],
 )
 async def test_too_much_of_a_head_is_a_431(start, head):
-    bench = await start(limits={"linger_s": 0.1})
+    bench = await start(limits={"drain_rejected_body_s": 0.1})
     response = await bench.ask(head)
     assert response.status == 431 and response.json()["error"]["code"] == "headers_too_large"
     assert not bench.backend.seen
 
 
 async def test_bodies_have_a_common_budget(start):
-    bench = await start(limits={"max_buffered_bytes": 2000, "linger_s": 0.1})
+    bench = await start(limits={"max_buffered_bytes": 2000, "drain_rejected_body_s": 0.1})
     hoarder = await bench.send(post(b"x" * 900)[:-1])
     await eventually(lambda: bench.gateway.listener.budget.used == 899)
     response = await bench.ask(post(b"y" * 200, b"/v1/messages"))

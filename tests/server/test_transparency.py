@@ -64,7 +64,7 @@ async def test_a_backend_is_told_the_session_only_if_it_reads_it(start, version)
 
 @pytest.mark.parametrize("is_on", [True, False])
 async def test_receipts(start, is_on):
-    bench = await start(server={"receipts": is_on})
+    bench = await start(server={"debug_headers": is_on})
     response = await bench.ask(post())
     names = [name for name, _ in response.headers if name.startswith(b"x-turnpike-")]
     told = b"request session thread confidence source replica queue-ms reason".split()

@@ -100,7 +100,7 @@ async def test_nothing_leaves_before_the_replica_has_switched_and_nothing_is_los
 @pytest.mark.parametrize("is_switched", [True, False])
 async def test_a_request_behind_the_handshake_is_none(start, is_switched):
     """A second request is bytes for the replica that switched, and nobody's if it did not."""
-    bench = await start(limits={"linger_s": 0.1})
+    bench = await start(limits={"drain_rejected_body_s": 0.1})
     smuggled = post(path=b"/sleep")
     bench.backend.script = agrees() if is_switched else sends(answer(status=b"400 Bad Request"))
     client = await bench.connect()
@@ -295,7 +295,7 @@ WRONG = {
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
 async def test_a_handshake_that_is_none_is_a_426(start, change):
-    bench = await start(pools=TAKER, limits={"linger_s": 0.1})
+    bench = await start(pools=TAKER, limits={"drain_rejected_body_s": 0.1})
     for path in (RESPONSES, b"/v1/realtime"):
         response = await bench.ask(handshake(path).replace(*change))
         assert response.status == 426 and response.get(b"upgrade") == b"HTTP/1.1"
@@ -345,7 +345,7 @@ async def test_the_clients_key_stays_here_and_the_replicas_is_put_in(start):
 
 
 ALICES = {**TENANTS[0], "quota": {"tokens_per_minute": 1000}}
-DAY = {"of": "tenant", "per": "day"}
+DAY = {"scope": "tenant", "period": "day"}
 
 
 @pytest.mark.parametrize(

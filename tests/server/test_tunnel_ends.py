@@ -321,7 +321,7 @@ async def test_a_limit_of_tokens_that_comes_later_ends_it_after_the_time_of_a_dr
 
 
 async def test_it_counts_among_the_connections(start):
-    bench = await start(limits={"max_connections": 2, "linger_s": 0.1})
+    bench = await start(limits={"max_connections": 2, "drain_rejected_body_s": 0.1})
     bench.backend.script = agrees(echo)
     clients = [await open_tunnel(bench) for _ in range(2)]
     late = await bench.connect()

@@ -150,7 +150,7 @@ async def test_a_connection_that_ended_dies_without_the_garbage_collector(start,
 
 @pytest.mark.parametrize("sent", [b"", b"POST / HTTP", post()[:-3], b"\x00\x00"])
 async def test_one_that_ended_early_does_so_too(start, no_collector, sent):
-    bench = await start(limits={"linger_s": 0.1})
+    bench = await start(limits={"drain_rejected_body_s": 0.1})
     client = await bench.send(sent)
     await eventually(lambda: bench.gateway.listener._connections)
     (connection,) = bench.gateway.listener._connections

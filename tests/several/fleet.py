@@ -331,7 +331,7 @@ async def running_fleet(
     gateways: int = 2,
     command: str = "serve",
     settings: str = "",
-    server: str = "lame_duck_s = 0\n",
+    server: str = "shutdown_delay_s = 0\n",
     deadline_ms: int = 500,
     preludes: Sequence[str] = (),
     are_alike: bool = True,

@@ -126,7 +126,7 @@ async def test_a_redis_that_came_back_empty_is_told_what_was_used(tmp_path):
 
 
 async def test_workers_of_one_gateway_share_a_budget_and_keep_it_over_a_restart(tmp_path):
-    server = "lame_duck_s = 0\nworkers = 2\n"
+    server = "shutdown_delay_s = 0\nworkers = 2\n"
     bound = '[[bounds]]\nname = "b"\nof = "tenant"\nper = "month"\nturns = 30\n'
     async with running_fleet(
         tmp_path, gateways=0, server=server, settings=TENANTS + bound, deadline_ms=1000

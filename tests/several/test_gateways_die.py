@@ -141,7 +141,7 @@ async def test_sessions_are_not_split_by_a_gateway_that_was_stopped(tmp_path):
 
 
 async def test_a_rolling_restart_fails_no_request(tmp_path):
-    async with running_fleet(tmp_path, server="lame_duck_s = 1\n") as fleet:
+    async with running_fleet(tmp_path, server="shutdown_delay_s = 1\n") as fleet:
         for number in range(8):
             # Longer than the lame duck; and tools that outlast what others need to learn of a turn.
             pace = Pace(stream_s=1.6 if number < 4 else 0.05, tool_s=0.3)

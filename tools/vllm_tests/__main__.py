@@ -63,8 +63,8 @@ THROUGH_VARIABLE: Final = "VLLM_TESTS_THROUGH_TURNPIKE"
 """Of pytest's environment: is set if clients go through a gateway."""
 _TEST_TIMEOUT_S: Final = 120
 REFUSED: Final = {
-    "test_kv_transfer_prompt_token_ids_round_trip": 'trust = ["kv-transfer"]',
-    "test_kv_transfer_prompt_token_ids_streaming": 'trust = ["kv-transfer"]',
+    "test_kv_transfer_prompt_token_ids_round_trip": 'permissions = ["kv-transfer"]',
+    "test_kv_transfer_prompt_token_ids_streaming": 'permissions = ["kv-transfer"]',
     "test_server_load": "403",
 }
 """Tests of what the gateway grants to tenants that it trusts alone, and words of its refusal."""

@@ -29,8 +29,8 @@ _ANY_MODEL: Final = "*"
 _MILLION: Final = 1e6
 _DAY_S: Final = 86_400.0
 
-Action = Literal["warn", "behind", "refuse"]
-_SEVERITY: Final = {"warn": 0, "behind": 1, "refuse": 2}
+Action = Literal["warn", "deprioritize", "refuse"]
+_SEVERITY: Final = {"warn": 0, "deprioritize": 1, "refuse": 2}
 _RECORDED: Final = Meta(extra={"recorded": True})
 _KEYED: Final = Meta(extra={"recorded": False})
 """In a recording an agent type has another name."""
@@ -68,9 +68,9 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), _RECORDED]
     """Stands in refusals, headers, records and metrics."""
-    of: Literal["session", "agent", "tenant"] = "session"
+    scope: Literal["session", "agent", "tenant"] = "session"
     """What is bounded: each session; all sessions of an agent type, of one tenant; or all of a tenant."""
-    per: Literal["day", "month"] | None = None
+    period: Literal["day", "month"] | None = None
     """Of an agent type or a tenant: over which time it is counted, in UTC."""
     tenants: tuple[Annotated[str, _RECORDED], ...] = ()
     """For these alone; by default for each."""
@@ -82,7 +82,7 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of prompts and outputs, as engines report them; those from the cache count, too."""
     cost: Annotated[float, Meta(gt=0)] | None = None
     """By `[[prices]]`."""
-    wall_s: Annotated[float, Meta(gt=0)] | None = None
+    max_duration_s: Annotated[float, Meta(gt=0)] | None = None
     """Since the session's first turn came. Of a session only, like what follows."""
     repeats: Annotated[int, Meta(ge=2)] | None = None
     """So often in a row the same calls, with the same results; also in a cycle of two or three steps."""
@@ -95,17 +95,19 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Only record and count what would happen."""
 
     def __post_init__(self) -> None:
-        if self.of == "session" and self.per is not None:
-            raise ValueError(f"bound {self.name}: a session is counted as a whole, not per {self.per}")
-        if self.of != "session":
-            if self.per is None:
-                raise ValueError(f"bound {self.name} is of {self.of}: set per to day or month")
-            if any(limit is not None for limit in (self.wall_s, self.repeats, self.same_calls)):
-                raise ValueError(f"bound {self.name}: wall_s, repeats and same_calls are of a session only")
+        if self.scope == "session" and self.period is not None:
+            raise ValueError(f"bound {self.name}: a session is counted as a whole, not per {self.period}")
+        if self.scope != "session":
+            if self.period is None:
+                raise ValueError(f"bound {self.name} is of {self.scope}: set period to day or month")
+            if any(limit is not None for limit in (self.max_duration_s, self.repeats, self.same_calls)):
+                raise ValueError(
+                    f"bound {self.name}: max_duration_s, repeats and same_calls are of a session only"
+                )
 
     @property
     def is_empty(self) -> bool:
-        limits = (self.turns, self.tokens, self.cost, self.wall_s, self.repeats, self.same_calls)
+        limits = (self.turns, self.tokens, self.cost, self.max_duration_s, self.repeats, self.same_calls)
         return all(limit is None for limit in limits)
 
     @property
@@ -196,8 +198,8 @@ class Bounds:
         """Those that run: of days, and of months."""
 
     def apply_config(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
-        self._of_sessions = [each for each in bounds if each.of == "session"]
-        self._of_accounts = [each for each in bounds if each.of != "session"]
+        self._of_sessions = [each for each in bounds if each.scope == "session"]
+        self._of_accounts = [each for each in bounds if each.scope != "session"]
         self.is_set, self.has_accounts = bool(bounds), bool(self._of_accounts)
         self._counts_repeats = any(each.counts_repeats for each in bounds)
         self._prices = {each.model: each for each in prices}
@@ -254,9 +256,11 @@ class Bounds:
         for bound in self._of_sessions:
             if bound.is_for(asking.tenant, asking.agent):
                 yield from _beyond(bound, tally.used)
-                wall_s = now - asking.started_s
-                if bound.wall_s is not None and wall_s > bound.wall_s:
-                    yield Reached(bound=bound, limit="wall_s", used=wall_s, most=bound.wall_s)
+                max_duration_s = now - asking.started_s
+                if bound.max_duration_s is not None and max_duration_s > bound.max_duration_s:
+                    yield Reached(
+                        bound=bound, limit="max_duration_s", used=max_duration_s, most=bound.max_duration_s
+                    )
                 # These have happened; of the others this turn would be the one too many.
                 for limit, most, count in (
                     ("repeats", bound.repeats, repeats.steps.count),
@@ -268,9 +272,11 @@ class Bounds:
     def _of_totals(self, asking: TurnUse, accounts: Iterable[Account]) -> Iterator[Reached]:
         for bound in self._of_accounts:
             if bound.is_for(asking.tenant, asking.agent):
-                period = self._periods[bound.per]
+                period = self._periods[bound.period]
                 for account in accounts:
-                    if account.period == period and (account.agent == ALL_AGENTS) == (bound.of == "tenant"):
+                    if account.period == period and (account.agent == ALL_AGENTS) == (
+                        bound.scope == "tenant"
+                    ):
                         yield from _beyond(bound, self.ledger.get(account, NOTHING))
 
     # --- what happens --------------------------------------------------------------------------------
@@ -320,9 +326,9 @@ class Bounds:
     def shares(self, *, now: float) -> Iterator[tuple[BoundConfig, TenantId, float]]:
         self._roll_over_periods(now=now)
         for bound in self._of_accounts:
-            period = self._periods[bound.per]
+            period = self._periods[bound.period]
             for account, used in self.ledger.items():
-                if bound.of == "tenant" and account.period == period and account.agent == ALL_AGENTS:
+                if bound.scope == "tenant" and account.period == period and account.agent == ALL_AGENTS:
                     if not bound.tenants or account.tenant in bound.tenants:
                         parts = (part / most for _, part, most in _limits(bound, used))
                         yield bound, account.tenant, max(0.0, *parts)
@@ -342,8 +348,8 @@ class Bounds:
         found: dict[Account, None] = {}
         for bound in self._of_accounts:
             if bound.is_for(tenant, agent):
-                period = self._periods[bound.per]
-                whose = ALL_AGENTS if bound.of == "tenant" else self._agent(tenant, agent, period)
+                period = self._periods[bound.period]
+                whose = ALL_AGENTS if bound.scope == "tenant" else self._agent(tenant, agent, period)
                 found[Account(tenant, whose, period)] = None
         return tuple(found)
 

@@ -25,8 +25,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Sessions that are in at a time, in each pool."""
     tokens_per_minute: Annotated[int, Meta(ge=1)] | None = None
     """Prompt and output tokens, those from the cache included."""
-    service_class: Literal["reactive", "proactive"] | None = None
-    """What its sessions are, unless a request that is trusted says otherwise: `proactive` for background."""
+    service_class: Literal["interactive", "background"] | None = None
+    """What its sessions are, unless a request that is trusted states another: does somebody wait for them?"""
 
     @property
     def is_limited(self) -> bool:

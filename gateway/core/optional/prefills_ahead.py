@@ -182,7 +182,7 @@ class PrefillsAhead:
         if state is None or not state.is_up or state.is_draining or self._waiting_room.turns:
             return False
         prefills = self.at(replica)
-        if prefills >= self.config.most:
+        if prefills >= self.config.max_concurrent:
             return False
         # Else it would hold up others: those that decode share each step with it, and no step is stopped.
         return self._to_engines.displaces(replica) or state.running + state.elsewhere + prefills == 0

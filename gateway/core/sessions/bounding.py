@@ -48,7 +48,7 @@ class Bounding:
             return None
         first = reached[0]
         live.bound = f"{first.bound.name} {first.limit}"
-        live.is_deprioritized = first.bound.action == "behind"
+        live.is_deprioritized = first.bound.action == "deprioritize"
         return refusals.beyond_bound(first) if first.bound.action == "refuse" else None
 
     def counts_tokens(self, tenant: TenantId) -> bool:

@@ -198,7 +198,7 @@ class Attempts:
             is_elsewhere = bool(self._gate.candidates(live.lane))
             if not is_elsewhere and self._models.falls_back(live, now=now):
                 return
-            if not is_elsewhere and self._config.max_outage_s:
+            if not is_elsewhere and self._config.no_replica_wait_s:
                 live.tried.clear()  # then wherever somebody is there again
             if is_elsewhere or not live.tried:
                 self._admit(live, now=now)

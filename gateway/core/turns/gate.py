@@ -80,7 +80,7 @@ class Gate:
         ):
             return refusal
         waiting = len(self.waiting_room.turns)
-        is_outage = not candidates and self._config.max_outage_s > 0
+        is_outage = not candidates and self._config.no_replica_wait_s > 0
         if is_outage:
             candidates = self._fleet.absent(live.pool, only=live.home)
         open_to_more = self._fleet.open_to_more(candidates, now=now)
@@ -147,8 +147,8 @@ class Gate:
         self._stream.waited(live, wait, len(self.waiting_room), first=first, now=now)
 
     def deadline_s(self, live: LiveRequest) -> float:
-        most_s = self._config.max_held_s if live.facts.takes_keep_alives else self._config.max_wait_s
-        longest_s = self._config.max_outage_s if live.waits_for is WaitReason.NO_REPLICA else most_s
+        most_s = self._config.max_stream_wait_s if live.facts.takes_keep_alives else self._config.max_wait_s
+        longest_s = self._config.no_replica_wait_s if live.waits_for is WaitReason.NO_REPLICA else most_s
         return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:

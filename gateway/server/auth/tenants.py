@@ -62,7 +62,7 @@ class Tenants:
     def apply_config(self, configs: tuple[TenantConfig, ...]) -> None:
         by_hash, by_name = dict[str, Tenant](), dict[str, Tenant]()
         for config in configs:
-            controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
+            controls, moves_kv = "engine-control" in config.permissions, "kv-transfer" in config.permissions
             tenant = Tenant(
                 TenantId(config.name), controls, config.trusts_scheduling_claims, moves_kv, config.content
             )

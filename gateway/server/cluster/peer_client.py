@@ -49,7 +49,7 @@ class PeerLinks:
         self._config = msgspec.structs.replace(
             config.upstream,
             connect_timeout_s=_CONNECT_WITHIN_S,
-            head_timeout_s=config.upstream.head_timeout_s + config.core.max_held_s,
+            head_timeout_s=config.upstream.head_timeout_s + config.core.max_stream_wait_s,
             stall_timeout_s=inf,  # a peer cuts its answer itself
             tls_server_name=config.shared.peer_tls_server_name,
         )

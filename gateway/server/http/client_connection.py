@@ -313,7 +313,7 @@ class ClientConnection(ResponseWriter):
             if now - self._since > limits.client_stall_s:
                 self.abort()
         elif state is State.LINGERING:
-            if now - self._since > limits.linger_s:
+            if now - self._since > limits.drain_rejected_body_s:
                 self.close()
         elif state is State.SWITCHED and self._check_tunnel is not None:
             self._check_tunnel(now)

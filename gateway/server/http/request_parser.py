@@ -184,7 +184,7 @@ class RequestParser:
             self._at = end
         else:
             self._unread, self._at = b"", 0  # an idle connection keeps nothing of its last read
-        if self.is_in_body and end - start > _SMALL_BYTES:
+        if self.is_in_body and end - start > _UNPACED_BELOW_BYTES:
             return memoryview(data)[start:end]  # large enough for a copy to cost more
         return data[start:end]
 
@@ -303,7 +303,7 @@ class RequestParser:
             raise RefusedRequest(no_room())
         self._body_bytes += size
         body = self._body
-        if size >= _SMALL_BYTES:
+        if size >= _UNPACED_BELOW_BYTES:
             body.append(part)
         elif body and type(body[-1]) is bytearray:
             body[-1] += part
@@ -345,5 +345,5 @@ _CHUNKED_BYTES: Final = 4096
 """So much of a body in chunks is read at a time."""
 _MAX_PIECES: Final = 1000
 """Chunks of a body that are read at once, or few more: half a millisecond, however small they are."""
-_SMALL_BYTES: Final = 4096
+_UNPACED_BELOW_BYTES: Final = 4096
 """Smaller parts of a body are put together at once: each takes 40 bytes more than it holds."""

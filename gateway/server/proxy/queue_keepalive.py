@@ -1,8 +1,8 @@
 """Clients whose streamed answer has not begun: after a while they are sent keep-alives.
 
-Nothing is sent before `quiet_s`, so that whoever waits no longer than that gets the backend's own head, or an
-error status. Nothing at all is sent to a client that did not ask for an event stream, or that does not read.
-How long 22 clients wait in silence, and what keeps them from giving up, was observed.
+Nothing is sent before `first_keepalive_s`, so that whoever waits no longer than that gets the backend's own
+head, or an error status. Nothing at all is sent to a client that did not ask for an event stream, or that
+does not read. How long 22 clients wait in silence, and what keeps them from giving up, was observed.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class QueueKeepAlive:
         self._loop = asyncio.get_running_loop()
         self._period_s = config.period_s
         self.has_begun = False
-        self._timer = self._loop.call_later(config.quiet_s, self._send_keepalive)
+        self._timer = self._loop.call_later(config.first_keepalive_s, self._send_keepalive)
 
     def end(self) -> None:
         self._timer.cancel()

@@ -142,7 +142,7 @@ class Worker(EnginePolicy):
             return None
         config = _RETENTION
         base_s = self._latencies[node].quantile(config.percentile)
-        pressure = memory_pressure(self.kv_used(), low=config.low, high=config.high)
+        pressure = memory_pressure(self.kv_used(), low=config.ttl_shrink_from, high=config.ttl_half_at)
         base_s = config.unknown_s if base_s is None else base_s
         return now + ttl_s(base_s, pressure, least_s=0.0, most_s=config.max_s)
 

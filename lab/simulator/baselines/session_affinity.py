@@ -53,7 +53,7 @@ class SessionAffinity(PlacementPolicy):
             return self._emptiest(candidates), PlacementReason.LEAST_LOADED
         load = next((c for c in candidates if c.replica == home), None)
         if load is None:
-            return self._emptiest(candidates), PlacementReason.HOME_IS_GONE
+            return self._emptiest(candidates), PlacementReason.AFFINITY_REPLICA_DOWN
         most = self._spill_factor * sum(c.running for c in candidates) / len(candidates)
         if load.running > self._spill_floor and load.running > most:
             return min(candidates, key=lambda c: c.running), PlacementReason.HOME_IS_BUSY

@@ -39,7 +39,7 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         "shadow": values["admission"] == _NONE,
         "session_cap": values["n"],
         "footprint_share": values["f"],
-        "follows_tools": bool(values["tools"]),
+        "limit_by_tool_load": bool(values["tools"]),
         "packing": {"order": values["order"]},
     }
 

@@ -148,7 +148,7 @@ def test_refused_turns_are_asked_again():
     totals, heard = play(
         world,
         fleet(1),
-        make_brain=partial(narrow, running=1, max_wait_s=2.0, max_held_s=2.0),
+        make_brain=partial(narrow, running=1, max_wait_s=2.0, max_stream_wait_s=2.0),
         client=ClientConfig(max_retries=50),
     )
     assert totals.failed_sessions == 0
@@ -161,7 +161,7 @@ def test_a_session_fails_when_its_client_gives_up():
     totals, heard = play(
         world,
         fleet(1),
-        make_brain=partial(narrow, running=1, max_wait_s=0.5, max_held_s=0.5),
+        make_brain=partial(narrow, running=1, max_wait_s=0.5, max_stream_wait_s=0.5),
         client=ClientConfig(max_retries=0),
     )
     assert 0 < totals.failed_sessions == sum(session.failed for session in heard.sessions)
