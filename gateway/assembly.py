@@ -17,7 +17,7 @@ from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.fleet.health import FleetHealth
-from gateway.fleet.trickle import MigrationLimiter
+from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.routing.models import named_models
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement

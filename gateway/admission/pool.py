@@ -21,9 +21,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.admission.applicant import TurnOutcome
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.giving_back import Evictor
+from gateway.admission.evictor import Evictor
 from gateway.admission.limits import SCARCE, BlockingLimit, Limits
 from gateway.admission.packing import Entry, SessionQueue, entry_of
 from gateway.admission.partition import part_of, share_of
@@ -31,6 +30,7 @@ from gateway.admission.sessions import Member, Places, Turn
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.tenants.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.tenants.quotas import Quotas
+from gateway.admission.turn_request import TurnOutcome
 from gateway.admission.window import OVERLOADED
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld
 from gateway.domain.decision import Edge, WaitReason

@@ -14,13 +14,13 @@ nothing waits for a place.
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from gateway.admission.applicant import ReplicaCapacity, TurnOutcome, TurnRequest
 from gateway.admission.classes import CLASS_OF_KEY, ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
+from gateway.admission.turn_request import ReplicaCapacity, TurnOutcome, TurnRequest
 from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals, HostSignals
 from gateway.domain.fleet import ReplicaLoad

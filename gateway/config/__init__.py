@@ -27,7 +27,7 @@ from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.settings import CoordinatorConfig
 from gateway.fleet.circuit_breaker import HealthConfig
-from gateway.fleet.trickle import TrickleConfig
+from gateway.fleet.migration_limiter import TrickleConfig
 from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import ModelConfig

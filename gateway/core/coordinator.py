@@ -1,7 +1,7 @@
 """The coordinator: every event goes through here, every command comes from here.
 
 It owns no policy. Of a request that arrives it asks *who is this* (workflow) and *may it start* (`gate.py`);
-where it runs is `dispatcher.py`, what becomes of it then `attempts.py`, and how it ends `endings.py`. What
+where it runs is `dispatcher.py`, what becomes of it then `attempts.py`, and how it ends `completion.py`. What
 happens to replicas goes to `replicas.py`, what others say of sessions to `session_control.py`.
 """
 
@@ -18,8 +18,8 @@ from gateway.core.commands import Command
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.model_choices import ModelChoices
-from gateway.core.optional.prefills_ahead import PrefillsAhead
 from gateway.core.optional.remote_prefills import RemotePrefills
+from gateway.core.optional.speculative_prefill import PrefillsAhead
 from gateway.core.replicas import Replicas
 from gateway.core.sessions.bounding import Bounding
 from gateway.core.sessions.session_book import SessionBook
@@ -28,8 +28,8 @@ from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.attempts import Attempts
+from gateway.core.turns.completion import Endings
 from gateway.core.turns.dispatcher import Dispatcher
-from gateway.core.turns.endings import Endings
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import LifecycleError
 from gateway.core.turns.live import LiveRequest
@@ -39,7 +39,7 @@ from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId, TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.domain.shares import Share
-from gateway.fleet.trickle import MigrationLimiter
+from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import NamedModel, named_models

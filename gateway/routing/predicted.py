@@ -27,8 +27,8 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from gateway.cost.cost_model import CostModel
 from gateway.cost.estimator import TurnWork
-from gateway.cost.foresight import CostModel
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId

@@ -39,7 +39,7 @@ from gateway.server.fleet.replica_watch import ReplicaWatch
 from gateway.server.http import listening
 from gateway.server.http.listener import Listener
 from gateway.server.mcp.servers import McpServer, open_servers
-from gateway.server.prefill_ahead.prefills import SpeculativePrefills
+from gateway.server.prefill_ahead.speculative_prefill import SpeculativePrefills
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.read_request import Reading

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gateway.config import Config
 from gateway.server.auth.tenants import CREDENTIAL_HEADERS
-from gateway.server.disaggregation.prefill_legs import RemotePrefills
+from gateway.server.disaggregation.remote_prefills import RemotePrefills
 from gateway.server.fleet.replica_watch import ReplicaWatch
 from gateway.server.http.client_connection import Handler
 from gateway.server.mcp.calls import McpCalls

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import ReplicaId
-from gateway.telemetry.spreads import Histogram, histogram
+from gateway.telemetry.histograms import Histogram, histogram
 from gateway.telemetry.usage import KINDS, WHOSE, Usages, outcome_of
 
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)

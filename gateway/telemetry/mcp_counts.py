@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from gateway.telemetry.counts import counter, gauge
-from gateway.telemetry.spreads import Histogram, histogram
+from gateway.telemetry.histograms import Histogram, histogram
 
 
 class McpCounts:

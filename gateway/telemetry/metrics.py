@@ -15,9 +15,9 @@ from gateway import __version__
 from gateway.core.snapshot import Gauges
 from gateway.telemetry.counts import Counts, counter, gauge
 from gateway.telemetry.gauges import gauge_families
+from gateway.telemetry.histograms import SHORT, Histogram, histogram
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.objective import Objective
-from gateway.telemetry.spreads import SHORT, Histogram, histogram
 from gateway.telemetry.usage import Usages
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]

@@ -2,7 +2,7 @@
 
 Source: MARS (§2.1, Eq. 1-2): goodput is what ends within α × its isolated time.
 
-Symbols: α → `ObjectiveConfig.alpha`; the isolated time of a turn → `gpu_end.alone_ms`, as predicted from what
+Symbols: α → `ObjectiveConfig.slowdown_target`; the isolated time of a turn → `gpu_end.alone_ms`, as predicted from what
 its replica was seen to do.
 
 Deviations: an isolated time is the sum of a session's turns, each alone, and of its tool phases as they were.
@@ -26,8 +26,8 @@ from gateway.config.telemetry import ObjectiveConfig
 from gateway.domain import records as rec
 from gateway.domain.ids import RequestId, SessionId
 from gateway.telemetry.counts import counter
+from gateway.telemetry.histograms import HistogramFamily, growing
 from gateway.telemetry.label_slots import LabelSlots
-from gateway.telemetry.spreads import HistogramFamily, growing
 
 MAX_LABELS: Final = 24
 MAX_OPEN: Final = 20_000
@@ -116,7 +116,7 @@ class _Names:
 
 class Objective:
     def __init__(self, config: ObjectiveConfig, *, max_sessions: int) -> None:
-        self._alpha = config.alpha
+        self._alpha = config.slowdown_target
         self._max_sessions = max_sessions
         self._turns: OrderedDict[RequestId, _Turn] = OrderedDict()
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()

@@ -16,7 +16,7 @@ import httptools
 
 from gateway.upstream.connection_states import UNANSWERED_STATES, ConnectionStateError, State
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
-from gateway.upstream.moments import OneShot
+from gateway.upstream.one_shot import OneShot
 from gateway.upstream.response_head import ResponseHead, read_head
 from gateway.wire.handshake import accept_of
 from gateway.wire.headers import RawHeaders, get_header

@@ -17,7 +17,7 @@ from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.identity.explicit_ids import CONNECTION_SCHEMA, TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.ancestry import GUESS, Search
-from gateway.workflow.shelf import SessionStore
+from gateway.workflow.session_store import SessionStore
 from gateway.workflow.turns import CONFIDENCE, ExplicitKey, Identity, Outcome, Session, Thread, Turn
 
 _SOURCES: Final = {

@@ -31,7 +31,7 @@ from gateway.wire.hashing import hash_text
 from gateway.workflow.ancestry import Search
 from gateway.workflow.evidence import ends_with_text, minted_ids
 from gateway.workflow.identity import identify
-from gateway.workflow.shelf import SessionsConfig, SessionStore
+from gateway.workflow.session_store import SessionsConfig, SessionStore
 from gateway.workflow.traces import Traces, add, drop, holders
 from gateway.workflow.turns import Identity, Outcome, Session, Thread, Turn
 

@@ -1,7 +1,7 @@
 """Prefill legs in the simulator's driver.
 
-Twin of `gateway/server/disaggregation/prefill_legs.py`: as there, a leg that takes too long is given up, what
-it handed over is told at most once and not when it may be gone, and each leg is told to the brain once.
+Twin of `gateway/server/disaggregation/remote_prefills.py`: as there, a leg that takes too long is given up,
+what it handed over is told at most once and not when it may be gone, and each leg is told to the brain once.
 """
 
 from collections.abc import Callable, Mapping

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.admission.applicant import ReplicaCapacity, TurnOutcome, TurnRequest
 from gateway.admission.packing import Entry
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.turn_request import ReplicaCapacity, TurnOutcome, TurnRequest
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, SessionSource, Wait, WaitReason

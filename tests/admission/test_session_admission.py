@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.admission.applicant import TurnOutcome
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
 from gateway.admission.sessions import Member
 from gateway.admission.tenants.quotas import Quota
+from gateway.admission.turn_request import TurnOutcome
 from gateway.cost.estimator import IsolatedCost
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.by_agent import AgentKey

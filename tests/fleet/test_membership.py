@@ -5,8 +5,8 @@ import pytest
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.membership import SET, Member, Membership, MembershipError
+from gateway.fleet.migration_limiter import MigrationLimiter, TrickleConfig
 from gateway.fleet.outliers import OutlierDetection, Phase
-from gateway.fleet.trickle import MigrationLimiter, TrickleConfig
 
 LARGE = 100_000
 

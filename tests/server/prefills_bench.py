@@ -8,7 +8,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Usage
-from gateway.server.prefill_ahead.kept import RetainedRequest
+from gateway.server.prefill_ahead.retained_request import RetainedRequest
 from tests.server.bench import Bench, Exchange, Message, Script, answer, chunk, eventually, post, sends
 
 ON = {"enabled": True}

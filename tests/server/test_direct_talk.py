@@ -13,7 +13,7 @@ from gateway.server.cluster.peer_auth import Passing
 from gateway.server.cluster.peer_client import PeerLinks
 from gateway.server.cluster.peer_heartbeats import LASTS_S, DirectTalk, PeerHeartbeat
 from gateway.upstream.errors import ConnectFailed, UpstreamError
-from gateway.upstream.moments import in_task
+from gateway.upstream.one_shot import in_task
 from gateway.upstream.replica import Replica
 from tests.server.bench import Backend, answer, get
 

@@ -10,7 +10,7 @@ from gateway.core import events as ev
 from gateway.domain import records as rec
 from gateway.requests.kv_transfer import CONNECTORS
 from gateway.server.auth.tenants import hash_key
-from gateway.server.disaggregation import prefill_legs
+from gateway.server.disaggregation import remote_prefills as prefill_legs
 from tests.server.bench import (
     CHAT_ANSWER,
     DELTA,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.requests import facts
-from gateway.upstream.moments import Run
+from gateway.upstream.one_shot import Run
 from tests.server.bench import answer, chunk, eventually, get, post, sends
 
 SECOND = b"GET /smuggled HTTP/1.1\r\nHost: gw\r\n\r\n"

@@ -64,7 +64,7 @@ def test_tenants_beyond_a_number_are_counted_together():
 
 
 def of(alpha: float = 2.0, *, max_sessions: int = 1000) -> Objective:
-    made = Objective(ObjectiveConfig(alpha=alpha), max_sessions=max_sessions)
+    made = Objective(ObjectiveConfig(slowdown_target=alpha), max_sessions=max_sessions)
     for _ in range(EARNED):  # so that the names that tests use have labels
         made._tenants.label("t"), made._agents.label("a")
     return made

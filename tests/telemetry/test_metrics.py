@@ -21,11 +21,11 @@ from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Protocol, Usage
 from gateway.domain.timed_record import TimedRecord
 from gateway.telemetry.counts import Counts
+from gateway.telemetry.histograms import RATIO, Histogram, growing
 from gateway.telemetry.label_slots import IDLE_S, LabelSlots
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.reused import Reused
 from gateway.telemetry.ring import Ring
-from gateway.telemetry.spreads import RATIO, Histogram, growing
 from tests.telemetry.lines import as_lines
 
 SESSION, REPLICA, TENANT = SessionId("s-secret"), ReplicaId("r0"), TenantId("alice")

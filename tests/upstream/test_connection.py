@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut, AnswerMissing
-from gateway.upstream.moments import Run
+from gateway.upstream.one_shot import Run
 from tests.examples import examples
 
 GET = b"GET / HTTP/1.1\r\n\r\n"

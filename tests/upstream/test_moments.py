@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.upstream.moments import OneShot, Run, in_task
+from gateway.upstream.one_shot import OneShot, Run, in_task
 
 
 def start(coroutine) -> tuple[Run, list[str]]:

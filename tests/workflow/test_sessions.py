@@ -16,7 +16,7 @@ from gateway.domain.session_ids import numbered_ids
 from gateway.requests.facts import read_facts
 from gateway.responses.response_text import Spoken
 from gateway.wire.endpoints import classify
-from gateway.workflow import shelf
+from gateway.workflow import session_store as shelf
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.core.playbook import answer, facts, stated
@@ -104,7 +104,7 @@ def test_live_turns_are_kept_however_many():
 
 
 def test_threads_that_clients_name_are_bounded(monkeypatch):
-    monkeypatch.setattr("gateway.workflow.shelf.MAX_NAMED", 2)
+    monkeypatch.setattr("gateway.workflow.session_store.MAX_NAMED", 2)
     world = World()
     for name in "abcd":
         world.ask([FIX], session_id="s", thread_id=name)

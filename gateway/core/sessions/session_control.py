@@ -9,7 +9,7 @@ from gateway.core.commands import Cancel, Command
 from gateway.core.fleet import Fleet
 from gateway.core.sessions.bounding import Bounding
 from gateway.core.sessions.session_book import SessionBook
-from gateway.core.turns.endings import Endings
+from gateway.core.turns.completion import Endings
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import State
 from gateway.core.turns.live import LiveRequest

@@ -16,8 +16,8 @@ from gateway.core.sessions.session_book import SessionBook
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
+from gateway.core.turns.completion import Endings
 from gateway.core.turns.dispatcher import Dispatcher
-from gateway.core.turns.endings import Endings
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import LifecycleError, State, Step
 from gateway.core.turns.live import LiveRequest
@@ -25,7 +25,7 @@ from gateway.core.turns.suspects import MOST_DEATHS, Failure, Suspects
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import Body, ReplicaId, RequestId
 from gateway.domain.request import Answer
-from gateway.fleet.trickle import MigrationLimiter
+from gateway.fleet.migration_limiter import MigrationLimiter
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 

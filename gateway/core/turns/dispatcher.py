@@ -16,8 +16,8 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.core.commands import Command, Dispatch
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
-from gateway.core.optional.prefills_ahead import PrefillsAhead
 from gateway.core.optional.remote_prefills import RemotePrefills
+from gateway.core.optional.speculative_prefill import PrefillsAhead
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.lifecycle import Step

@@ -15,22 +15,22 @@ on a replica that is down, on one that it was tried on, or anywhere but at its h
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from gateway.admission.applicant import ReplicaCapacity
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.turn_request import ReplicaCapacity
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.settings import CoordinatorConfig
 from gateway.core.stream import Stream
+from gateway.core.turns.completion import Endings
 from gateway.core.turns.dispatcher import CAPACITY_FREE_WORK, Dispatcher
-from gateway.core.turns.endings import Endings
 from gateway.core.turns.lifecycle import Step
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.decision import Admit, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Work
-from gateway.fleet.trickle import MigrationLimiter
+from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.routing.placement import PlacementPolicy
 
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.admission.applicant import TurnRequest
+from gateway.admission.turn_request import TurnRequest
 from gateway.admission.waiting_room import Lane
 from gateway.core.turns.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.cost.estimator import IsolatedCost

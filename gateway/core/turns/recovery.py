@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Mapping
 
 from gateway.core import refusals
+from gateway.core.turns.completion import Endings
 from gateway.core.turns.dispatcher import Dispatcher
-from gateway.core.turns.endings import Endings
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import FINAL_STATES, State, Step
 from gateway.core.turns.live import LiveRequest

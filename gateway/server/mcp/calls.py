@@ -18,7 +18,7 @@ from gateway.mcp.sessions import McpSession, McpSessions
 from gateway.mcp.tools import arguments_key, read_tool_use
 from gateway.server.proxy.driver import Driver
 from gateway.telemetry.mcp_counts import McpCounts
-from gateway.upstream.moments import OneShot
+from gateway.upstream.one_shot import OneShot
 
 _log: Final = logging.getLogger(__name__)
 _RESUMED_WITHIN_S: Final = 60.0
@@ -46,7 +46,7 @@ class McpCalls:
         }
         self._max_wait_s = {each.name: each.max_wait_s for each in config.mcp}
         self._background = {
-            TenantId(each.name) for each in config.tenants if each.quota.service_class == "proactive"
+            TenantId(each.name) for each in config.tenants if each.quota.service_class == "background"
         }
         self._waits: dict[Place, tuple[Call, OneShot]] = {}
         """Those who wait until they may be sent."""

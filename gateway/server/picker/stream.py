@@ -40,7 +40,7 @@ from gateway.server.proxy.milestones import Milestones, catch_up
 from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.receipts import receipts
 from gateway.upstream.errors import ConnectFailed
-from gateway.upstream.moments import in_task
+from gateway.upstream.one_shot import in_task
 from gateway.upstream.replica import Replica
 from gateway.wire.headers import get_header
 

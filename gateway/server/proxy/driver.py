@@ -40,7 +40,7 @@ from gateway.server.disaggregation.kv_fetches import Fetch
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.local_faults import STALL_S
-from gateway.upstream.moments import OneShot
+from gateway.upstream.one_shot import OneShot
 
 T = TypeVar("T")
 

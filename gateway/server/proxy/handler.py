@@ -24,11 +24,11 @@ from gateway.domain.request import Answer, RequestFacts, Work
 from gateway.responses.content import ResponseContent
 from gateway.responses.observer import ResponseObserver, SilentObserver, observe
 from gateway.server.disaggregation.kv_fetches import Fetch
-from gateway.server.disaggregation.prefill_legs import RemotePrefills
+from gateway.server.disaggregation.remote_prefills import RemotePrefills
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.prefill_ahead.kept import RetainedRequest
+from gateway.server.prefill_ahead.retained_request import RetainedRequest
 from gateway.server.proxy.driver import Driver, Ticket
 from gateway.server.proxy.internal_responses import read_whole
 from gateway.server.proxy.prepare import RequestPreparation
@@ -37,7 +37,7 @@ from gateway.server.proxy.receipts import receipts
 from gateway.server.proxy.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.proxy.releases import release
 from gateway.server.proxy.websockets import Tunnels
-from gateway.telemetry.spreads import Histogram
+from gateway.telemetry.histograms import Histogram
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks

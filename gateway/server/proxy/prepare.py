@@ -21,8 +21,8 @@ from gateway.server.cluster.peer_client import PassOn
 from gateway.server.cluster.peers import Peers
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.prefill_ahead.kept import RetainedRequest
-from gateway.server.prefill_ahead.prefills import SpeculativePrefills
+from gateway.server.prefill_ahead.retained_request import RetainedRequest
+from gateway.server.prefill_ahead.speculative_prefill import SpeculativePrefills
 from gateway.server.proxy.driver import Driver, Ticket
 from gateway.server.proxy.read_request import Reading
 from gateway.server.proxy.upstream_request import Outbound, is_form_alone

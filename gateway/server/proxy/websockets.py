@@ -32,7 +32,7 @@ from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.prepare import RequestPreparation
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
-from gateway.upstream.moments import OneShot
+from gateway.upstream.one_shot import OneShot
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders, get_header

@@ -6,11 +6,11 @@ session that ended is in none of the books that policies keep.
 
 from collections.abc import Iterable
 
-from gateway.admission.applicant import TurnOutcome
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.turn_request import TurnOutcome
 from gateway.core.commands import Command, Refuse
 from gateway.core.forecasts import Forecasts
-from gateway.core.optional.prefills_ahead import PrefillsAhead
+from gateway.core.optional.speculative_prefill import PrefillsAhead
 from gateway.core.sessions.bounding import Bounding
 from gateway.core.sessions.session_book import SessionBook, TurnEnd
 from gateway.core.stream import Stream
@@ -22,7 +22,7 @@ from gateway.domain.decision import Refusal
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.errors import http_status
-from gateway.fleet.trickle import MigrationLimiter
+from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.ranks import Ranks
 

@@ -23,12 +23,12 @@ from gateway.prefill_ahead.next_prompt import compare, may_be_foreseen, next_pro
 from gateway.prefill_ahead.rewrite_stats import Echoing
 from gateway.responses.content import ResponseContent
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.prefill_ahead.kept import KeptRequests, PromptHeads, RetainedRequest
+from gateway.server.prefill_ahead.retained_request import KeptRequests, PromptHeads, RetainedRequest
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.internal_responses import ask_unseen, usage_of
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.upstream.errors import UpstreamError
-from gateway.upstream.moments import Run
+from gateway.upstream.one_shot import Run
 from gateway.upstream.replica import Replica
 
 _MAX_BYTES: Final = 1 << 20
