@@ -2,8 +2,8 @@
 
 Source: MARS (§2.1, Eq. 1-2): goodput is what ends within α × its isolated time.
 
-Symbols: α → `ObjectiveConfig.slowdown_target`; the isolated time of a turn → `gpu_end.alone_ms`, as predicted from what
-its replica was seen to do.
+Symbols: α → `ObjectiveConfig.slowdown_target`; the isolated time of a turn → `gpu_end.alone_ms`, as predicted
+from what its replica was seen to do.
 
 Deviations: an isolated time is the sum of a session's turns, each alone, and of its tool phases as they were.
 What is held against it is the sum of its turns as they were and of the same tool phases: so conversations of
