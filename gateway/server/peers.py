@@ -362,6 +362,7 @@ class Peers:
             self.unreached += 1
             self.alive.pop(link.id, None)  # until it says again that it lives
             self._others.pop(link.id, None)
+            self._direct.missed(link.id)
         return HERE.adopted
 
     @property
