@@ -159,7 +159,7 @@ class Peers:
         self._driver.on_publish = self.directory.publish
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(
-            handler, self.door(clients.door), clients.limits, access_log=clients.access_log, now=self._now
+            handler, self.door(clients.door), clients.limits, access_log=clients.access_log, now=clients.now
         )
         listen = self._config.peer_listen
         with binding("shared.peer_listen", listen):
