@@ -196,7 +196,7 @@ class Gateway:
             server.limits,
             proxies=proxies if server.proxy_protocol else None,
             access_log=self.observation.access_log,
-            now=self._now,
+            now=self._clock,  # the loop's has whole milliseconds: less than a first token may take
         )
 
     def _open_picker(self, proxies: TrustedProxies) -> "PickerServer":

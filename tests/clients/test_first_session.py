@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import socket
 import subprocess
 import sys
 import tarfile
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scripted_engine.ports import free_port
 from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.prerequisites import require_command
 from tests.project.layout import ROOT
@@ -48,21 +48,13 @@ def blocks() -> list[str]:
     return found
 
 
-def free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in taken]
-    for each in taken:
-        each.close()
-    return ports
-
-
 def test_every_command_of_the_page(tmp_path: Path) -> None:
     require_command("curl", install="your system's package manager")
     clone, archive = tmp_path / "clone", tmp_path / "clone.tar"
     subprocess.run(["git", "archive", "--output", archive, "HEAD"], cwd=ROOT, check=True)
     with tarfile.open(archive) as packed:
         packed.extractall(clone, filter="data")
-    port, control = free_ports(2)
+    port, control = free_port(), free_port()
     with ScriptedEngine(script(), EngineOptions(served_model_names=("coder",))) as engine:
         addresses = {":8000": f":{engine.port}", ":8080": f":{port}", ":8081": f":{control}"}
         # The same commands, with what is downloaded kept from one run to the next.

@@ -17,18 +17,11 @@ from pathlib import Path
 import pytest
 from openai import AuthenticationError, OpenAI
 
+from scripted_engine.ports import free_port
 from tests.project import shipped
 from tests.project.test_wheels import empty, run, wheels  # noqa: F401
 
 QUESTION = [{"role": "user", "content": "Fix the failing test of the parser"}]
-
-
-def free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in taken]
-    for each in taken:
-        each.close()
-    return ports
 
 
 @contextlib.contextmanager
@@ -51,7 +44,7 @@ def until_open(port: int) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_newcomer_s_path_with_the_wheel_alone(empty, tmp_path):  # noqa: F811
-    engine, listen, control = free_ports(3)
+    engine, listen, control = (free_port() for _ in range(3))
     turnpike, settings, url = empty / "turnpike", tmp_path / "turnpike.toml", f"http://127.0.0.1:{engine}"
     with running(empty / "python", "-m", "gateway.tryout.engine", str(engine), cwd="/"):
         until_open(engine)
@@ -104,7 +97,8 @@ def new_key() -> tuple[str, str]:
 @pytest.mark.timeout(300)
 def test_compose_s_own_command_line_with_one_of_two_engines(tmp_path):
     """Its volumes, ports and names are mapped as a container engine would."""
-    service, (engine, listen, control) = shipped.compose()["services"]["gateway"], free_ports(3)
+    service = shipped.compose()["services"]["gateway"]
+    engine, listen, control = (free_port() for _ in range(3))
     (mount,) = service["volumes"]
     inside, text = tmp_path / "turnpike.toml", (shipped.COMPOSE.parent / mount["source"]).read_text()
     command = [str(inside) if word == mount["target"] else word for word in service["command"]]

@@ -75,6 +75,17 @@ async def test_a_good_request_has_one_line_with_all_that_is_known_of_it(start, t
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+async def test_a_request_lasts_as_long_as_its_first_token_took_and_to_the_microsecond(start, tmp_path):
+    path = tmp_path / "access.log"
+    bench = await begin(start, path)
+    client = await bench.connect()
+    for _ in range(20):
+        await client.ask(asks())
+    times = [(line["ttft_ms"], line["duration_ms"]) for line in await wait_for(path, 20)]
+    assert all(first_ms <= whole_ms for first_ms, whole_ms in times)
+    assert any(whole_ms % 1.0 for _, whole_ms in times), "the event loop's own clock has milliseconds"
+
+
 async def test_what_is_refused_has_a_line_that_says_why(start, tmp_path):
     path = tmp_path / "access.log"
     pools = [{"name": name, "backends": 1, "listing": listing(name)} for name in "mn"]

@@ -11,6 +11,7 @@ from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
 from gateway.server.runtime.workers import Workers, of_worker
+from scripted_engine.ports import free_port
 from tests.command import Turnpike
 
 POOLS = [{"replicas": [{"url": "http://r"}]}]
@@ -70,16 +71,16 @@ def test_auto_is_one_a_core():
 @pytest.mark.slow
 async def test_one_whose_port_another_program_has_waits_for_it_and_that_is_said_once(caplog):
     caplog.set_level(logging.INFO)
-    taken = socket.create_server(("127.0.0.1", 0))
-    port = taken.getsockname()[1]
-    flags = {"server__listen": "127.0.0.1:0", "server__control": f"127.0.0.1:{port - 1}"}
+    port = free_port(in_a_row=2)
+    taken = socket.create_server(("127.0.0.1", port + 1))
+    flags = {"server__listen": "127.0.0.1:0", "server__control": f"127.0.0.1:{port}"}
     settings = config(server__workers=2, **{"shared.url": "redis://127.0.0.1:1"}, **flags)
     words = [
         "serve",
         "--backend",
         "http://127.0.0.1:1",
         "--control",
-        f"127.0.0.1:{port - 1}",
+        f"127.0.0.1:{port}",
         "--workers",
         "2",
     ]
@@ -90,6 +91,7 @@ async def test_one_whose_port_another_program_has_waits_for_it_and_that_is_said_
         running = asyncio.ensure_future(workers.run())
         async with asyncio.timeout(60):
             while "worker_port_taken" not in caplog.text:
+                assert not running.done(), caplog.text
                 await asyncio.sleep(0.05)
             await asyncio.sleep(1.0)
             assert len(workers._processes) == 1

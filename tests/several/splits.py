@@ -18,8 +18,6 @@ from tests.several.fleet import Agent, Fleet, Turn
 
 WRITTEN_WITHIN_S = 1.0
 """What a turn left is in the store so soon: the batch under way and its own take a deadline each at most."""
-READ_WITHIN_S = 0.25
-"""What came from a gateway before it was killed, its client has read, also on a busy machine."""
 
 
 def turns_in_store(fleet: Fleet) -> dict[str, set[int]]:
@@ -46,10 +44,17 @@ def splits(fleet: Fleet, known: Mapping[str, Collection[int]], *, killed_s: floa
             assert is_known or last.ended_s > killed_s - WRITTEN_WITHIN_S, (
                 f"{agent.name}: {last} is not known"
             )
-            was_lost = not is_known and last.asked_s < killed_s and last.ended_s < killed_s + READ_WITHIN_S
+            was_lost = not is_known and last.asked_s < killed_s and was_served(fleet, agent, last, killed_s)
             if turn.session != last.session and not was_lost and not asks_for_more(fleet, agent, turn):
                 wrong.append(f"{agent.name}: {turn.step}")
     return wrong
+
+
+def was_served(fleet: Fleet, agent: Agent, turn: Turn, until_s: float) -> bool:
+    """Its answer had left the engine; when its client reads it is the machine's affair."""
+    return any(
+        each.is_whole and each.ended_s <= until_s for each in fleet.engines.of_step(agent.name, turn.step)
+    )
 
 
 def asks_for_more(fleet: Fleet, agent: Agent, turn: Turn) -> bool:

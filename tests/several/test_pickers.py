@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.envoy import envoy
-from tests.several.fleet import Fleet, all_go_on, at_work, failures_of, home_of_most, running_fleet
+from tests.several.fleet import Fleet, all_go_on, at_work, failures_of, home_of_most, now, running_fleet
+from tests.several.splits import splits, turns_in_store
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow]
 
@@ -55,8 +56,11 @@ async def test_sessions_of_a_killed_picker_go_on_at_the_other_where_they_were(tm
         async with at_work(*fleet.agents):
             await all_go_on(fleet.agents, turns=2)
             killed = await home_of_most(fleet)
+            known, killed_s = turns_in_store(fleet), now()
             killed.kill()
             await all_go_on(fleet.agents, turns=3)
-        assert are_where_they_began(fleet)
+        assert splits(fleet, known, killed_s=killed_s) == []
+        places = {(turn.session, turn.replica) for agent in fleet.agents for turn in agent.turns}
+        assert len(places) == len({session for session, _ in places}), "each where it was"
         (other,) = [each for each in fleet.gateways if each is not killed]
         assert await other.metric("sessions_adopted_total") > 0

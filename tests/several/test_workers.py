@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -51,7 +50,7 @@ class Workers(GatewayProcess):
     def __init__(self, fleet: Fleet, *, server: str = "", settings: str = "") -> None:
         shared = fleet.settings.replace(secret_of(fleet.directory), "")  # their parent draws it
         super().__init__(fleet.directory, "workers", f"workers = 2\n{server}{shared}{settings}")
-        self.control_port = free_pair()
+        self.control_port = free_port(in_a_row=2)
         self._settings = self._settings.replace("127.0.0.1:0", f"127.0.0.1:{self.control_port}")
         self.each = [ControlPlane(self.control_port), ControlPlane(self.control_port + 1)]
 
@@ -90,14 +89,6 @@ class Workers(GatewayProcess):
         for before, after in changes:
             self._settings = self._settings.replace(before, after)
         (self._directory / "turnpike.toml").write_text(self._settings)
-
-
-def free_pair() -> int:
-    while True:
-        port = free_port()
-        with contextlib.suppress(OSError), socket.socket() as second:
-            second.bind(("127.0.0.1", port + 1))
-            return port
 
 
 async def has_peers(gateway: ControlPlane, count: int) -> bool:
@@ -311,7 +302,7 @@ async def test_instances_of_the_unit_share_a_port_and_one_may_die(tmp_path):
     async with running_fleet(tmp_path, gateways=0) as fleet:
         environment |= {"TURNPIKE_SHARED__URL": fleet.redis.url, "FLEET_SECRET": "f" * 32}
         settings = fleet.settings.replace(secret_of(tmp_path), "")
-        first = free_pair()
+        first = free_port(in_a_row=2)
         for instance in (str(first), str(first + 1)):
             gateway = GatewayProcess(tmp_path, f"instance-{instance}", settings)
             own = [each.replace("%i", instance) for each in flags]

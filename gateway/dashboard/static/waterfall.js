@@ -23,7 +23,7 @@ export class Waterfall {
   #on;
   #elements = new Map();
   #active = { key: null, turn: null };
-  #listed = { shape: -1, atMs: -Infinity, isStale: true, isMoved: false };
+  #listed = { of: -1, atMs: -Infinity, isStale: true, isMoved: false };
   #labelsMs = -Infinity;
   #palette = null;
 
@@ -55,7 +55,7 @@ export class Waterfall {
 
   paint(nowMs, nowS) {
     const { rows: scroller, bars, axis, rowsIn, root } = this.#parts;
-    if (this.#listed.isStale || (this.#model.shape !== this.#listed.shape && nowMs - this.#listed.atMs > LIST_EVERY_MS)) this.#list(nowMs);
+    if (this.#listed.isStale || (this.#listedBy !== this.#listed.of && nowMs - this.#listed.atMs > LIST_EVERY_MS)) this.#list(nowMs);
     const labelPx = rowsIn.firstElementChild === null ? 0 : this.#labelPx();
     const height = scroller.clientHeight;
     const width = Math.max(40, scroller.clientWidth - (labelPx || this.#labelPx()));
@@ -74,6 +74,12 @@ export class Waterfall {
       height, nowS, activeTurn: root.contains(document.activeElement) ? this.#active.turn : null, openTurn: this.openTurn,
     });
     paintAxis(axis.getContext("2d"), this.#palette, this.#timeline, AXIS_PX, nowS);
+  }
+
+  /** What the list follows: how sessions are, too, where that says which are listed, or in which order. */
+  get #listedBy() {
+    const { order, show, filter } = this.view;
+    return show === "all" && filter === "" && order !== "recent" ? this.#model.shape : this.#model.version;
   }
 
   get rowsInView() {
@@ -102,7 +108,7 @@ export class Waterfall {
     const hasTenant = this.#model.tenants.size > 1;
     rows.forEach((row, index) => Object.assign(row, { index, hasTenant, prices: this.#model.snapshot?.prices, y: 0, spawnY: null }));
     this.rows = rows;
-    this.#listed = { shape: this.#model.shape, atMs: nowMs, isStale: false, isMoved: true };
+    this.#listed = { of: this.#listedBy, atMs: nowMs, isStale: false, isMoved: true };
     this.#labelsMs = -Infinity;
     this.#parts.rowsIn.style.height = `${rows.length * ROW_PX}px`;
     scroller.setAttribute("aria-rowcount", String(rows.length));

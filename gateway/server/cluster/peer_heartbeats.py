@@ -109,6 +109,11 @@ class DirectTalk:
         self._proven = {name: url for name, url in self._proven.items() if name in self._heard}
         return {name: told for name, told in self._fresh() if self._proven.get(name) == told.url}
 
+    def missed(self, origin: str) -> None:
+        """It did not answer: what it announced before counts no more, though it may stand there still."""
+        if (known := self._heard.get(origin)) is not None:
+            self._heard[origin] = (min(known[0], self._now() - 2 * LASTS_S), known[1])
+
     def unproven(self) -> dict[str, str]:
         return {name: told.url for name, told in self._fresh() if self._proven.get(name) != told.url}
 

@@ -159,7 +159,7 @@ class Peers:
         self._driver.on_publish = self.directory.publish
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(
-            handler, self.door(clients.door), clients.limits, access_log=clients.access_log, now=self._now
+            handler, self.door(clients.door), clients.limits, access_log=clients.access_log, now=clients.now
         )
         listen = self._config.peer_listen
         with binding("shared.peer_listen", listen):
@@ -362,6 +362,7 @@ class Peers:
             self.unreached += 1
             self.alive.pop(link.id, None)  # until it says again that it lives
             self._others.pop(link.id, None)
+            self._direct.missed(link.id)
         return HERE.adopted
 
     @property

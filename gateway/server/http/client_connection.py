@@ -69,6 +69,11 @@ class ClientConnection(ResponseWriter):
         """The client's address, without the port."""
 
     @property
+    def now(self) -> Callable[[], float]:
+        """The clock of what is measured of it."""
+        return self._listener.now
+
+    @property
     def is_paused(self) -> bool:
         return self._paused_since is not None
 

@@ -87,7 +87,7 @@ class _End(asyncio.Protocol):
 
 class Tunnel:
     def __init__(self, client: ClientConnection, upstream: UpstreamConnection) -> None:
-        self.now = asyncio.get_running_loop().time
+        self.now = client.now
         self.used_s = self.now()
         """When a side sent something last."""
         self.ending_s = inf
