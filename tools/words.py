@@ -42,7 +42,7 @@ def main(paths: list[str]) -> int:
     listing = subprocess.run(
         ["git", "ls-files", *names], cwd=_ROOT, capture_output=True, text=True, check=True
     )
-    for path in listing.stdout.split():
+    for path in filter(lambda each: each.endswith(".py"), listing.stdout.split()):
         for line, word in found((_ROOT / path).read_text(), words):
             print(f"{path}:{line}: {word} → {words[word]}")
             count += 1

@@ -201,7 +201,7 @@ async def test_what_is_wrong_changes_nothing_and_is_named(start, section, wrong,
     assert (await reload(bench))["changes"] == []
 
 
-@pytest.mark.parametrize("failing", [(HealthChecks, "follow"), (Listener, "follow")])
+@pytest.mark.parametrize("failing", [(HealthChecks, "apply_config"), (Listener, "apply_config")])
 async def test_a_failure_of_ours_is_undone_whole(start, monkeypatch, failing):
     bench = await start(tenants=[tenant("a", A)])
     bench.may_log_errors = True
