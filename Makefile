@@ -36,8 +36,8 @@ test: setup programs  ## all tests but the nightly ones, against a real vLLM and
 nightly: setup programs minors  ## every agent and framework, with a backend that refuses or dies (many minutes); minors
 	$(bin)/python -m pytest -m nightly $(pytest_args)
 
-minors: setup  ## the engine plugin on the schedulers of vLLM's last eight minors (minutes, 8 GB of disk)
-	$(bin)/python -m tools.minors
+minors: setup  ## the engine plugin on vLLM's last eight minors: schedulers, and engines where a CPU can (an hour, 8 GB of disk)
+	$(bin)/python -m tools.minors --engines
 
 # The tests first: they take longest. What is told stays together, and one that fails does not hide the others.
 check: setup  ## format, lint, types, import contracts, fast tests (under a minute, on two cores)

@@ -8,7 +8,7 @@ engine core. Nothing that handles a request is different. With a GPU this module
 """
 
 import functools
-import importlib
+import importlib.util
 import multiprocessing
 import os
 import runpy
@@ -16,8 +16,8 @@ import sys
 from multiprocessing.context import BaseContext
 
 _SERVER = "vllm.entrypoints.openai.api_server"
+_LAUNCHERS = "vllm.entrypoints.launchers"
 _NEEDED = (
-    "vllm.entrypoints.launchers.api_server.entry",
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
     "vllm.v1.worker.cpu_model_runner",
@@ -52,7 +52,10 @@ def share_imports() -> bool:
         return original("fork" if method == "spawn" else method)
 
     multiprocessing.get_context = get_context  # type: ignore[assignment]
-    for name in _NEEDED:
+    has_launchers = importlib.util.find_spec(_LAUNCHERS) is not None
+    # Before vLLM 0.29 it was one module.
+    launcher = f"{_LAUNCHERS}.api_server.entry" if has_launchers else "vllm.entrypoints.launcher"
+    for name in (launcher, *_NEEDED):
         importlib.import_module(name)
     return True
 

@@ -1,7 +1,7 @@
 """What of the settings can this vLLM's scheduler carry out? Looked for once, when the server starts.
 
 A seam that is missing switches off the features that need it; so does a configuration in which they were not
-tried (`tried.py`). Nothing here imports vLLM.
+tried (`compatibility.py`). Nothing here imports vLLM.
 """
 
 from dataclasses import fields, replace
@@ -14,6 +14,8 @@ from turnpike_vllm.waiting import RankedQueue
 
 CHUNK_SEAM = "_reserve_prefill_lookahead"
 """Runs for every request of a step before its blocks are allocated, and may make its chunk smaller."""
+CHUNK_FEATURES = ("classes", "headroom")
+"""They are off without it, which vLLM has from 0.28 on."""
 SEAMS = (
     *("schedule", "update_from_output", "add_request", "reset_prefix_cache", "_free_blocks"),
     *("_preempt_request", CHUNK_SEAM),
@@ -44,7 +46,7 @@ def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[
         off("the waiting queue is of another kind", "coordinator", "classes")
     off(missing_of_queue(queue_class), "coordinator")
     if not hasattr(scheduler, CHUNK_SEAM):
-        off("no seam for chunk sizes", "classes", "headroom")
+        off("no seam for chunk sizes", *CHUNK_FEATURES)
     if not scheduler.kv_cache_manager.enable_caching:
         off("prefix caching is off", "retention")
     for name, reason in reasons(scheduler, settings.connectors):

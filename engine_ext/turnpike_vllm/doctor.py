@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any, NamedTuple
 
-from turnpike_vllm.detection import SEAMS
+from turnpike_vllm.detection import CHUNK_FEATURES, CHUNK_SEAM, SEAMS
 from turnpike_vllm.settings import SWITCHED_OFF
 
 FLAGS = """\
@@ -54,7 +54,11 @@ def _patches() -> Iterator[Finding]:
         yield Finding(False, f"the scheduler's seams: {error}")
         return
     for name in SEAMS:
-        yield Finding(hasattr(scheduler.TurnpikeScheduler, name), f"seam {name}")
+        has_it = hasattr(scheduler.TurnpikeScheduler, name)
+        if has_it or name != CHUNK_SEAM:
+            yield Finding(has_it, f"seam {name}")
+        else:
+            yield Finding(True, f"{', '.join(CHUNK_FEATURES)}: this vLLM has no {name}", is_off=True)
 
 
 def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:

@@ -356,14 +356,10 @@ def _behind(output: Any) -> int:
 
 
 def _carried_by(request: Any, key: str | None) -> list[Hint | Refusal]:
-    """The hints that came with a request."""
-    given: list[Hint | Refusal] = []
+    """The hints that came with a request; in an envelope where its other place has none."""
     params = request.sampling_params
     extra = None if params is None else params.extra_args
     if extra and hints.XARGS_KEY in extra:
-        raw = extra[hints.XARGS_KEY]
-        given.append(hints.parse(raw) if key is None else hints.parse_signed(raw, key))
+        return [hints.parse_signed(extra[hints.XARGS_KEY], key)]
     envelope = getattr(request, "kv_hints", None)
-    if envelope is not None:
-        given += hints.parse_actions(envelope.actions)
-    return given
+    return [] if envelope is None else hints.parse_actions(envelope.actions, key)

@@ -5,10 +5,11 @@ JSON object:
 
     {"v": 1, "session": "s-4f1c", "thread": "s-4f1c.1", "seq": 17, "class": "reactive", "retain_s": 6.5}
 
-It travels in a request's ``vllm_xargs`` under `XARGS_KEY` (as a JSON string), as an action of a ``kv_hints``
-envelope (`ACTION_TYPE`), or in ``POST /turnpike/hints`` while no request of the session is in flight.
+It travels in a request's ``vllm_xargs`` under `XARGS_KEY` (as a JSON string), as ``hint`` of an action
+(`ACTION_TYPE`) of vLLM's ``kv_hints`` envelope, or in ``POST /turnpike/hints`` while no request of the
+session is in flight.
 
-What clients write in ``vllm_xargs`` reaches the engine. So a hint there is signed (`sign`) with the key that
+What clients write in a request reaches the engine. So a hint there is signed (`sign`) with the key that
 ``GET /turnpike/key`` tells, which no client of a gateway can read; others are refused (`parse_signed`).
 
 What a reader may rely on:
@@ -132,8 +133,10 @@ def sign(text: str, key: str) -> str:
     return f"{_signature(text, key)} {text}"
 
 
-def parse_signed(raw: object, key: str) -> Hint | Refusal:
-    """Read what `sign` wrote with the same key."""
+def parse_signed(raw: object, key: str | None) -> Hint | Refusal:
+    """Read what `sign` wrote with the same key; None: what is not signed."""
+    if key is None:
+        return parse(raw)
     if not isinstance(raw, str) or len(raw) > _SIGNATURE_CHARACTERS + 1 + MAX_TEXT:
         return Refusal.UNSIGNED
     signature, _, text = raw.partition(" ")
@@ -165,14 +168,15 @@ def parse_many(raw: object) -> list[Hint | Refusal]:
     return [parse(raw)]
 
 
-def parse_actions(actions: object) -> list[Hint | Refusal]:
+def parse_actions(actions: object, key: str | None) -> list[Hint | Refusal]:
     """Read the actions of a ``kv_hints`` envelope that are ours; others are none of our business."""
     found: list[Hint | Refusal] = []
     for action in actions if isinstance(actions, list | tuple) else ():
         if getattr(action, "action_type", None) != ACTION_TYPE or len(found) == MAX_HINTS:
             continue
         if getattr(action, "action_version", None) == ACTION_VERSION:
-            found.append(parse(getattr(action, "payload", None)))
+            payload = getattr(action, "payload", None)
+            found.append(parse_signed(payload.get("hint") if isinstance(payload, Mapping) else None, key))
         else:
             found.append(Refusal.UNKNOWN)
     return found

@@ -1,7 +1,7 @@
 """Carries out retention on the engine's block pool."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from turnpike_vllm.hints import Hint
@@ -39,9 +39,10 @@ class KvRetainer:
         if session is None or session.is_finished or (is_final and named is None):
             return
         blocks = self.pool.cached_blocks(state.request.request_id)
+        warm_s = self.pace.per_token_s * self.pool.cached_tokens(state.request.request_id)
         ttl_s, reuse = retention.ttl(named), _reuse(state, policy)
         is_held = retention.is_worth_it(
-            len(blocks), ttl_s=ttl_s, reuse=reuse, warm_s=self._warm_s(blocks), blocked=is_blocked
+            len(blocks), ttl_s=ttl_s, reuse=reuse, warm_s=warm_s, blocked=is_blocked
         )
         self.holds["held" if is_held else "not_worth_it"] += 1
         if is_held:
@@ -115,9 +116,6 @@ class KvRetainer:
         size, request = self.pool.block_size, state.request
         resident = min(self.pool.resident_tokens(request), request.num_tokens)
         return int(-(-(request.num_tokens - resident) // size)) - self.pool.free_blocks
-
-    def _warm_s(self, blocks: Sequence[Any]) -> float:
-        return self.pace.per_token_s * len(blocks) * self.pool.block_size
 
     def _named_ttl(self, retain_s: float | None, prefetch_in_s: float | None) -> float | None:
         """An expected return is held for too, and a while beyond it."""

@@ -67,6 +67,17 @@ class KvPool:
             if block.block_hash is not None and not block.is_null
         ]
 
+    def cached_tokens(self, request_id: str) -> int:
+        """Of the prefix that they are the state of: each group has blocks of the same tokens, one with a
+        window only its end."""
+        ends = [
+            index
+            for group in self.manager.get_blocks(request_id).blocks
+            for index, block in enumerate(group, 1)
+            if block.block_hash is not None and not block.is_null
+        ]
+        return max(ends, default=0) * self.block_size
+
     def resident_tokens(self, request: Any) -> int:
         """How much of a prompt is in the cache: what is cached of a prompt is a prefix of it, so halving
         finds its end."""

@@ -21,12 +21,14 @@ class ToEngines:
     def with_request(
         self, live: LiveRequest, replica: ReplicaId, *, now: float
     ) -> tuple[str | None, str | None]:
-        if live.session is None or not self._fleet.abilities(replica).turnpike_hints:
+        abilities, hints = self._fleet.abilities(replica), self._sessions.hints
+        has_plugin = abilities.turnpike_hints
+        if live.session is None or not (has_plugin or (hints.has_envelopes and abilities.kv_hints)):
             return None, None
         said = self.class_of(live)
         hint = self._sessions.hint_for(live, replica, said, now=now)
         self.say_hints()
-        return hint, said if hint is not None else None
+        return hint, said if hint is not None and has_plugin else None
 
     def class_of(self, live: LiveRequest) -> str | None:
         """None if admission does not know its session."""
@@ -47,5 +49,9 @@ class ToEngines:
         return self._fleet.abilities(replica).turnpike_hints
 
     def say_hints(self) -> None:
-        self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self._sessions.said]
+        self._out += [
+            SendHint(replica=replica, hint=hint)
+            for replica, hint in self._sessions.said
+            if self._fleet.abilities(replica).turnpike_hints
+        ]
         self._sessions.said.clear()

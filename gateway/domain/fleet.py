@@ -23,6 +23,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     session_header: bool = False
     """Reads `X-Session-ID` (vLLM 0.28 and later)."""
+    kv_hints: bool = False
+    """Knows the envelope `kv_hints` (vLLM 0.31 and later), and may follow actions in it."""
     turnpike_hints: bool = False
     """Runs the plugin `turnpike-vllm`, and so follows hints about sessions."""
 

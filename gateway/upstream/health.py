@@ -317,6 +317,7 @@ def vllm_abilities(version: str) -> Abilities:
         engine="vllm",
         version=version[:64],
         session_header=release >= (0, 28),
+        kv_hints=release >= (0, 31),
     )
 
 

@@ -34,7 +34,15 @@ def signed(hint: str, key: str) -> str:
 class Hints:
     """Writes the hints of all sessions; nothing where the contract is not installed."""
 
-    def __init__(self, config: RetentionConfig | None = None, graphs: Graphs | None = None) -> None:
+    def __init__(
+        self,
+        config: RetentionConfig | None = None,
+        graphs: Graphs | None = None,
+        *,
+        has_envelopes: bool = False,
+    ) -> None:
+        """`has_envelopes`: engines without the plugin get them, too, as far as they know `kv_hints`."""
+        self.has_envelopes = has_envelopes
         self._config = config or RetentionConfig()
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._number = 0

@@ -218,9 +218,14 @@ def failed(
 
 
 def up(
-    replica: str, *, pool: str = "pool", models: tuple[str, ...] = (), follows_hints: bool = False
+    replica: str,
+    *,
+    pool: str = "pool",
+    models: tuple[str, ...] = (),
+    follows_hints: bool = False,
+    knows_envelopes: bool = False,
 ) -> ev.ReplicaCameUp:
-    abilities = Abilities(turnpike_hints=follows_hints)
+    abilities = Abilities(turnpike_hints=follows_hints, kv_hints=knows_envelopes)
     facts = ReplicaFacts(id=ReplicaId(replica), pool=PoolId(pool), models=models, abilities=abilities)
     return ev.ReplicaCameUp(facts)
 

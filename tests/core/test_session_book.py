@@ -214,6 +214,15 @@ def test_an_engine_with_the_plugin_is_told_with_the_request_at_the_pause_and_at_
     assert at_pause.replica == "a" and hints[1].retain_s == 6.0
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_stock_engine_gets_the_hint_of_a_request_alone_and_where_that_is_on(is_on):
+    play = Playbook(hints={"kv_hints": is_on})
+    play >> up("a", knows_envelopes=True)
+    with_request: Any = play.arrives("r1")
+    play >> started("r1") >> finished("r1", "c1") >> session_finished(play.session.id)
+    assert (with_request.hint is not None, play.hints) == (is_on, [])
+
+
 def test_an_engine_is_told_whether_somebody_waits_for_the_session():
     play = Playbook(admission={"policy": "sessions"})
     play >> up("a", follows_hints=True)

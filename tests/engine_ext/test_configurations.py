@@ -347,3 +347,23 @@ def test_each_says_what_it_would_say_alone(
         balanced(engine)
         engine.idle(400)
         assert engine.plugin.snapshot()["blocks"]["free"] == engine.total_blocks
+
+
+@pytest.mark.parametrize("name", ["async", "sliding window", "hybrid"])
+def test_a_warm_resume_is_worth_its_tokens_whatever_groups_hold_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    engine = SimulatedEngine(SimulatedOptions(blocks=101, block_size=SIZE, configure=case.configure))
+    retainer, warm_s = engine.plugin.retainer, list[float]()
+    is_worth_it = retainer.retention.is_worth_it
+
+    def note(blocks: int, **given: Any) -> bool:
+        warm_s.append(given["warm_s"])
+        return bool(is_worth_it(blocks, **given))
+
+    monkeypatch.setattr(retainer.retention, "is_worth_it", note)
+    tokens = 20 * SIZE
+    engine.submit(prompt(1, tokens), max_tokens=2, hint=Hint(session="s", seq=1, retain_s=60.0))
+    engine.run()
+    assert warm_s == pytest.approx([tokens * retainer.pace.per_token_s])

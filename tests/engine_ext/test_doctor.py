@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnpike_vllm import __main__, doctor
-from turnpike_vllm.detection import SEAMS
+from turnpike_vllm.detection import CHUNK_SEAM, SEAMS
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,17 @@ def test_a_seam_that_this_vllm_lacks(
     assert __main__.main(["doctor"], {"VLLM_PLUGINS": "turnpike"}) == 1
     assert [line for line in capsys.readouterr().out.splitlines() if "BAD" in line] == [
         f"BAD  seam {SEAMS[0]}"
+    ]
+
+
+def test_a_vllm_before_the_chunk_seam_is_sound(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = SimpleNamespace(**dict.fromkeys(name for name in SEAMS if name != CHUNK_SEAM))
+    monkeypatch.setitem(sys.modules, "turnpike_vllm.scheduler", SimpleNamespace(TurnpikeScheduler=older))
+    assert __main__.main(["doctor"], {"VLLM_PLUGINS": "turnpike"}) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("ok")] == [
+        f"off  classes, headroom: this vLLM has no {CHUNK_SEAM}"
     ]
 
 

@@ -1,6 +1,7 @@
 """Hints, and the API server's side, with an engine core that is pretended."""
 
 import asyncio
+import copy
 import importlib
 import json
 import os
@@ -118,20 +119,24 @@ def test_several_at_once() -> None:
     assert hints.parse_many({"hints": [said()] * 257}) == [Refusal.MALFORMED]
 
 
+KEY = "k" * 64
+HINT = Hint(session="s", seq=1, retain_s=3.0)
+
+
 def test_actions_of_an_envelope() -> None:
     ours = SimpleNamespace(
         action_type=hints.ACTION_TYPE,
         action_version=hints.ACTION_VERSION,
-        payload=Hint(session="s", seq=1).as_dict(),
+        payload={"hint": hints.sign(HINT.as_json(), KEY)},
     )
+    forged, empty = copy.copy(ours), copy.copy(ours)
+    forged.payload, empty.payload = {"hint": HINT.as_json()}, [HINT.as_json()]
     newer = SimpleNamespace(action_type=hints.ACTION_TYPE, action_version="2", payload={})
     others = SimpleNamespace(action_type="somebody.else", action_version="1", payload={})
-    assert hints.parse_actions([others, ours, newer]) == [Hint(session="s", seq=1), Refusal.UNKNOWN]
-    assert hints.parse_actions(None) == []
-
-
-KEY = "k" * 64
-HINT = Hint(session="s", seq=1, retain_s=3.0)
+    assert hints.parse_actions([others, ours, newer], KEY) == [HINT, Refusal.UNKNOWN]
+    assert hints.parse_actions([forged, empty], KEY) == [Refusal.UNSIGNED] * 2
+    assert hints.parse_actions([forged, empty], None) == [HINT, Refusal.MALFORMED]
+    assert hints.parse_actions(None, KEY) == []
 
 
 def test_what_was_signed_is_read_with_the_same_key_alone() -> None:

@@ -1,6 +1,9 @@
 """The plugin in vLLM's real scheduler and KV cache manager, without a model, on a virtual clock."""
 
+import sys
+from collections import Counter
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -159,6 +162,35 @@ class TestAsleep:
         assert [vars(each) for each in engine.done.values()] == [vars(each) for each in stock.done.values()]
         balanced(engine)
 
+    def test_a_step_costs_no_call_more(self, make: Make) -> None:
+        """Time is measured by `benchmarks.plugin cost`; this holds whatever else the machine does."""
+
+        def calls_of_a_step(engine: SimulatedEngine) -> Counter[str]:
+            for seed in range(4):
+                engine.submit(prompt(seed, 40), max_tokens=100)
+            for _ in range(20):
+                engine.step()
+            found = Counter[str]()
+
+            def note(frame: FrameType, event: str, called: Any) -> None:
+                if event in ("call", "c_call"):
+                    found[frame.f_code.co_qualname if event == "call" else called.__qualname__] += 1
+
+            def counted(act: Callable[[], Any]) -> Any:
+                sys.setprofile(note)
+                try:
+                    return act()
+                finally:
+                    sys.setprofile(None)
+
+            output = counted(engine.scheduler.schedule)
+            made = engine.make_model_output(output)
+            counted(lambda: engine.scheduler.update_from_output(output, made))
+            return found
+
+        stock, asleep = (calls_of_a_step(make(has_plugin=each, depth=1)) for each in (False, True))
+        assert asleep == stock and sum(stock.values()) > 100
+
     def test_a_wrong_setting_leaves_vllm_as_it_is(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
         engine = make(turnpike={"retention": {"grace": 1}})
         assert engine.plugin is None
@@ -232,7 +264,7 @@ class TestHints:
         action = SimpleNamespace(
             action_type=ACTION_TYPE,
             action_version=ACTION_VERSION,
-            payload=Hint(session="s", seq=1, retain_s=9.0).as_dict(),
+            payload={"hint": Hint(session="s", seq=1, retain_s=9.0).as_json()},
         )
         name = engine.submit(prompt(1, 64))
         engine.scheduler.requests[name].kv_hints = SimpleNamespace(actions=[action])

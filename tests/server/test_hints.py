@@ -264,3 +264,63 @@ async def test_a_null_and_a_conversation_about_it_pass_as_they_are(start):
     ).encode()
     assert (await asked(bench, b"/v1/chat/completions", body)).status == 200
     assert bench.backend.seen[0].body == body
+
+
+async def with_vllm(start: Any, version: str, **options: Any) -> Bench:
+    bench = await start(**options)
+    bench.backend.version = b'{"version":"%s"}' % version.encode()
+    bench.gateway.replica_watch.health._facts.clear()
+    bench.gateway.replica_watch.health.check_now("default-0")
+    await eventually(lambda: next(iter(bench.brain.fleet)).facts.abilities.version == version)
+    return bench
+
+
+@pytest.mark.parametrize(("version", "is_on"), [("0.33.0", False), ("0.30.0", True)])
+async def test_a_vllm_without_the_plugin_gets_the_client_s_bytes(start, version, is_on):
+    bench = await with_vllm(start, version, hints={"kv_hints": is_on})
+    await asked(bench, b"/v1/chat/completions", BODY)
+    assert bench.backend.seen[0].body == BODY
+
+
+async def test_vllm_s_own_envelope_where_it_is_switched_on(start):
+    bench = await with_vllm(start, "0.33.0", hints={"kv_hints": True})
+    response = await asked(bench, b"/v1/chat/completions", BODY)
+    got = bench.backend.seen[0]
+    assert got.body.startswith(BODY[:-1]) and set(got.json()) == {"model", "messages", "kv_hints"}
+    actions = {each["action_type"]: each["payload"] for each in got.json()["kv_hints"]["actions"]}
+    session = (response.get(b"x-turnpike-session") or b"").decode()
+    assert [*actions] == ["kv.retain", "vllm.set_priority"]
+    assert actions["kv.retain"]["scope"].startswith(f"turnpike/{session}/")
+    # The pause is told to the plugin alone: this engine has no place for it.
+    await asked(bench, b"/v1/chat/completions", BODY)
+    assert bench.gateway.hints.sent + bench.gateway.hints.failed == 0
+    assert {each.target for each in bench.backend.seen} == {b"/v1/chat/completions"}
+
+
+async def test_an_engine_with_the_plugin_gets_both(start):
+    bench = await start(hints={"kv_hints": True})
+    bench.backend.kv = b'{"state":"awake"}'
+    bench.backend.version = b'{"version":"0.33.0"}'
+    bench.gateway.replica_watch.health._facts.clear()
+    bench.gateway.replica_watch.health.check_now("default-0")
+    await eventually(lambda: next(iter(bench.brain.fleet)).facts.abilities.turnpike_hints)
+    await asked(bench, b"/v1/chat/completions", BODY)
+    got = bench.backend.seen[0].json()
+    ours = got["kv_hints"]["actions"][0]
+    assert ours["action_type"] == "turnpike.session"
+    assert ours["payload"] == {"hint": got["vllm_xargs"]["turnpike"]}
+
+
+@pytest.mark.parametrize("name", ["kv_hints", "kv\\u005fhints"])
+async def test_an_envelope_of_whoever_may_send_one_stays(start, name):
+    bench = await with_vllm(start, "0.33.0", hints={"kv_hints": True}, tenants=TENANTS)
+    body = BODY[:-1] + b',"%s":{"actions":[]}}' % name.encode()
+    await asked(bench, b"/v1/chat/completions", body, bearer(ROUTER))
+    assert bench.backend.seen[0].body == body
+
+
+async def test_who_only_talks_of_envelopes_gets_one(start):
+    bench = await with_vllm(start, "0.33.0", hints={"kv_hints": True})
+    body = b'{"model":"m","messages":[{"role":"user","content":"\\u00e9 \\"kv_hints\\""}]}'
+    await asked(bench, b"/v1/chat/completions", body)
+    assert "actions" in bench.backend.seen[0].json()["kv_hints"]

@@ -27,6 +27,7 @@ from gateway.wire.body import ABSENT, read_as
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk, is_object, splice_fields
 from gateway.workflow.hints import signed
+from gateway.workflow.kv_hints import envelope
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _RANK: Final = b"x-data-parallel-rank"
@@ -64,7 +65,7 @@ class Outbound:
         or the beginning of it, is."""
         head = request.head
         request = _asking_for(model, request)
-        body = self._body(request, replica, hint, is_readable=is_readable, more=fetch or {})
+        body = self._body(request, replica, abilities, hint if is_readable else None, more=fetch or {})
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
@@ -97,9 +98,9 @@ class Outbound:
         self,
         request: HttpRequest,
         replica: Replica,
+        abilities: Abilities,
         hint: str | None,
         *,
-        is_readable: bool,
         more: Mapping[str, Any],
     ) -> list[Chunk]:
         fields: dict[str, Any] = {}
@@ -110,13 +111,22 @@ class Outbound:
             tenant = head.visitor.tenant.id
             fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
         if work is Work.GENERATE and is_plain:
-            if hint is not None and self._hints.turnpike and is_readable:
-                key = replica.hint_key
-                fields |= with_hint(request.body, signed(hint, key) if key is not None else hint)
+            if hint is not None:
+                fields |= self._hint_fields(request.body, replica, abilities, hint)
             fields |= more
         if fields and request.body and ("cache_salt" in fields or is_object(request.body)):
             return splice_fields(request.body, fields)
         return [request.body] if request.body else []
+
+    def _hint_fields(self, body: bytes, replica: Replica, abilities: Abilities, hint: str) -> dict[str, Any]:
+        key, fields = replica.hint_key, dict[str, Any]()
+        carried = signed(hint, key) if key is not None else hint
+        has_plugin = self._hints.turnpike and abilities.turnpike_hints
+        if has_plugin:
+            fields |= with_hint(body, carried)
+        if self._hints.kv_hints and abilities.kv_hints and not _states_kv_hints(body):
+            fields["kv_hints"] = envelope(hint, carried if has_plugin else None)
+        return fields
 
 
 def _asking_for(model: str | None, request: HttpRequest) -> HttpRequest:
@@ -169,12 +179,22 @@ def with_hint(body: bytes, hint: str) -> dict[str, Any]:
     return {"vllm_xargs": Raw(b"".join(splice_fields(theirs, {"turnpike": hint})))}
 
 
+def _states_kv_hints(body: bytes) -> bool:
+    """It is of a tenant that is trusted with that: others are refused."""
+    if _KV_HINTS not in body and _ESCAPED not in body:
+        return False
+    stated = read_as(_STATED, body)
+    return stated is None or stated.kv_hints is not ABSENT
+
+
 class _Stated(msgspec.Struct):
     vllm_xargs: Raw = ABSENT
+    kv_hints: Raw = ABSENT
 
 
 _STATED: Final = msgspec.json.Decoder(_Stated)
 _XARGS: Final = b'"vllm_xargs"'
+_KV_HINTS: Final = b'"kv_hints"'
 _ESCAPED: Final = b"\\u00"
 """How an escaped letter of a name begins."""
 _MAX_XARGS: Final = 64 << 10
