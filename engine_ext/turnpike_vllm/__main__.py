@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from turnpike_vllm import doctor
+from turnpike_vllm.api import doctor
 
 
 def main(arguments: list[str] | None = None, environment: Mapping[str, str] | None = None) -> int:

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from turnpike_vllm.compatibility import FEATURES, reasons
-from turnpike_vllm.pool import KvPool
+from turnpike_vllm.retain.pool import KvPool
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError
 from turnpike_vllm.waiting import RankedQueue
 

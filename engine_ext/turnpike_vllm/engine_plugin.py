@@ -13,17 +13,17 @@ from turnpike_vllm import hints, telemetry
 from turnpike_vllm.classes import Piggyback
 from turnpike_vllm.coordinator import Coordinator
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
-from turnpike_vllm.kv_retainer import KvRetainer
-from turnpike_vllm.pool import KvPool, host_blocks
 from turnpike_vllm.request_state import ATTRIBUTE, RequestState, without_hint
-from turnpike_vllm.retention import Retention, RetentionConfig, Thread
+from turnpike_vllm.retain.kv_retainer import KvRetainer
+from turnpike_vllm.retain.pool import KvPool, host_blocks
+from turnpike_vllm.retain.retention import Retention, RetentionConfig, Thread
 from turnpike_vllm.sessions import Session, Sessions
 from turnpike_vllm.settings import Settings
 from turnpike_vllm.step_planner import StepPlanner
 from turnpike_vllm.step_time import StepTimeModel
 
 REACTIVE_LIVES_S = 60.0
-"""A reactive session that nothing was heard of for so long does not count as alive."""
+"""A reactive session without hints for so long does not count as alive."""
 
 LOOK_WITHIN_S = 1.0
 """Where nothing changes, a step is looked at after so long at the latest, however long steps take."""
@@ -329,23 +329,23 @@ class EnginePlugin:
         return found
 
     def _sessions(self) -> dict[str, dict[str, float]]:
-        """The sessions that hold anything, and the last ones heard of."""
+        """The newest sessions, with the blocks that each holds."""
         retained = self.retainer.retained_by_session()
         running: Counter[str] = Counter()
         for request in self.scheduler.running:
             state = getattr(request, ATTRIBUTE, None)
             if state is not None and state.session is not None:
                 running[state.session.name] += self.pool.blocks_held_by(request.request_id)
-        told: dict[str, dict[str, float]] = {}
+        by_session: dict[str, dict[str, float]] = {}
         for session in reversed(list(self.sessions)):
-            if len(told) == telemetry.MAX_SESSIONS_TOLD:
+            if len(by_session) == telemetry.MAX_SESSIONS_REPORTED:
                 break
-            told[session.name] = {
+            by_session[session.name] = {
                 "retained": retained[session.name],
                 "running": running[session.name],
                 "resident": max(running[session.name], retained[session.name]),
             }
-        return told
+        return by_session
 
 
 def _behind(output: Any) -> int:

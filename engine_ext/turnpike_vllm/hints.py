@@ -1,4 +1,4 @@
-"""The contract between a gateway and the engine: what may be said about a session, and how.
+"""The contract between a gateway and the engine: what a hint may state about a session, and how.
 
 Standard library only; a gateway imports this module and nothing else of the plugin. A hint is a
 JSON object:
@@ -18,8 +18,8 @@ What a reader may rely on:
 * ``seq`` grows with every hint about a thread. A hint that is not newer than the last one is stale; the order
   in which hints arrive does not matter, nor that one arrives twice.
 * `parse` never raises. What it does not understand is a `Refusal`, which the engine counts and ignores.
-* Fields left out keep what was said before, of the same turn. A wrong field refuses the whole hint; one that
-  this version does not know is ignored, so that a newer gateway may say more than an older engine follows.
+* Fields left out keep their last value within a turn. A wrong field refuses the whole hint; one that
+  this version does not know is ignored, so that a newer gateway may send more than an older engine follows.
 """
 
 import hmac
@@ -89,14 +89,14 @@ class Hint:
 
     def as_dict(self) -> dict[str, Any]:
         """As `parse` reads it; fields that say nothing are left out."""
-        said: dict[str, Any] = {"v": VERSION}
+        stated: dict[str, Any] = {"v": VERSION}
         for field in fields(self):
             value = getattr(self, field.name)
             if value != field.default:
-                said[_WIRE_NAMES.get(field.name, field.name)] = value
+                stated[_WIRE_NAMES.get(field.name, field.name)] = value
         if self.service is not None:
-            said["class"] = self.service.name.lower()
-        return said
+            stated["class"] = self.service.name.lower()
+        return stated
 
     def as_json(self) -> str:
         return json.dumps(self.as_dict(), separators=(",", ":"))

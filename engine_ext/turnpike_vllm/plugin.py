@@ -26,8 +26,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from turnpike_vllm import hints, secret_keys, utilities
-from turnpike_vllm.gauges import Gauges
+from turnpike_vllm import hints, utilities
+from turnpike_vllm.api import secret_keys
+from turnpike_vllm.api.gauges import Gauges
 from turnpike_vllm.hints import Refusal
 from turnpike_vllm.settings import SettingsError, read_settings
 from turnpike_vllm.telemetry import merge_ranks
@@ -125,20 +126,20 @@ class Endpoints:
             parsed = [Refusal.MALFORMED]
         refused = Counter(each.value for each in parsed if isinstance(each, Refusal))
         valid = [each.as_dict() for each in parsed if not isinstance(each, Refusal)]
-        told = await self._ask(utilities.HINT, valid, dict(refused))
-        if told is None or told.get("state") == "absent":
-            return 503, told or {"state": "absent"}
-        return 200 if valid or not refused else 400, told | {"refused": dict(refused)}
+        snapshot = await self._call(utilities.HINT, valid, dict(refused))
+        if snapshot is None or snapshot.get("state") == "absent":
+            return 503, snapshot or {"state": "absent"}
+        return 200 if valid or not refused else 400, snapshot | {"refused": dict(refused)}
 
     async def snapshot(self) -> tuple[int, dict[str, Any]]:
-        told = await self._read()
-        if told is None:
+        snapshot = await self._read()
+        if snapshot is None:
             return 503, {"state": "absent"}
         if self._gauges is not None:
-            self._gauges.show(told)
-        return 200, told
+            self._gauges.show(snapshot)
+        return 200, snapshot
 
-    async def _ask(self, method: str, *arguments: Any) -> dict[str, Any] | None:
+    async def _call(self, method: str, *arguments: Any) -> dict[str, Any] | None:
         """None if there is no engine that could answer."""
         if self._engine is None:
             return None
@@ -152,15 +153,18 @@ class Endpoints:
     async def _read(self) -> dict[str, Any] | None:
         """A snapshot of all ranks together."""
         ranks = len(getattr(self._engine, "core_engines", ()))
-        ask_all = getattr(self._engine, "call_utility_all_async", None)
-        if ranks < 2 or ask_all is None:
-            told = await self._ask(utilities.READ)
-            if told is not None and ranks > 1 and "features" in told:
-                told["features"] = {**told["features"], "telemetry": f"of the first of {ranks} ranks alone"}
-            return told
+        call_all = getattr(self._engine, "call_utility_all_async", None)
+        if ranks < 2 or call_all is None:
+            snapshot = await self._call(utilities.READ)
+            if snapshot is not None and ranks > 1 and "features" in snapshot:
+                snapshot["features"] = {
+                    **snapshot["features"],
+                    "telemetry": f"of the first of {ranks} ranks alone",
+                }
+            return snapshot
         try:
-            found = await ask_all(utilities.READ)
-        except Exception as error:  # noqa: BLE001  # as in `_ask`
+            found = await call_all(utilities.READ)
+        except Exception as error:  # noqa: BLE001  # as in `_call`
             logger.warning("turnpike: the engine cores did not answer: %s", error)
             return None
         return merge_ranks(found)
@@ -168,12 +172,12 @@ class Endpoints:
     async def _refresh(self) -> None:
         """Keep the gauges fresh, and an idle engine's deadlines."""
         while True:
-            told = await self._read()
-            if told is not None and self._gauges is not None:
-                self._gauges.show(told)
-            if told is None or told.get("state") == "absent":
+            snapshot = await self._read()
+            if snapshot is not None and self._gauges is not None:
+                self._gauges.show(snapshot)
+            if snapshot is None or snapshot.get("state") == "absent":
                 return
-            await asyncio.sleep(_until_deadline(told) if _is_idle(told) else GAUGES_S)
+            await asyncio.sleep(_until_deadline(snapshot) if _is_idle(snapshot) else GAUGES_S)
 
     def _may(self, request: Any) -> bool:
         if not self._keys:
@@ -184,14 +188,14 @@ class Endpoints:
         return scheme.lower() == "bearer" and any(known)
 
 
-def _until_deadline(told: dict[str, Any]) -> float:
-    deadline_s = told.get("next_deadline_s")
+def _until_deadline(snapshot: dict[str, Any]) -> float:
+    deadline_s = snapshot.get("next_deadline_s")
     return GAUGES_S if deadline_s is None else min(GAUGES_S, deadline_s + SOON_S)
 
 
-def _is_idle(told: dict[str, Any]) -> bool:
+def _is_idle(snapshot: dict[str, Any]) -> bool:
     """Then no step meets what is due: a session to be called back, say."""
-    return not any(told.get("running", {}).values())
+    return not any(snapshot.get("running", {}).values())
 
 
 async def _read(request: Any) -> bytes | None:

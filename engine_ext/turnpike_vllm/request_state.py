@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnpike_vllm.hints import ServiceClass
-from turnpike_vllm.retention import Thread
+from turnpike_vllm.retain.retention import Thread
 from turnpike_vllm.sessions import Session
 
 ATTRIBUTE = "turnpike_state"

@@ -18,11 +18,11 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import RequestStatus
 
+from turnpike_vllm.api.secret_keys import hint_key
 from turnpike_vllm.detection import CHUNK_SEAM, detect
 from turnpike_vllm.engine_plugin import EnginePlugin
 from turnpike_vllm.method_patches import MAX_RETRIES, RETRY_AFTER_S, MethodPatches
 from turnpike_vllm.request_state import ATTRIBUTE, RequestState
-from turnpike_vllm.secret_keys import hint_key
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
 from turnpike_vllm.waiting import RankedQueue
 

@@ -1,18 +1,18 @@
-"""What the engine remembers of sessions: what hints said of them."""
+"""Sessions as the engine knows them, from hints."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
-from turnpike_vllm.retention import Thread
+from turnpike_vllm.retain.retention import Thread
 
 DEFAULT_REUSE = 0.5
-"""Nothing was said about how likely a thread's state is used again."""
+"""Where no hint states how likely a thread's state is used again."""
 
 
 @dataclass(slots=True)
 class ThreadPolicy:
-    """The newest that was said about a thread."""
+    """The newest values of a thread."""
 
     seq: int
     retain_s: float | None = None
@@ -82,7 +82,7 @@ class Sessions:
 
 def _update_policy(policy: ThreadPolicy, hint: Hint, *, begins_turn: bool) -> None:
     policy.seq = hint.seq
-    if begins_turn:  # what was said of an older turn is by now meaningless
+    if begins_turn:  # an older turn's values mean nothing now
         policy.retain_s, policy.prefetch_in_s, policy.is_final = None, None, False
     policy.retain_s = policy.retain_s if hint.retain_s is None else hint.retain_s
     policy.prefetch_in_s = policy.prefetch_in_s if hint.prefetch_in_s is None else hint.prefetch_in_s

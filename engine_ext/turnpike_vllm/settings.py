@@ -13,11 +13,11 @@ from typing import Any, TypeVar, get_type_hints
 
 from turnpike_vllm.classes import ClassesConfig
 from turnpike_vllm.coordinator import CoordinatorConfig
-from turnpike_vllm.retention import RetentionConfig
+from turnpike_vllm.retain.retention import RetentionConfig
 
 KEY = "turnpike"
 SWITCHED_OFF = "switched off"
-"""What is told of a feature that its settings switch off."""
+"""State of a feature that the settings switch off."""
 
 
 class SettingsError(ValueError):

@@ -7,8 +7,8 @@ from typing import Any
 from turnpike_vllm.classes import ALL, BackgroundRequest, Piggyback, StepShare
 from turnpike_vllm.coordinator import Coordinator, Rank
 from turnpike_vllm.hints import ServiceClass
-from turnpike_vllm.pool import KvPool
 from turnpike_vllm.request_state import ATTRIBUTE, RequestState
+from turnpike_vllm.retain.pool import KvPool
 from turnpike_vllm.waiting import RankedQueue
 
 COUNT_EVERY = 8
@@ -156,7 +156,7 @@ class StepPlanner:
     def chunk(self, request: Any, computed: int, tokens: int, now: float) -> int:
         """How many of ``tokens`` a request may compute in this step; 0 leaves it out.
 
-        Asked of those that compute a prompt, and of all while somebody is left out."""
+        Called for requests that compute a prompt, and for all while one is left out."""
         if request.request_id in self.left_out:
             self.classes["left_out"] += 1
             return 0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 SNAPSHOT_VERSION = 2
-MAX_SESSIONS_TOLD = 1_000
+MAX_SESSIONS_REPORTED = 1_000
 _ACTS: Final = {
     "coordinator": ("order", ("promoted", "reordered")),
     "headroom": ("order", ("headroom",)),

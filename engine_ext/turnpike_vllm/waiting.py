@@ -10,8 +10,8 @@ Item = TypeVar("Item")
 class RankedQueue(Generic[Item]):
     """A priority queue whose order changes while its items wait.
 
-    ``rank(item, now)`` is asked when an item enters and whenever ``next_rise(item, now)`` said that it would
-    change; so no operation looks at all items but iteration.
+    ``rank(item, now)`` is called when an item enters and at the times that ``next_rise(item, now)`` returns,
+    so only iteration looks at all items.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from turnpike_vllm.classes import ALL, BackgroundRequest, ClassesConfig, Piggyback, StepShare
 from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig, Rank
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
-from turnpike_vllm.retention import Thread
+from turnpike_vllm.retain.retention import Thread
 from turnpike_vllm.sessions import Session, Sessions, ThreadPolicy
 from turnpike_vllm.settings import OFF, Settings, SettingsError, read_settings
 from turnpike_vllm.step_time import StepTimeModel

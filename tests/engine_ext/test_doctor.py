@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm import __main__, doctor
+from turnpike_vllm import __main__
+from turnpike_vllm.api import doctor
 from turnpike_vllm.detection import CHUNK_SEAM, SEAMS
 
 

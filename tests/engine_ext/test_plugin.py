@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnpike_vllm import hints, plugin, secret_keys, utilities
+from turnpike_vllm import hints, plugin, utilities
+from turnpike_vllm.api import secret_keys
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass, parse
 from turnpike_vllm.plugin import Endpoints
 

@@ -8,7 +8,7 @@ import pytest
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from tests.engine_ext.test_scheduler import prompt
 from turnpike_vllm.hints import Hint, ServiceClass
-from turnpike_vllm.retention import Thread
+from turnpike_vllm.retain.retention import Thread
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scripted_engine.process import EngineOptions, ScriptedEngine
-from turnpike_vllm import doctor
+from turnpike_vllm.api import doctor
 from turnpike_vllm.hints import XARGS_KEY, Hint, sign
 
 pytestmark = [pytest.mark.heavy, pytest.mark.engine, pytest.mark.timeout(300)]

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnpike_vllm.retention import BlockedTimeShare, Reason, Release, Retention, RetentionConfig, Thread
+from turnpike_vllm.retain.retention import (
+    BlockedTimeShare,
+    Reason,
+    Release,
+    Retention,
+    RetentionConfig,
+    Thread,
+)
 
 A, B, C = Thread("a", ""), Thread("b", ""), Thread("c", "1")
 

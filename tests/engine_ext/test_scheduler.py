@@ -10,7 +10,7 @@ import pytest
 
 from lab.engine.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.hints import ACTION_TYPE, ACTION_VERSION, Hint, ServiceClass
-from turnpike_vllm.pool import host_blocks
+from turnpike_vllm.retain.pool import host_blocks
 from turnpike_vllm.step_planner import LOOK_EVERY
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]

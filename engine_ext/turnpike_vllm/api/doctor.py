@@ -63,33 +63,33 @@ def _patches() -> Iterator[Finding]:
 
 def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:
     try:
-        told = _get(url.rstrip("/") + "/turnpike/kv", api_key)
-        yield from list(_snapshot(url, told))
+        snapshot = _get(url.rstrip("/") + "/turnpike/kv", api_key)
+        yield from list(_snapshot(url, snapshot))
     except (urllib.error.URLError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         yield Finding(False, f"{url}: {type(error).__name__}: {error}")
 
 
-def _snapshot(url: str, told: Mapping[str, Any]) -> Iterator[Finding]:
-    state = told.get("state")
-    yield Finding(state in ("awake", "asleep"), f"{url}: {state} {told.get('why', '')}".rstrip())
-    for name, how in told.get("features", {}).items():
-        yield Finding(True, f"{name}: {how}{_work(told, name)}", is_off=how not in _NO_FAULT)
-    if told.get("failures"):
-        yield Finding(False, f"failed {told['failures']} times since the server started: see its log")
-    for rank, each in enumerate(told.get("ranks", ())):
+def _snapshot(url: str, snapshot: Mapping[str, Any]) -> Iterator[Finding]:
+    state = snapshot.get("state")
+    yield Finding(state in ("awake", "asleep"), f"{url}: {state} {snapshot.get('why', '')}".rstrip())
+    for name, how in snapshot.get("features", {}).items():
+        yield Finding(True, f"{name}: {how}{_work(snapshot, name)}", is_off=how not in _NO_FAULT)
+    if snapshot.get("failures"):
+        yield Finding(False, f"failed {snapshot['failures']} times since the server started: see its log")
+    for rank, each in enumerate(snapshot.get("ranks", ())):
         yield Finding(each["state"] in ("awake", "asleep"), f"rank {rank}: {each['state']}")
-    if "blocks" in told:
-        blocks = ", ".join(f"{count} {name}" for name, count in told["blocks"].items())
+    if "blocks" in snapshot:
+        blocks = ", ".join(f"{count} {name}" for name, count in snapshot["blocks"].items())
         yield Finding(True, f"blocks: {blocks}")
 
 
-def _work(told: Mapping[str, Any], feature: str) -> str:
+def _work(snapshot: Mapping[str, Any], feature: str) -> str:
     """How often it acted, and what that saved."""
-    acted = told.get("acted", {}).get(feature)
-    saved_s = told.get("saved_s", {}).get(feature)
-    said = [] if acted is None else [f"acted {acted} times"]
-    said += [f"saved about {saved_s:.1f} s of prefill"] if saved_s else []
-    return "".join(f", {each}" for each in said)
+    acted = snapshot.get("acted", {}).get(feature)
+    saved_s = snapshot.get("saved_s", {}).get(feature)
+    parts = [] if acted is None else [f"acted {acted} times"]
+    parts += [f"saved about {saved_s:.1f} s of prefill"] if saved_s else []
+    return "".join(f", {each}" for each in parts)
 
 
 def _get(url: str, api_key: str | None) -> dict[str, Any]:

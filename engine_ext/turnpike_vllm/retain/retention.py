@@ -42,7 +42,7 @@ class Reason(Enum):
     """A newer turn of the thread left other state."""
     FINISHED = "finished"
     DROPPED = "dropped"
-    """A hint said so."""
+    """By a hint."""
     RUNNING = "running"
     """A running request needed the blocks."""
     WAITED = "waited"

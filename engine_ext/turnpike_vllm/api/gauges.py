@@ -29,24 +29,24 @@ class Gauges:
             cls._known = cls()
         return cls._known  # type: ignore[return-value]
 
-    def show(self, told: dict[str, Any]) -> None:
-        now = {("plugin", told.get("state", "absent")), *told.get("features", {}).items()}
+    def show(self, snapshot: dict[str, Any]) -> None:
+        now = {("plugin", snapshot.get("state", "absent")), *snapshot.get("features", {}).items()}
         for gone in self._shown - now:
             self._state.labels(*gone).set(0)
         for each in now:
             self._state.labels(*each).set(1)
         self._shown = now
-        if "blocks" not in told:
+        if "blocks" not in snapshot:
             return
-        for state, count in told["blocks"].items():
+        for state, count in snapshot["blocks"].items():
             self._blocks.labels(state).set(count)
         for place in ("running", "waiting"):
-            for name, count in told[place].items():
+            for name, count in snapshot[place].items():
                 self._requests.labels(place, name).set(count)
-        for feature, counts in told["counters"].items():
+        for feature, counts in snapshot["counters"].items():
             for what, count in counts.items():
                 self._feature.labels(feature, what).set(count)
-        for feature, count in told["acted"].items():
+        for feature, count in snapshot["acted"].items():
             self._acted.labels(feature).set(count)
-        for feature, saved_s in told["saved_s"].items():
+        for feature, saved_s in snapshot["saved_s"].items():
             self._saved.labels(feature).set(saved_s)

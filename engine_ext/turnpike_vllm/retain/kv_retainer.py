@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnpike_vllm.hints import Hint
-from turnpike_vllm.pool import KvPool
 from turnpike_vllm.request_state import RequestState
-from turnpike_vllm.retention import Reason, Release, Retention, Thread
+from turnpike_vllm.retain.pool import KvPool
+from turnpike_vllm.retain.retention import Reason, Release, Retention, Thread
 from turnpike_vllm.sessions import DEFAULT_REUSE, Sessions, ThreadPolicy
 from turnpike_vllm.step_time import StepTimeModel
 

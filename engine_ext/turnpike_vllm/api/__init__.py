@@ -1,0 +1,1 @@
+"""The API server's side: doctor, gauges, keys."""
