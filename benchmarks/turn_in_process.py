@@ -52,8 +52,10 @@ _LEAST: Final = 16
 """Turns at a time: of few connections each has several."""
 _FIRST, _LAST = 4, 3
 
+Take = Callable[[Callable[[bytes], None], list[bytes]], float]
 
-class _Pipe:
+
+class Pipe:
     """As much of a transport as connections ask of it."""
 
     def __init__(self) -> None:
@@ -75,21 +77,27 @@ class _Pipe:
         return ("127.0.0.1", 1) if name == "peername" else None
 
 
-class _Turns:
+class Turns:
     """One after the other, through a gateway whose connections to its replica are pipes."""
 
-    def __init__(self, gateway: Gateway, shape: Shape) -> None:
+    def __init__(
+        self, gateway: Gateway, shape: Shape, take: Take | None = None, *, after: "Turns | None" = None
+    ) -> None:
+        """`take`: gives a connection what was read, and measures that in place of the clock; `after`: others,
+        which came before through the same gateway."""
         self._shape = shape
-        self._replicas: list[tuple[UpstreamConnection, _Pipe]] = []
+        self._take = take or _taken_by
+        self.replicas: list[tuple[UpstreamConnection, Pipe]] = after.replicas if after is not None else []
         self._stream = None
         if shape.stream is not None:
             self._stream = StreamParts(shape.stream.tokens, shape.dialect.name)
         self._completion = completion_parts()
-        self._number = 0
+        self.seed: int = after.seed + 1 if after is not None else 1
+        self._number = self.seed << 32
         self.taken: dict[str, list[float]] = {part: [] for part in (*PARTS, OPENING)}
         self._agents = [
-            (agent, ClientConnection(gateway.listener), _Pipe())
-            for agent in conversations(shape, random.Random(1))
+            (agent, ClientConnection(gateway.listener), Pipe())
+            for agent in conversations(shape, random.Random(self.seed))
         ]
         for _, client, pipe in self._agents:
             client.connection_made(cast(asyncio.Transport, pipe))
@@ -99,20 +107,20 @@ class _Turns:
         return len(self._agents)
 
     async def connect(self, *_: object) -> UpstreamConnection:
-        connection, pipe = UpstreamConnection(), _Pipe()
+        connection, pipe = UpstreamConnection(), Pipe()
         connection.connection_made(cast(asyncio.Transport, pipe))
-        self._replicas.append((connection, pipe))
+        self.replicas.append((connection, pipe))
         return connection
 
     async def of_each(self, *, counts: bool, are_first: bool = False) -> None:
         for agent, client, pipe in self._agents:
             pipe.written.clear()
-            sent_s = _taken_by(client.data_received, self._reads(list(map(bytes, agent.request()))))
-            while not (found := [each for each in self._replicas if each[1].written]):  # noqa: ASYNC110
+            sent_s = self._take(client.data_received, self._reads(list(map(bytes, agent.request()))))
+            while not (found := [each for each in self.replicas if each[1].written]):  # noqa: ASYNC110
                 await asyncio.sleep(0)  # a connection is made in a task
             [(replica, sent)] = found
             sent.written.clear()
-            parts = [sent_s, *(_taken_by(replica.data_received, each) for each in self._answer())]
+            parts = [sent_s, *(self._take(replica.data_received, each) for each in self._answer())]
             agent.answered(find_call_id(b"".join(pipe.written)))
             if counts and are_first:
                 self.taken[OPENING].append(sum(parts) * 1e6)
@@ -143,12 +151,11 @@ def _taken_by(give: Callable[[bytes], None], reads: list[bytes]) -> float:
     return time.thread_time() - start
 
 
-_SESSIONS: Final = '[stream]\npath = "{folder}/stream"\n'
+SESSIONS: Final = '[stream]\npath = "{folder}/stream"\n'
 _RELAY: Final = 'mode = "relay"\n'
 
 
-async def _measured(shape: Shape, turns: int, engine: int, folder: str, mode: str) -> dict[str, float]:
-    """µs of each part."""
+async def started(engine: int, folder: str, mode: str) -> Gateway:
     settings = Path(folder) / "turnpike.toml"
     settings.write_text(
         f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n{mode.format(folder=folder)}'
@@ -157,10 +164,21 @@ async def _measured(shape: Shape, turns: int, engine: int, folder: str, mode: st
     set_up_memory()
     gateway = Gateway(load_config(str(settings), {}, {}), {})
     await gateway.start()
-    seen = _Turns(gateway, shape)
-    Replica._connect = seen.connect  # type: ignore[method-assign, assignment]  # noqa: SLF001
+    return gateway
+
+
+async def through(gateway: Gateway, turns: Turns) -> None:
+    """From now on its replica's connections are pipes, too. Returns when it knows that this is up."""
+    Replica._connect = turns.connect  # type: ignore[method-assign, assignment]  # noqa: SLF001
     while not any(state.is_up for state in gateway.driver.coordinator.fleet):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
+
+
+async def _measured(shape: Shape, turns: int, engine: int, folder: str, mode: str) -> dict[str, float]:
+    """µs of each part."""
+    gateway = await started(engine, folder, mode)
+    seen = Turns(gateway, shape)
+    await through(gateway, seen)
     for turn in range(max(_WARM_TURNS, shape.crowd)):
         await seen.of_each(counts=turn >= _WARM_TURNS, are_first=True)
     for _ in range(turns * max(1, _LEAST // len(seen))):
@@ -172,7 +190,7 @@ def work(name: str, turns: int, *, is_relay: bool) -> None:
     """In a process of its own: prints what it measured."""
     [shape] = [each for each in SHAPES if each.name == name]
     with upstream(Pinning.of_this_machine(), events=4) as [engine], tempfile.TemporaryDirectory() as folder:
-        found = uvloop.run(_measured(shape, turns, engine, folder, _RELAY if is_relay else _SESSIONS))
+        found = uvloop.run(_measured(shape, turns, engine, folder, _RELAY if is_relay else SESSIONS))
     print(json.dumps(found), flush=True)
     os._exit(0)  # connections that are none cannot be drained
 

@@ -239,7 +239,8 @@ class Places:
         if is_aside:
             member.side_requests += 1
             return
-        self.tools_run(member, do_run=False)
+        if member.runs_tools:
+            self.tools_run(member, do_run=False)
         member.silence = None
         member.began_s, member.kept_s = now, 0.0
 
@@ -271,7 +272,8 @@ class Places:
         if not member.live:
             assert member.silence is not None
             self._silent[member.session] = member
-            self._weigh(member, now=now)
+            if not member.silence.has_tools:
+                self._weigh(member, now=now)
 
     def recompute_demand(self) -> None:
         for member in self._stale.values():

@@ -6,8 +6,7 @@ happens to replicas goes to `replicas.py`, what others say of sessions to `sessi
 """
 
 import contextlib
-from collections.abc import Mapping
-from typing import assert_never
+from collections.abc import Callable, Mapping
 
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.tenants.bounds import Bounds
@@ -140,6 +139,7 @@ class Coordinator:
         self._session_control = SessionControl(
             self.live, fleet, sessions, placement, self.gate, self.bounding, self.endings, out
         )
+        self._takes = self._table()
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
 
@@ -153,17 +153,19 @@ class Coordinator:
         if now >= health.next_due_s and type(event) is not ev.LoopStalled:
             health.pass_time(now=now)
             self._replicas.tell_of_health(now=now)  # before what the event itself says
-        self._take_in(event, now=now)
+        self._takes[type(event)](event, now=now)
         if self.fleet.forgotten:
             self._replicas.forget(now=now)
         if health.said:
             self._replicas.tell_of_health(now=now)
-        if self.dispatcher.pools_with_room or self.waiting_room.turns:
+        if self.waiting_room.turns:
             self.gate.let_in(now=now)
+        else:
+            self.dispatcher.pools_with_room.clear()
         if self.admission.said:
             self._stream.extend(self.admission.said)
             self.admission.said.clear()
-        return self._commands()
+        return self._commands() if self._out or self.sessions.publishing is not None else []
 
     def share(self) -> Share:
         return self._replicas.share()
@@ -207,58 +209,53 @@ class Coordinator:
         )
         return min((d for d in due if d is not None), default=None)
 
-    def _take_in(self, event: ev.Event, *, now: float) -> None:  # noqa: C901 - one case for each event
-        match event:
-            case ev.RequestArrived():
-                self._arrived(event, now=now)
-            case ev.AnsweredAtOnce():
-                self._attempts.answered_at_once(event, now=now)
-            case ev.ResponseStarted():
-                self._attempts.started(event.request)
-            case ev.FirstTokenSeen():
-                self._attempts.first_token_seen(event.request, now=now)
-            case ev.ToolCallSeen() | ev.ToolCallClosed() | ev.StateMinted():
-                self._attempts.seen_on_the_way(event, now=now)
-            case ev.ResponseFinished() | ev.ResponseCut():
-                self._attempts.ended(event, now=now)
-            case ev.ClientLeft():
-                self._attempts.client_left(event, now=now)
-            case ev.AttemptFailed():
-                self._attempts.failed(event, now=now)
-            case ev.PrefillLegEnded():
-                self._attempts.leg_ended(event, now=now)
-            case ev.PrefillEnded():
-                self.ahead.look_for_slack(self.ahead.ended(event.turn, event.usage, now=now), now=now)
-            case (
-                ev.ReplicaJoined()
-                | ev.ReplicaCameUp()
-                | ev.ReplicaWentDown()
-                | ev.ReplicaDrained()
-                | ev.ReplicaLeft()
-                | ev.CacheResidencyReported()
-                | ev.EngineReported()
-                | ev.SharesReceived()
-            ):
-                for live in self._replicas.take_in(event, now=now):
-                    self._admit(live, now=now)
-                if isinstance(event, ev.ReplicaWentDown | ev.ReplicaLeft):
-                    self._attempts.replica_gone(now=now)
-            case ev.LoopStalled():
-                self.fleet.health.stalled(event.lost_s)
-            case ev.HostReported():
-                self.admission.host_reported(event.host, event.signals, now=now)
-            case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted() | ev.AmbiguousEvidence():
-                self._session_control.take_in(event, now=now)
-            case ev.SpendRemembered():
-                self.bounding.remember(event.spent, now=now)
-            case ev.SettingsChanged() | ev.DrainStarted():
-                self._operator_acted(event)
-            case ev.TimerFired():
-                self._timer_fired(now=now)
-            case _:
-                assert_never(event)
+    def _table(self) -> dict[type[ev.Event], Callable[..., None]]:
+        attempts = self._attempts
+        of_replicas = (*ev.FleetEvent.__args__, ev.EngineReported)
+        of_sessions = (ev.SessionFinished, ev.SessionStopped, ev.SessionAdopted, ev.AmbiguousEvidence)
+        of_operators = (ev.SettingsChanged, ev.DrainStarted)
+        return {
+            ev.RequestArrived: self._arrived,
+            ev.AnsweredAtOnce: attempts.answered_at_once,
+            ev.ResponseStarted: attempts.started,
+            ev.FirstTokenSeen: attempts.first_token_seen,
+            ev.ToolCallSeen: attempts.call_seen,
+            ev.ToolCallClosed: attempts.call_closed,
+            ev.StateMinted: attempts.state_minted,
+            ev.ResponseFinished: attempts.finished,
+            ev.ResponseCut: attempts.cut,
+            ev.ClientLeft: attempts.client_left,
+            ev.AttemptFailed: attempts.failed,
+            ev.PrefillLegEnded: attempts.leg_ended,
+            ev.PrefillEnded: self._prefill_ended,
+            **dict.fromkeys(of_replicas, self._replicas_changed),
+            ev.LoopStalled: self._stalled,
+            ev.HostReported: self._host_reported,
+            **dict.fromkeys(of_sessions, self._session_control.take_in),
+            ev.SpendRemembered: self._spend_remembered,
+            **dict.fromkeys(of_operators, self._operator_acted),
+            ev.TimerFired: self._timer_fired,
+        }
 
-    def _operator_acted(self, event: ev.SettingsChanged | ev.DrainStarted) -> None:
+    def _prefill_ended(self, event: ev.PrefillEnded, *, now: float) -> None:
+        self.ahead.look_for_slack(self.ahead.ended(event.turn, event.usage, now=now), now=now)
+
+    def _replicas_changed(self, event: ev.FleetEvent | ev.EngineReported, *, now: float) -> None:
+        for live in self._replicas.take_in(event, now=now):
+            self._admit(live, now=now)
+        if isinstance(event, ev.ReplicaWentDown | ev.ReplicaLeft):
+            self._attempts.replica_gone(now=now)
+
+    def _stalled(self, event: ev.LoopStalled, *, now: float) -> None:
+        self.fleet.health.stalled(event.lost_s)
+
+    def _host_reported(self, event: ev.HostReported, *, now: float) -> None:
+        self.admission.host_reported(event.host, event.signals, now=now)
+
+    def _spend_remembered(self, event: ev.SpendRemembered, *, now: float) -> None:
+        self.bounding.remember(event.spent, now=now)
+
+    def _operator_acted(self, event: ev.SettingsChanged | ev.DrainStarted, *, now: float) -> None:
         if isinstance(event, ev.DrainStarted):
             self.is_draining = True
             return
@@ -283,6 +280,7 @@ class Coordinator:
             key=event.key,
             owner=self.sessions.conversations.owner_of(event.tenant),
             facts=facts,
+            text_bytes=facts.body_bytes - facts.transcript.media_bytes,
             pool=None,
             home=None,
             without=event.without,
@@ -301,12 +299,13 @@ class Coordinator:
             return
         if facts.is_turn:
             self.endings.tell(self.sessions.turn_arrived(live, home, now=now), now=now)
-            if self.sessions.are_too_many:
+            if self.sessions.sessions.are_too_many:
                 self.endings.tell(self.sessions.expire(now=now), now=now)
         if named is not None:
             self.models.route(live, named)
         refusal = self.bounding.refusal(live, event.reserved, now=now) if self.bounding.is_on else None
-        refusal = refusal or self._attempts.resume(live, now=now)
+        if refusal is None and self._attempts.suspects.remembered:
+            refusal = self._attempts.resume(live, now=now)
         if refusal is not None:
             self.endings.refuse(live, refusal, now=now)
         else:
@@ -340,7 +339,7 @@ class Coordinator:
 
     # --- time ------------------------------------------------------------------------------------
 
-    def _timer_fired(self, *, now: float) -> None:
+    def _timer_fired(self, _: ev.TimerFired, *, now: float) -> None:
         while (request := self.waiting_room.first_expired(now=now)) is not None:
             live = self.live[request]
             if live.route is not None and self.models.deadline_came(live, now=now):

@@ -98,8 +98,7 @@ class Forecasts:
         """What it takes to compute so much of a prompt there; None if usage does not say how much it was, or
         too little is known of the replica."""
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        known = self._known(replica)
-        if prompt is None or cached is None or known is None:
+        if prompt is None or cached is None or (known := self._known(replica)) is None:
             return None
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
 
@@ -124,7 +123,10 @@ class Forecasts:
         return known if known.is_known else None
 
     def expected_tokens(self, live: LiveRequest) -> float:
-        return self._of_model(live).expect(live.facts.text_bytes, self._before(live))
+        before = self._before(live)
+        if before is None:
+            return live.text_bytes * self._of_model(live).ratio
+        return before.tokens + (live.text_bytes - before.bytes) * self._of_model(live).ratio
 
     def prompt_alone(self, live: LiveRequest) -> Usage:
         """What a request took of which nothing is known but that an engine got it."""
@@ -133,29 +135,34 @@ class Forecasts:
             tokens /= _FORM_FACTOR
         return Usage(prompt_tokens=round(tokens), output_tokens=0)
 
-    def _counted(self, live: LiveRequest, answer: Answer) -> Answer:
+    def _counted(self, live: LiveRequest, answer: Answer, before: _Left | None) -> Answer:
         usage = answer.usage
         prompt, output = usage.prompt_tokens, usage.output_tokens
         is_whole = answer.has_terminal or answer.finish_reason is not None
         is_final = is_whole and (output or (output == 0 and not answer.said_bytes))  # some say 0 at first
         if prompt is not None and is_final:
             return answer
+        of_model = self._of_model(live)
         if prompt is None:
-            prompt = round(self.expected_tokens(live))
+            prompt = round(of_model.expect(live.text_bytes, before))
         if not is_final:
-            output = max(output or 0, math.ceil(answer.said_bytes * self._of_model(live).ratio))
+            output = max(output or 0, math.ceil(answer.said_bytes * of_model.ratio))
         guessed = Usage(prompt_tokens=prompt, cached_tokens=usage.cached_tokens, output_tokens=output)
         return msgspec.structs.replace(answer, usage=guessed)
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def sent(self, live: LiveRequest, replica: ReplicaId, held: float, *, now: float) -> Expected | None:
-        """`held`: tokens of its prompt that are cached there, as far as placement knows."""
+    def sent(
+        self, live: LiveRequest, replica: ReplicaId, held: float, tokens: float | None = None, *, now: float
+    ) -> Expected | None:
+        """`held`: tokens of its prompt that are cached there, as far as placement knows; `tokens`: of all of
+        it, as they were expected at this very moment."""
         facts = live.facts
         if facts.work is not Work.GENERATE or facts.is_relayed:
             return None
         known = self._replicas.get(replica) or self._of(replica)
-        tokens = self.expected_tokens(live)
+        if tokens is None:
+            tokens = self.expected_tokens(live)
         if live.session is not None and live.session.edge is Edge.SERVES and held > tokens:
             held = 0.0  # a summary is asked for behind all that was said; a title is shorter
         cached = min(live.handed_over or held, tokens)
@@ -172,7 +179,7 @@ class Forecasts:
         return Expected(
             prompt_tokens=int(tokens),
             cached_tokens=int(cached),
-            output_tokens=int(known.estimator.expected_output_tokens),
+            output_tokens=int(known.estimator.usual_output),
             first_token_ms=first.seconds * 1e3,
             first_token_p10_ms=first.p10_s * 1e3,
             first_token_p90_ms=first.p90_s * 1e3,
@@ -225,10 +232,11 @@ class Forecasts:
         prediction = self._lessons.pop(request, None)
         if answer is None or answer.status >= 400 or (answer.failure and not live.saw_first_token):
             return answer
-        counted = self._counted(live, answer)
+        before = self._before(live)
+        counted = self._counted(live, answer, before)
         usage = counted.usage
-        prompt, before = usage.prompt_tokens or 0, self._before(live)
-        left = _Left(live.facts.text_bytes, prompt, prompt + (usage.output_tokens or 0))
+        prompt = usage.prompt_tokens or 0
+        left = _Left(live.text_bytes, prompt, prompt + (usage.output_tokens or 0))
         if prediction is not None and answer.usage.prompt_tokens is not None:
             self._of_model(live).observe(left, before)
         self._remember(live, left)
@@ -264,7 +272,7 @@ class Forecasts:
             each.lessons.per_s = share
 
     def _of_model(self, live: LiveRequest) -> TokensPerByte:
-        owner, model = live.owner, live.runs_on
+        owner, model = live.owner, live.facts.model if live.route is None else live.runs_on
         known = self._models.get(owner, model)
         if known is None:
             known = TokensPerByte()
@@ -281,7 +289,7 @@ class Forecasts:
         elif session.edge not in _GOES_ON:
             return None
         left = self._left.get(key) or self._left_before.get(key)
-        return left if left is not None and left.bytes <= live.facts.text_bytes else None
+        return left if left is not None and left.bytes <= live.text_bytes else None
 
     def _remember(self, live: LiveRequest, left: _Left) -> None:
         if len(self._left) >= REMEMBERED:

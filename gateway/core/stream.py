@@ -181,7 +181,7 @@ class Stream:
                 failure=answer.failure if answer else "",
                 tenant=live.tenant,
                 key=live.key,
-                model=live.runs_on,
+                model=live.facts.model if live.route is None else live.runs_on,
                 duration_ms=(now - live.submitted_s) * 1e3,
                 response_id=answer.response_id if answer else None,
                 response_model=answer.model if answer else None,

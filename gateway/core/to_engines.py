@@ -21,14 +21,16 @@ class ToEngines:
     def with_request(
         self, live: LiveRequest, replica: ReplicaId, *, now: float
     ) -> tuple[str | None, str | None]:
-        abilities, hints = self._fleet.abilities(replica), self._sessions.hints
-        has_plugin = abilities.turnpike_hints
-        if live.session is None or not (has_plugin or (hints.has_envelopes and abilities.kv_hints)):
-            return None, None
+        """The hint, and the class in it where the plugin follows it; for an engine that `takes_hints`."""
         said = self.class_of(live)
         hint = self._sessions.hint_for(live, replica, said, now=now)
         self.say_hints()
+        has_plugin = self._fleet.abilities(replica).turnpike_hints
         return hint, said if hint is not None and has_plugin else None
+
+    def takes_hints(self, replica: ReplicaId) -> bool:
+        abilities = self._fleet.abilities(replica)
+        return abilities.turnpike_hints or (self._sessions.hints.has_envelopes and abilities.kv_hints)
 
     def class_of(self, live: LiveRequest) -> str | None:
         """None if admission does not know its session."""

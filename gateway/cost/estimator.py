@@ -136,6 +136,9 @@ class Estimator:
     def __init__(self, profile: Profile | None = None, peers: "Peers | None" = None) -> None:
         """`peers`: of its pool; one of them says what to expect while this one is unseen."""
         self._profile = profile or UNKNOWN
+        self._flops_per_s, self._bytes_per_s = self._profile.flops_per_s, self._profile.bytes_per_s
+        self._steps_alone = self._decode_steps(1.0, _NOTHING_ELSE)
+        self._steps_among = self._decode_steps(1.0, _AMONG_OTHERS)
         trust, untried = (0.5, _TRIED) if profile is not None else (0.0, _GUESSED)
         self._first_token = DecayingFit(_FIRST_TOKEN_BELIEF, trust=trust)
         self._per_token = DecayingFit(_DECODE_BELIEF, trust=trust)
@@ -146,7 +149,8 @@ class Estimator:
         """By whether the length of the output was known."""
         self._log_output = math.log(OUTPUT_TOKENS)
         self._outputs = 0
-        self._usual_output = OUTPUT_TOKENS
+        self.usual_output = OUTPUT_TOKENS
+        """Tokens of an answer, as expected since the formula was worked out."""
         self._first_token_bars = (1.0, 1.0)
         self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
         self._formula: Formula | None = None
@@ -166,10 +170,6 @@ class Estimator:
         return self._first_token.observations
 
     @property
-    def expected_output_tokens(self) -> float:
-        return self._usual_output
-
-    @property
     def usual_output_tokens(self) -> float:
         return math.exp(self._log_output)
 
@@ -183,7 +183,7 @@ class Estimator:
         first_s = alone_s + formula.more_s(new, load)
         output = work.output_tokens
         known = output is not None
-        decoded = (output if output is not None else self._usual_output) - 1
+        decoded = (output if output is not None else self.usual_output) - 1
         total_s = first_s
         if decoded > 0:
             total_s += decoded * formula.token_s(new + cached, load)
@@ -199,18 +199,19 @@ class Estimator:
 
     def _multiplied_out(self) -> Formula:
         self._first_token_bars = self._first_token_spread.bars()
-        self._completion_bars = {knew: each.bars() for knew, each in self._completion_spreads.items()}
+        known, unknown = self._completion_spreads[True], self._completion_spreads[False]
+        self._completion_bars = {True: known.bars(), False: unknown.bars()}
         if self._peers is not None and self.is_unseen:
             peer = self._peers.median
             formula = peer.formula()
-            self._usual_output = peer.expected_output_tokens
+            self.usual_output = peer.usual_output
             return formula  # not kept here: the peer learns
-        self._usual_output = self.usual_output_tokens
+        self.usual_output = self.usual_output_tokens
         self._formula = Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
         launch, weights, own, others, _ = self._undisturbed.coefficients
-        overhead_s, weights_s, own_s, _ = self._decode_steps(1.0, _NOTHING_ELSE)
-        _, among_s, _, others_s = self._decode_steps(1.0, _AMONG_OTHERS)
-        alone, among = (launch * overhead_s + weights * each_s for each_s in (weights_s, among_s))
+        overhead_s, weights_s, own_s, _ = self._steps_alone
+        _, among_s, _, others_s = self._steps_among
+        alone, among = launch * overhead_s + weights * weights_s, launch * overhead_s + weights * among_s
         self._token_alone = alone, own * own_s, among, others * others_s
         return self._formula
 
@@ -286,13 +287,13 @@ class Estimator:
         profile, model = self._profile, self._profile.model
         new = max(1.0, work.new_tokens)  # the last token of a prompt is always computed
         steps = 1 + (new + load.queued_tokens) / profile.chunk_tokens
-        token_s = 2 * model.active_parameters / profile.flops_per_s
-        product_s = model.attention_flops_per_context_token / profile.flops_per_s
-        read_s = model.kv_bytes_per_token * load.decoding_context_tokens / profile.bytes_per_s
-        weights_s = weight_bytes_read(profile, new) / profile.bytes_per_s
+        token_s = 2 * model.active_parameters / self._flops_per_s
+        product_s = model.attention_flops_per_context_token / self._flops_per_s
+        read_s = model.kv_bytes_per_token * load.decoding_context_tokens / self._bytes_per_s
+        weights_s = weight_bytes_read(profile, new) / self._bytes_per_s
         under_way_s = 0.0
         if load.decoding:  # half a step on average, until the next one begins
-            decoding_weights_s = weight_bytes_read(profile, load.decoding) / profile.bytes_per_s
+            decoding_weights_s = weight_bytes_read(profile, load.decoding) / self._bytes_per_s
             under_way_s = (profile.step_overhead_s + decoding_weights_s + read_s) / 2
         return (
             profile.step_overhead_s * steps,
@@ -308,10 +309,10 @@ class Estimator:
 
     def _decode_steps(self, context: float, load: Load) -> tuple[float, float, float, float]:
         profile = self._profile
-        read_s = profile.model.kv_bytes_per_token / profile.bytes_per_s
+        read_s = profile.model.kv_bytes_per_token / self._bytes_per_s
         return (
             profile.step_overhead_s,
-            weight_bytes_read(profile, load.decoding + 1) / profile.bytes_per_s,
+            weight_bytes_read(profile, load.decoding + 1) / self._bytes_per_s,
             read_s * context,
             read_s * load.decoding_context_tokens,
         )

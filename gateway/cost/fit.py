@@ -56,7 +56,11 @@ class DecayingFit:
         predicted = max(self.predict(features), _TINY)
         error = math.log(seconds / predicted)
         weight = self._weight(error)
-        keep = KEPT if self._has_changed() else 1 - 1 / MEMORY
+        is_far_off = max(self._late, self._early) >= CHANGED
+        keep = 1 - 1 / MEMORY
+        if is_far_off:
+            self._late = self._early = 0.0
+            self._settling, keep = SETTLING, KEPT
         # By the mean of both: by the prediction alone, one that is far too long would hardly be corrected.
         unit = math.sqrt(predicted * seconds)
         x, y = [feature / unit for feature in features], seconds / unit
@@ -81,13 +85,6 @@ class DecayingFit:
             self._early = max(0.0, self._early - relative - 1)
         self._usual_error += (counted - self._usual_error) / min(self.observations + 1, 30)
         return weight
-
-    def _has_changed(self) -> bool:
-        if max(self._late, self._early) < CHANGED:
-            return False
-        self._late = self._early = 0.0
-        self._settling = SETTLING
-        return True
 
     def _solve(self) -> None:
         scale, before = self._scale(), self._last_scale

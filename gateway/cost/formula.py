@@ -39,16 +39,17 @@ class Formula:
     def __init__(self, profile: Profile, first_token: Sequence[float], token: Sequence[float]) -> None:
         launch, products, tokens, attention, queued, under_way, shared, reading, queue_reading = first_token
         model = profile.model
-        token_s = 2 * model.active_parameters / profile.flops_per_s
-        product_s = model.attention_flops_per_context_token / profile.flops_per_s
-        read_s = model.kv_bytes_per_token / profile.bytes_per_s
+        flops_per_s, bytes_per_s = profile.flops_per_s, profile.bytes_per_s
+        token_s = 2 * model.active_parameters / flops_per_s
+        product_s = model.attention_flops_per_context_token / flops_per_s
+        read_s = model.kv_bytes_per_token / bytes_per_s
         overhead_s, chunk = profile.step_overhead_s, profile.chunk_tokens
         self._constant = launch * overhead_s
         self._new = launch * overhead_s / chunk + tokens * token_s + reading * READING_S
         self._cached = reading * READING_S
         self._product = attention * product_s
         self._matrix = products * token_s
-        self._weights = products / profile.bytes_per_s
+        self._weights = products / bytes_per_s
         self._queued = launch * overhead_s / chunk + queued * token_s
         self._queued_product = queued * product_s
         self._queued_prompt = queue_reading * READING_S
@@ -58,11 +59,11 @@ class Formula:
         self._read_s = read_s
         overhead, weights, own, others, rows = token
         self._token = overhead * overhead_s
-        self._token_weights = weights / profile.bytes_per_s
+        self._token_weights = weights / bytes_per_s
         self._token_own = own * read_s
         self._token_others = others * read_s
         self._token_row = rows * overhead_s
-        self._bytes_per_s = profile.bytes_per_s
+        self._bytes_per_s = bytes_per_s
         self._overhead_s = overhead_s
         self._dense = model.dense_weight_bytes
         self._experts = model.expert_weight_bytes if model.experts else 0.0

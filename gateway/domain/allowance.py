@@ -22,7 +22,8 @@ class Allowance:
             self._refilled_s = now
 
     def take(self, amount: float = 1.0, *, now: float) -> bool:
-        self.refill(now=now)
+        if now != self._refilled_s:
+            self.refill(now=now)
         if self.left < amount:
             return False
         self.left -= amount

@@ -146,7 +146,7 @@ _FLAGS = frozenset({"1", "true", "yes"})
 
 def read_explicit_id(headers: Mapping[str, str], body: RequestBody | None) -> ExplicitId | None:
     """The identity that a request states in its headers (by lower-case name) or in its body."""
-    if not headers and (body is None or _has_no_id(body)):
+    if not headers and (body is None or _IDS_OF(body) == _NONE):
         return None
     values = _collect(headers, body)
     is_weak_hidden = body is not None and read_text(body.previous_response_id) is not None
@@ -172,10 +172,6 @@ _IDS_OF = attrgetter(*_OF_BODY)
 _NONE = (ABSENT,) * len(_OF_BODY)
 
 
-def _has_no_id(body: RequestBody) -> bool:
-    return bool(_IDS_OF(body) == _NONE)
-
-
 def _first(values: Mapping[str, str], places: tuple[str, ...]) -> str | None:
     for place in places:
         value = values.get(place)
@@ -196,7 +192,7 @@ def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, 
         for member in values["baggage"].split(","):
             key, _, value = member.partition(";")[0].partition("=")
             values.setdefault(f"baggage#{key.strip()}", unquote(value.strip()))
-    if body is not None and not _has_no_id(body):
+    if body is not None and _IDS_OF(body) != _NONE:
         _collect_body(values, body)
     return values
 

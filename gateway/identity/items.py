@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.ids import is_well_formed_id
+from gateway.domain.ids import MAX_ID_CHARS, is_well_formed_id
 from gateway.identity.media import COUNTS_AS, MARKS, media_bytes
 from gateway.wire.body import ABSENT, UNREADABLE, read_as, read_text, structure_of
 from gateway.wire.hashing import digest, hash_text, text_hash
@@ -26,12 +26,13 @@ ASIDE: Final = 5
 """Reasoning, references: the model's, but no part of a conversation's content."""
 
 _ROLES: Final = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
-_THOUGHT_TAG: Final = re.compile(r"<(/?)think(?:ing)?>")
+THOUGHT_TAG: Final = "<think"
+_THOUGHT_TAGS: Final = re.compile(r"<(/?)think(?:ing)?>")
 """Around reasoning that a template left in the text; clients cut it out before they echo it."""
 _CALLS_AS_TEXT: Final = "Calling tools:"
 _CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
 """smolagents rewrites tool calls into the assistant's text, as Python literals."""
-_INPUT: Final = "Action Input:"
+INPUT: Final = "Action Input:"
 _OBSERVED: Final = "\nObservation:"
 _OBSERVATION: Final = "Observation:"
 _LOOK: Final = 6
@@ -141,6 +142,10 @@ def _outline(raw: Raw) -> Item:
 
 
 def _known_ids(ids: list[Any]) -> tuple[str, ...]:
+    if len(ids) == 1:  # nearly always
+        [text] = ids
+        is_known = type(text) is str and 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
+        return (text,) if is_known else ()
     return tuple([text for text in ids[-_MAX_IDS:] if type(text) is str and is_well_formed_id(text)])
 
 
@@ -151,12 +156,13 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
     if kind == ASSISTANT:
         if not ids and _CALLS_AS_TEXT in said:
             ids = _CALL_AS_TEXT.findall(said)
-        said = without_thought(said)
+        if THOUGHT_TAG in said:
+            said = without_thought(said)
     elif kind == USER:
         is_observation = said.startswith(_OBSERVATION)
         looks = _looks(said)
     text = whole = text_hash(said)
-    if kind == ASSISTANT and _INPUT in said:
+    if kind == ASSISTANT and INPUT in said:
         text = text_hash(as_run(said))
     known = _known_ids(ids) if ids else ()
     if not calls:
@@ -188,19 +194,19 @@ def _has_failed(raw: Raw) -> bool:
 def as_run(text: str) -> str:
     """What an agent's program reads of a ReAct answer: up to where its model makes up what comes back. In the
     next request the program's own observation stands there."""
-    called = text.find(_INPUT)
+    called = text.find(INPUT)
     end = text.find(_OBSERVED, called) if called >= 0 else -1
     return text if end < 0 else text[:end]
 
 
 def without_thought(text: str) -> str:
     """Without what stands between a tag that opens reasoning and the next one that closes it."""
-    if "<think" not in text:
+    if THOUGHT_TAG not in text:
         return text
     kept: list[str] = []
     at = 0
     opened: int | None = None
-    for tag in _THOUGHT_TAG.finditer(text):
+    for tag in _THOUGHT_TAGS.finditer(text):
         if not tag[1]:
             opened = tag.start() if opened is None else opened
         elif opened is not None:
@@ -225,7 +231,8 @@ def understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
     content = item.get("content")
     texts = [content] if type(content) is str else _texts(content, calls, ids)
     if found_kind == ASSISTANT:
-        _read_calls(item.get("tool_calls"), calls, ids)
+        if made := item.get("tool_calls"):
+            _read_calls(made, calls, ids)
     elif found_kind == TOOL:
         call_id = item.get("tool_call_id")
         calls.append(call_id)

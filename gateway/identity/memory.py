@@ -11,23 +11,23 @@ class Memory(Generic[T]):
     def __init__(self, size: int) -> None:
         self._half = size // 2
         self.newer: dict[int, T] = {}
-        """To look into at once, where a call counts; what is not there may still be remembered."""
-        self._older: dict[int, T] = {}
+        """To look into at once, where a call counts; what is not there may be among the older."""
+        self.older: dict[int, T] = {}
         self._weight = 0
 
     def __len__(self) -> int:
-        return len(self.newer) + len(self._older)
+        return len(self.newer) + len(self.older)
 
     def get(self, key: int) -> T | None:
         known = self.newer.get(key)
         if known is None:
-            known = self._older.get(key)
+            known = self.older.get(key)
             if known is not None:
                 self.put(key, known)
         return known
 
     def put(self, key: int, value: T, *, weight: int = 1) -> None:
         if self._weight >= self._half:
-            self._older, self.newer, self._weight = self.newer, {}, 0
+            self.older, self.newer, self._weight = self.newer, {}, 0
         self.newer[key] = value
         self._weight += weight

@@ -51,4 +51,4 @@ def _without_marks(text: bytes) -> bytes:
 
 
 def short_hashes(hashes: Iterable[int]) -> bytes:
-    return b"".join((each & 0xFFFF_FFFF).to_bytes(HASH_BYTES, "big") for each in hashes)
+    return b"".join([(each & 0xFFFF_FFFF).to_bytes(HASH_BYTES, "big") for each in hashes])

@@ -6,7 +6,7 @@ those ids, they say which response the request follows (docs/design/sessions.md)
 newest block that did is the best witness left.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -30,15 +30,19 @@ class Echoes(msgspec.Struct, frozen=True, gc=False):
 NO_ECHOES: Final = Echoes()
 
 
-def read_echoes(items: Iterable[Item]) -> Echoes:
+def read_echoes(
+    known: Mapping[int, Item], hashes: Sequence[int], places: Iterable[int], read: Callable[[int], Item]
+) -> Echoes:
     """The call ids in the newest assistant block that has any, and the results after the newest one.
 
-    `items`: newest first, those up to the model's newest, and those that may hold its newest calls.
+    `places`: newest first, those up to the model's newest, and those that may hold its newest calls; `known`:
+    items by their hashes, which others are read for.
     """
     results: dict[str, None] = {}
     calls: dict[str, None] = {}
     has_left_tail = has_observation = False
-    for item in items:
+    for place in places:
+        item = known.get(hashes[place]) or read(place)
         ids = item.ids
         if item.kind == ASSISTANT or item.kind == ASIDE:
             has_left_tail = True

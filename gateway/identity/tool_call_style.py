@@ -49,8 +49,7 @@ def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
     if not spoken and not arguments:
         return NO_MANNER
     if arguments:
-        begun = [each[:_NEAR].decode("utf-8", "replace") for each in arguments[:_MAX_NAMES]]
-        return Manner(opening=_hash([_word(_of_text(each)) for each in begun]))
+        return Manner(opening=_hash([_word_of(each) for each in arguments[:_MAX_NAMES]]))
     names, words = _tagged(spoken) or _actions(spoken) or ([], [])
     if names:
         return Manner(names=tuple(names), opening=_hash(words))
@@ -123,6 +122,10 @@ def _word(text: str) -> str:
     skipped = _SKIPPED.match(text)
     found = _WORD.match(text, skipped.end() if skipped is not None else 0)
     return found[0][:_MAX_WORD] if found is not None else ""
+
+
+def _word_of(arguments: bytes) -> str:
+    return _word(_of_text(arguments[:_NEAR].decode("utf-8", "replace")))
 
 
 def _hash(words: Sequence[str]) -> int:

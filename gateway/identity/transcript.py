@@ -7,6 +7,7 @@ items before it.
 """
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -87,14 +88,17 @@ class TranscriptReader:
         raws = items.hashes if isinstance(items, Items) else digest_all(items)
         agent, agent_type, head = self._agent(fields, items, raws)
         found = yield from self._resume(items, raws)
-        news = self._news(items, raws, found)
+        end = len(raws)
+        is_prefill = found.said == end and found.called != end
+        news = self._news(items, raws) if is_prefill else range(found.said, end)
         echoes = self._echoes(items, raws, found, news) if found.called else NO_ECHOES
+        is_stored = not (fields.previous_response_id is fields.conversation is ABSENT)
         transcript = Transcript(
             tail=found.tail,
             recent=found.recent,
             blocks=found.blocks,
             newest_run=found.run,
-            body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail, _stored(fields))),
+            body=hash((agent, end, *raws[-_MAX_RAW:], found.tail, _stored(fields) if is_stored else 0)),
             agent=agent,
             agent_type=agent_type,
             head=head,
@@ -107,18 +111,15 @@ class TranscriptReader:
         newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
         before = min(found.called, news.start - 1)
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
-        read = self._item
-        return read_echoes(read(raws, items, at) for places in (newest, block) for at in places)
+        return read_echoes(self._items.newer, raws, chain(newest, block), partial(self._item, raws, items))
 
-    def _news(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> range:
+    def _news(self, items: Sequence[Raw], raws: Sequence[int]) -> range:
         """Where the items behind the model's newest are.
 
         Words that the client puts into the model's mouth at the very end (a prefill, `now give your final
         answer`) are no answer: what came before them is still new.
         """
         end = len(raws)
-        if found.said < end or found.called == end:
-            return range(found.said, end)
         least = max(0, end - MAX_ITEMS)
         while end > least and self._is_models(items, raws, end - 1):
             end -= 1
@@ -132,16 +133,19 @@ class TranscriptReader:
 
     def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
         places = news[-_MAX_NEW:]
-        read = self._item
-        new = read_new((len(memoryview(items[at])), read(raws, items, at)) for at in reversed(places))
+        brought: list[tuple[int, Item]] = []
+        for at in reversed(places):
+            item = self._items.newer.get(raws[at]) or self._item(raws, items, at)
+            brought.append((len(memoryview(items[at])), item))
+        new = read_new(brought)
         if not self.tells_steps or not news:
             return new
         start = news.start
         while start > max(0, news.start - MAX_ITEMS) and self._is_models(items, raws, start - 1):
             start -= 1
         answer = (items[at] for at in range(start, news.start))
-        called, brought = read_step(answer, (items[at] for at in places))
-        return NewItems(new.size, new.looks, new.has_failed, called, brought)
+        called, came = read_step(answer, (items[at] for at in places))
+        return NewItems(new.size, new.looks, new.has_failed, called, came)
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> Generator[None, None, _Checkpoint]:
         count = len(raws)
@@ -151,7 +155,8 @@ class TranscriptReader:
         for end in chain((count - 2, count, count - 1), range(count - 3, count - _MAX_TRIED, -1)):
             if end <= 0:
                 continue
-            known = self._checkpoints.get(prefixes.hash(end))
+            key, checkpoints = prefixes.hash(end), self._checkpoints
+            known = checkpoints.newer.get(key) or (checkpoints.older and checkpoints.get(key)) or None
             if known is not None:
                 state, at = known, end
                 break
@@ -160,7 +165,7 @@ class TranscriptReader:
         read: list[Item] = []
         slice_bytes = 0
         for place in range(at, count):
-            read.append(self._item(raws, items, place))
+            read.append(self._items.newer.get(raws[place]) or self._item(raws, items, place))
             slice_bytes += len(memoryview(items[place])) + _BYTES_OF_ITEM
             if slice_bytes > _SLICE_BYTES:
                 slice_bytes = 0
@@ -177,7 +182,8 @@ class TranscriptReader:
 
     def _item(self, raws: Sequence[int], items: Sequence[Raw], at: int) -> Item:
         key = raws[at]
-        item = self._items.newer.get(key) or self._items.get(key)
+        known = self._items
+        item = known.newer.get(key) or (known.older and known.get(key)) or None
         if item is None:
             item = read_item(items[at])
             self._items.put(key, item, weight=1 + len(item.ids))
@@ -192,13 +198,13 @@ class TranscriptReader:
             *(digest_all(fields.tools) if fields.tools else ()),
         )
         key = hash((stated, *raws[:_MAX_SYSTEM]))
-        agent = self._agents.get(key)
+        agent = self._agents.newer.get(key) or self._agents.get(key)
         if agent is None:
             first = [self._item(raws, items, at) for at in range(min(_MAX_SYSTEM, len(raws)))]
             systems = [at for at, item in enumerate(first) if item.kind == SYSTEM]
-            exact = hash((stated, *(first[at].hash for at in systems)))
-            as_sent = hash((stated, *(raws[at] for at in systems)))
-            known = self._types.get(as_sent)
+            exact = hash((stated, *[first[at].hash for at in systems]))
+            as_sent = hash((stated, *[raws[at] for at in systems]))
+            known = self._types.newer.get(as_sent) or self._types.get(as_sent)
             if known is None:
                 said = [fields.system, fields.instructions, *(items[at] for at in systems)]
                 told = [each for each in said if each is not ABSENT]
@@ -238,11 +244,12 @@ def _find_cut(read: Sequence[Item]) -> int:
 
 def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
     tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
-    called, said = state.called, state.said
+    called, said, media = state.called, state.said, state.media_bytes
     answers: list[tuple[int, Item]] = []
     """Those in a row, each with the hash of what stands before it."""
     for place, item in enumerate(items, count + 1):
         kind = item.kind
+        media += item.media_bytes
         if item.ids:
             called = place
         if kind == ASSISTANT:
@@ -263,7 +270,6 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
     if answers:
         found = _blocks(answers)
         blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
-    media = state.media_bytes + sum(item.media_bytes for item in items)
     return _Checkpoint(tail, recent, blocks, run, called, said, media)
 
 

@@ -9,6 +9,7 @@ no mistake: APIs have many, and most say nothing of urgency.
 
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import msgspec
@@ -36,6 +37,10 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+CLAIMS = attrgetter("service_tier", "vllm_xargs", "agent_hint")
+NO_CLAIMS = CLAIMS(RequestBody())
+
+
 def read_header_claims(service_class: str | None) -> Claims | None:
     """None if there is nothing to say."""
     wrong: tuple[str, ...] = ()
@@ -44,10 +49,6 @@ def read_header_claims(service_class: str | None) -> Claims | None:
         stated, wrong = None, ("class",)
     found = Claims(service_class=stated, malformed=wrong)
     return found if found != Claims() else None
-
-
-def has_claims(body: RequestBody) -> bool:
-    return not (body.service_tier is body.vllm_xargs is body.agent_hint is ABSENT)
 
 
 def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:

@@ -7,6 +7,7 @@ The body itself is never rewritten here.
 
 import re
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 
 import msgspec
 from msgspec import Raw
@@ -17,14 +18,22 @@ from gateway.identity.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.identity.returned_call_ids import NO_ECHOES, Echoes
 from gateway.identity.transcript import TranscriptReader
 from gateway.requests.claims import (
+    CLAIMS,
     CLASS_HEADER,
-    has_claims,
+    NO_CLAIMS,
     read_header_claims,
     with_body_claims,
 )
-from gateway.requests.kv_fields import form_may_have_kv_fields, has_kv_fields, may_have_kv_fields
+from gateway.requests.kv_fields import (
+    NOTHING_NOTICED,
+    NOTICED,
+    form_may_have_kv_fields,
+    has_kv_fields,
+    may_have_kv_fields,
+)
 from gateway.wire.body import (
     ABSENT,
+    TEXT,
     UNREADABLE,
     Oversized,
     RequestBody,
@@ -43,7 +52,7 @@ from gateway.wire.body import (
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.engine_json import strict_copy
 from gateway.wire.form import form_parts, read_form_field
-from gateway.wire.grown_body import GrownBodies
+from gateway.wire.grown_body import LEAST_BYTES, GrownBodies
 from gateway.wire.hashing import digest, hash_text
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.slices import finish
@@ -66,6 +75,8 @@ _NO_CODINGS = frozenset(("", "identity", "none", "utf-8", "utf8"))
 """Some clients name the character set here; a body is plain all the same."""
 _NO_CONVERSATION = (Transcript(), NO_ECHOES)
 _MAX_STATE_IDS = 64
+_MAX_KNOWN_MODEL = 256
+"""Bytes of a name that is remembered; a fleet has few."""
 _REFERENCE_TYPE = b"item_reference"
 _MAX_REFERENCE_BYTES = 512
 """An item reference is an id and a type; longer items need not be looked at."""
@@ -168,6 +179,7 @@ def _read(
     is_turn, is_responses = endpoint.work is Work.GENERATE, endpoint.protocol is Protocol.RESPONSES
     fields = RequestBody()
     items: Sequence[Raw] = ()
+    before = before if len(plain) >= LEAST_BYTES else None
     grown = before.decode(plain, is_responses=is_responses) if before is not None else None
     if grown is not None:
         fields, items = grown
@@ -178,7 +190,7 @@ def _read(
     elif plain or is_turn:
         small = decode_small_body(plain, is_responses=is_responses)
         fields = small or (yield from decoding_body(plain, is_responses=is_responses))
-        items = items_of(fields)
+        items = items_of(fields) if is_responses else fields.messages or ()
         if before is not None:
             items = before.remember(plain, items, is_responses=is_responses)
     placing = _placing_facts(endpoint, fields, items, plain)
@@ -204,6 +216,17 @@ def _outlined(endpoint: Endpoint, header: HeaderFacts, plain: bytes, unread: Req
     placing = _placing_facts(endpoint, fields, (), plain)
     known = _with_session_facts(placing, header, fields, (), _NO_CONVERSATION)
     return msgspec.structs.replace(known, is_readable=False, is_oversized=True)
+
+
+def _model_of(raw: Raw) -> str | None:
+    if raw is ABSENT or len(memoryview(raw)) > _MAX_KNOWN_MODEL:
+        return _name(read_text(raw))
+    return _known_model(bytes(raw))
+
+
+@lru_cache(256)
+def _known_model(raw: bytes) -> str | None:
+    return _name(read_as(TEXT, raw))
 
 
 def _name(text: str | None) -> str | None:
@@ -232,20 +255,22 @@ def unread_facts(
 def _placing_facts(
     endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes
 ) -> RequestFacts:
-    is_background = is_true(fields.background)
-    stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
+    is_responses = endpoint.protocol is Protocol.RESPONSES
+    names_state = is_responses or endpoint.state_id is not None
+    is_background = fields.background is not ABSENT and is_true(fields.background)
+    stores = is_responses and _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
         protocol=endpoint.protocol,
         work=endpoint.work,
-        model=_name(read_text(fields.model)),
+        model=_model_of(fields.model),
         stream=is_true(fields.stream),
         body_bytes=len(plain),
-        state_ids=_state_ids(endpoint, fields, items, plain),
+        state_ids=_state_ids(endpoint, fields, items, plain) if names_state else (),
         stores=stores,
         is_background=is_background,
         is_replayable=endpoint.is_replayable and not stores,
-        moves_kv=has_kv_fields(fields, plain),
-        names_response=endpoint.protocol is Protocol.RESPONSES and fields.request_id is not ABSENT,
+        moves_kv=NOTICED(fields) != NOTHING_NOTICED and has_kv_fields(fields, plain),
+        names_response=is_responses and fields.request_id is not ABSENT,
     )
 
 
@@ -262,7 +287,7 @@ def _with_session_facts(
         message_count=len(items),
         tool_count=len(fields.tools or ()),
         explicit=read_explicit_id(header.stated, fields),
-        claims=with_body_claims(header.claims, fields) if has_claims(fields) else header.claims,
+        claims=with_body_claims(header.claims, fields) if CLAIMS(fields) != NO_CLAIMS else header.claims,
         echoed_ids=echoes.echoed_ids,
         tool_result_ids=echoes.tool_result_ids,
         transcript=transcript,

@@ -32,8 +32,8 @@ KV_FIELDS: Final = (
     "disaggregated_params",  # TensorRT-LLM
 )
 _CONTAINERS: Final = ("vllm_xargs", "extra_body", "sampling_params")
-_NOTICED: Final = attrgetter(*KV_FIELDS, *_CONTAINERS)
-_NONE: Final = (ABSENT,) * (len(KV_FIELDS) + len(_CONTAINERS))
+NOTICED: Final = attrgetter(*KV_FIELDS, *_CONTAINERS)
+NOTHING_NOTICED: Final = (ABSENT,) * (len(KV_FIELDS) + len(_CONTAINERS))
 _QUOTED: Final = {name: b'"%s"' % name.encode() for name in KV_FIELDS}
 _ESCAPES: Final = b"\\u00"
 _ESCAPED: Final = re.compile(rb"\\u00(?:5[fF]|6[1-9a-fA-F]|7[0-9aA])")
@@ -47,9 +47,7 @@ _OVERLAP_BYTES: Final = 256
 
 
 def has_kv_fields(body: RequestBody, plain: bytes) -> bool:
-    """Whether a body that was read from those bytes has one that says something."""
-    if _NOTICED(body) == _NONE:
-        return False
+    """Of a body that was read from those bytes and in which something is `NOTICED`: whether that says so."""
     return _has_field(body, plain) or any(_may_name(bytes(getattr(body, name))) for name in _CONTAINERS)
 
 

@@ -8,6 +8,7 @@ call, and a piece is a call as soon as its id and name are known.
 What is typed `Any` may be of any type without spoiling the rest; only the type that we look for counts.
 """
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -79,6 +80,8 @@ class _Completion(msgspec.Struct):
     model: Any = None
 
 
+_BESIDE = attrgetter("tool_calls", *_THOUGHTS, "refusal", "function_call", "audio")
+_NOTHING_BESIDE = _BESIDE(_NO_DELTA)
 _COMPLETION = msgspec.json.Decoder(_Completion)
 
 
@@ -90,6 +93,8 @@ class ChatReader:
     def __init__(self) -> None:
         self._open_calls: dict[tuple[int, int], tuple[str, str | None]] = {}
         """Per choice and index: the id of the newest call there, and its name if known."""
+        self._choices: list[_Choice] | None = None
+        """Of what was read last."""
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 
@@ -116,40 +121,29 @@ class ChatReader:
         return False
 
     def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
-        if data.strip() == _DONE:
+        if data == _DONE or data.strip() == _DONE:
             sighting.has_terminal = True
             return
         completion = _COMPLETION.decode(data)
+        self._choices = completion.choices
         if not sighting.has_first_token:
             sighting.has_first_token = any(map(_has_content, completion.choices or ()))
-        self._read(completion, sighting)
-
-    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
-        completion = _COMPLETION.decode(data)
-        self._read(completion, sighting)
-        sighting.has_terminal |= completion.choices is not None
-        sighting.has_first_token |= bool(completion.choices)
-
-    def _read(self, completion: _Completion, sighting: ObservedResponse) -> None:
-        sighting.add_names(completion.id, completion.model)
+        if sighting.response_id is None or sighting.model is None:
+            sighting.add_names(completion.id, completion.model)
         for choice in completion.choices or ():
             message = choice.delta or choice.message
             content = choice.text if message is None else message.content
-            said = content if type(content) is str else read_said(content)
-            if content and (choice.index or not said):
-                sighting.count(content)
-            if not choice.index:  # of several answers to one question, a client goes on with the first
-                sighting.add_text(said)
+            if type(content) is str and not choice.index:
+                if content:
+                    sighting.add_text(content)
+            elif content:
+                self._read_content(choice, content, sighting)
+            if sighting.said is not None and not choice.index:
                 _keep(choice, sighting.said)
-            if message is not None:
+            if message is not None and _BESIDE(message) != _NOTHING_BESIDE:
                 self._read_beside(choice, message, sighting)
             if choice.finish_reason is not None:
-                sighting.finish_reason = choice.finish_reason
-                if self._open_calls and choice.finish_reason in _WHOLE:
-                    for place in [each for each in self._open_calls if each[0] == (choice.index or 0)]:
-                        sighting.close_call((place, self._open_calls.pop(place)[0]))
-                if choice.finish_reason == ERROR_FINISH:
-                    sighting.fail(None)
+                self._finished(choice.index or 0, choice.finish_reason, sighting)
             if choice.error and is_error(choice.error):
                 sighting.fail(choice.error)
         if completion.usage is not None:
@@ -159,15 +153,38 @@ class ChatReader:
             if error is not None:
                 sighting.fail(error)
 
+    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
+        if data.strip() == _DONE:
+            raise ValueError("the end of a stream")
+        self.read_event(data, sighting)
+        sighting.has_terminal |= self._choices is not None
+        sighting.has_first_token |= bool(self._choices)
+
+    def _read_content(self, choice: _Choice, content: object, sighting: ObservedResponse) -> None:
+        """What is no text, or of another answer than the first: a client goes on with that."""
+        said = read_said(content)
+        if choice.index or not said:
+            sighting.count(content)
+        if said and not choice.index:
+            sighting.add_text(said)
+
     def _read_beside(self, choice: _Choice, message: _Delta, sighting: ObservedResponse) -> None:
         if thought := message.reasoning or message.reasoning_content:
             sighting.count(thought)
         if other := message.refusal or message.function_call or message.audio:
             sighting.count(other)
-        if message.tool_calls:
-            read_call = self._read_piece if choice.delta is not None else _read_call
-            for call in message.tool_calls:
-                read_call(choice.index or 0, call, sighting)
+        read_call = self._read_piece if choice.delta is not None else _read_call
+        for call in message.tool_calls or ():
+            read_call(choice.index or 0, call, sighting)
+
+    def _finished(self, index: int, reason: str, sighting: ObservedResponse) -> None:
+        sighting.finish_reason = reason
+        if self._open_calls and reason in _WHOLE:
+            for place in tuple(self._open_calls):
+                if place[0] == index:
+                    sighting.close_call((place, self._open_calls.pop(place)[0]))
+        if reason == ERROR_FINISH:
+            sighting.fail(None)
 
     def _read_piece(self, choice: int, call: _Call, sighting: ObservedResponse) -> None:
         place = (choice, call.index or 0)
@@ -179,8 +196,10 @@ class ChatReader:
         if len(self._open_calls) < MAX_CALLS or place in self._open_calls:
             self._open_calls[place] = (call_id, name)
         key = (place, call_id)
-        sighting.add_call(call_id, name, key=key, is_json=call.custom is None)
-        _read_arguments(key, function, sighting)
+        if call_id and name and call_id not in sighting.call_ids:
+            sighting.add_call(call_id, name, key=key, is_json=call.custom is None)
+        if function.arguments or function.input:
+            _read_arguments(key, function, sighting)
         if sighting.said is not None and not choice:
             _keep_call(key, call, call_id, sighting.said)
 
@@ -219,10 +238,8 @@ def _arguments_in(choice: int, calls: list[_Call]) -> Piece | None:
     return Piece(Kind.CALL, (choice, calls[0].index or 0), function.arguments)
 
 
-def _keep(choice: _Choice, said: ResponseContent | None) -> None:
+def _keep(choice: _Choice, said: ResponseContent) -> None:
     message = choice.delta or choice.message
-    if said is None or choice.index:
-        return
     if message is None:
         if type(choice.text) is str:
             said.add(Kind.TEXT, Kind.TEXT, choice.text)

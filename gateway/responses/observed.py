@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
-from gateway.identity.items import as_run, without_thought
+from gateway.identity.items import INPUT, THOUGHT_TAG, as_run, without_thought
 from gateway.responses.content import ResponseContent
 from gateway.responses.errors import error_status
 from gateway.responses.response_text import Spoken
@@ -43,6 +43,7 @@ class ObservedResponse:
     """Grows as an answer is read. Ids that no request could bring back are not kept."""
 
     has_first_token = False
+    """The model has begun: content, reasoning or a tool call was seen; or the whole answer was."""
     has_terminal = False
     usage = Usage()
     finish_reason: str | None = None
@@ -56,15 +57,18 @@ class ObservedResponse:
     """Of texts that a stream repeats when they are complete."""
     said: ResponseContent | None = None
     """Told all that the answer says, if somebody wants to know."""
+    milestones = 0
+    """Calls and ids seen, and calls that were closed."""
 
     def __init__(self) -> None:
         self.tool_calls: list[ToolCall] = []
-        self._call_ids: set[str] = set()
+        self.call_ids: set[str] = set()
         self.closed_calls: list[ToolCall] = []
         """Those whose arguments are complete, in the order in which they became so."""
         self._open_calls: dict[object, _OpenCall] = {}
         self._closed_keys: list[object] = []
         self.state_ids: list[str] = []
+        """Ids of what the replica stores for later requests, in order."""
         self._known_state_ids: set[str] = set()
         # Not lists of pieces: a stream has one for each token, and a small string takes 60 bytes.
         self._said = bytearray()
@@ -96,12 +100,13 @@ class ObservedResponse:
 
         `key`: what `add_arguments` is told for it; `is_json`: its arguments are an object, as mostly.
         """
-        if not call_id or not name or call_id in self._call_ids or len(self.tool_calls) >= MAX_CALLS:
+        if not call_id or not name or call_id in self.call_ids or len(self.tool_calls) >= MAX_CALLS:
             return
         if is_well_formed_id(call_id):
-            self._call_ids.add(call_id)
+            self.call_ids.add(call_id)
             call = ToolCall(call_id, clean_name(name), is_at_engine)
             self.tool_calls.append(call)
+            self.milestones += 1
             if key is not None and not is_at_engine and self._bytes_left >= 0:
                 self._open_calls[key] = _OpenCall(call, ObjectEnd() if is_json else None)
                 if key in self._arguments:  # its name came late
@@ -119,6 +124,7 @@ class ObservedResponse:
         if is_well_formed_id(state_id):
             self._known_state_ids.add(state_id)
             self.state_ids.append(state_id)
+            self.milestones += 1
 
     def count(self, value: object) -> None:
         """More that the model wrote, and that is not in its utterance."""
@@ -191,6 +197,7 @@ class ObservedResponse:
     def _close(self, key: object, opened: _OpenCall) -> None:
         del self._open_calls[key]
         self.closed_calls.append(opened.call)
+        self.milestones += 1
         self._closed_keys.append(key)
 
     def arguments_of(self, number: int) -> bytes | None:
@@ -232,12 +239,11 @@ class ObservedResponse:
     def _utterance(self) -> Utterance:
         if self._bytes_left < 0:
             return Utterance()
-        spoken = without_thought(self._said.decode("utf-8", "surrogatepass"))
-        return Spoken(
-            text=text_hash(as_run(spoken)),
-            spoken=spoken,
-            arguments=tuple(map(bytes, self._arguments.values())),
-        )
+        spoken = self._said.decode("utf-8", "surrogatepass")
+        if THOUGHT_TAG in spoken:
+            spoken = without_thought(spoken)
+        text = text_hash(as_run(spoken) if INPUT in spoken else spoken)
+        return Spoken(text, spoken, tuple(map(bytes, self._arguments.values())))
 
 
 class AnswerReader(Interface):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final, cast
 
-from gateway.domain.request import Answer, Protocol, ToolCall, Work
+from gateway.domain.request import Answer, Protocol, Work
 from gateway.responses.chat import ChatReader
 from gateway.responses.content import ResponseContent
 from gateway.responses.inflating_observer import InflatingObserver
@@ -36,6 +36,10 @@ _EVENT_BYTES: Final = 32
 _SEVERAL: Final = 4
 """Events in one chunk, from which on most are known by those before them; and how many may teach that."""
 _END: Final = b"\n\n"
+_PLAIN: Final = re.compile(rb"data: [^\r\n]{0,65536}\n\n").fullmatch
+"""One event as most engines write them."""
+_SHORT: Final = 6
+"""Events up to which it costs less to read each than to know them by others."""
 _MAX_LOOSE_EVENTS: Final = 2**9
 """In one answer: what is no strict JSON takes five times as long."""
 
@@ -65,46 +69,19 @@ class ResponseObserver:
     has_backlog = False
     """More has come than was read at once; `feed(b"")` goes on with it."""
 
-    def __init__(self) -> None:
-        self._sighting = ObservedResponse()
+    def __init__(self, sighting: ObservedResponse | None = None) -> None:
+        self.seen = sighting or ObservedResponse()
 
     @property
     def events_left(self) -> int:
         return MAX_EVENTS
 
-    @property
-    def has_first_token(self) -> bool:
-        """The model has begun: content, reasoning or a tool call was seen; or the whole answer was."""
-        return self._sighting.has_first_token
-
-    @property
-    def has_terminal(self) -> bool:
-        return self._sighting.has_terminal
-
-    @property
-    def tool_calls(self) -> list[ToolCall]:
-        return self._sighting.tool_calls
-
-    @property
-    def closed_calls(self) -> list[ToolCall]:
-        return self._sighting.closed_calls
-
-    def arguments_of(self, number: int) -> bytes | None:
-        """The arguments of a closed call, by its place among them, as they came; None if they, or what was
-        said before, were too much to be kept."""
-        return self._sighting.arguments_of(number)
-
-    @property
-    def state_ids(self) -> list[str]:
-        """Ids of what the replica stores for later requests, seen so far, in order."""
-        return self._sighting.state_ids
-
     def tell(self, said: ResponseContent) -> None:
         """What the answer says goes there, too; to be called before the first chunk."""
-        self._sighting.said = said
+        self.seen.said = said
 
     def feed(self, chunk: bytes) -> bool:
-        """The next bytes of the body. False if they plainly brought no milestone."""
+        """The next bytes of the body. False if they brought no milestone."""
         return False
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
@@ -112,18 +89,18 @@ class ResponseObserver:
         return Answer(status=status)
 
     def _begin(self) -> None:
-        said = self._sighting.said
-        self._sighting = ObservedResponse()
+        said = self.seen.said
+        self.seen = ObservedResponse()
         if said is not None:
             said.begin()
-            self._sighting.said = said
+            self.seen.said = said
 
     def _answer(self, status: int, *, is_known: bool, lacks: str = "truncated") -> Answer:
         # An error says nothing about the session: what it mentions was not made.
         if status >= 400:
             return Answer(status=status)
         is_judged = is_known and status < 300 and status not in (202, 204, 205)  # they need no answer
-        return self._sighting.answer(status, self._sighting.failure(is_known=is_judged, lacks=lacks))
+        return self.seen.answer(status, self.seen.failure(is_known=is_judged, lacks=lacks))
 
 
 _NOTHING = ObservedResponse()
@@ -131,7 +108,7 @@ _NOTHING = ObservedResponse()
 
 class SilentObserver(ResponseObserver):
     def __init__(self, _: MayKeep | None = None) -> None:
-        self._sighting = _NOTHING
+        super().__init__(_NOTHING)
 
     def tell(self, said: ResponseContent) -> None: ...
 
@@ -141,26 +118,48 @@ class StreamObserver(ResponseObserver):
 
     is_stream = True
 
-    def __init__(self, make_reader: type[AnswerReader], sighting: ObservedResponse | None = None) -> None:
-        super().__init__()
-        self._sighting = sighting or self._sighting
+    def __init__(
+        self,
+        make_reader: type[AnswerReader],
+        may_keep: MayKeep | None = None,
+        sighting: ObservedResponse | None = None,
+    ) -> None:
+        self.seen = sighting or ObservedResponse()
         self._reader = make_reader()
         self._splitter = EventSplitter()
         self._events_left = MAX_EVENTS
         self._loose_left = _MAX_LOOSE_EVENTS
         self._is_between = True
-        self._has_unread = False
+        self._has_unread = self._has_learnt = False
+        self._unlearnt = _SHORT
+        """So many events more are read before any is known by others."""
 
     @property
     def events_left(self) -> int:
         return -1 if self._splitter.is_stopped else self._events_left
 
     def feed(self, chunk: bytes) -> bool:
-        was_between, sighting = self._is_between, self._sighting
-        if was_between and sighting.has_first_token:
+        was_between, sighting = self._is_between, self.seen
+        if was_between and sighting.has_first_token and self._has_learnt:
             has_news = self._reader.take(chunk, sighting)
             if has_news is not None:
                 return has_news
+        before = sighting.milestones, sighting.has_first_token
+        if was_between and _PLAIN(chunk) is not None:
+            try:
+                self._reader.read_event(chunk[6:-2], sighting)
+            except UNREADABLE:
+                self._read(chunk[:-2])
+            if self._unlearnt:
+                self._unlearnt -= 1
+            else:
+                self._learn(chunk)
+        else:
+            self._feed_any(chunk)
+        return (sighting.milestones, sighting.has_first_token) != before
+
+    def _feed_any(self, chunk: bytes) -> None:
+        was_between, sighting = self._is_between, self.seen
         blocks = self._splitter.feed(chunk)
         count = len(blocks)
         if count > 1:
@@ -178,29 +177,40 @@ class StreamObserver(ResponseObserver):
                 continue
             self._read(block)
             if is_likely and sighting.finish_reason is None:
+                self._has_learnt = True
                 self._reader.learn(block + _END)
                 tries -= 1
         self._is_between = self._splitter.is_between_events
-        is_whole = was_between and self._is_between and count == 1
-        if is_whole and sighting.has_first_token and sighting.finish_reason is None:
-            self._reader.learn(chunk)
-        return True
+        if was_between and self._is_between and count == 1:
+            if self._unlearnt:
+                self._unlearnt -= 1
+            else:
+                self._learn(chunk)
+
+    def _learn(self, event: bytes) -> None:
+        sighting = self.seen
+        if sighting.has_first_token and sighting.finish_reason is None:
+            self._has_learnt = True
+            self._reader.learn(event)
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
         has_unread = self._has_unread
-        for block in self._splitter.finish():  # some servers leave out the empty line after their last event
+        # Some servers leave out the empty line after their last event.
+        for block in () if self._is_between else self._splitter.finish():
             self._read(block)
             has_unread |= self._has_unread and not event_data(block)
         is_unsure = has_unread or self._splitter.is_stopped or not self._reader.knows_answers
         return self._answer(status, is_known=is_over and not is_unsure)
 
     def _read(self, block: bytes) -> None:
-        data, read, sighting = event_data(block), self._reader.read_event, self._sighting
+        is_plain = block.startswith(b"data: ") and b"\n" not in block
+        data = block[6:] if is_plain else event_data(block)
+        read, sighting = self._reader.read_event, self.seen
         if not data and block.lstrip(_BLANK).startswith(b"{"):  # a whole answer, under this content type
             data, read = block, self._reader.read_body
         if data:
             try:
-                is_lost = is_unread = _is_dense(data)
+                is_lost = is_unread = len(data) > MAX_STRUCTURE and _is_dense(data)
                 if not is_unread:
                     read(data, sighting)
             except UNREADABLE:
@@ -282,7 +292,7 @@ class BodyObserver(ResponseObserver):
 
     def _go_on_as_stream(self) -> bool:
         self.is_stream = True
-        self._stream = StreamObserver(self._make_reader, self._sighting)
+        self._stream = StreamObserver(self._make_reader, sighting=self.seen)
         pieces, self._pieces = self._pieces, []
         return self._stream.feed(b"".join(pieces))
 
@@ -321,12 +331,12 @@ class BodyObserver(ResponseObserver):
             return
         read = self._make_reader().read_body
         try:
-            read(data, self._sighting)
+            read(data, self.seen)
             self._is_known = True
         except UNREADABLE:
             self._begin()
             if is_last:
-                self._is_known = read_anyway(data, read, self._sighting) is not None
+                self._is_known = read_anyway(data, read, self.seen) is not None
 
 
 def observe(
@@ -364,7 +374,7 @@ def _choose(
     if reader is None or (coding != "identity" and coding not in INFLATABLE):
         coding, is_stream = "identity", False
     elif is_stream:
-        make = lambda _: StreamObserver(reader)  # noqa: E731
+        make = partial(StreamObserver, reader)
     elif media_type.endswith(("/json", "+json")) or (is_text and work is Work.GENERATE and is_read):
         make = partial(BodyObserver, reader)
     elif work not in _TAKES_TOKENS:

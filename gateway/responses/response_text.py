@@ -9,8 +9,8 @@ from gateway.identity.tool_call_style import read_manner
 class Spoken(Utterance):
     __slots__ = ("_arguments", "_manner", "_text")
 
-    def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
-        super().__init__(text=text, chars=len(spoken))
+    def __init__(self, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
+        self.text, self.chars = text, len(spoken)
         self._text = spoken
         self._arguments = arguments
         self._manner: Manner | None = None

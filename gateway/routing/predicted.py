@@ -114,10 +114,12 @@ class PredictedPlacement(PlacementPolicy):
                 return candidates[0].replica, reason
             wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
             return _best(self._costs(wary, session, asked), reason)
+        if len(candidates) == 1:
+            return home, stays
         is_full = self.ledger.sums(home).held > self.ledger.replicas[home].fits
         is_busy = at_home.slower > 1.0 or at_home.running > least + _FEW
         is_dear = at_home.price > 0.0 and any(load.price < at_home.price for load in candidates)
-        if len(candidates) == 1 or not (is_busy or is_full or is_dear):
+        if not (is_busy or is_full or is_dear):
             return home, stays
         others = [load for load in candidates if load.replica != home]
         if is_full and not is_busy:

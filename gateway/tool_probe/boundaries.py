@@ -66,7 +66,7 @@ class ToolBoundaries:
         are_in_text: bool = False,
         now: float,
     ) -> tuple[str, ...]:
-        ready = self._no_longer_ready(session, turn) if self._ready else {}
+        ready = self._no_longer_ready(session, turn) if session in self._ready else {}
         if not calls and not ready:
             return ()
         most = self._config.max_open_calls
@@ -88,11 +88,12 @@ class ToolBoundaries:
         return tuple(names)
 
     def _no_longer_ready(self, session: SessionId, turn: RequestId) -> dict[str, OpenCall]:
-        of_session = self._ready.get(session, {})
-        found = {call_id: call for call_id, call in of_session.items() if call.turn == turn}
-        for call_id in found:
-            del of_session[call_id]
-        if found and not of_session:
+        found: dict[str, OpenCall] = {}
+        of_session = self._ready[session]
+        for call_id, call in tuple(of_session.items()):
+            if call.turn == turn:
+                found[call_id] = of_session.pop(call_id)
+        if not of_session:
             del self._ready[session]
         return found
 
@@ -118,8 +119,12 @@ class ToolBoundaries:
             del self._open[session]
         if not closed:
             return None
-        first_s = closed[0].started_s if len(closed) == 1 else min([c.started_s for c in closed])
-        return ClosedCalls(tuple([c.name for c in closed]), now - first_s, tuple(closed))
+        if len(closed) == 1:
+            [only] = closed
+            return ClosedCalls((only.name,), now - only.started_s, ("" if only.is_in_text else only.id,))
+        first_s = min([each.started_s for each in closed])
+        ids = tuple(["" if each.is_in_text else each.id for each in closed])
+        return ClosedCalls(tuple([each.name for each in closed]), now - first_s, ids)
 
     def forget(self, session: SessionId) -> None:
         self._open.pop(session, None)

@@ -25,7 +25,8 @@ class ClosedCalls(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     duration_s: float
     """From the first of them opened until now; they run in parallel."""
-    calls: tuple[OpenCall, ...] = ()
+    ids: tuple[str, ...] = ()
+    """Empty of those in a text, which have none of their client's."""
 
 
 class ToolRun(msgspec.Struct, frozen=True, gc=False):

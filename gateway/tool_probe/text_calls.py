@@ -56,7 +56,7 @@ class TextCalls:
         """Agent types whose code blocks are run."""
         self._looks: OrderedDict[int, None] = OrderedDict()
         """How what comes back from them looks."""
-        self._open: OrderedDict[RequestId, Block] = OrderedDict()
+        self.doubts: OrderedDict[RequestId, Block] = OrderedDict()
         """Calls in doubt that nothing came back from."""
         self._in_doubt: OrderedDict[int, deque[LateCalls]] = OrderedDict()
         """Those that something came back from, by agent type."""
@@ -86,12 +86,12 @@ class TextCalls:
         return True
 
     def doubted(self, turn: RequestId, block: Block) -> None:
-        self._open[turn] = block
-        if len(self._open) > _MAX_OPEN:
-            self._open.popitem(last=False)
+        self.doubts[turn] = block
+        if len(self.doubts) > _MAX_OPEN:
+            self.doubts.popitem(last=False)
 
     def came(self, went_on: RequestId, turn: RequestId, new: NewItems, *, now: float) -> list[LateCalls]:
-        block = self._open.pop(went_on, None)
+        block = self.doubts.pop(went_on, None)
         if block is None:
             return []
         waiting = self._in_doubt.setdefault(block.agent, deque(maxlen=_MAX_WAITING))

@@ -84,6 +84,9 @@ class UpstreamConnection(asyncio.Protocol):
         """Body bytes that the sink has not had."""
         self.on_body = self._read.append
         """llhttp's callback: one for each chunk, so it had better be cheap."""
+        self._reasons: list[bytes] = []
+        """Of the status line, in the pieces in which it came."""
+        self.on_status = self._reasons.append
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         """None once the connection is lost: the two hold each other."""
         self._received = 0
@@ -124,7 +127,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._read.clear()
         self._headers: RawHeaders = []
         self._received = 0
-        self._reason = b""
+        self._reasons.clear()
         self.sent_at = self.last_read = self._now()
         if len(chunks) == 1:
             self.transport.write(chunks[0])
@@ -335,9 +338,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_whole:  # what follows a complete response must not become part of it
             raise ValueError("more than one response")
 
-    def on_status(self, part: bytes) -> None:
-        self._reason += part
-
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head is None:  # else it is a trailer field
             if len(self._headers) >= _MAX_FIELDS:
@@ -352,7 +352,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._switch()
             return
         self._keep_alive = self._parser.should_keep_alive() and not self._is_head_request
-        fields = (status, self._reason, self._headers, self._is_head_request)
+        fields = (status, b"".join(self._reasons), self._headers, self._is_head_request)
         if fields != self._fields:
             self._fields = fields
             self._fields_head = read_head(*fields)
@@ -373,7 +373,7 @@ class UpstreamConnection(asyncio.Protocol):
             or names & {b"content-length", b"transfer-encoding"}
         ):
             raise ValueError("a change of protocol")
-        self.head = read_head(101, self._reason, self._headers, False)
+        self.head = read_head(101, b"".join(self._reasons), self._headers, False)
         self.state = State.SWITCHED
 
     def on_chunk_header(self) -> None:
@@ -387,6 +387,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_whole:  # it has no body, whatever its head says
             return
         if 100 <= self._parser.get_status_code() < 200:
-            self._headers, self._reason = [], b""
+            self._headers = []
+            self._reasons.clear()
         else:
             self._end()

@@ -189,36 +189,25 @@ class Replica:
         gets the connection gives it back with `release`. `websocket_key`: of the handshake, if it is one.
         """
         kept = self._take_idle() if may_repeat else None
-        if kept is not None:
+        connection = kept
+        while True:
             try:
-                return await self._ask(kept, chunks, is_head_request, websocket_key)
-            except AnswerTimedOut:
+                if connection is None:
+                    connection = await self._connect()
+                self._busy.add(connection)
+                connection.send(chunks, is_head_request=is_head_request, websocket_key=websocket_key)
+                await connection.head_came
+                return connection
+            except BaseException as error:
+                is_kept = connection is not None and connection is kept
+                if connection is not None:
+                    self.release(connection, reuse=False)
+                if is_kept and isinstance(error, AnswerMissing) and not isinstance(error, AnswerTimedOut):
+                    connection = None
+                    continue
+                if not is_kept and kept is not None and isinstance(error, UpstreamError):
+                    error.resends, error.was_sent = int(error.was_sent), True
                 raise
-            except AnswerMissing:
-                pass
-        try:
-            fresh = await self._connect()
-            return await self._ask(fresh, chunks, is_head_request, websocket_key)
-        except UpstreamError as error:
-            if kept is not None:
-                error.resends, error.was_sent = int(error.was_sent), True
-            raise
-
-    async def _ask(
-        self,
-        connection: UpstreamConnection,
-        chunks: list[Chunk],
-        is_head_request: bool,
-        websocket_key: bytes | None,
-    ) -> UpstreamConnection:
-        self._busy.add(connection)
-        try:
-            connection.send(chunks, is_head_request=is_head_request, websocket_key=websocket_key)
-            await connection.head_came
-        except BaseException:
-            self.release(connection, reuse=False)
-            raise
-        return connection
 
     def release(self, connection: UpstreamConnection, *, reuse: bool) -> None:
         self._busy.discard(connection)

@@ -70,7 +70,7 @@ class _Named(msgspec.Struct):
 _BODY = msgspec.json.Decoder(RequestBody)
 _RESPONSES_BODY = msgspec.json.Decoder(ResponsesBody)
 ROLE = msgspec.json.Decoder(Role)
-_TEXT = msgspec.json.Decoder(str)
+TEXT = msgspec.json.Decoder(str)
 _NAMED = msgspec.json.Decoder(_Named)
 _FLAG = msgspec.json.Decoder(bool | float | str)
 
@@ -176,7 +176,7 @@ def items_of(fields: RequestBody) -> Sequence[Raw]:
 
 
 def read_text(raw: Raw) -> str | None:
-    return read_as(_TEXT, raw)
+    return read_as(TEXT, raw)
 
 
 def read_text_or_id(raw: Raw) -> str | None:
@@ -213,7 +213,7 @@ def truth_of(raw: Raw) -> bool | None:
 
 
 def is_true(raw: Raw) -> bool:
-    return raw is not ABSENT and truth_of(raw) is True
+    return raw is not ABSENT and (bytes(raw) == b"true" or truth_of(raw) is True)
 
 
 def is_false(raw: Raw) -> bool:

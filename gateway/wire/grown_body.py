@@ -28,7 +28,7 @@ from gateway.wire.body import (
 )
 from gateway.wire.hashing import digest, digest_all
 
-_LEAST_BYTES: Final = 16 << 10
+LEAST_BYTES: Final = 16 << 10
 """A smaller body is read in a few microseconds."""
 _MOST_BYTES: Final = MAX_STRUCTURE
 """A larger one is measured first."""
@@ -103,7 +103,7 @@ class GrownBodies:
 
     def decode(self, body: bytes, *, is_responses: bool) -> tuple[RequestBody, Sequence[Raw]] | None:
         """The fields, and the items of the conversation; None if it had better be read as a whole."""
-        if not _LEAST_BYTES <= len(body) <= _MOST_BYTES:
+        if not LEAST_BYTES <= len(body) <= _MOST_BYTES:
             return None
         for known in reversed(self._beginnings):
             is_like = known.is_responses is is_responses and body.startswith(
@@ -115,7 +115,7 @@ class GrownBodies:
 
     def remember(self, body: bytes, items: Sequence[Raw], *, is_responses: bool) -> Sequence[Raw]:
         """`body` was read as a whole, and these are its items."""
-        if not (_LEAST_BYTES <= len(body) <= _MOST_BYTES and items):
+        if not (LEAST_BYTES <= len(body) <= _MOST_BYTES and items):
             return items
         hashes = digest_all(items)
         first = bytes(items[0])

@@ -77,11 +77,12 @@ class Search:
     def identity(self, within: Callable[[Turn], bool] | None = None) -> Identity:
         """`within`: whether a turn may be the parent at all; None: any turn of its tenant's may."""
         self._within = within
-        link = self.retried() or self._parent()
+        link = self.retried() if self._script.body in self._traces.bodies else None
+        link = link or self._parent()
         if link is None:
             return Identity()
         turn = link.turn
-        after, tip = turn.successor, turn.thread.tip
+        after, tip = turn.successor if turn.next is not None else None, turn.thread.tip
         if link.source is SessionSource.RETRY:
             edge = Edge.RETRIES
         elif turn.offers_tools and self.facts.tool_count == 0:
@@ -96,7 +97,7 @@ class Search:
         return Identity(
             source=link.source,
             confidence=min(CONFIDENCE[link.source], most),
-            session=turn.session,
+            session=turn.thread.session,
             thread=None if edge is Edge.FORKS else turn.thread,
             edge=edge,
             parent=turn,
@@ -178,13 +179,15 @@ class Search:
         turn = link.turn
         if link.is_choice or link.source is SessionSource.PREFIX:
             return link
-        if turn.client != self.facts.client or turn.is_continued or turn.is_twin:
+        is_continued = turn.next is not None and turn.is_continued
+        if turn.client != self.facts.client or is_continued or turn.is_twin:
             return link
         is_told = self._was_told(turn)
         is_by_id = link.source is not SessionSource.ECHO and not self._has_counters
         is_by_id = is_by_id and not self._traces.is_twin_by_id(turn)
         for key in self._ids if is_by_id else ():
-            is_by_id = is_by_id and _is_alone(turn, holders(self._traces.minted, key))
+            minted = self._traces.minted
+            is_by_id = is_by_id and (minted.get(key) is turn or _is_alone(turn, holders(minted, key)))
         return Link(turn, link.source, False, is_by_id or is_told, is_told)
 
     def _was_told(self, turn: Turn) -> bool:
@@ -210,8 +213,7 @@ class Search:
     def _by_minted_id(self) -> Link | None:
         best: _Found = ()
         for key in self._ids:
-            best = self._known(self._traces.minted, key)
-            if best:
+            if key in self._traces.minted and (best := self._known(self._traces.minted, key)):
                 break
         else:
             return None
@@ -233,6 +235,8 @@ class Search:
         for at, block in enumerate(self._script.blocks):
             is_newest = at < self._script.newest_run
             known = self._known(self._traces.tails, block.tail or self._script.agent)
+            if not known:
+                continue
             exact = [turn for turn in known if self._agrees(turn, block, is_newest=is_newest)]
             link = _oldest(exact, SessionSource.ECHO)
             if link is not None and (is_newest or not link.is_choice):
@@ -260,9 +264,10 @@ class Search:
         return turn.outcome is not Outcome.LIVE and (block.text != 0 or block.has_calls or turn.is_silent)
 
     def _by_echo(self) -> Link | None:
-        if not self._script.blocks:
+        blocks = self._script.blocks
+        if not blocks or blocks[0].text not in self._traces.texts:
             return None
-        known = self._known(self._traces.texts, self._script.blocks[0].text)
+        known = self._known(self._traces.texts, blocks[0].text)
         known = [turn for turn in known if turn.chars >= _MIN_ECHO_CHARS]
         if len(_runs(known)) != 1:
             return None
@@ -271,13 +276,14 @@ class Search:
     def _without_answer(self) -> Link | None:
         """A conversation that we know goes on as if nobody had answered: nothing was said, or nothing that
         the agent's program keeps."""
-        answered = self._answered()
         for tail in filter(None, self._script.recent[:MAX_UNANSWERED]):
+            if tail not in self._traces.tails:
+                continue
             known = self._known(self._traces.tails, tail)
             if len(_runs(known)) == 1 and known[-1].next is None:
                 turn = known[-1]
                 may_reject = (
-                    tail not in answered
+                    tail not in self._answered()
                     and turn.outcome is Outcome.ANSWERED
                     and self.facts.tool_count == 0
                     and not turn.calls
@@ -290,7 +296,7 @@ class Search:
 
     def _among_twins(self) -> Link | None:
         """Several sessions had the very same answer to the very same, ids included: it is one of them."""
-        if self._has_counters or self.facts.state_ids:
+        if self._has_counters or self.facts.state_ids or self._traces.minted.keys().isdisjoint(self._ids):
             return None
         answered = self._answered()
         for key in self._ids:

@@ -29,7 +29,7 @@ from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import Block, TextCalls
-from gateway.workflow.aeg.graph import Held, Pause, Silence, Step, ToolSet, tool_set
+from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 
 MAX_OF_SESSION: Final = 64
@@ -147,7 +147,8 @@ class Conversations:
             self._threads.move_to_end(ref.thread)
             self._came_back(known, facts, now=now)
         known.is_live = True
-        self._leave_silent(now=now)
+        if (self._due and self._due[0][0] <= now) or len(self._threads) > self._config.max_threads:
+            self._leave_silent(now=now)
         return known
 
     def answered(
@@ -168,9 +169,10 @@ class Conversations:
         self._threads.move_to_end(ref.thread)
         if known.turns == 0 and ref.edge is Edge.OPENS:
             self._end_those_before(ref.session, known)
-        self._step(known, facts, answer)
-        found = self.predict(known, is_final=facts.explicit is not None and facts.explicit.final)
-        assert found is not None
+        graph = self.graphs.of(known.agent)
+        step = self._step(known, graph, facts, answer)
+        is_final = facts.explicit is not None and facts.explicit.final
+        found = self._predicted(known, graph, step, is_final=is_final)
         known.pause = found.pause
         silent_s = found.pause.likely_s
         if silent_s is None:
@@ -202,8 +204,8 @@ class Conversations:
             if known is not None:
                 self._leave(known, as_task=True)
 
-    def _step(self, known: Conversation, facts: RequestFacts, answer: Answer) -> None:
-        graph, usage, manner = self.graphs.of(known.agent), answer.usage, answer.utterance.manner
+    def _step(self, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer) -> Step:
+        usage, manner = answer.usage, answer.utterance.manner
         known.turns += 1
         if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
             graph.saw_turn(known.turns, tokens=None, grown=None)
@@ -215,20 +217,23 @@ class Conversations:
             if begins and usage.cached_tokens is not None and graph.saw_shared(usage.cached_tokens):
                 self.graphs.shared_changes += 1
             known.tokens = tokens
-        names = [call.name for call in answer.tool_calls if not call.is_at_engine]
+        names = tuple([call.name for call in answer.tool_calls if not call.is_at_engine])
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
         graph.saw_step(known.step.tools if known.step is not None else None, tools)
-        known.step = Step(tools, manner.opening if tools else manner.close)
+        step = known.step = Step(tools, manner.opening if tools else manner.close)
         known.is_code = manner.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
+        return step
 
-    def predict(self, known: Conversation, *, is_final: bool = False) -> StepPrediction | None:
-        """What is expected behind its last step; None before the first. `is_final`: its client says that it
-        was the last one."""
+    def predict(self, known: Conversation) -> StepPrediction | None:
+        """What is expected behind its last step; None before the first."""
         if known.step is None:
             return None
-        graph, tools = self.graphs.of(known.agent), known.step.tools
-        pause = graph.pause(known.step)
+        return self._predicted(known, self.graphs.of(known.agent), known.step, is_final=False)
+
+    def _predicted(self, known: Conversation, graph: Graph, step: Step, *, is_final: bool) -> StepPrediction:
+        """`is_final`: its client says that it was the last one."""
+        pause, tools = graph.pause(step), step.tools
         ends = 1.0 if is_final else 1.0 - pause.returns
         following, share = graph.next(tools)
         share *= 1.0 - ends
@@ -249,6 +254,8 @@ class Conversations:
         longest = max(known, key=attrgetter("tokens"), default=None)
         if longest is None or not longest.turns:
             return None
+        if len(known) == 1:
+            return Held(longest.tokens, longest.agent, longest.turns)
         tokens = 0.0 if longest.works else longest.tokens
         for each in known:
             tokens += each.tokens if each.works else 0.0
@@ -265,7 +272,7 @@ class Conversations:
                 continue
             chance = known.pause.back(now - known.ended_s)
             if chance > most:
-                found, most = Silence(known.works, known.pause), chance
+                found, most = Silence(known.step is not None and bool(known.step.tools), known.pause), chance
         return found
 
     def _of(self, session: SessionId) -> list[Conversation]:

@@ -66,7 +66,7 @@ class Sessions(SessionStore):
 
         `state_session` is the session that minted the state this turn builds on, if that is known.
         """
-        traces = self.traces_of(tenant)
+        traces = self._traces.get(tenant) or self.traces_of(tenant)
         known = self.get(state_session) if state_session is not None else None
         found = identify(self, Search(traces, facts, now=now), tenant, known)
         is_guess = found.session is not None and found.confidence < ACTS_FROM
@@ -116,7 +116,7 @@ class Sessions(SessionStore):
         turn, key = self._live.get(request), hash_text(minted)
         if turn is None or key in turn.minted:
             return None
-        traces = self.traces_of(turn.session.tenant)
+        traces = self._traces[turn.thread.session.tenant]
         turn.minted = (*turn.minted, key)
         turn.calls += is_call
         add(traces.minted, key, turn)
@@ -131,14 +131,14 @@ class Sessions(SessionStore):
         turn = self._live.pop(request, None)
         if turn is None:
             return None
-        session = turn.session
+        session = turn.thread.session
         session.live_turns -= 1
         turn.outcome, turn.ended_s = outcome, now
         if answer is not None and answer.retry_after_s is not None:
             turn.due_s = now + answer.retry_after_s
         if answer is not None and answer.status < 400:
             turn.text, turn.chars = answer.utterance.text, answer.utterance.chars
-        traces = self.traces_of(session.tenant)
+        traces = self._traces[session.tenant]
         traces.add_answer(turn)
         if len(session.log) > self._config.max_turns:
             self._trim(session, traces)

@@ -10,7 +10,7 @@ from typing import Final
 from gateway.domain.ids import SessionId, TenantId
 from gateway.identity.memory import Memory
 from gateway.workflow import evidence
-from gateway.workflow.turns import Session, Turn
+from gateway.workflow.turns import Outcome, Session, Turn
 
 MAX_HOLDERS: Final = 8
 _MAX_ANSWERS: Final = 2**14
@@ -43,12 +43,14 @@ class Traces:
         self._twins = twins
 
     def add_arrival(self, turn: Turn) -> None:
-        add(self.tails, turn.tail, turn)
-        add(self.bodies, turn.body, turn)
+        if self.tails.setdefault(turn.tail, turn) is not turn:
+            add(self.tails, turn.tail, turn)
+        if self.bodies.setdefault(turn.body, turn) is not turn:
+            add(self.bodies, turn.body, turn)
 
     def add_answer(self, turn: Turn) -> None:
         """What was answered can only be repeated by a new request; what failed may be asked again."""
-        if not turn.has_failed:
+        if turn.outcome is Outcome.ANSWERED:
             drop(self.bodies, turn.body, turn)
         if turn.chars >= MIN_SECRET_CHARS:
             known = self._given.get(turn.text)
@@ -82,7 +84,8 @@ class Traces:
         return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
 
     def is_twin_by_id(self, turn: Turn) -> bool:
-        if not len(self._twins):
+        twins = self._twins
+        if not (twins.newer or twins.older):
             return False
         return any(self._twins.get(evidence.of_minted(turn.session.tenant, each)) for each in turn.minted)
 

@@ -187,7 +187,7 @@ def _symbol(exchange: Exchange) -> ToolSet:
     body = exchange.body if isinstance(exchange.body, dict) else {}
     if not names and not body.get("tools"):
         return tool_set(answer.utterance.manner.names)
-    return tool_set(names)
+    return tool_set(tuple(names))
 
 
 def _end_s(exchange: Exchange) -> float:

@@ -204,7 +204,13 @@ def test_lessons_are_rationed():
 def test_a_profile_is_believed_at_first(shipped: Profile):
     facts_ = facts(stream=True, body_bytes=40_000)
     live = LiveRequest(
-        request=RequestId("r"), tenant=TenantId("t"), facts=facts_, pool=PoolId("p"), home=None, arrived_s=0.0
+        request=RequestId("r"),
+        tenant=TenantId("t"),
+        facts=facts_,
+        text_bytes=40_000,
+        pool=PoolId("p"),
+        home=None,
+        arrived_s=0.0,
     )
     known, unknown = Forecasts({A: shipped}), Forecasts()
     found, guess = known.sent(live, A, 0.0, now=0.0), unknown.sent(live, A, 0.0, now=0.0)

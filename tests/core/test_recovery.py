@@ -29,7 +29,7 @@ FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {
 LATE: dict[str, Callable[[Any], tuple[Any, str]]] = {
     "forecasts": lambda brain: (brain.forecasts, "sent"),
     "health": lambda brain: (brain.fleet.health, "sent"),
-    "hints": lambda brain: (brain.dispatcher._to_engines, "with_request"),
+    "classes": lambda brain: (brain.dispatcher._to_engines, "class_of"),
 }
 """When its place on a replica is booked already."""
 AFTERWARDS: dict[str, Callable[[Any], tuple[Any, str]]] = {

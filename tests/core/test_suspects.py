@@ -306,7 +306,7 @@ def test_those_who_leave_do_not_make_it_forget_a_death(monkeypatch):
         assert sent(play, f"left {number}", {"body": 100 + number})
         play >> left(f"left {number}") << nothing
     play >> arrived("r3", **PROMPT) << refuse("r3", POISON)
-    assert len(play.brain._attempts._suspects.remembered) == 3
+    assert len(play.brain._attempts.suspects.remembered) == 3
 
 
 def test_the_same_words_to_another_model_are_another_body():
@@ -353,7 +353,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     play = Playbook(replicas="a b c d e f")
     for number in (1, 2, 3, 1, 2, 3):
         breaks_off(play, f"r{len(play.records)}", {"body": number})
-    assert len(play.brain._attempts._suspects.remembered) == 2
+    assert len(play.brain._attempts.suspects.remembered) == 2
     _ = play.later(61.0) >> up("a")
     breaks_off(play, "last", {"body": 9})
-    assert len(play.brain._attempts._suspects.remembered) == 1, "what is old is forgotten"
+    assert len(play.brain._attempts.suspects.remembered) == 1, "what is old is forgotten"

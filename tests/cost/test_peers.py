@@ -29,7 +29,7 @@ def test_it_is_expected_to_be_as_the_one_that_was_seen():
     saw(seen, 40.0)
     assert expected_s(newcomer) == expected_s(seen) > 10 * expected_s(Estimator())
     assert newcomer.turn_s(1_000, 4_000, 100) == seen.turn_s(1_000, 4_000, 100)
-    assert newcomer.expected_output_tokens == pytest.approx(100)
+    assert newcomer.usual_output == pytest.approx(100)
     saw(seen, 80.0, times=8)
     assert expected_s(newcomer) == expected_s(seen), "which goes on learning"
 

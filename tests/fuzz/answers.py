@@ -71,9 +71,15 @@ def _observed(protocol: Protocol, kind: str, fed: list[bytes]) -> tuple[Any, ...
     for piece in fed:
         observer.feed(piece)
     answer = observer.answer(200)
-    closed = [(call, observer.arguments_of(at)) for at, call in enumerate(observer.closed_calls)]
+    closed = [(call, observer.seen.arguments_of(at)) for at, call in enumerate(observer.seen.closed_calls)]
     parts = [(each.kind, each.data, each.id, each.name, each.field, each.signature) for each in said.parts]
-    seen = (observer.has_first_token, observer.has_terminal, observer.tool_calls, closed, observer.state_ids)
+    seen = (
+        observer.seen.has_first_token,
+        observer.seen.has_terminal,
+        observer.seen.tool_calls,
+        closed,
+        observer.seen.state_ids,
+    )
     return (answer, *seen, parts, said.is_known)
 
 

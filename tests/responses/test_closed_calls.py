@@ -18,16 +18,16 @@ def closed(protocol: Protocol, *events: dict[str, Any]) -> list[tuple[int, str, 
     found: list[tuple[int, str, bytes | None]] = []
     for number, event in enumerate(events):
         observer.feed(sse([event], named=protocol is not Protocol.CHAT))
-        while len(found) < len(observer.closed_calls):
+        while len(found) < len(observer.seen.closed_calls):
             at = len(found)
-            found.append((number, observer.closed_calls[at].id, observer.arguments_of(at)))
+            found.append((number, observer.seen.closed_calls[at].id, observer.seen.arguments_of(at)))
     return found
 
 
 def whole(protocol: Protocol, body: dict[str, Any]) -> list[tuple[str, bytes | None]]:
     observer = observe(protocol, Work.GENERATE, JSON, None)
     observer.feed(encode(body))
-    return [(call.id, observer.arguments_of(at)) for at, call in enumerate(observer.closed_calls)]
+    return [(call.id, observer.seen.arguments_of(at)) for at, call in enumerate(observer.seen.closed_calls)]
 
 
 # --- chat completions --------------------------------------------------------------------------------
@@ -196,4 +196,4 @@ def test_of_an_answer_that_says_too_much_no_call_is_told(monkeypatch):
     for event in (chat(first("a", arguments="{}")), chat(first("b", 1, '{"x": "yz"}')), chat(first("c", 2))):
         observer.feed(sse([event], named=False))
     observer.feed(sse([chat(finish="tool_calls")], named=False))
-    assert [call.id for call in observer.closed_calls] == ["a"] and observer.arguments_of(0) is None
+    assert [call.id for call in observer.seen.closed_calls] == ["a"] and observer.seen.arguments_of(0) is None

@@ -23,10 +23,10 @@ HONEST = b"".join([TOKEN % at for at in range(100_000)]) + USAGE
 class Recorder(SilentObserver):
     def __init__(self) -> None:
         super().__init__()
-        self.seen = b""
+        self.came = b""
 
     def feed(self, chunk: bytes) -> bool:
-        self.seen += chunk
+        self.came += chunk
         return True
 
 
@@ -39,7 +39,7 @@ def test_beyond_a_limit_or_a_fault_nothing_more_is_inflated(monkeypatch):
         observer.feed(packed[:at])
         observer.feed(packed[at:])
         observer.feed(packed)
-        assert recorder.seen == b"abcdefghij" and not observer.has_backlog
+        assert recorder.came == b"abcdefghij" and not observer.has_backlog
 
 
 def test_what_waits_is_read_in_its_order_and_bounded(monkeypatch):
@@ -50,10 +50,10 @@ def test_what_waits_is_read_in_its_order_and_bounded(monkeypatch):
     for at in range(0, len(packed), 100):
         observer.feed(packed[at : at + 100])
     while observer.has_backlog:
-        before = len(recorder.seen)
+        before = len(recorder.came)
         observer.feed(b"")
-        assert len(recorder.seen) - before <= 2 * module._AT_ONCE
-    assert recorder.seen == plain
+        assert len(recorder.came) - before <= 2 * module._AT_ONCE
+    assert recorder.came == plain
     monkeypatch.setattr(module, "_MAX_BEHIND_BYTES", 50)
     observer = InflatingObserver(Recorder(), "gzip")
     for at in range(0, len(packed), 100):

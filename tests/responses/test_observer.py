@@ -91,10 +91,10 @@ def test_chunks_do_not_matter(protocol, content_type, stream, expected, coding, 
     at = data.draw(st.lists(st.integers(0, len(packed)), max_size=12))
     observer = observe(protocol, Work.GENERATE, content_type, coding)
     assert watch(observer, packed, at) == expected
-    assert observer.has_first_token and observer.has_terminal
-    assert tuple(observer.tool_calls) == expected.tool_calls
-    assert tuple(observer.state_ids) == expected.state_ids
-    assert tuple(observer.closed_calls) == expected.tool_calls
+    assert observer.seen.has_first_token and observer.seen.has_terminal
+    assert tuple(observer.seen.tool_calls) == expected.tool_calls
+    assert tuple(observer.seen.state_ids) == expected.state_ids
+    assert tuple(observer.seen.closed_calls) == expected.tool_calls
     whole = observe(protocol, Work.GENERATE, content_type, coding)
     whole.feed(packed)
     assert observer.answer(200).utterance == whole.answer(200).utterance
@@ -148,8 +148,8 @@ def test_what_we_cannot_read_is_not_watched(protocol, work, content_type, coding
     observer = observe(protocol, work, content_type, coding)
     assert isinstance(observer, SilentObserver) is (work is not Work.GENERATE)
     assert watch(observer, chat_stream(), []) == Answer(status=200, usage=observer.answer(200).usage)
-    assert not observer.has_first_token and not observer.has_terminal
-    assert observer.tool_calls == [] and observer.state_ids == []
+    assert not observer.seen.has_first_token and not observer.seen.has_terminal
+    assert observer.seen.tool_calls == [] and observer.seen.state_ids == []
 
 
 def test_a_new_conversation():
@@ -162,7 +162,9 @@ def test_milestones_come_with_the_event_that_tells_them():
     seen = []
     for event in chat_stream().split(b"\n\n")[:-1]:
         observer.feed(event + b"\n\n")
-        seen.append((observer.has_first_token, len(observer.tool_calls), observer.has_terminal))
+        seen.append(
+            (observer.seen.has_first_token, len(observer.seen.tool_calls), observer.seen.has_terminal)
+        )
     assert [first for first, _, _ in seen] == [False] + [True] * 9
     assert [calls for _, calls, _ in seen] == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
     assert [last for _, _, last in seen] == [False] * 9 + [True]
@@ -172,9 +174,9 @@ def test_a_whole_answer_is_read_when_its_last_byte_comes():
     observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
     body = chat_body()
     observer.feed(body[:-1])
-    assert not observer.has_first_token
+    assert not observer.seen.has_first_token
     observer.feed(body[-1:])
-    assert observer.has_first_token and observer.has_terminal and len(observer.tool_calls) == 2
+    assert observer.seen.has_first_token and observer.seen.has_terminal and len(observer.seen.tool_calls) == 2
     observer.feed(b"\n")
     assert plain(observer.answer(200)) == answer("tool_calls")
 
@@ -192,7 +194,7 @@ def test_a_huge_body_is_given_up(monkeypatch):
     for at in ([], [10], [len(chat_body())]):
         observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
         assert watch(observer, chat_body() + b" ", at) == Answer(status=200, usage=answer("stop").usage)
-        assert not observer.has_first_token
+        assert not observer.seen.has_first_token
 
 
 def test_events_that_cannot_be_read_are_passed_over():

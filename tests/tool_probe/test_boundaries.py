@@ -26,7 +26,7 @@ def test_calls_open_with_a_response_and_close_with_their_results():
     assert probe.active_sessions == 1
     closed = probe.results_came(S, ["2", "1", "1", "unknown"], now=12.5)
     assert seen(closed) == (("tool-2", "tool-1"), 2.5)
-    assert closed is not None and [call.id for call in closed.calls] == ["2", "1"]
+    assert closed is not None and closed.ids == ("2", "1")
     assert probe.active_sessions == 0 and probe.open_calls(S) == ()
 
 

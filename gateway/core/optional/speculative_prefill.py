@@ -107,9 +107,6 @@ class PrefillsAhead:
         """By the turn that was to find it, and is not over."""
         self.next_agents = NextAgents(_STEPS)
 
-    def __bool__(self) -> bool:
-        return self.config.enabled
-
     def at(self, replica: ReplicaId) -> int:
         return sum(ahead.pause.replica == replica for ahead in self._under_way.values())
 

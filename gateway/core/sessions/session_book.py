@@ -83,7 +83,7 @@ class SessionBook:
         type of agent."""
         turn, tenant, facts = live.request, live.tenant, live.facts
         session, ref = self.sessions.arrived(turn, tenant, facts, home.session if home else None, now=now)
-        live.session, live.task_arrived_s = ref, session.started_s
+        live.session, live.session_id, live.task_arrived_s = ref, session.id, session.started_s
         self.conduct.arrived(session.log[-1], ref, facts)
         out: list[rec.Record] = []
         if session.turns == 1:
@@ -129,7 +129,7 @@ class SessionBook:
                     session=session.id,
                     turn=turn,
                     names=closed.names,
-                    calls=tuple(["" if call.is_in_text else call.id for call in closed.calls]),
+                    calls=closed.ids,
                     duration_ms=closed.duration_s * 1e3,
                     observation_bytes=new.size,
                     has_failed=new.has_failed,
@@ -137,8 +137,9 @@ class SessionBook:
             )
             out.append(self._tool_num(now=now))
         if went_on is not None and known is not None:
-            late_calls = known.text_calls.came(went_on, turn, facts.transcript.new, now=now)
-            out += self._recognised(late_calls, now=now) if late_calls else ()
+            if went_on in known.text_calls.doubts:
+                late_calls = known.text_calls.came(went_on, turn, facts.transcript.new, now=now)
+                out += self._recognised(late_calls, now=now) if late_calls else ()
         return out
 
     def _recognised(self, late_calls: list[LateCalls], *, now: float) -> list[rec.Record]:
@@ -171,6 +172,7 @@ class SessionBook:
         return out
 
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
+        live.calls_seen.append(call)
         minted = self.sessions.learn_id(live.request, call.id, is_call=True)
         if self.publishing is not None and minted is not None and not is_counter_like(call.id):
             self.publishing.minted(live, minted)
@@ -200,7 +202,8 @@ class SessionBook:
         if session is None:
             return TurnEnd(has_calls=answer is not None and bool(answer.tool_calls)), []
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
-            self.call_minted(live, call)
+            if call not in live.calls_seen:
+                self.call_minted(live, call)
         turn = self.sessions.ended(live.request, answer, _counted(session, live, answer), now=now)
         has_left = live.state is State.LEFT and not live.saw_first_token
         self.conduct.ended(turn, live.facts, answer, left_after_s=now - live.arrived_s if has_left else None)
@@ -243,7 +246,7 @@ class SessionBook:
                     )
                 )
                 out.append(self._tool_num(now=now))
-        if self.are_too_many:  # the last live turn of one of them may just have ended
+        if self.sessions.are_too_many:  # the last live turn of one of them may just have ended
             out += self.expire(now=now)
         return end, out
 
@@ -283,10 +286,6 @@ class SessionBook:
         for session, reason in self.sessions.expire(now=now):
             out += self._ended(session, reason, now=now)
         return out
-
-    @property
-    def are_too_many(self) -> bool:
-        return self.sessions.are_too_many
 
     def next_expiry_s(self) -> float | None:
         return self.sessions.next_expiry_s()
@@ -341,11 +340,11 @@ class SessionBook:
         return [*out, self._tool_num(now=now)] if was_active else out
 
     def _ready_ms(self, live: LiveRequest, *, now: float) -> tuple[float, ...]:
-        if live.state is not State.FINISHED:
+        if live.state is not State.FINISHED or live.session is None:
             return ()
-        calls = self.tools.open_calls(live.session.session) if live.session is not None else ()
-        mine = [call.ready_s for call in calls if call.turn == live.request]
-        return tuple((now - ready_s) * 1e3 for ready_s in mine if ready_s is not None)
+        calls, turn = self.tools.open_calls(live.session.session), live.request
+        ready = [call.ready_s for call in calls if call.turn == turn and call.ready_s is not None]
+        return tuple([(now - ready_s) * 1e3 for ready_s in ready])
 
     def _tool_num(self, *, now: float) -> rec.ToolNum:
         return rec.ToolNum(at_s=now, active=self.tools.active_sessions)

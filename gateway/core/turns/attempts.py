@@ -58,28 +58,26 @@ class Attempts:
         self._trickle = trickle
         self._to_engines = to_engines
         self._stream = stream
-        self._suspects = suspects
+        self.suspects = suspects
         self._admit = admit
 
     def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
-        if not self._suspects.remembered:
-            return None
-        live.unanswered = self._suspects.deaths(live.body, now=now)
-        live.without += self._suspects.others(live, now=now)
+        live.unanswered = self.suspects.deaths(live.body, now=now)
+        live.without += self.suspects.others(live, now=now)
         return refusals.unanswered_again() if live.unanswered >= MOST_DEATHS else None
 
     def _failed_at(self, live: LiveRequest, replica: ReplicaId, failure: Failure, *, now: float) -> None:
-        self._suspects.failed(live, replica, failure, now=now)
+        self.suspects.failed(live, replica, failure, now=now)
         self._refuse_copies(live.body, now=now)
 
     def replica_gone(self, *, now: float) -> None:
         """Bodies that it may have died of have become deadly: their copies wait no longer."""
-        for body in self._suspects.remembered.keys() & self._gate.waiting_room.by_body.keys():
+        for body in self.suspects.remembered.keys() & self._gate.waiting_room.by_body.keys():
             self._refuse_copies(body, now=now)
 
     def _refuse_copies(self, body: Body, *, now: float) -> None:
         waiting = self._gate.waiting_room.by_body.get(body)
-        if waiting and self._suspects.deaths(body, now=now) >= MOST_DEATHS:
+        if waiting and self.suspects.deaths(body, now=now) >= MOST_DEATHS:
             for live in [self._live[request] for request in waiting]:
                 self._gate.leave_waiting_room(live, now=now)
                 self._endings.refuse(live, refusals.unanswered_again(), now=now)
@@ -91,15 +89,16 @@ class Attempts:
         return live
 
     def _answering(self, request: RequestId) -> LiveRequest:
-        live = self._known(request)
-        live.require(State.ANSWERING)
+        live = self._live.get(request) or self._known(request)
+        if live.state is not State.ANSWERING:
+            raise LifecycleError(f"a request that is {live.state.value} is not answered")
         return live
 
-    def started(self, request: RequestId) -> None:
-        self._known(request).step(Step.START)
+    def started(self, event: ev.ResponseStarted, *, now: float) -> None:
+        (self._live.get(event.request) or self._known(event.request)).step(Step.START)
 
-    def first_token_seen(self, request: RequestId, *, now: float) -> None:
-        self._first_token(self._answering(request), now=now)
+    def first_token_seen(self, event: ev.FirstTokenSeen, *, now: float) -> None:
+        self._first_token(self._answering(event.request), now=now)
 
     def _first_token(self, live: LiveRequest, *, now: float) -> None:
         if live.saw_first_token:
@@ -112,20 +111,17 @@ class Attempts:
             self._trickle.over(live.request)
         self._stream.first_token(live, live.replica, now=now)
 
-    def seen_on_the_way(
-        self, event: ev.ToolCallSeen | ev.ToolCallClosed | ev.StateMinted, *, now: float
-    ) -> None:
-        live = self._answering(event.request)
-        match event:
-            case ev.ToolCallSeen():
-                self._sessions.call_minted(live, event.call)
-            case ev.ToolCallClosed():
-                self._sessions.call_closed(live, event.call, now=now)
-            case ev.StateMinted():
-                self._sessions.state_minted(live, event.state_id)
+    def call_seen(self, event: ev.ToolCallSeen, *, now: float) -> None:
+        self._sessions.call_minted(self._answering(event.request), event.call)
+
+    def call_closed(self, event: ev.ToolCallClosed, *, now: float) -> None:
+        self._sessions.call_closed(self._answering(event.request), event.call, now=now)
+
+    def state_minted(self, event: ev.StateMinted, *, now: float) -> None:
+        self._sessions.state_minted(self._answering(event.request), event.state_id)
 
     def answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
-        live = self._known(event.request)
+        live = self._live.get(event.request) or self._known(event.request)
         live.step(Step.START)
         if event.has_first_token:
             self._first_token(live, now=now)
@@ -133,16 +129,19 @@ class Attempts:
             self._sessions.state_minted(live, state_id)
         self._ended(live, Step.FINISH, event.answer, now=now)
 
-    def ended(self, event: ev.ResponseFinished | ev.ResponseCut, *, now: float) -> None:
-        step = Step.FINISH if isinstance(event, ev.ResponseFinished) else Step.CUT
-        self._ended(self._known(event.request), step, event.answer, now=now)
+    def finished(self, event: ev.ResponseFinished, *, now: float) -> None:
+        live = self._live.get(event.request) or self._known(event.request)
+        self._ended(live, Step.FINISH, event.answer, now=now)
+
+    def cut(self, event: ev.ResponseCut, *, now: float) -> None:
+        self._ended(self._known(event.request), Step.CUT, event.answer, now=now)
 
     def _ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
         live.step(step)
         assert live.replica is not None
         if answer.is_good and step is Step.FINISH:
-            if self._suspects.remembered:
-                self._suspects.forget(live.body)
+            if self.suspects.remembered:
+                self.suspects.forget(live.body)
         elif answer.is_fault or step is Step.CUT:
             failure = Failure.BROKEN if step is Step.CUT else Failure.ANSWERED
             self._failed_at(live, live.replica, failure, now=now)
@@ -187,7 +186,7 @@ class Attempts:
         live.attempts += event.resends
         live.unanswered += times
         # Others may have sent the same body.
-        deaths = self._suspects.deaths(live.body, now=now) if times else 0
+        deaths = self.suspects.deaths(live.body, now=now) if times else 0
         if live.route is not None:
             live.route.choice.begun -= 1
         if event.is_local:

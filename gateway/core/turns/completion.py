@@ -83,12 +83,13 @@ class Endings:
             try:
                 self._learn(live, answer, end, now=now)
             finally:
-                self.tell(records, now=now)
+                if records or self._sessions.ran or self._sessions.said:
+                    self.tell(records, now=now)
         if live.session is None:
             return
         if self._bounding.is_on:
             self.free_place(live.session.session, now=now)
-        if self._ahead and answer is not None and answer.is_good:
+        if self._ahead.config.enabled and answer is not None and answer.is_good:
             behind = self._sessions.conversations.behind(live.session)
             if behind is not None and behind[1].tools:
                 self._ahead.paused(live, answer.usage, *behind, now=now)
@@ -126,7 +127,7 @@ class Endings:
         self._admission.turn_over(live.request, outcome, now=now)
         if outcome is None:
             self._admission.used(live.tenant, usage, now=now)
-        if self._ahead:
+        if self._ahead.config.enabled:
             self._ahead.turn_over(live.request, answer.usage if answer and is_answered else None, now=now)
             if live.tried:
                 self._ahead.look_for_slack(live.tried[-1], now=now)

@@ -66,7 +66,15 @@ class Dispatcher:
         open_to_more = self._fleet.open_to_more(candidates, now=now)
         return [load for load in open_to_more if self._admission.has_room(load)]
 
-    def submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
+    def submit(
+        self,
+        live: LiveRequest,
+        candidates: Sequence[ReplicaLoad],
+        tokens: float | None = None,
+        *,
+        now: float,
+    ) -> None:
+        """`tokens`: of its prompt, as expected at this moment, if that was worked out."""
         if self._legs.pools and self._legs.may_have_one(live):
             elsewhere = self._legs.choose(live, candidates, partial(self.with_room, now=now), now=now)
             if elsewhere is not None:
@@ -77,24 +85,25 @@ class Dispatcher:
         placement = self._placement.place(candidates, live.session, asked)
         if live.leg_left is not None:
             self._legs.placed(live)
-        if self._ahead:
+        if self._ahead.config.enabled:
             self._ahead.sent(live, placement.replica)
         if live.home is not None:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:
             placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
-        self.send(live, placement, now=now)
+        self.send(live, placement, tokens, now=now)
 
     def _asked(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
         if live.session is None:
             return NOTHING_KNOWN
-        facts = live.facts
         tokens = partial(self._forecasts.expected_tokens, live)
         agent = live.agent
         waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
-        return Asked(now, agent, facts.text_bytes, tokens, waits_at, live.handed_over)
+        return Asked(now, agent, live.text_bytes, tokens, waits_at, live.handed_over)
 
-    def send(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
+    def send(
+        self, live: LiveRequest, placement: Placement, tokens: float | None = None, *, now: float
+    ) -> None:
         live.replica, live.submitted_s = placement.replica, now
         live.tried.append(placement.replica)
         live.attempts += 1
@@ -108,7 +117,7 @@ class Dispatcher:
             if session.edge in _EXTENDS_PROMPT:
                 own = session.session, session.thread
                 live.left = ledger.held(own, placement.replica, if_nothing_was_evicted=True) or None
-        expected = self._forecasts.sent(live, placement.replica, held, now=now)
+        expected = self._forecasts.sent(live, placement.replica, held, tokens, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come
             self._legs.went_on(live, expected.first_token_ms / 1e3)
@@ -129,7 +138,9 @@ class Dispatcher:
             output_tokens=output_tokens,
             now=now,
         )
-        hint, said = self._to_engines.with_request(live, placement.replica, now=now)
+        hint, said = None, None
+        if live.session is not None and self._to_engines.takes_hints(placement.replica):
+            hint, said = self._to_engines.with_request(live, placement.replica, now=now)
         service_class = said or self._to_engines.class_of(live)
         self._stream.submitted(live, placement, expected, said, service_class, now=now)
         route = live.route
@@ -182,7 +193,9 @@ class Dispatcher:
             self._legs.left_replica(live)
         is_good = answer is not None and answer.is_good
         is_clients_fault = answer is not None and not is_good and not answer.is_fault
-        failed = _is_fault(live, outcome, answer) if blames_replica else None
+        failed: bool | None = False
+        if not is_good or outcome != "finished":
+            failed = _is_fault(live, outcome, answer) if blames_replica else None
         self._fleet.health.ended(
             live.request,
             replica,
@@ -198,7 +211,7 @@ class Dispatcher:
         live.alone = None
         if counted is not None and is_good:
             live.alone = self._forecasts.alone(live, replica, counted.usage)
-        took = counted.usage if counted is not None and live.is_served_by(counted) else None
+        took = counted.usage if counted is not None and (is_good or live.is_served_by(counted)) else None
         if answer is None and outcome == "client_left":
             took = self._forecasts.prompt_alone(live)
         self._stream.left_replica(live, replica, outcome, answer, estimated=took, now=now)

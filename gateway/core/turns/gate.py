@@ -70,7 +70,7 @@ class Gate:
         assert live.pool is not None
         self._now = now
         lane = live.lane
-        candidates = self.candidates(lane)
+        candidates = self._fleet.candidates(lane.pool, only=lane.home, without=lane.without, model=lane.model)
         if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._dispatcher.submit(live, candidates, now=now)
             return None
@@ -83,11 +83,11 @@ class Gate:
         is_outage = not candidates and self._config.no_replica_wait_s > 0
         if is_outage:
             candidates = self._fleet.absent(live.pool, only=live.home)
-        open_to_more = self._fleet.open_to_more(candidates, now=now)
+        is_open = len(candidates) == 1 or bool(self._fleet.open_to_more(candidates, now=now))
         room = ReplicaCapacity(
             candidates=candidates,
             must_queue=is_outage
-            or (bool(candidates) and not open_to_more)
+            or (bool(candidates) and not is_open)
             or (waiting > 0 and self.waiting_room.in_lane(lane) > 0),
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
@@ -108,7 +108,7 @@ class Gate:
                 if len(candidates) > 1:
                     fit = self._dispatcher.with_room(candidates, now=now)
                     candidates = fit or [c for c in candidates if self._admission.has_room(c)]
-                self._dispatcher.submit(live, candidates, now=now)
+                self._dispatcher.submit(live, candidates, tokens, now=now)
                 return None
             case Wait():
                 for request, refusal in self._admission.displaced():
@@ -195,9 +195,12 @@ class Gate:
         if live.session is None or live.home is not None or len(candidates) < 1:
             return True
         home = self._placement.ledger.home(live.session)
-        if home is None or any(load.replica == home for load in candidates):
+        if home is None:
             return True
-        return self._trickle.may_move(live.request, live.pool, live.facts.text_bytes, len(candidates))
+        for load in candidates:
+            if load.replica == home:
+                return True
+        return self._trickle.may_move(live.request, live.pool, live.text_bytes, len(candidates))
 
     def _let_move(self) -> None:
         for pool in self._trickle.pools():

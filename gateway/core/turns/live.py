@@ -10,7 +10,7 @@ from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, Body, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice, Fallback, Target
-from gateway.domain.request import Answer, RequestFacts, Usage
+from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.routing.models import NamedModel
 
 
@@ -44,6 +44,10 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     facts: RequestFacts
     session: SessionRef | None = None
     """None for requests that are no turns."""
+    session_id: SessionId | None = None
+    """Of that."""
+    text_bytes: int
+    """Of its body, without media."""
     pool: PoolId | None
     """None only for a request that is refused at the door."""
     home: ReplicaId | None
@@ -70,6 +74,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """When it last entered the waiting room."""
     waited_s: float = 0.0
     """In the waiting room, all visits together."""
+    calls_seen: list[ToolCall] = []
+    """Those of its answer whose ids were learned."""
     saw_first_token: bool = False
     first_token_s: float = 0.0
     left: float | None = None
@@ -94,10 +100,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """Of its conversation: one key for whoever learns of its type."""
     is_hinted: bool = False
     """Its replica was told what is expected of it."""
-
-    @property
-    def session_id(self) -> SessionId | None:
-        return self.session.session if self.session else None
 
     @property
     def draw_key(self) -> str | None:

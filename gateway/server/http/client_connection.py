@@ -96,9 +96,8 @@ class ClientConnection(ResponseWriter):
         state, parser = self.state, self._parser
         if state is State.IDLE:
             now = self._last_read = self._listener.now()
-            if parser.is_between:
+            if parser.hold(data):
                 self._first_byte = now
-            parser.hold(data)
             if self._paused_since is None:
                 self._serve()
                 return

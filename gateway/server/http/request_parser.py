@@ -110,10 +110,13 @@ class RequestParser:
     def has_backlog(self) -> bool:
         return bool(self._unread or self._requests)
 
-    def hold(self, data: bytes) -> None:
+    def hold(self, data: bytes) -> bool:
+        """Whether a request begins with it."""
+        is_between = not (self._unread or self.is_in_head or self.is_in_body)
         if self._unread:
             data = self._unread[self._at :] + data
         self._unread, self._at = data, 0
+        return is_between
 
     def next_request(self) -> HttpRequest | None:
         """Reads until a request is whole; None if all was read, or refused, or is too much for one call: then
@@ -125,7 +128,7 @@ class RequestParser:
             if not self._unread or self._pieces > _MAX_PIECES:
                 return None
             is_beginning = not (self._at or self._unreported_bytes or self.is_in_head or self.is_in_body)
-            if is_beginning and self._follow(self._unread):
+            if is_beginning and self._last is not None and self._follow(self._unread, *self._last):
                 continue
             data = self._cut()
             if is_beginning:
@@ -139,20 +142,21 @@ class RequestParser:
     def forget_head(self) -> None:
         self._last = self._head = None  # nor is one remembered whose body still comes
 
-    def _follow(self, data: bytes) -> bool:
+    def _follow(self, data: bytes, known: KnownHead, head: RequestHead) -> bool:
         """Whether this begins with the last one's head, and may be read without llhttp. What follows behind
         its body may not, nor a body that is too large: llhttp's callbacks say why."""
-        found = self._last[0].find(data) if self._last is not None else None
-        if found is None or self._last is None:
+        found = known.find(data)
+        if found is None:
             return False
         start, length = found
         if length > self._limits.max_body_bytes or len(data) > start + length:
             return False
-        self._followed = head = self._last[1]
+        self._followed = head
         self._visitor, self._target, self._length = head.visitor, head.target, length
         self.is_in_body = True
         self._unread = b""
-        self._collect(head, data[start:])
+        if len(data) > start or not length:
+            self._collect(head, data[start:])
         return True
 
     def _collect(self, head: RequestHead, data: bytes | memoryview) -> None:
@@ -268,11 +272,15 @@ class RequestParser:
     def on_url(self, part: bytes) -> None:
         self._unreported_bytes = 0
         self._target += part
-        self._count_header_bytes(len(part))
+        self._header_bytes += len(part)
+        if self._header_bytes > self._limits.max_header_bytes:
+            raise headers_too_large(self._limits)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._unreported_bytes = 0
-        self._count_header_bytes(len(name) + len(value) + _FIELD_BYTES)
+        self._header_bytes += len(name) + len(value) + _FIELD_BYTES
+        if self._header_bytes > self._limits.max_header_bytes:
+            raise headers_too_large(self._limits)
         if self.is_in_head:
             self._headers.append((name, value))
 
@@ -287,11 +295,9 @@ class RequestParser:
         if isinstance(judged, Refusal):
             raise RefusedRequest(judged)
         self._visitor = judged
-        if version == "1.1":
-            self.wants_continue = any(
-                len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue"
-                for name, value in self._headers
-            )
+        for name, value in self._headers if version == "1.1" else ():
+            if len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue":
+                self.wants_continue = True
 
     def on_body(self, part: bytes) -> None:
         self._unreported_bytes = 0
@@ -331,11 +337,6 @@ class RequestParser:
             known = know_head(came, self._body_bytes)
         self._last = (known, head) if known is not None else None
         self._add(head)
-
-    def _count_header_bytes(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > self._limits.max_header_bytes:
-            raise headers_too_large(self._limits)
 
 
 _FIELD_BYTES: Final = 32

@@ -51,8 +51,8 @@ class ResponseWriter(asyncio.Protocol):
         """Of what is refused before it became the current request, as far as they are known."""
         self._must_close = False
         """The response that was begun is the last one of this connection."""
-        self._framing = Framing.NONE
-        self._held_head = b""
+        self.framing = Framing.NONE
+        self.held_head = b""
         """The head of that response, while it has not been sent."""
         self.status = 0
         self.has_failed = False
@@ -81,7 +81,10 @@ class ResponseWriter(asyncio.Protocol):
         `lines`: the status line and end-to-end fields only, Content-Length included.
         """
         assert self._current is not None
-        self.leave_serving(_ANSWERING)
+        if self.state is _SERVING:
+            self.state = _ANSWERING
+        else:
+            self.leave_serving(_ANSWERING)
         self.status = int(lines[9:12])
         head = self._current.head
         if framing is _CHUNKED:
@@ -91,22 +94,22 @@ class ResponseWriter(asyncio.Protocol):
             lines += b"Connection: close\r\n"
         elif head.is_http_1_0:
             lines += b"Connection: keep-alive\r\n"
-        self._framing = framing
-        self._held_head = lines + b"\r\n"
+        self.framing = framing
+        self.held_head = lines + b"\r\n"
 
     def flush_head(self) -> None:
-        head, self._held_head = self._held_head, b""
+        head, self.held_head = self.held_head, b""
         if head and self.state not in _GONE:
             self.transport.write(head)
 
     def write(self, parts: list[bytes], is_last: bool = False) -> None:
         """Sends body bytes, all in one go; never holds any back. To a client that is gone it does nothing."""
-        state, framing, head = self.state, self._framing, self._held_head
+        state, framing, head = self.state, self.framing, self.held_head
         if state is not _ANSWERING:
             if state in _GONE:
                 return
             raise ConnectionStateError(f"a connection that is {state.value} has no response to write")
-        self._held_head = b""
+        self.held_head = b""
         if is_last:
             self.state = _ANSWERED
         if framing is _CHUNKED:
@@ -120,17 +123,6 @@ class ResponseWriter(asyncio.Protocol):
             data = head
         if data:
             self.transport.write(data)
-
-    @property
-    def takes_chunks(self) -> bool:
-        """`write_chunk` may be called for the response that was begun."""
-        return self._framing is _CHUNKED
-
-    def write_chunk(self, chunk: bytes) -> None:
-        if self.state is not _ANSWERING or self._held_head:
-            self.write([chunk[chunk.index(b"\n") + 1 : -2]])
-        else:
-            self.transport.write(chunk)
 
     def respond(self, status: int, lines: bytes, body: bytes) -> None:
         """Sends a whole response of the gateway's own; `lines`: its header lines beyond the usual."""

@@ -37,7 +37,7 @@ from gateway.server.picker import answers, messages
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
-from gateway.server.proxy.prepare import RequestPreparation
+from gateway.server.proxy.prepare import RequestPreparation, refusal_of
 from gateway.server.proxy.receipts import receipts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.one_shot import in_task
@@ -234,7 +234,9 @@ class Stream:
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(asking.reading.read(request))
-        if (refusal := asking.refusal_of(request, facts)) is not None:
+        salted, required = asking.outbound.is_salted, asking.are_keys_required
+        refusal = refusal_of(request, facts, are_keys_required=required, is_salted=salted)
+        if refusal is not None:
             raise RefusedRequest(refusal)
 
         async def pass_on(link: Replica | None, takes_over_session: bool) -> bool:
@@ -356,7 +358,7 @@ class Stream:
         await catch_up(observer)
         if is_last and self._milestones is None and not ticket.is_over:
             answer = observer.answer(self._status, is_over=True)
-            ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
+            ticket.answered_at_once(answer, has_first_token=observer.seen.has_first_token and answer.is_good)
             return
         self._began()
         self._tell()

@@ -139,12 +139,12 @@ class Driver:
             commands = self.coordinator.recover(now=now)
         if recorder is not None:
             recorder.answered(commands, now=now)
-        # Nearly all are records, and hardly any event brings more than one of the others.
-        records: list[Record] = [each for each in commands if type(each) not in _ACTIONS]  # type: ignore[misc]
-        if len(records) < len(commands):
-            for command in commands:
-                if type(command) in _ACTIONS:
-                    self._carry_out(command)  # type: ignore[arg-type]
+        records: list[Record] = []
+        for command in commands:
+            if type(command) in _ACTIONS:
+                self._carry_out(command)  # type: ignore[arg-type]
+            else:
+                records.append(command)  # type: ignore[arg-type]
         if records:
             self._on_records(records)
         # A timer that fires early only asks again; what may be due sooner than it is a turn that waits.
@@ -306,14 +306,16 @@ class Ticket:
             on_call(self.request, call, arguments)
 
     def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
-        self._end(ev.AnsweredAtOnce(self.request, self._whole(answer), has_first_token))
+        self.has_failed = answer.is_fault
+        if self.fetch is not None:
+            answer = self.fetch.answered(answer)
+        self._end(ev.AnsweredAtOnce(self.request, answer, has_first_token))
 
     def finished(self, answer: Answer) -> None:
-        self._end(ev.ResponseFinished(self.request, self._whole(answer)))
-
-    def _whole(self, answer: Answer) -> Answer:
         self.has_failed = answer.is_fault
-        return answer if self.fetch is None else self.fetch.answered(answer)
+        if self.fetch is not None:
+            answer = self.fetch.answered(answer)
+        self._end(ev.ResponseFinished(self.request, answer))
 
     def cut(self, answer: Answer, why: str) -> None:
         self._end(ev.ResponseCut(self.request, answer, why))

@@ -31,7 +31,7 @@ from gateway.server.http.request_parser import HttpRequest
 from gateway.server.prefill_ahead.retained_request import RetainedRequest
 from gateway.server.proxy.driver import Driver, Ticket
 from gateway.server.proxy.internal_responses import read_whole
-from gateway.server.proxy.prepare import RequestPreparation
+from gateway.server.proxy.prepare import RequestPreparation, refusal_of
 from gateway.server.proxy.queue_keepalive import QueueKeepAlive
 from gateway.server.proxy.receipts import receipts
 from gateway.server.proxy.relay import Relay, Write, framing_of, pass_whole
@@ -47,6 +47,7 @@ from gateway.wire.handshake import key_of
 
 _log = logging.getLogger(__name__)
 
+_LISTING = "/v1/models"
 _MODELS = "/v1/models/"
 _NO_SUCH_PATH = re.compile(
     rb"\s*(?:404:? ?)?(?:(?:page )?not found)?\.?\s*|<.*|"
@@ -104,12 +105,46 @@ class ProxyHandler:
         self._holding = server.holding
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
-        endpoint = request.head.visitor.endpoint
+        endpoint, asking = request.head.visitor.endpoint, self._asking
         try:
+            self._served += 1
+            began_s = 0.0 if self._served & _OVERHEAD_OF_ONE_IN else self._driver.clock()
             if request.head.is_websocket:
                 await self._serve_websocket(client, request)
-            else:
-                await self._serve(client, request)
+                return
+            path = request.head.visitor.path
+            if path.startswith(_LISTING) and self._lists_models(client, request):
+                return
+            if request.head.facts.coding or asking.reading.is_splicing:
+                plain = await self._plain(client, request)
+                if plain is None:
+                    return
+                request = plain
+            facts = await asking.reading.read(request)
+            if path.startswith(_MODELS):
+                name = unquote(path.removeprefix(_MODELS))
+                if self._shows_model(client, request, name):
+                    return
+                facts = msgspec.structs.replace(facts, model=clean_name(name))
+            refusal = refusal_of(
+                request,
+                facts,
+                are_keys_required=asking.are_keys_required,
+                is_salted=asking.outbound.is_salted,
+            )
+            if refusal is not None:
+                client.refuse(endpoint.protocol, refusal)
+            elif endpoint.name in RELEASES and not facts.is_relayed:
+                await release(asking, client, request, facts)
+            elif asking.peers is None or await asking.is_ours(request, facts, client):
+                with await asking.open(request, facts) as ticket:
+                    client.ticket, ticket.on_cancel = ticket, client.refuse_instead
+                    ticket.began_s = began_s
+                    attempt = await self._reach(ticket, client, request, facts)
+                    if attempt is not None:
+                        await self._answer(ticket, client, request, facts, attempt)
+                        # What is stored of an answer that failed is itself answered well.
+                        client.has_failed = ticket.has_failed and facts.work is not Work.STATE
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
             _log.exception("a request to %s failed inside the gateway", endpoint.name)
             if client.is_answering:
@@ -117,48 +152,33 @@ class ProxyHandler:
             else:
                 client.refuse(endpoint.protocol, refusals.internal())
 
-    async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
-        self._served += 1
-        began_s = 0.0 if self._served & _OVERHEAD_OF_ONE_IN else self._driver.clock()
-        visitor = request.head.visitor
-        endpoint, path = visitor.endpoint, visitor.path
-        is_listing = path.rstrip("/") == "/v1/models" and request.head.method in ("GET", "HEAD")
-        if self._health.lists_models and is_listing:
-            client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
-            return
+    async def _plain(self, client: ClientConnection, request: HttpRequest) -> HttpRequest | None:
+        """None if it was refused."""
         plain = await self._asking.reading.plain(request, client.budget)
-        if plain is not request:
-            refusal = plain if isinstance(plain, Refusal) else client.hold_instead(plain)
-            if refusal is not None:
-                client.refuse(endpoint.protocol, refusal)
-                return
-            assert isinstance(plain, HttpRequest)
-            request = plain
-        facts = await self._asking.reading.read(request)
-        if path.startswith(_MODELS):
-            name = unquote(path.removeprefix(_MODELS))
-            is_named = name in self._health.named and request.head.method in ("GET", "HEAD")
-            if is_named and (card := self._health.cards().get(name)) is not None:
-                client.respond(200, b"", msgspec.json.encode(card))
-                return
-            facts = msgspec.structs.replace(facts, model=clean_name(name))
-        refusal = self._asking.refusal_of(request, facts)
+        if plain is request:
+            return request
+        refusal = plain if isinstance(plain, Refusal) else client.hold_instead(plain)
         if refusal is not None:
-            client.refuse(endpoint.protocol, refusal)
-            return
-        if endpoint.name in RELEASES and not facts.is_relayed:
-            await release(self._asking, client, request, facts)
-            return
-        if not await self._asking.is_ours(request, facts, client):
-            return
-        with await self._asking.open(request, facts) as ticket:
-            client.ticket, ticket.on_cancel = ticket, client.refuse_instead
-            ticket.began_s = began_s
-            attempt = await self._reach(ticket, client, request, facts)
-            if attempt is not None:
-                await self._answer(ticket, client, request, facts, attempt)
-                # What is stored of an answer that failed is itself answered well.
-                client.has_failed = ticket.has_failed and facts.work is not Work.STATE
+            client.refuse(request.head.visitor.endpoint.protocol, refusal)
+            return None
+        assert isinstance(plain, HttpRequest)
+        return plain
+
+    def _lists_models(self, client: ClientConnection, request: HttpRequest) -> bool:
+        """Whether it asks for the list of models, which is answered here."""
+        head = request.head
+        is_listing = head.visitor.path.rstrip("/") == _LISTING and head.method in ("GET", "HEAD")
+        if not (is_listing and self._health.lists_models):
+            return False
+        client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
+        return True
+
+    def _shows_model(self, client: ClientConnection, request: HttpRequest, name: str) -> bool:
+        is_named = name in self._health.named and request.head.method in ("GET", "HEAD")
+        card = self._health.cards().get(name) if is_named else None
+        if card is not None:
+            client.respond(200, b"", msgspec.json.encode(card))
+        return card is not None
 
     async def _serve_websocket(self, client: ClientConnection, request: HttpRequest) -> None:
         judged = self._tunnels.judge(request.head, await self._asking.reading.read(request))
@@ -225,12 +245,11 @@ class ProxyHandler:
                 )
                 handed_over = None  # it is said once
                 if upstream is not None:
-                    if _is_missing(upstream):
+                    if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
                         self._asking.not_found(replica, decision.model or facts.model)
                         if self._is_misnamed(ticket, client, request.head, told, upstream, replica):
                             return None
-                    kept = self._asking.keep(ticket, decision, request, facts)
-                    said = self._asking.listener(ticket, decision, request, facts, kept)
+                    kept, said = self._asking.listeners(ticket, decision, request, facts)
                     if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                         client.let_go_of_body()
                     return _Attempt(replica, upstream, told, held, kept, said)
@@ -276,7 +295,7 @@ class ProxyHandler:
         finally:
             replica.release(upstream, reuse=is_reusable)
             if kept is not None and self._asking.prefills is not None:
-                is_whole = observer.has_terminal and observer.answer(head.status).is_good
+                is_whole = observer.seen.has_terminal and observer.answer(head.status).is_good
                 self._asking.prefills.answered(kept, is_whole=is_whole)
         if ticket.has_failed or not is_reusable:
             self._health.check_now(replica.id)
@@ -330,7 +349,8 @@ class ProxyHandler:
                 ticket.fetch = None
                 replica.release(upstream, reuse=False)
                 upstream = await exchange(chunks_with())
-            if _is_missing(upstream) and meant(head.method, head.visitor.path) is not None:
+            is_missing = upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
+            if is_missing and meant(head.method, head.visitor.path) is not None:
                 await self._read_error(replica, upstream)
             return upstream
         except LocalFault as error:
@@ -358,10 +378,6 @@ class ProxyHandler:
             raise
         finally:
             timer.cancel()
-
-
-def _is_missing(upstream: UpstreamConnection) -> bool:
-    return upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
 
 
 def _plain(request: HttpRequest) -> HttpRequest:

@@ -27,20 +27,20 @@ class Milestones:
         self._told_states = 0
 
     def tell(self) -> None:
-        observer, ticket = self._observer, self._ticket
-        if not self._saw_first_token and observer.has_first_token:
+        seen, ticket = self._observer.seen, self._ticket
+        if not self._saw_first_token and seen.has_first_token:
             self._saw_first_token = True
             ticket.send(ev.FirstTokenSeen(ticket.request))
-        while self._told_calls < len(observer.tool_calls):
-            ticket.send(ev.ToolCallSeen(ticket.request, observer.tool_calls[self._told_calls]))
+        while self._told_calls < len(seen.tool_calls):
+            ticket.send(ev.ToolCallSeen(ticket.request, seen.tool_calls[self._told_calls]))
             self._told_calls += 1
-        while self._told_closed < len(observer.closed_calls):
-            call = observer.closed_calls[self._told_closed]
-            if observer.is_stream:
+        while self._told_closed < len(seen.closed_calls):
+            call = seen.closed_calls[self._told_closed]
+            if self._observer.is_stream:
                 ticket.send(ev.ToolCallClosed(ticket.request, call))
             if ticket.is_asked_for_calls:
-                ticket.hand_over(call, observer.arguments_of(self._told_closed))
+                ticket.hand_over(call, seen.arguments_of(self._told_closed))
             self._told_closed += 1
-        while self._told_states < len(observer.state_ids):
-            ticket.send(ev.StateMinted(ticket.request, observer.state_ids[self._told_states]))
+        while self._told_states < len(seen.state_ids):
+            ticket.send(ev.StateMinted(ticket.request, seen.state_ids[self._told_states]))
             self._told_states += 1

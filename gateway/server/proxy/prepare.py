@@ -68,11 +68,7 @@ class RequestPreparation:
         self.prefills = prefills
         self.peers = peers
         self.spending = spending
-
-    def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
-        """None if its body may pass: for what it says, or may say where nobody can read it."""
-        is_salted = self.outbound.is_salted
-        return refusal_of(request, facts, are_keys_required=self.are_keys_required, is_salted=is_salted)
+        self._has_listeners = any((prefills, contents, first_words is not None))
 
     async def is_ours(
         self,
@@ -131,12 +127,22 @@ class RequestPreparation:
             is_readable=facts.is_readable,
             hint=decision.hint,
             rank=decision.rank,
-            trace=self.trace(ticket, session.session if session is not None else None),
-            model=_other_model(decision, facts),
+            trace=self.trace(ticket, session.session if session else None) if self._traces else None,
+            model=decision.model if decision.model != facts.model else None,
             fetch=fetch,
         )
 
-    def keep(
+    def listeners(
+        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts
+    ) -> tuple[RetainedRequest | None, ResponseContent | None]:
+        """It is being answered: the conversation, if it is to be kept, and who is to be told what the answer
+        says."""
+        if not self._has_listeners:
+            return None, None
+        kept = self._keep(ticket, decision, request, facts)
+        return kept, self._said(ticket, decision, request, facts, kept)
+
+    def _keep(
         self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts
     ) -> RetainedRequest | None:
         if self.prefills is None or decision.session is None:
@@ -145,7 +151,7 @@ class RequestPreparation:
             ticket.request, decision.session, request, facts, _other_model(decision, facts)
         )
 
-    def listener(
+    def _said(
         self,
         ticket: Ticket,
         decision: Dispatch,
@@ -153,7 +159,6 @@ class RequestPreparation:
         facts: RequestFacts,
         kept: RetainedRequest | None,
     ) -> ResponseContent | None:
-        """It is being answered: who is to be told what the answer says; None if nobody wants to know."""
         said = kept.said if kept is not None else None
         session, traces, contents = decision.session, self._traces, self._contents
         if session is None or not request.head.visitor.tenant.has_content:

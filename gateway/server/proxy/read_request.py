@@ -42,6 +42,10 @@ class Reading:
         if any(each.counts_repeats for each in config.bounds):
             TRANSCRIPTS.tells_steps = True
 
+    @property
+    def is_splicing(self) -> bool:
+        return self._is_salted or bool(self._driver.coordinator.models.named)
+
     async def plain(self, request: HttpRequest, budget: BufferBudget) -> HttpRequest | Refusal:
         """The same request with a body that needs no inflating, and can be spliced into where fields have to
         be: what is read is what is sent. As it came if it is so already, or cannot be made so. While it is
@@ -73,7 +77,13 @@ class Reading:
     async def read(self, request: HttpRequest) -> RequestFacts:
         """What the request says. Between the slices of a body that may take long to read, others are served.
         Where we fail to understand it, it passes, and its backend answers."""
-        return await self._driver.parse_cooperatively(self._reading(request.head.visitor.endpoint, request))
+        work = self._reading(request.head.visitor.endpoint, request)
+        try:
+            next(work)
+        except StopIteration as end:  # as most
+            facts: RequestFacts = end.value
+            return facts
+        return await self._driver.parse_cooperatively(work)
 
     def _reading(self, endpoint: Endpoint, request: HttpRequest) -> Generator[None, None, RequestFacts]:
         head, before = request.head, request.before

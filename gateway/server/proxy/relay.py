@@ -9,6 +9,7 @@ stream is over.
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,7 @@ from gateway.core import events as ev
 from gateway.domain.request import Answer
 from gateway.responses.observer import ResponseObserver
 from gateway.server.http.client_connection import ClientConnection
+from gateway.server.http.connection_states import State
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.response_writer import Framing
 from gateway.server.proxy.driver import Ticket
@@ -24,6 +26,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
 from gateway.upstream.response_head import ResponseHead
 
+_ANSWERING: Final = State.ANSWERING  # looked up once: each event needs it
 Write = Callable[[list[bytes], bool], None]
 """Takes body bytes, in order, and whether they are the last."""
 
@@ -47,7 +50,7 @@ class Relay:
         self._ticket = ticket
         self._observer = observer
         self._write = write
-        self._milestones = Milestones(ticket, observer)
+        self._tell = Milestones(ticket, observer).tell if head.status < 400 else _nothing
         self._is_short = False
 
     async def run(self) -> bool:
@@ -56,7 +59,7 @@ class Relay:
         self._ticket.seen = self._told_answer
         client.bind_source(upstream)
         try:
-            may_pass = self._write == client.write and client.takes_chunks
+            may_pass = self._write == client.write and client.framing is Framing.CHUNKED
             upstream.set_sink(self._pump, self._pass_on if may_pass else None)
             client.flush_head()
             await upstream.done
@@ -69,7 +72,7 @@ class Relay:
             client.abort()
             return False
         except asyncio.CancelledError:
-            if self._observer.has_terminal or upstream.done.has_come:  # it left with the whole answer in hand
+            if self._observer.seen.has_terminal or upstream.done.has_come:  # it left with the whole answer
                 self._ticket.finished(self._told_answer())
             raise
         finally:
@@ -92,19 +95,27 @@ class Relay:
         answer = answer_of(self._observer, self._head, is_over=True)
         return self._observer.is_stream and answer.failure == "truncated"
 
-    def _tell(self) -> None:
-        if self._head.status < 400:
-            self._milestones.tell()
-
     def _pass_on(self, chunk: bytes, part: bytes) -> None:
-        self._client.write_chunk(chunk)
+        client = self._client
+        if client.state is _ANSWERING and not client.held_head:
+            client.transport.write(chunk)
+        else:
+            self._write([part], False)
         if self._observer.feed(part):
             self._tell()
 
     def _told_answer(self, *, is_over: bool = False) -> Answer:
-        answer = answer_of(self._observer, self._head, is_over=is_over)
+        head = self._head
+        if head.status < 400:
+            answer = self._observer.answer(head.status, is_over=is_over and not head.is_empty)
+        else:
+            answer = answer_of(self._observer, head, is_over=is_over)
         self._tell()
         return answer
+
+
+def _nothing() -> None:
+    """Of an error no milestones are told."""
 
 
 def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
@@ -130,9 +141,9 @@ async def pass_whole(
     finally:  # also if its client leaves meanwhile, with the whole answer in hand
         answer = answer_of(observer, head, is_over=True)
         if ticket.is_asked_for_calls and head.status < 400:
-            for number, call in enumerate(observer.closed_calls):
-                ticket.hand_over(call, observer.arguments_of(number))
-        ticket.answered_at_once(answer, has_first_token=observer.has_first_token and answer.is_good)
+            for number, call in enumerate(observer.seen.closed_calls):
+                ticket.hand_over(call, observer.seen.arguments_of(number))
+        ticket.answered_at_once(answer, has_first_token=observer.seen.has_first_token and answer.is_good)
 
 
 def answer_of(observer: ResponseObserver, head: ResponseHead, *, is_over: bool) -> Answer:

@@ -64,8 +64,11 @@ class Outbound:
         `model`: what to ask for instead of what the client does; `fetch`: fields that say where its prompt,
         or the beginning of it, is."""
         head = request.head
-        request = _asking_for(model, request)
-        body = self._body(request, replica, abilities, hint if is_readable else None, more=fetch or {})
+        if model is not None:
+            request = _asking_for(model, request)
+        body: list[Chunk] = [request.body] if request.body else []
+        if hint is not None or fetch or self.is_salted:
+            body = self._body(request, replica, abilities, hint if is_readable else None, more=fetch or {})
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
@@ -129,10 +132,9 @@ class Outbound:
         return fields
 
 
-def _asking_for(model: str | None, request: HttpRequest) -> HttpRequest:
-    """The same request, for another model if one is given. Where a path names it, there is nothing to
-    replace."""
-    if model is None or not request.body:
+def _asking_for(model: str, request: HttpRequest) -> HttpRequest:
+    """The same request, for another model. Where a path names it, there is nothing to replace."""
+    if not request.body:
         return request
     head, body = request.head, request.body
     if is_form_alone(request):

@@ -9,7 +9,7 @@ tool is told by the first `_NAME` characters of its name, a set by its first `_N
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -47,7 +47,9 @@ ToolSet = tuple[str, ...]
 """Names of tools, each once, in order; empty for an answer without calls."""
 
 
-def tool_set(names: Iterable[str]) -> ToolSet:
+def tool_set(names: Sequence[str]) -> ToolSet:
+    if len(names) == 1:
+        return (names[0][:_NAME],)
     return tuple(sorted({name[:_NAME] for name in names})[:_NAMES])
 
 
@@ -106,19 +108,12 @@ class _Counts:
         self.returns = 0.0
         self.ends = 0.0
 
-    def went_on(self) -> None:
-        self.returns = self.returns * _KEEP + 1.0
-        self.ends *= _KEEP
-
     def ended(self) -> None:
         self.returns *= _KEEP
         self.ends = self.ends * _KEEP + 1.0
 
     def was_no_end(self) -> None:
         self.ends = max(0.0, self.ends - 1.0)
-
-    def share(self, broader: float) -> float:
-        return (self.returns + _STRENGTH * broader) / (self.returns + self.ends + _STRENGTH)
 
 
 class _Behind(_Counts):
@@ -183,7 +178,8 @@ class Graph(Family):
 
     def saw_step(self, before: ToolSet | None, tools: ToolSet) -> None:
         node = self._teach(tools)
-        (self.start if before is None else self._teach(before)).follow(node.number)
+        first = self.start if before is None else node if before == tools else self._teach(before)
+        first.follow(node.number)
 
     def saw_turn(self, turn: int, *, tokens: float | None, grown: float | None) -> None:
         for level in (self, self.family):
@@ -200,13 +196,15 @@ class Graph(Family):
 
     def went_on(self, step: Step, pause_s: float) -> None:
         word, *behind = self._classes(step)
-        word.went_on()
-        for counts in behind:
-            counts.went_on()
-            counts.pauses.add(pause_s)
-        for level in (self, self.family) if step.tools else ():
-            level.tools_s.add(pause_s)
-        self.count(steps=1)
+        for counts in (word, *behind):
+            counts.returns = counts.returns * _KEEP + 1.0
+            counts.ends *= _KEEP
+        for of_steps in behind:
+            of_steps.pauses.add(pause_s)
+        for level in (self, self.family):
+            level.steps += 1
+            if step.tools:
+                level.tools_s.add(pause_s)
 
     def ended(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
@@ -259,11 +257,11 @@ class Graph(Family):
         kind = bool(step.tools)
         node = self._nodes.get(step.tools)
         broad = self.by_kind[kind], self.family.by_kind[kind]
-        share = broad[0].share(broad[1].share(_PRIOR[kind]))
-        if node is not None:
-            share = node.share(share)
-            word = node.words.get(step.word)
-            share = word.share(share) if word is not None else share
+        share, word = _PRIOR[kind], node.words.get(step.word) if node is not None else None
+        for counts in (broad[1], broad[0], node, word):
+            if counts is not None:
+                seen = counts.returns + counts.ends
+                share = (counts.returns + _STRENGTH * share) / (seen + _STRENGTH)
         lengths: LogQuantiles | None = None
         if node is not None and node.pauses.weight >= ENOUGH:
             lengths = node.pauses

@@ -240,8 +240,8 @@ def test_old_steps_count_less():
 
 
 def test_tools_are_named_once_in_order_and_within_bounds():
-    assert tool_set(["b", "a", "b"]) == ("a", "b")
-    assert tool_set(["x" * 100]) == ("x" * 64,) and len(tool_set(map(str, range(99)))) == 16
+    assert tool_set(("b", "a", "b")) == ("a", "b")
+    assert tool_set(("x" * 100,)) == ("x" * 64,) and len(tool_set(tuple(map(str, range(99))))) == 16
 
 
 # --- of all types --------------------------------------------------------------------------------
