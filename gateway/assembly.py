@@ -8,10 +8,13 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.tenants.bounds import Bounds
 from gateway.config import Config
 from gateway.config.profiles import load_profile
+from gateway.core.books import Books
+from gateway.core.commands import Command
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.live_settings import LiveSettings
+from gateway.core.sessions.bounding import Bounding
 from gateway.core.sessions.session_book import SessionBook
 from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
@@ -47,26 +50,33 @@ def assemble(
     graphs = conversations.graphs
     if placement is None:
         placement = PredictedPlacement(config.routing, forecasts, graphs)
-    return Coordinator(
-        core,
+    sessions = SessionBook(
+        Sessions(config.sessions, session_ids),
+        ToolBoundaries(config.tools),
+        StateResidence(config.state),
+        conversations,
+        Hints(config.workflow.kv_retention, graphs, has_envelopes=config.hints.kv_hints),
+        trusted=live.trusted if live.quotas else None,
+        publishes=publishes,
+    )
+    out: list[Command] = []
+    bounds = Bounds(config.bounds, config.prices, publishes=publishes)
+    books = Books(
+        config=core,
         fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, prices=live.prices),
         admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted, graphs=graphs),
         placement=placement,
-        sessions=SessionBook(
-            Sessions(config.sessions, session_ids),
-            ToolBoundaries(config.tools),
-            StateResidence(config.state),
-            conversations,
-            Hints(config.workflow.kv_retention, graphs, has_envelopes=config.hints.kv_hints),
-            trusted=live.trusted if live.quotas else None,
-            publishes=publishes,
-        ),
+        sessions=sessions,
         forecasts=forecasts,
-        trickle=MigrationLimiter(config.failover_pacing),
+        migrations=MigrationLimiter(config.failover_pacing),
+        bounding=Bounding(bounds, sessions.sessions, out),
+        out=out,
+    )
+    return Coordinator(
+        books,
         named_models=named_models(live.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,
-        bounds=Bounds(config.bounds, config.prices, publishes=publishes),
         transfers=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer is not None),
     )
 

@@ -27,7 +27,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rank: int | None = None
     """Of a server's engines (`gateway/routing/ranks.py`); None if which one is its own matter."""
     model: str | None = None
-    """What the replica is to be asked for; None: what the client asks for."""
+    """The model to request of the replica; None: the client's."""
     fallback: Fallback | None = None
     """Why that is not what its name leads to."""
     bound: str | None = None

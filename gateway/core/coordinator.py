@@ -8,137 +8,65 @@ happens to replicas goes to `replicas.py`, what others say of sessions to `sessi
 import contextlib
 from collections.abc import Callable, Mapping
 
-from gateway.admission.session_admission import SessionAdmission
-from gateway.admission.tenants.bounds import Bounds
-from gateway.admission.waiting_room import WaitingRoom
 from gateway.core import events as ev
 from gateway.core import refusals
+from gateway.core.books import Books
 from gateway.core.commands import Command
-from gateway.core.fleet import Fleet
-from gateway.core.forecasts import Forecasts
 from gateway.core.model_choices import ModelChoices
 from gateway.core.optional.remote_prefills import RemotePrefills
 from gateway.core.optional.speculative_prefill import PrefillsAhead
 from gateway.core.replicas import Replicas
-from gateway.core.sessions.bounding import Bounding
-from gateway.core.sessions.session_book import SessionBook
 from gateway.core.sessions.session_control import SessionControl
-from gateway.core.settings import CoordinatorConfig
-from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.attempts import Attempts
-from gateway.core.turns.completion import Endings
+from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import Dispatcher
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import LifecycleError
 from gateway.core.turns.live import LiveRequest
 from gateway.core.turns.recovery import rescue
-from gateway.core.turns.suspects import Suspects
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import PoolId, RequestId, TenantId
+from gateway.domain.ids import PoolId, TenantId
 from gateway.domain.request import Protocol, Work
 from gateway.domain.shares import Share
-from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import NamedModel, named_models
-from gateway.routing.placement import PlacementPolicy
-from gateway.routing.ranks import Ranks
 
 
 class Coordinator:
     def __init__(
         self,
-        config: CoordinatorConfig,
+        books: Books,
         *,
-        fleet: Fleet,
-        admission: SessionAdmission,
-        placement: PlacementPolicy,
-        sessions: SessionBook,
-        forecasts: Forecasts,
-        trickle: MigrationLimiter,
         named_models: Mapping[str, NamedModel],
         ahead: PrefillAheadConfig,
         disaggregation: DisaggregationConfig,
         transfers: frozenset[PoolId] = frozenset(),
-        bounds: Bounds | None = None,
     ) -> None:
         """`transfers`: the pools whose replicas hand over prompts that they computed."""
-        self._config = config
-        self.fleet = fleet
-        self.sessions = sessions
-        self.forecasts = forecasts
-        self.admission = admission
-        self.placement = placement
-        self.live: dict[RequestId, LiveRequest] = {}
-        self.waiting_room = WaitingRoom()
-        self.ranks = Ranks()
-        self._out: list[Command] = []
-        out, stream = self._out, Stream(self._out)
-        self._stream = stream
-        to_engines = ToEngines(fleet, sessions, admission, out)
-        self.ahead = PrefillsAhead(ahead, fleet, placement, forecasts, to_engines, out, self.waiting_room)
-        self.legs = RemotePrefills(disaggregation, transfers, fleet, placement, forecasts, out)
-        self.bounding = Bounding(bounds or Bounds(()), sessions.sessions, out)
-        self.dispatcher = Dispatcher(
-            fleet,
-            admission,
-            placement,
-            forecasts,
-            self.ranks,
-            self.legs,
-            self.ahead,
-            to_engines,
-            out,
-        )
-        self.endings = Endings(
-            self.live,
-            sessions,
-            admission,
-            placement,
-            forecasts,
-            self.ranks,
-            self.ahead,
-            trickle,
-            self.bounding,
-            to_engines,
-            out,
-        )
-        self.gate = Gate(
-            config,
-            self.live,
-            self.waiting_room,
-            fleet,
-            admission,
-            placement,
-            forecasts,
-            trickle,
-            self.dispatcher,
-            self.endings,
-            stream,
-        )
-        self.models = ModelChoices(named_models, fleet, self.gate, sessions.sessions, self.live, self._admit)
+        self._config, self._out, self._stream = books.config, books.out, books.stream
+        self.fleet = books.fleet
+        self.sessions = books.sessions
+        self.forecasts = books.forecasts
+        self.admission = books.admission
+        self.placement = books.placement
+        self.bounding = books.bounding
+        self.live = books.live
+        self.waiting_room = books.waiting_room
+        self.ranks = books.ranks
+        to_engines = ToEngines(books)
+        self.ahead = PrefillsAhead(ahead, books, to_engines)
+        self.legs = RemotePrefills(disaggregation, transfers, books)
+        self.dispatcher = Dispatcher(books, self.legs, self.ahead, to_engines)
+        self.completion = Completion(books, self.ahead, to_engines)
+        self.gate = Gate(books, self.dispatcher, self.completion)
+        self.models = ModelChoices(named_models, books, self.gate, self._admit)
         self._attempts = Attempts(
-            config,
-            self.live,
-            sessions,
-            forecasts,
-            self.models,
-            self.gate,
-            self.dispatcher,
-            self.endings,
-            trickle,
-            to_engines,
-            stream,
-            Suspects(fleet),
-            self._admit,
+            books, self.gate, self.dispatcher, self.completion, self.models, self._admit
         )
-        self._replicas = Replicas(
-            fleet, self.gate, admission, placement, self.ranks, sessions.hints, forecasts, stream
-        )
-        self._session_control = SessionControl(
-            self.live, fleet, sessions, placement, self.gate, self.bounding, self.endings, out
-        )
+        self._replicas = Replicas(books, self.gate)
+        self._session_control = SessionControl(books, self.gate, self.completion)
         self._takes = self._table()
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
@@ -152,12 +80,12 @@ class Coordinator:
         health = self.fleet.health
         if now >= health.next_due_s and type(event) is not ev.LoopStalled:
             health.pass_time(now=now)
-            self._replicas.tell_of_health(now=now)  # before what the event itself says
+            self._replicas.report_health(now=now)  # before what the event itself says
         self._takes[type(event)](event, now=now)
         if self.fleet.forgotten:
             self._replicas.forget(now=now)
         if health.said:
-            self._replicas.tell_of_health(now=now)
+            self._replicas.report_health(now=now)
         if self.waiting_room.turns:
             self.gate.let_in(now=now)
         else:
@@ -183,7 +111,7 @@ class Coordinator:
         return self._commands()
 
     def _rescue(self, *, now: float) -> None:
-        rescue(self.live, self.gate, self.dispatcher, self.endings, now=now)
+        rescue(self.live, self.gate, self.dispatcher, self.completion, now=now)
 
     def _commands(self) -> list[Command]:
         if (publishing := self.sessions.publishing) is not None:
@@ -295,19 +223,19 @@ class Coordinator:
         refusal = self._refusal_at_the_door(live, named)
         if refusal is not None:
             self.bounding.give_back(event.reserved)
-            self.endings.refuse(live, refusal, now=now)
+            self.completion.refuse(live, refusal, now=now)
             return
         if facts.is_turn:
-            self.endings.tell(self.sessions.turn_arrived(live, home, now=now), now=now)
+            self.completion.emit(self.sessions.turn_arrived(live, home, now=now), now=now)
             if self.sessions.sessions.are_too_many:
-                self.endings.tell(self.sessions.expire(now=now), now=now)
+                self.completion.emit(self.sessions.expire(now=now), now=now)
         if named is not None:
             self.models.route(live, named)
         refusal = self.bounding.refusal(live, event.reserved, now=now) if self.bounding.is_on else None
         if refusal is None and self._attempts.suspects.remembered:
             refusal = self._attempts.resume(live, now=now)
         if refusal is not None:
-            self.endings.refuse(live, refusal, now=now)
+            self.completion.refuse(live, refusal, now=now)
         else:
             self._admit(live, now=now)
 
@@ -333,9 +261,9 @@ class Coordinator:
             live.model = self.fleet.served_by_some(live.pool, live.facts.model)
         elif self.models.falls_back_at_once(live, now=now):
             return
-        refusal = self.gate.ask(live, now=now) if live.pool else refusals.unknown_model(live.facts.model)
+        refusal = self.gate.decide(live, now=now) if live.pool else refusals.unknown_model(live.facts.model)
         if refusal is not None and not self.models.spares(live, refusal, now=now):
-            self.endings.refuse(live, refusal, now=now)
+            self.completion.refuse(live, refusal, now=now)
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -346,5 +274,5 @@ class Coordinator:
                 continue
             self.gate.leave_waiting_room(live, now=now)
             self._timeouts += 1
-            self.endings.refuse(live, refusals.waited_too_long(self._timeouts, live.waits_for), now=now)
-        self.endings.tell(self.sessions.expire(now=now), now=now)
+            self.completion.refuse(live, refusals.waited_too_long(self._timeouts, live.waits_for), now=now)
+        self.completion.emit(self.sessions.expire(now=now), now=now)

@@ -45,8 +45,8 @@ class ToolCallSeen(msgspec.Struct, frozen=True, tag=True):
 
 
 class ToolCallClosed(msgspec.Struct, frozen=True, tag=True):
-    """A tool call's arguments are complete: its tool may start, while the response goes on. It is not told of
-    a response that is not streamed, and of some calls it is not seen."""
+    """A tool call's arguments are complete: its tool may start, while the response goes on. Of streamed
+    responses alone, and not of every call."""
 
     request: RequestId
     call: ToolCall
@@ -104,14 +104,14 @@ class ClientLeft(msgspec.Struct, frozen=True, tag=True):
 
 
 class PrefillEnded(msgspec.Struct, frozen=True, tag=True):
-    """What `Prefill` asked for is there; or was not computed, or not to the end."""
+    """The end of a `Prefill`: computed, or not, or not to the end."""
 
     turn: RequestId
     usage: Usage | None
 
 
 class PrefillLegEnded(msgspec.Struct, frozen=True, tag=True):
-    """What `RemotePrefill` asked for was computed, or not. Answered by `Dispatch`, now or later, or
+    """The end of a `RemotePrefill`: computed, or not. Answered by `Dispatch`, now or later, or
     `Refuse`."""
 
     request: RequestId
@@ -152,7 +152,7 @@ class ReplicaDrained(msgspec.Struct, frozen=True, tag=True):
 
     replica: ReplicaId
     is_draining: bool
-    why: str = "as an operator said"
+    why: str = "by an operator"
 
 
 class ReplicaLeft(msgspec.Struct, frozen=True, tag=True):
@@ -163,14 +163,14 @@ class ReplicaLeft(msgspec.Struct, frozen=True, tag=True):
 
 
 class EngineReported(msgspec.Struct, frozen=True, tag=True):
-    """A replica's engine was asked how it is, about once a second."""
+    """An engine's signals, about once a second."""
 
     replica: ReplicaId
     signals: EngineSignals
 
 
 class HostReported(msgspec.Struct, frozen=True, tag=True):
-    """A probe beside the tools said how busy their host is, about once a second."""
+    """The load of a host of tools, by the probe there, about once a second."""
 
     host: str
     signals: HostSignals
@@ -184,7 +184,7 @@ class CacheResidencyReported(msgspec.Struct, frozen=True, tag=True):
 
 
 class SessionFinished(msgspec.Struct, frozen=True, tag=True):
-    """Somebody who may say so said that the session is over."""
+    """A session is over, by its client or an operator."""
 
     session: SessionId
 
@@ -198,11 +198,11 @@ class SessionStopped(msgspec.Struct, frozen=True, tag=True):
     cancels: bool = True
     """What runs is cancelled; else it may end."""
     by: str = ""
-    """Who said so, for the record."""
+    """Who, for the record."""
 
 
 class SharesReceived(msgspec.Struct, frozen=True, tag=True):
-    """What the other gateways that live said last of their sessions, some ten times a second."""
+    """The shares of the other live gateways, some ten times a second."""
 
     shares: tuple[Share, ...]
 

@@ -41,7 +41,7 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     running: int = 0
     """Turns, and other work that takes a place."""
     elsewhere: int = 0
-    """Turns that other gateways sent it, as they said last."""
+    """Turns that other gateways sent it, by their last report."""
     light: int = 0
     """Requests that cost it next to nothing."""
     is_draining: bool = False
@@ -310,7 +310,7 @@ class Fleet:
 
         With one pool everything goes there, and its backends judge the model's name themselves. A
         request that names no model goes to the first pool. While nobody knows what a pool serves,
-        because none of its replicas has said it yet, it may be any model that no other pool serves.
+        because none of its replicas has listed models yet, it may be any model that no other pool serves.
         """
         if home is not None and home in self._replicas:
             return self._replicas[home].facts.pool

@@ -139,7 +139,7 @@ class Forecasts:
         usage = answer.usage
         prompt, output = usage.prompt_tokens, usage.output_tokens
         is_whole = answer.has_terminal or answer.finish_reason is not None
-        is_final = is_whole and (output or (output == 0 and not answer.said_bytes))  # some say 0 at first
+        is_final = is_whole and (output or (output == 0 and not answer.said_bytes))  # some report 0 at first
         if prompt is not None and is_final:
             return answer
         of_model = self._of_model(live)
@@ -164,7 +164,7 @@ class Forecasts:
         if tokens is None:
             tokens = self.expected_tokens(live)
         if live.session is not None and live.session.edge is Edge.SERVES and held > tokens:
-            held = 0.0  # a summary is asked for behind all that was said; a title is shorter
+            held = 0.0  # a summary has the whole conversation before it; a title is shorter
         cached = min(live.handed_over or held, tokens)
         work = TurnWork(new_tokens=tokens - cached, cached_tokens=cached)
         prediction = known.estimator.predict(work, known.in_flight.load(now=now))
@@ -220,7 +220,7 @@ class Forecasts:
     def ended(
         self, live: LiveRequest, replica: ReplicaId, answer: Answer | None, *, is_whole: bool, now: float
     ) -> Answer | None:
-        """The answer, with a guess where the backend did not count: a stream does only if it is asked to.
+        """The answer, with a guess where the backend did not count: a stream does only on request.
         `is_whole`: it came to its end."""
         if live.facts.work is Work.POOL and answer is not None and answer.is_good:
             is_counted = answer.usage.prompt_tokens is not None

@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from gateway.admission.waiting_room import Lane
-from gateway.core.fleet import Fleet
+from gateway.core.books import Books
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import State
 from gateway.core.turns.live import LiveRequest, Route
 from gateway.domain.decision import Refusal, RefusalReason, WaitReason
-from gateway.domain.ids import PoolId, RequestId, SessionId
+from gateway.domain.ids import PoolId, SessionId
 from gateway.domain.model_choice import Choice, Fallback, Target
 from gateway.routing.models import NamedModel
-from gateway.workflow.sessions import Sessions
 from gateway.workflow.turns import Session
 
 _FALLS_BACK: Final = {
@@ -35,20 +34,12 @@ class Admit(Protocol):
 
 
 class ModelChoices:
-    def __init__(
-        self,
-        named: Mapping[str, NamedModel],
-        fleet: Fleet,
-        gate: Gate,
-        sessions: Sessions,
-        live: Mapping[RequestId, LiveRequest],
-        admit: Admit,
-    ) -> None:
+    def __init__(self, named: Mapping[str, NamedModel], books: Books, gate: Gate, admit: Admit) -> None:
         self.named = named
-        self._fleet = fleet
+        self._fleet = books.fleet
+        self._sessions = books.sessions.sessions
+        self._live = books.live
         self._gate = gate
-        self._sessions = sessions
-        self._live = live
         self._admit = admit
 
     def route(self, live: LiveRequest, named: NamedModel) -> None:

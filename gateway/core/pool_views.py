@@ -1,6 +1,6 @@
 """What admission knows of its pools, tenants and sessions, as plain values.
 
-Invariants: nothing that is looked at here changes by it; of tenants at most `MAX_TENANTS` are told.
+Invariants: nothing that is looked at here changes by it; at most `MAX_TENANTS` tenants are shown.
 """
 
 import math

@@ -48,7 +48,7 @@ def unread(coding: str, facts: RequestFacts, *, is_known: bool, swells: bool) ->
 
 
 def unknown_state(state_id: str) -> Refusal:
-    """The text is vLLM's own not-found: whether another tenant has it is not told."""
+    """The text is vLLM's own not-found: whether another tenant has it stays open."""
     message = f"Response with id '{state_id}' not found."
     return Refusal(reason=RefusalReason.STATE_NOT_FOUND, message=message)
 

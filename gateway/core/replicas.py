@@ -1,4 +1,4 @@
-"""What becomes of replicas: they come, go, are drained, and say how they are; whoever counts on them is told.
+"""Membership of replicas and their state: joined, up, down, drained, gone; every other book follows.
 
 Invariants: a replica that is unknown or down is no part of what admission counts; whoever waits or runs
 nowhere because a replica went is handed back, once.
@@ -7,42 +7,26 @@ nowhere because a replica went is handed back, once.
 from collections.abc import Sequence
 from typing import assert_never
 
-from gateway.admission.session_admission import SessionAdmission
 from gateway.core import events as ev
-from gateway.core.fleet import Fleet
-from gateway.core.forecasts import Forecasts
-from gateway.core.stream import Stream
+from gateway.core.books import Books
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.shares import Share
-from gateway.routing.placement import PlacementPolicy
-from gateway.routing.ranks import Ranks
-from gateway.workflow.hints import Hints
 
 Event = ev.FleetEvent | ev.EngineReported
 
 
 class Replicas:
-    def __init__(
-        self,
-        fleet: Fleet,
-        gate: Gate,
-        admission: SessionAdmission,
-        placement: PlacementPolicy,
-        ranks: Ranks,
-        hints: Hints,
-        forecasts: Forecasts,
-        stream: Stream,
-    ) -> None:
-        self._fleet = fleet
+    def __init__(self, books: Books, gate: Gate) -> None:
+        self._fleet = books.fleet
+        self._admission = books.admission
+        self._placement, self._ledger = books.placement, books.placement.ledger
+        self._ranks = books.ranks
+        self._hints = books.sessions.hints
+        self._forecasts = books.forecasts
+        self._stream = books.stream
         self._gate = gate
-        self._admission = admission
-        self._placement, self._ledger = placement, placement.ledger
-        self._ranks = ranks
-        self._hints = hints
-        self._forecasts = forecasts
-        self._stream = stream
 
     def take_in(self, event: Event, *, now: float) -> list[LiveRequest]:
         match event:
@@ -77,9 +61,9 @@ class Replicas:
 
     def _share_with(self, shares: Sequence[Share], *, now: float) -> None:
         for each in self._fleet:
-            said = [share.replicas[each.facts.id] for share in shares if each.facts.id in share.replicas]
-            each.elsewhere = sum(share.running for share in said)
-            self._ledger.others_have(each.facts.id, said)
+            of_others = [share.replicas[each.facts.id] for share in shares if each.facts.id in share.replicas]
+            each.elsewhere = sum(share.running for share in of_others)
+            self._ledger.others_have(each.facts.id, of_others)
         for pool, admission in self._admission.pools.items():
             others = [share.pools[pool] for share in shares if pool in share.pools]
             admission.share_with(others, now=now)
@@ -92,7 +76,7 @@ class Replicas:
             self._hints.replica_left(replica)
         self._fleet.forgotten.clear()
 
-    def tell_of_health(self, *, now: float) -> None:
+    def report_health(self, *, now: float) -> None:
         for changed in self._fleet.health.said:
             self._stream.replica_changed(changed.replica, changed.state, changed.why, now=now)
         self._fleet.health.said.clear()
@@ -105,7 +89,7 @@ class Replicas:
             self._forecasts.replica_joined(event.facts.id, pool)
             self._stream.replica_changed(event.facts.id, "up", "is healthy", now=now)
             self._gate.room_may_be(pool)
-            self._tell_admission(pool, now=now)
+            self._update_admission(pool, now=now)
         if event.facts.models == had:
             return []
         self._gate.room_may_be(pool)
@@ -120,7 +104,7 @@ class Replicas:
             return []
         self._ledger.replica_lost(replica)
         self._ranks.replica_lost(replica)
-        self._tell_admission(gone.facts.pool, now=now)
+        self._update_admission(gone.facts.pool, now=now)
         return self._gate.evict_unplaceable(gone.facts.pool, now=now)
 
     def _drained(self, event: ev.ReplicaDrained, *, now: float) -> list[LiveRequest]:
@@ -133,7 +117,7 @@ class Replicas:
         self._gate.room_may_be(state.facts.pool)
         return self._gate.evict_unplaceable(state.facts.pool, now=now)
 
-    def _tell_admission(self, pool: PoolId, *, now: float) -> None:
+    def _update_admission(self, pool: PoolId, *, now: float) -> None:
         self._admission.fleet_changed(pool, self._fleet.up(pool), now=now)
 
     def _reported(self, event: ev.EngineReported, *, now: float) -> None:

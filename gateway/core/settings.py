@@ -13,7 +13,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_wait_s: Annotated[float, Meta(gt=0, le=3600)] = 50.0
     """A turn that waited this long is refused. Every client tried bears 50 s of silence, not all bear 60."""
     max_stream_wait_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
-    """The same for those whose clients are told meanwhile that they wait: who reads a stream."""
+    """The same for streams, whose clients get keep-alives meanwhile."""
     no_replica_wait_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     """How long a turn is kept for which no replica is there any more, in case one comes back."""
     reject_unknown_ids: bool = False

@@ -41,7 +41,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     failing: str | None = None
     """With what it fails its turns, if it is not ejected, as too few others were left."""
     is_draining: bool = False
-    """As an operator said."""
+    """By an operator."""
     running: int
     engine_running: int | None = None
     engine_waiting: int | None = None
@@ -49,7 +49,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     kv_retained: float | None = None
     kv_tokens: int | None = None
     kv_of_sessions: tuple[SessionKv, ...] = ()
-    """What it holds of each, the largest first, at most `MAX_HOLDINGS`; told by the plugin alone."""
+    """What it holds of each, the largest first, at most `MAX_HOLDINGS`; from the plugin alone."""
     plugin: tuple[PluginFeature, ...] = ()
     sessions: int = 0
     """Whose first conversation lives there."""
@@ -128,7 +128,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     last_seen_s: float
     prompt_tokens: int
     cached_tokens: int | None
-    """None if no engine said."""
+    """None if no engine reports it."""
     output_tokens: int
     last_turns: Sequence[TurnView]
 
@@ -164,7 +164,7 @@ def take_gauges(
     *,
     now: float,
 ) -> Gauges:
-    """`signals`, `plugins`: what engines said last, of themselves and of their plugin."""
+    """`signals`, `plugins`: the last reports of engines and of their plugins."""
     return Gauges(
         at_s=now,
         session_count=len(brain.sessions.sessions),
@@ -184,7 +184,7 @@ def take_gauges(
 
 
 class SessionViews:
-    """Views of sessions, as they are when asked; what all of them need is looked up once."""
+    """Views of sessions, as they are now; what all of them need is looked up once."""
 
     def __init__(self, brain: Coordinator, first_words: Mapping[SessionId, str] | None = None) -> None:
         self._brain = brain
@@ -269,7 +269,7 @@ def _view_replica(
     plugins: Mapping[ReplicaId, PluginReport],
 ) -> ReplicaView:
     facts = state.facts
-    said = signals.get(facts.id, NO_SIGNALS)
+    states = signals.get(facts.id, NO_SIGNALS)
     plugin = plugins.get(facts.id, NO_PLUGIN)
     why, until_s = brain.fleet.health.ejected(facts.id) or (None, None)
     lives_there: Mapping[ReplicaId, int] = brain.placement.ledger.sessions_at
@@ -283,11 +283,11 @@ def _view_replica(
         failing=brain.fleet.health.failing(facts.id),
         is_draining=state.is_draining,
         running=state.running,
-        engine_running=said.running,
-        engine_waiting=said.waiting,
-        kv_used=said.kv_used,
-        kv_retained=said.kv_retained,
-        kv_tokens=said.kv_tokens,
+        engine_running=states.running,
+        engine_waiting=states.waiting,
+        kv_used=states.kv_used,
+        kv_retained=states.kv_retained,
+        kv_tokens=states.kv_tokens,
         kv_of_sessions=tuple(nlargest(MAX_HOLDINGS, plugin.sessions, key=lambda each: each.resident_tokens)),
         plugin=plugin.features,
         sessions=lives_there.get(facts.id, 0),

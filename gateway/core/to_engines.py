@@ -1,32 +1,28 @@
-"""What engines are told: with a request, and beside those."""
+"""Hints to engines: with a request, and beside requests."""
 
-from gateway.admission.session_admission import SessionAdmission
-from gateway.core.commands import Command, SendHint
-from gateway.core.fleet import Fleet
-from gateway.core.sessions.session_book import SessionBook
+from gateway.core.books import Books
+from gateway.core.commands import SendHint
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import ReplicaId
 from gateway.routing.kv_ledger import Conversation
 
 
 class ToEngines:
-    def __init__(
-        self, fleet: Fleet, sessions: SessionBook, admission: SessionAdmission, out: list[Command]
-    ) -> None:
-        self._fleet = fleet
-        self._sessions = sessions
-        self._admission = admission
-        self._out = out
+    def __init__(self, books: Books) -> None:
+        self._fleet = books.fleet
+        self._sessions = books.sessions
+        self._admission = books.admission
+        self._out = books.out
 
     def with_request(
         self, live: LiveRequest, replica: ReplicaId, *, now: float
     ) -> tuple[str | None, str | None]:
         """The hint, and the class in it where the plugin follows it; for an engine that `takes_hints`."""
-        said = self.class_of(live)
-        hint = self._sessions.hint_for(live, replica, said, now=now)
-        self.say_hints()
+        service_class = self.class_of(live)
+        hint = self._sessions.hint_for(live, replica, service_class, now=now)
+        self.send_due_hints()
         has_plugin = self._fleet.abilities(replica).turnpike_hints
-        return hint, said if hint is not None and has_plugin else None
+        return hint, service_class if hint is not None and has_plugin else None
 
     def takes_hints(self, replica: ReplicaId) -> bool:
         abilities = self._fleet.abilities(replica)
@@ -50,10 +46,10 @@ class ToEngines:
     def displaces(self, replica: ReplicaId) -> bool:
         return self._fleet.abilities(replica).turnpike_hints
 
-    def say_hints(self) -> None:
+    def send_due_hints(self) -> None:
         self._out += [
             SendHint(replica=replica, hint=hint)
-            for replica, hint in self._sessions.said
+            for replica, hint in self._sessions.due_hints
             if self._fleet.abilities(replica).turnpike_hints
         ]
-        self._sessions.said.clear()
+        self._sessions.due_hints.clear()

@@ -258,7 +258,7 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
         replicas="a",
         max_running_per_replica=3,
         have_homes=True,
-        trickle={"moving_at_once": 1},
+        failover_pacing={"moving_at_once": 1},
     )
     for name in ("s1", "s2", "s3"):
         play.begins(name, explicit=stated(name)) >> finished(name, "call")
@@ -281,7 +281,7 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
 
 
 def test_who_waits_to_be_moved_and_loses_the_others_too_moves_to_whoever_comes():
-    play = Playbook(replicas="a", have_homes=True, trickle={"moving_at_once": 1})
+    play = Playbook(replicas="a", have_homes=True, failover_pacing={"moving_at_once": 1})
     for name in ("s1", "s2"):
         play.begins(name, explicit=stated(name)) >> finished(name, "call")
     play >> up("b") >> down("a")

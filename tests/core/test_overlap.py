@@ -237,7 +237,7 @@ def test_what_may_not_run_twice_is_not_sent_ahead():
 
 
 def test_no_more_than_so_many_at_a_time():
-    fleet = Fleet(ahead={"most": 1}).asks("s").asks("t").calls("s").calls("t")
+    fleet = Fleet(ahead={"max_concurrent": 1}).asks("s").asks("t").calls("s").calls("t")
     assert [prefill.turn for prefill in fleet.prefills] == ["s-1"]
 
 
@@ -280,7 +280,7 @@ def test_every_prefill_is_told_once_whatever_happens():
     """Random lives of sessions; the books are checked behind every event."""
     for seed in range(examples(30)):
         dice = random.Random(seed)
-        fleet = Fleet(max_running_per_replica=3, ahead={"most": 2})
+        fleet = Fleet(max_running_per_replica=3, ahead={"max_concurrent": 2})
         begun = _lives(fleet, dice)
         assert len(fleet.outcomes()) == begun, f"seed {seed}"
         ahead = fleet.brain.ahead

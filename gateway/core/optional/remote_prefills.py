@@ -9,8 +9,8 @@ Source: Agent.xpu (arXiv 2506.24045), §4.3: a prefill pipeline and a decode pip
 Deviations: the place of the turn is taken when it is placed, as of any other; while its leg runs, it has none
 where it will decode. A turn has at most one leg.
 
-Invariants: a leg is in its replica's books from its command until its end is told or its client leaves; a
-request has one if and only if it is prefilling; of each that was begun it is told once what became of it.
+Invariants: a leg is in its replica's books from its command until its end or its client's; a
+request has one if and only if it is prefilling; each has one outcome.
 """
 
 import heapq
@@ -19,10 +19,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.core.commands import Command, RemotePrefill
-from gateway.core.fleet import Fleet
-from gateway.core.forecasts import Forecasts
-from gateway.core.stream import Stream
+from gateway.core.books import Books
+from gateway.core.commands import RemotePrefill
 from gateway.core.turns.live import LiveRequest
 from gateway.cost.estimator import Prediction, TurnWork
 from gateway.cost.transfer import TransferRate
@@ -32,7 +30,6 @@ from gateway.domain.request import Usage
 from gateway.domain.request import Work as Kind
 from gateway.requests.prefill import may_have_leg
 from gateway.routing.disaggregation import DisaggregationConfig, Work, pays
-from gateway.routing.placement import PlacementPolicy
 
 _PATIENCE: Final = 4.0
 """Times what was predicted."""
@@ -58,19 +55,15 @@ class RemotePrefills:
         self,
         config: DisaggregationConfig,
         pools: frozenset[PoolId],
-        fleet: Fleet,
-        placement: PlacementPolicy,
-        forecasts: Forecasts,
-        out: list[Command],
+        books: Books,
     ) -> None:
         """`pools`: those whose replicas can hand over what they computed."""
         self._config = config
         self.pools = pools
-        self._fleet = fleet
-        self._placement = placement
-        self._forecasts = forecasts
-        self._out = out
-        self._stream = Stream(out)
+        self._fleet = books.fleet
+        self._placement = books.placement
+        self._forecasts = books.forecasts
+        self._out, self._stream = books.out, books.stream
         self._under_way: dict[RequestId, _Leg] = {}
         self._rates = {pool: TransferRate(config.tokens_per_s) for pool in pools}
         self._awaited: dict[RequestId, float] = {}

@@ -11,9 +11,9 @@ finds that. So it is no harm to stop one when its turn has come: what was comput
 stock server all requests are alike: one is sent there only while nothing else is in flight, and stopped as
 soon as a turn is sent. It waits for that, as long as the pause lasts.
 
-Invariants: a prefill is in its replica's books from its command until its end is told, however it ends; of a
+Invariants: a prefill is in its replica's books from its command until its end, however it ends; a
 turn there is at most one at a time. It takes no place there, so that nobody waits for it. Of each that was
-begun it is told once what became of it; at most `max_sessions` sessions that pause are remembered.
+begun one has one outcome; at most `max_sessions` sessions that pause are remembered.
 """
 
 from collections import OrderedDict
@@ -21,11 +21,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.admission.waiting_room import WaitingRoom
-from gateway.core.commands import Command, Prefill, StopPrefill
-from gateway.core.fleet import Fleet
-from gateway.core.forecasts import Forecasts
-from gateway.core.stream import Stream
+from gateway.core.books import Books
+from gateway.core.commands import Prefill, StopPrefill
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.lifecycle import LifecycleError
 from gateway.core.turns.live import LiveRequest
@@ -35,7 +32,6 @@ from gateway.domain.request import Usage
 from gateway.prefill_ahead.next_agents import NextAgents
 from gateway.prefill_ahead.worth import Outcome, PrefillAheadConfig, outcome_of, pays
 from gateway.routing.kv_ledger import Conversation
-from gateway.routing.placement import PlacementPolicy
 from gateway.workflow.aeg.graph import ToolSet
 from gateway.workflow.conversations import StepPrediction
 
@@ -80,24 +76,14 @@ class _Ahead(msgspec.Struct, eq=False):
 
 
 class PrefillsAhead:
-    def __init__(
-        self,
-        config: PrefillAheadConfig,
-        fleet: Fleet,
-        placement: PlacementPolicy,
-        forecasts: Forecasts,
-        to_engines: ToEngines,
-        out: list[Command],
-        waiting_room: WaitingRoom,
-    ) -> None:
+    def __init__(self, config: PrefillAheadConfig, books: Books, to_engines: ToEngines) -> None:
         self.config = config
-        self._fleet = fleet
-        self._placement = placement
-        self._forecasts = forecasts
+        self._fleet = books.fleet
+        self._placement = books.placement
+        self._forecasts = books.forecasts
+        self._waiting_room = books.waiting_room
+        self._out, self._stream = books.out, books.stream
         self._to_engines = to_engines
-        self._out = out
-        self._waiting_room = waiting_room
-        self._stream = Stream(out)
         self._under_way: dict[RequestId, _Ahead] = {}
         self._pauses: OrderedDict[SessionId, dict[ThreadId, Pause]] = OrderedDict()
         """The longest silent session first."""
@@ -168,7 +154,7 @@ class PrefillsAhead:
             if ledger.replicas[replica].horizon - ledger.sums(replica).held < pause.tokens:
                 return
             if pause.turn in self._under_way:
-                continue  # it was told to give way, and has yet to end
+                continue  # it gives way already, and has yet to end
             if self._pays(pause):
                 self._begin(pause, now=now)
             else:
@@ -262,7 +248,7 @@ class PrefillsAhead:
         ahead = self._awaited.pop(request, None)
         if ahead is not None:
             outcome, used = outcome_of(ahead.usage, usage, is_right=bool(ahead.is_right))
-            self._tell(ahead, outcome, used, now=now)
+            self._emit(ahead, outcome, used, now=now)
 
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pause in self._pauses.pop(session, {}).values():
@@ -273,7 +259,7 @@ class PrefillsAhead:
         pause.gave_way = False
         if pause.ahead is not None:
             self._stop(pause.ahead)
-            self._tell(pause.ahead, Outcome.CANCELLED, 0, now=now)
+            self._emit(pause.ahead, Outcome.CANCELLED, 0, now=now)
 
     # --- prefills ----------------------------------------------------------------------------------
 
@@ -296,14 +282,14 @@ class PrefillsAhead:
         elif pause.gave_way or not ahead.is_off:
             # Its next turn has yet to come; what was computed by then is found, if it gave way.
             pause.ahead = None
-            self._tell(ahead, Outcome.GAVE_WAY if pause.gave_way else Outcome.FAILED, 0, now=now)
+            self._emit(ahead, Outcome.GAVE_WAY if pause.gave_way else Outcome.FAILED, 0, now=now)
 
     def _stop(self, ahead: _Ahead) -> None:
         if ahead.ended_s is None and not ahead.is_off:
             ahead.is_off = True
             self._out.append(StopPrefill(turn=ahead.pause.turn))
 
-    def _tell(self, ahead: _Ahead, outcome: Outcome, used: int, *, now: float) -> None:
+    def _emit(self, ahead: _Ahead, outcome: Outcome, used: int, *, now: float) -> None:
         took_s = (ahead.ended_s if ahead.ended_s is not None else now) - ahead.began_s
         self._stream.prefilled_ahead(
             ahead.pause.conversation,

@@ -2,8 +2,8 @@
 
 The coordinator asks it of each turn that arrives, and tells it when a turn is over.
 
-Invariants: without bounds, and before a session was stopped, nothing is asked of it; a stopped session runs
-nothing, for as long as was said, and does not end meanwhile.
+Invariants: without bounds and stopped sessions nothing is looked up; a stopped session runs
+nothing for the time stated, and does not end meanwhile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class Bounding:
         self.is_on |= self.bounds.is_set
 
     def refusal(self, live: LiveRequest, reserved: Reserved | None, *, now: float) -> Refusal | None:
-        """Why a turn that arrives may not run; else, in `live`, what is said of it."""
+        """Why a turn that arrives may not run; else the notice for its client, in `live`."""
         if self._is_stopped(live, now=now):
             self.give_back(reserved)
             return refusals.stopped()
@@ -41,7 +41,7 @@ class Bounding:
             self.give_back(reserved)
             return None
         reached = self.bounds.arrived(self._asking(live), reserved, now=now)
-        self._tell()
+        self._emit()
         for each in reached:
             self._stream.bound_reached(live, each, now=now)
         if not reached or reached[0].bound.shadow:
@@ -57,7 +57,7 @@ class Bounding:
     def give_back(self, reserved: Reserved | None) -> None:
         if reserved is not None:
             self.bounds.give_back(reserved)
-            self._tell()
+            self._emit()
 
     def turn_over(self, live: LiveRequest, answer: Answer | None) -> None:
         if not self.bounds.turns:
@@ -69,7 +69,7 @@ class Bounding:
             self.bounds.turn_over(live.request, live.runs_on, None)
         else:
             self.bounds.turn_void(live.request)
-        self._tell()
+        self._emit()
 
     def remember(self, spent: Sequence[Spent], *, now: float) -> None:
         self.bounds.restore(spent, now=now)
@@ -99,7 +99,7 @@ class Bounding:
             brought=transcript.new.brought,
         )
 
-    def _tell(self) -> None:
+    def _emit(self) -> None:
         if self.bounds.spent:
             self._out += [Spend(more=each) for each in self.bounds.spent]
             self.bounds.spent.clear()

@@ -41,7 +41,7 @@ class ConductView(msgspec.Struct, kw_only=True):
     at: int = 0
     """From 0: of `tools` which one; of `system` about which byte, as JSON has it."""
     measured: int = 0
-    """Of the changed ones, those whose engine said what it had cached."""
+    """Of the changed ones, those with cached tokens reported."""
     again_tokens: int = 0
     """Of these: what the prompt before had, too, and was computed again."""
     left_after_s: list[float] = []

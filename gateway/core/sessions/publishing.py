@@ -1,7 +1,7 @@
-"""What the other gateways are told of turns here: by which names they find the gateway that has a session
+"""Turns of this gateway, published to the others: by which names they find the gateway that has a session
 (`gateway/workflow/evidence.py`), and what they need to go on with it.
 
-Invariants: every word is taken once; what an answer that came whole minted is told with the end of its turn.
+Invariants: every word is taken once; what a whole answer minted is published with the end of its turn.
 """
 
 from gateway.core.commands import Publish
@@ -57,10 +57,10 @@ class Publishing:
             usage, trace.replica = answer.usage, live.tried[-1]
             trace.prompt_tokens, trace.output_tokens = usage.prompt_tokens, usage.output_tokens
             trace.states = tuple((state_key(tenant, each), trace.replica) for each in answer.state_ids)
-        told = Publish(
+        published = Publish(
             request=turn.request, tenant=tenant, names=tuple(names), given=tuple(given), trace=trace
         )
-        self._due.append(told)
+        self._due.append(published)
         if turn.has_failed:
             name, lasts_s = evidence.of_failed(tenant, turn.body), retried_within_s(turn)
             self._due.append(Publish(request=turn.request, tenant=tenant, names=(name,), lasts_s=lasts_s))

@@ -65,7 +65,7 @@ class SessionBook:
         self.hints = hints
         self.residence = residence
         self.trusted = trusted
-        self.said: list[tuple[ReplicaId, str]] = []
+        self.due_hints: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
         self.publishing = Publishing(sessions) if publishes else None
         self.conduct = Conduct()
@@ -255,7 +255,7 @@ class SessionBook:
     ) -> str | None:
         assert live.session is not None
         if (left := self.hints.where_it_was(live.session, replica)) is not None:
-            self.said.append(left)
+            self.due_hints.append(left)
         thread, stated = self.conversations.thread(live.session.thread), live.facts.explicit
         if thread is None:
             return None
@@ -299,7 +299,7 @@ class SessionBook:
             decision = self.hints.retention(thread, pause, replica, self._believed(live))
             session, of = live.session.session, live.session.thread
             if (hint := self.hints.write(session, of, decision)) is not None:
-                self.said.append((replica, hint))
+                self.due_hints.append((replica, hint))
         if pause.tier is Tier.UNKNOWN:
             return []
         return [
@@ -333,7 +333,7 @@ class SessionBook:
         was_active = bool(self.tools.open_calls(session.id))
         self.tools.forget(session.id)
         self.conversations.session_over(session.id)
-        self.said += self.hints.session_over(session.id)
+        self.due_hints += self.hints.session_over(session.id)
         out: list[rec.Record] = [
             rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
         ]

@@ -5,49 +5,34 @@ from typing import assert_never
 
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Cancel, Command
-from gateway.core.fleet import Fleet
-from gateway.core.sessions.bounding import Bounding
-from gateway.core.sessions.session_book import SessionBook
-from gateway.core.turns.completion import Endings
+from gateway.core.books import Books
+from gateway.core.commands import Cancel
+from gateway.core.turns.completion import Completion
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import State
-from gateway.core.turns.live import LiveRequest
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionRef, SessionSource
-from gateway.domain.ids import RequestId
 from gateway.domain.request import Usage
 from gateway.domain.turn_trace import TurnTrace
-from gateway.routing.placement import PlacementPolicy
 
 Event = ev.SessionFinished | ev.SessionStopped | ev.SessionAdopted | ev.AmbiguousEvidence
 
 
 class SessionControl:
-    def __init__(
-        self,
-        live: dict[RequestId, LiveRequest],
-        fleet: Fleet,
-        sessions: SessionBook,
-        placement: PlacementPolicy,
-        gate: Gate,
-        bounding: Bounding,
-        endings: Endings,
-        out: list[Command],
-    ) -> None:
-        self._live = live
-        self._fleet = fleet
-        self._sessions = sessions
-        self._placement = placement
+    def __init__(self, books: Books, gate: Gate, completion: Completion) -> None:
+        self._live = books.live
+        self._fleet = books.fleet
+        self._sessions = books.sessions
+        self._placement = books.placement
+        self._bounding = books.bounding
+        self._out = books.out
         self._gate = gate
-        self._bounding = bounding
-        self._endings = endings
-        self._out = out
+        self._completion = completion
 
     def take_in(self, event: Event, *, now: float) -> None:
         match event:
             case ev.SessionFinished():
-                self._endings.tell(self._sessions.finish(event.session, now=now), now=now)
+                self._completion.emit(self._sessions.finish(event.session, now=now), now=now)
             case ev.SessionStopped():
                 self._stop(event, now=now)
             case ev.AmbiguousEvidence():
@@ -58,8 +43,8 @@ class SessionControl:
                 assert_never(event)
 
     def _stop(self, event: ev.SessionStopped, *, now: float) -> None:
-        """Refuses what waits of it, and cancels what runs if that was said; what comes later is refused on
-        arrival."""
+        """Refuses what waits of it, and cancels what runs if the operator wants it; what comes later is
+        refused on arrival."""
         session = self._sessions.sessions.get(event.session)
         if session is None:
             return
@@ -68,7 +53,7 @@ class SessionControl:
         for live in self._bounding.of(session.id, self._live):
             if live.state is State.WAITING:
                 self._gate.leave_waiting_room(live, now=now)
-                self._endings.refuse(live, refusals.stopped(), now=now)
+                self._completion.refuse(live, refusals.stopped(), now=now)
             elif event.cancels:
                 self._out.append(Cancel(request=live.request, refusal=refusals.stopped()))
             else:
@@ -84,10 +69,10 @@ class SessionControl:
                 by=event.by,
             )
         )
-        self._endings.free_place(session.id, now=now)
+        self._completion.free_place(session.id, now=now)
 
     def _adopt(self, trace: TurnTrace, *, now: float) -> None:
-        self._endings.tell(self._sessions.adopt(trace, now=now), now=now)
+        self._completion.emit(self._sessions.adopt(trace, now=now), now=now)
         if trace.replica is not None and self._fleet.get(trace.replica) is not None and not trace.is_side:
             session = SessionRef(
                 session=trace.session,

@@ -6,17 +6,11 @@ twice harms nobody. One that was sent and got no head may be what the replica di
 wherever that is, and no further; a client that sends it again does not begin anew (`suspects.py`).
 """
 
-from collections.abc import Mapping
-
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.forecasts import Forecasts
+from gateway.core.books import Books
 from gateway.core.model_choices import Admit, ModelChoices
-from gateway.core.sessions.session_book import SessionBook
-from gateway.core.settings import CoordinatorConfig
-from gateway.core.stream import Stream
-from gateway.core.to_engines import ToEngines
-from gateway.core.turns.completion import Endings
+from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import Dispatcher
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import LifecycleError, State, Step
@@ -25,7 +19,6 @@ from gateway.core.turns.suspects import MOST_DEATHS, Failure, Suspects
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import Body, ReplicaId, RequestId
 from gateway.domain.request import Answer
-from gateway.fleet.migration_limiter import MigrationLimiter
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -33,33 +26,25 @@ _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"
 class Attempts:
     def __init__(
         self,
-        config: CoordinatorConfig,
-        live: Mapping[RequestId, LiveRequest],
-        sessions: SessionBook,
-        forecasts: Forecasts,
-        models: ModelChoices,
+        books: Books,
         gate: Gate,
         dispatcher: Dispatcher,
-        endings: Endings,
-        trickle: MigrationLimiter,
-        to_engines: ToEngines,
-        stream: Stream,
-        suspects: Suspects,
+        completion: Completion,
+        models: ModelChoices,
         admit: Admit,
     ) -> None:
-        self._config = config
-        self._live = live
-        self._sessions = sessions
-        self._forecasts = forecasts
-        self._models = models
+        self._config = books.config
+        self._live = books.live
+        self._sessions = books.sessions
+        self._forecasts = books.forecasts
+        self._migrations = books.migrations
+        self._stream = books.stream
         self._gate = gate
         self._dispatcher = dispatcher
-        self._endings = endings
-        self._trickle = trickle
-        self._to_engines = to_engines
-        self._stream = stream
-        self.suspects = suspects
+        self._completion = completion
+        self._models = models
         self._admit = admit
+        self.suspects = Suspects(books.fleet)
 
     def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
         live.unanswered = self.suspects.deaths(live.body, now=now)
@@ -80,7 +65,7 @@ class Attempts:
         if waiting and self.suspects.deaths(body, now=now) >= MOST_DEATHS:
             for live in [self._live[request] for request in waiting]:
                 self._gate.leave_waiting_room(live, now=now)
-                self._endings.refuse(live, refusals.unanswered_again(), now=now)
+                self._completion.refuse(live, refusals.unanswered_again(), now=now)
 
     def _known(self, request: RequestId) -> LiveRequest:
         live = self._live.get(request)
@@ -107,8 +92,8 @@ class Attempts:
         live.saw_first_token, live.first_token_s = True, now
         self._forecasts.first_token(live, live.replica, now=now)
         self._dispatcher.first_token(live, now=now)
-        if self._trickle.known:
-            self._trickle.over(live.request)
+        if self._migrations.known:
+            self._migrations.over(live.request)
         self._stream.first_token(live, live.replica, now=now)
 
     def call_seen(self, event: ev.ToolCallSeen, *, now: float) -> None:
@@ -146,7 +131,7 @@ class Attempts:
             failure = Failure.BROKEN if step is Step.CUT else Failure.ANSWERED
             self._failed_at(live, live.replica, failure, now=now)
         counted = self._dispatcher.ended(live, _OUTCOMES[step], answer, now=now)
-        self._endings.over(live, counted, now=now)
+        self._completion.over(live, counted, now=now)
 
     def client_left(self, event: ev.ClientLeft, *, now: float) -> None:
         live, answer = self._known(event.request), event.answer
@@ -162,7 +147,7 @@ class Attempts:
             if live.replica is not None:
                 self._failed_at(live, live.replica, Failure.LEFT, now=now)
             answer = self._dispatcher.ended(live, _OUTCOMES[Step.LEAVE], answer, now=now)
-        self._endings.over(live, answer, now=now)
+        self._completion.over(live, answer, now=now)
 
     def leg_ended(self, event: ev.PrefillLegEnded, *, now: float) -> None:
         live = self._known(event.request)
@@ -209,4 +194,4 @@ class Attempts:
         refusal = (
             refusals.unanswered_again() if is_poison and not is_one_death else refusals.attempt_failed(event)
         )
-        self._endings.refuse(live, refusal, now=now)
+        self._completion.refuse(live, refusal, now=now)

@@ -1,4 +1,4 @@
-"""How requests and sessions end: whoever keeps books of them is told, and what they taught is learned.
+"""The end of requests and sessions: every book closes, and the policies learn.
 
 Invariants: each request ends once; it lives no more then, and its session knows, whatever fails on the way; a
 session that ended is in none of the books that policies keep.
@@ -6,56 +6,36 @@ session that ended is in none of the books that policies keep.
 
 from collections.abc import Iterable
 
-from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.turn_request import TurnOutcome
-from gateway.core.commands import Command, Refuse
-from gateway.core.forecasts import Forecasts
+from gateway.core.books import Books
+from gateway.core.commands import Refuse
 from gateway.core.optional.speculative_prefill import PrefillsAhead
-from gateway.core.sessions.bounding import Bounding
-from gateway.core.sessions.session_book import SessionBook, TurnEnd
-from gateway.core.stream import Stream
+from gateway.core.sessions.session_book import TurnEnd
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.lifecycle import Step
 from gateway.core.turns.live import LiveRequest
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.ids import SessionId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.errors import http_status
-from gateway.fleet.migration_limiter import MigrationLimiter
-from gateway.routing.placement import PlacementPolicy
-from gateway.routing.ranks import Ranks
 
 _NO_USAGE = Usage()
 
 
-class Endings:
-    def __init__(
-        self,
-        live: dict[RequestId, LiveRequest],
-        sessions: SessionBook,
-        admission: SessionAdmission,
-        placement: PlacementPolicy,
-        forecasts: Forecasts,
-        ranks: Ranks,
-        ahead: PrefillsAhead,
-        trickle: MigrationLimiter,
-        bounding: Bounding,
-        to_engines: ToEngines,
-        out: list[Command],
-    ) -> None:
-        self._live = live
-        self._sessions = sessions
-        self._admission = admission
-        self._placement = placement
-        self._forecasts = forecasts
-        self._ranks = ranks
+class Completion:
+    def __init__(self, books: Books, ahead: PrefillsAhead, to_engines: ToEngines) -> None:
+        self._live = books.live
+        self._sessions = books.sessions
+        self._admission = books.admission
+        self._placement = books.placement
+        self._forecasts = books.forecasts
+        self._ranks = books.ranks
+        self._migrations = books.migrations
+        self._bounding = books.bounding
+        self._out, self._stream = books.out, books.stream
         self._ahead = ahead
-        self._trickle = trickle
-        self._bounding = bounding
         self._to_engines = to_engines
-        self._out = out
-        self._stream = Stream(out)
 
     def refuse(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         live.step(Step.REFUSE)
@@ -69,8 +49,8 @@ class Endings:
                 bound=live.bound,
             )
         )
-        told = Answer(status=http_status(refusal.reason), retry_after_s=refusal.retry_after_s)
-        self.over(live, told, now=now)
+        reply = Answer(status=http_status(refusal.reason), retry_after_s=refusal.retry_after_s)
+        self.over(live, reply, now=now)
 
     def over(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         """It is in a final state. `answer`: that its client got; None if it left before there was one."""
@@ -83,8 +63,8 @@ class Endings:
             try:
                 self._learn(live, answer, end, now=now)
             finally:
-                if records or self._sessions.ran or self._sessions.said:
-                    self.tell(records, now=now)
+                if records or self._sessions.ran or self._sessions.due_hints:
+                    self.emit(records, now=now)
         if live.session is None:
             return
         if self._bounding.is_on:
@@ -95,8 +75,8 @@ class Endings:
                 self._ahead.paused(live, answer.usage, *behind, now=now)
 
     def _learn(self, live: LiveRequest, answer: Answer | None, end: TurnEnd, *, now: float) -> None:
-        if self._trickle.known:
-            self._trickle.over(live.request)
+        if self._migrations.known:
+            self._migrations.over(live.request)
         usage = answer.usage if answer is not None else _NO_USAGE
         if answer is None and (live.tried or live.had_leg):  # which computed its prompt
             usage = self._forecasts.prompt_alone(live)
@@ -132,7 +112,7 @@ class Endings:
             if live.tried:
                 self._ahead.look_for_slack(live.tried[-1], now=now)
 
-    def tell(self, records: Iterable[rec.Record], *, now: float) -> None:
+    def emit(self, records: Iterable[rec.Record], *, now: float) -> None:
         for record in records:
             if type(record) is rec.SessionEnded:
                 self._admission.session_over(record.session, now=now)
@@ -144,8 +124,8 @@ class Endings:
             self._admission.tools_ran(run.session, run.names, run.duration_s)
         self._sessions.ran.clear()
         self._stream.extend(records)
-        if self._sessions.said:
-            self._to_engines.say_hints()
+        if self._sessions.due_hints:
+            self._to_engines.send_due_hints()
 
     def free_place(self, session_id: SessionId, *, now: float) -> None:
         session = self._sessions.sessions.get(session_id)

@@ -4,21 +4,18 @@ ends.
 It asks placement *where*, has a prompt computed elsewhere first if that is better, and tells engines,
 forecasts and health what they have to know of a request that is sent.
 
-Invariants: a place is booked from the command that takes it until the end of the attempt, or of the prefill
-leg, is told; the pool in which one becomes free is among the `pools_with_room`.
+Invariants: a place is booked from the command that takes it until the end of the attempt or of the prefill
+leg; the pool in which one becomes free is among the `pools_with_room`.
 """
 
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from gateway.admission.session_admission import SessionAdmission
-from gateway.core.commands import Command, Dispatch
-from gateway.core.fleet import Fleet
-from gateway.core.forecasts import Forecasts
+from gateway.core.books import Books
+from gateway.core.commands import Dispatch
 from gateway.core.optional.remote_prefills import RemotePrefills
 from gateway.core.optional.speculative_prefill import PrefillsAhead
-from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.core.turns.lifecycle import Step
 from gateway.core.turns.live import LiveRequest
@@ -26,8 +23,7 @@ from gateway.domain.decision import Edge, Placement, PlacementReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Answer, Usage, Work
-from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
-from gateway.routing.ranks import Ranks
+from gateway.routing.placement import NOTHING_KNOWN, Asked
 
 _EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
 _EXTENDS_PROMPT: Final = (Edge.CONTINUES, Edge.RETRIES)
@@ -38,27 +34,17 @@ CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 
 class Dispatcher:
     def __init__(
-        self,
-        fleet: Fleet,
-        admission: SessionAdmission,
-        placement: PlacementPolicy,
-        forecasts: Forecasts,
-        ranks: Ranks,
-        legs: RemotePrefills,
-        ahead: PrefillsAhead,
-        to_engines: ToEngines,
-        out: list[Command],
+        self, books: Books, legs: RemotePrefills, ahead: PrefillsAhead, to_engines: ToEngines
     ) -> None:
-        self._fleet = fleet
-        self._admission = admission
-        self._placement = placement
-        self._forecasts = forecasts
-        self._ranks = ranks
+        self._fleet = books.fleet
+        self._admission = books.admission
+        self._placement = books.placement
+        self._forecasts = books.forecasts
+        self._ranks = books.ranks
+        self._out, self._stream = books.out, books.stream
         self._legs = legs
         self._ahead = ahead
         self._to_engines = to_engines
-        self._out = out
-        self._stream = Stream(out)
         self.pools_with_room: dict[PoolId, None] = {}
         """Where a place became free since the gate looked last."""
 
@@ -81,8 +67,8 @@ class Dispatcher:
                 self._legs.begin(live, elsewhere, now=now)
                 live.step(Step.PREFILL)
                 return
-        asked = self._asked(live, candidates, now=now)
-        placement = self._placement.place(candidates, live.session, asked)
+        query = self._query(live, candidates, now=now)
+        placement = self._placement.place(candidates, live.session, query)
         if live.leg_left is not None:
             self._legs.placed(live)
         if self._ahead.config.enabled:
@@ -93,7 +79,7 @@ class Dispatcher:
             placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
         self.send(live, placement, tokens, now=now)
 
-    def _asked(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
+    def _query(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
         if live.session is None:
             return NOTHING_KNOWN
         tokens = partial(self._forecasts.expected_tokens, live)
@@ -138,11 +124,11 @@ class Dispatcher:
             output_tokens=output_tokens,
             now=now,
         )
-        hint, said = None, None
+        hint, hinted_class = None, None
         if live.session is not None and self._to_engines.takes_hints(placement.replica):
-            hint, said = self._to_engines.with_request(live, placement.replica, now=now)
-        service_class = said or self._to_engines.class_of(live)
-        self._stream.submitted(live, placement, expected, said, service_class, now=now)
+            hint, hinted_class = self._to_engines.with_request(live, placement.replica, now=now)
+        service_class = hinted_class or self._to_engines.class_of(live)
+        self._stream.submitted(live, placement, expected, hinted_class, service_class, now=now)
         route = live.route
         if route is not None:
             route.choice.begun += 1

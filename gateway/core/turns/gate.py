@@ -12,61 +12,42 @@ Invariants: after `let_in`, nobody in a lane waits for a replica that has room f
 on a replica that is down, on one that it was tried on, or anywhere but at its home if it has one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.turn_request import ReplicaCapacity
-from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
-from gateway.core.fleet import Fleet
-from gateway.core.forecasts import Forecasts
-from gateway.core.settings import CoordinatorConfig
-from gateway.core.stream import Stream
-from gateway.core.turns.completion import Endings
+from gateway.admission.waiting_room import Lane, Waiting
+from gateway.core.books import Books
+from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import CAPACITY_FREE_WORK, Dispatcher
 from gateway.core.turns.lifecycle import Step
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.decision import Admit, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId
 from gateway.domain.request import Work
-from gateway.fleet.migration_limiter import MigrationLimiter
-from gateway.routing.placement import PlacementPolicy
 
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
 _NO_REPLICA = Wait(reason=WaitReason.NO_REPLICA)
 
 
 class Gate:
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        live: Mapping[RequestId, LiveRequest],
-        waiting_room: WaitingRoom,
-        fleet: Fleet,
-        admission: SessionAdmission,
-        placement: PlacementPolicy,
-        forecasts: Forecasts,
-        trickle: MigrationLimiter,
-        dispatcher: Dispatcher,
-        endings: Endings,
-        stream: Stream,
-    ) -> None:
-        self._config = config
-        self._live = live
-        self.waiting_room = waiting_room
-        self._fleet = fleet
-        self._admission = admission
-        self._placement = placement
-        self._forecasts = forecasts
-        self._trickle = trickle
+    def __init__(self, books: Books, dispatcher: Dispatcher, completion: Completion) -> None:
+        self._config = books.config
+        self._live = books.live
+        self.waiting_room = books.waiting_room
+        self._fleet = books.fleet
+        self._admission = books.admission
+        self._placement = books.placement
+        self._forecasts = books.forecasts
+        self._migrations = books.migrations
+        self._stream = books.stream
         self._dispatcher = dispatcher
-        self._endings = endings
-        self._stream = stream
+        self._completion = completion
         self._now = 0.0
         """Of the last event that was looked at."""
 
-    def ask(self, live: LiveRequest, *, now: float) -> Refusal | None:
+    def decide(self, live: LiveRequest, *, now: float) -> Refusal | None:
         assert live.pool is not None
         self._now = now
         lane = live.lane
@@ -92,7 +73,7 @@ class Gate:
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
-        # Only a session's place is asked for by what it holds.
+        # Only a session's slot depends on the tokens that it holds.
         tokens = self._forecasts.expected_tokens(live) if live.session is not None else 0.0
         decision = self._admission.ask(live.applicant(tokens), room, now=now)
         if self._admission.said:  # before what follows from it
@@ -114,7 +95,7 @@ class Gate:
                 for request, refusal in self._admission.displaced():
                     gone = self._live[request]
                     self.leave_waiting_room(gone, now=now)
-                    self._endings.refuse(gone, refusal, now=now)
+                    self._completion.refuse(gone, refusal, now=now)
                 if is_outage and decision.reason is WaitReason.CONCURRENCY_FULL:
                     decision = _NO_REPLICA
                 self._park(live, decision, now=now)
@@ -200,12 +181,12 @@ class Gate:
         for load in candidates:
             if load.replica == home:
                 return True
-        return self._trickle.may_move(live.request, live.pool, live.text_bytes, len(candidates))
+        return self._migrations.may_move(live.request, live.pool, live.text_bytes, len(candidates))
 
     def _let_move(self) -> None:
-        for pool in self._trickle.pools():
+        for pool in self._migrations.pools():
             replicas = len(self._fleet.candidates(pool, only=None, without=()))
-            while (request := self._trickle.next_to_move(pool, replicas)) is not None:
+            while (request := self._migrations.next_to_move(pool, replicas)) is not None:
                 self.waiting_room.release(request)
                 self.room_may_be(pool)
 
@@ -216,7 +197,7 @@ class Gate:
     def withdraw(self, live: LiveRequest, *, now: float) -> None:
         if live.request in self.waiting_room:
             self.leave_waiting_room(live, now=now)
-        self._trickle.over(live.request)
+        self._migrations.over(live.request)
         self._admission.turn_over(live.request, None, now=now)
 
     def evict_unplaceable(self, pool: PoolId, *, now: float) -> list[LiveRequest]:
@@ -243,4 +224,4 @@ class Gate:
     def _take_out(self, waiting: Iterable[LiveRequest], *, now: float) -> None:
         for live in waiting:
             self.leave_waiting_room(live, now=now)
-            self._trickle.over(live.request)
+            self._migrations.over(live.request)

@@ -93,13 +93,13 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     is_deprioritized: bool = False
     """Others go first because of that."""
     waits_for: WaitReason | None = None
-    """Why it was last told to wait."""
+    """The last reason to wait."""
     task_arrived_s: float = 0.0
     """When its session's first turn came."""
     agent: AgentKey = UNKNOWN_AGENT
     """Of its conversation: one key for whoever learns of its type."""
     is_hinted: bool = False
-    """Its replica was told what is expected of it."""
+    """Its forecast stands in the replica's books."""
 
     @property
     def draw_key(self) -> str | None:

@@ -1,13 +1,13 @@
 """After a fault of ours: whoever was left undecided is sent or refused all the same, and nobody hangs.
 
-What fails again on the way is passed over: the driver has been told of a fault already.
+A second fault on the way is passed over: the first is logged.
 """
 
 import contextlib
 from collections.abc import Mapping
 
 from gateway.core import refusals
-from gateway.core.turns.completion import Endings
+from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import Dispatcher
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import FINAL_STATES, State, Step
@@ -20,7 +20,7 @@ def rescue(
     everybody: Mapping[RequestId, LiveRequest],
     gate: Gate,
     dispatcher: Dispatcher,
-    endings: Endings,
+    completion: Completion,
     *,
     now: float,
 ) -> None:
@@ -31,7 +31,7 @@ def rescue(
         is_lost = live.state is State.WAITING and live.request not in gate.waiting_room
         if live.state in FINAL_STATES:
             with contextlib.suppress(Exception):
-                endings.over(live, None, now=now)
+                completion.over(live, None, now=now)
         elif live.state is State.UNDECIDED or is_lost:
             if Step.SUBMIT not in live.steps and not live.facts.state_ids:
                 with contextlib.suppress(Exception):
@@ -39,7 +39,7 @@ def rescue(
             if live.state is not State.SUBMITTED:
                 dispatcher.unbook(live)
                 with contextlib.suppress(Exception):
-                    endings.refuse(live, refusals.internal(), now=now)
+                    completion.refuse(live, refusals.internal(), now=now)
 
 
 def _let_through(live: LiveRequest, gate: Gate, dispatcher: Dispatcher, *, now: float) -> None:
