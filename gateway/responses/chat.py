@@ -135,7 +135,7 @@ class ChatReader:
         for choice in completion.choices or ():
             message = choice.delta or choice.message
             content = choice.text if message is None else message.content
-            said = content if type(content) is str else read_said(content)
+            said = content if type(content) is str else joined_text(content)
             if content and (choice.index or not said):
                 sighting.count(content)
             if not choice.index:  # of several answers to one question, a client goes on with the first
@@ -234,7 +234,7 @@ def _keep(choice: _Choice, said: ResponseContent | None) -> None:
         if type(thought) is str and thought:
             said.add(field, Kind.THOUGHT, thought, field=field)
     if message.content not in _NOTHING:
-        said.add(Kind.TEXT, Kind.TEXT, read_said(message.content))
+        said.add(Kind.TEXT, Kind.TEXT, joined_text(message.content))
 
 
 def _keep_call(place: object, call: _Call, call_id: str | None, said: ResponseContent) -> None:
@@ -269,7 +269,7 @@ def _read_arguments(call: object, function: _Function, sighting: ObservedRespons
         sighting.add_arguments(call, piece)
 
 
-def read_said(content: object) -> str | None:
+def joined_text(content: object) -> str | None:
     if type(content) is str:
         return content
     if not isinstance(content, list):

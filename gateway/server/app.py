@@ -351,7 +351,7 @@ class Gateway:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
             self.serving.sweep(now)
-            self._refusals.tell(now=now)
+            self._refusals.log_new(now=now)
             self._certificates.warn(now=wall_clock())
             self.replica_watch.members.sweep(now=now)
             if (tokens := self._tenants.tokens) is not None and tokens.must_ask_anew():

@@ -123,12 +123,13 @@ def _kv_tokens(labels: dict[str, str]) -> int:
 
 _GIB: Final = 1 << 30
 _ENOUGH_TOKENS: Final = 10_000
-"""Stored in the host's memory, before it is told how many fit: of few tokens many are in blocks that are not
+"""Stored in the host's memory, before its capacity is reported: of few tokens many are in blocks that are not
 full, which are not stored."""
 
 
 def _host_bytes(labels: dict[str, str]) -> float:
-    """`--kv-offloading-size`; 0 if it was not given, or in `--kv-transfer-config`, which is not told."""
+    """`--kv-offloading-size`; 0 if it is unset, or set in `--kv-transfer-config`, which vLLM does not
+    report."""
     try:
         size = float(labels["kv_offloading_size"])
     except (KeyError, ValueError):
@@ -137,8 +138,8 @@ def _host_bytes(labels: dict[str, str]) -> float:
 
 
 def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:
-    """Tokens that fit into the host's memory, to two digits, so that what is told rests. An engine does not
-    say what one takes: it stores whatever it computes, so it follows from what it stored and computed."""
+    """Tokens that fit into the host's memory, to two digits, so that the value is stable. An engine does not
+    report the bytes of a token: it stores what it computes, so they follow from both sums."""
     queried, generated = sums.get("prefix_cache_queries_total", 0.0), sums.get("generation_tokens_total", 0.0)
     found = sums.get("prefix_cache_hits_total", 0.0) + sums.get("external_prefix_cache_hits_total", 0.0)
     computed, stored = queried - found + generated, sums.get("kv_offload_store_bytes_total", 0.0)

@@ -130,7 +130,7 @@ class Driver:
         if now > self._late_s:
             self._stalled(now)
         try:
-            commands = self.coordinator.handle(recorder.told(event) if recorder else event, now=now)
+            commands = self.coordinator.handle(recorder.record_event(event) if recorder else event, now=now)
         except LifecycleError:
             raise
         except Exception:  # noqa: BLE001 - a bug of ours costs what we decide, not those who wait for it
@@ -176,9 +176,15 @@ class Driver:
 
     def _with_causes(self, refusal: Refusal) -> Refusal:
         down = self.coordinator.fleet.down()
-        told = "; ".join(f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES))
+        record_event = "; ".join(
+            f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES)
+        )
         more = f"; {len(down) - _MAX_CAUSES} more" if len(down) > _MAX_CAUSES else ""
-        why = f"Down: {told}{more}." if self.tells_causes else "The operator finds why at /turnpike/readyz."
+        why = (
+            f"Down: {record_event}{more}."
+            if self.tells_causes
+            else "The operator finds why at /turnpike/readyz."
+        )
         return msgspec.structs.replace(refusal, message=f"{refusal.message} {why}") if down else refusal
 
     def close(self) -> None:

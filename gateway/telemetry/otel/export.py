@@ -158,10 +158,10 @@ async def _written(contents: Contents, content: Content) -> bytes:
             await asyncio.sleep(0)
     except StopIteration as end:
         found, left_out, is_cut = end.value
-        told: Attributes = (
+        cut_marks: Attributes = (
             ("turnpike.content.truncated", is_cut or None),
             ("turnpike.content.messages_left_out", left_out or None),
         )
-        return attributes_field(_ATTRIBUTES, told) + b"".join(
-            [text_attribute(_ATTRIBUTES, name, said) for name, said in found]
+        return attributes_field(_ATTRIBUTES, cut_marks) + b"".join(
+            [text_attribute(_ATTRIBUTES, name, encoded) for name, encoded in found]
         )

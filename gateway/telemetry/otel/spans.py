@@ -9,7 +9,7 @@ another one, and a conversation that another one started, are linked to what the
 Source: OpenTelemetry's semantic conventions for generative AI (`chat`, `invoke_agent`, `execute_tool`).
 
 Deviations: attributes that are ours are called `turnpike.…`. No text of a client's is in a span, but for the
-names of models and tools, and what its turns say if the operator asked for it (`contents.py`).
+names of models and tools, and the contents of turns if the operator wants them (`contents.py`).
 
 Invariants: every span's parent is a span of ours or of the client's; a session has one root; a span's times
 are those of the records; at most `MAX_OPEN` turns are open, the oldest are ended for want of room, and at
