@@ -176,15 +176,9 @@ class Driver:
 
     def _with_causes(self, refusal: Refusal) -> Refusal:
         down = self.coordinator.fleet.down()
-        record_event = "; ".join(
-            f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES)
-        )
+        told = "; ".join(f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES))
         more = f"; {len(down) - _MAX_CAUSES} more" if len(down) > _MAX_CAUSES else ""
-        why = (
-            f"Down: {record_event}{more}."
-            if self.tells_causes
-            else "The operator finds why at /turnpike/readyz."
-        )
+        why = f"Down: {told}{more}." if self.tells_causes else "The operator finds why at /turnpike/readyz."
         return msgspec.structs.replace(refusal, message=f"{refusal.message} {why}") if down else refusal
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from tests.project.layout import ROOT
 
 
 def test_a_fleet_file():
-    record_event = b"""
+    told = b"""
     noise = 0.02
     [[replicas]]
     profile = "qwen3-coder-30b-a3b@h200"
@@ -41,7 +41,7 @@ def test_a_fleet_file():
     at_s = 60
     lost = "sim-1"
     """
-    fleet = decode_fleet(record_event)
+    fleet = decode_fleet(told)
     assert fleet == FleetSpec(
         replicas=(
             ReplicaGroup(profile="qwen3-coder-30b-a3b@h200", count=2, offload_gb=128),
@@ -70,9 +70,9 @@ def test_a_fleet_file():
         (b"\xff", "can't decode"),
     ],
 )
-def test_what_is_wrong_with_a_fleet_file_is_said(record_event: bytes, why: str):
+def test_what_is_wrong_with_a_fleet_file_is_said(told: bytes, why: str):
     with pytest.raises(SimulatorError, match=f"the fleet file: .*{why}"):
-        decode_fleet(record_event)
+        decode_fleet(told)
 
 
 WITHOUT_VLLM = """
@@ -193,12 +193,12 @@ def log(tmp_path):
     config = load_config(None, {}, tree)
     brain, recorder = assemble(config, session_ids=keyed_ids(b"a secret of 16 B")), Recorder(config)
     facts = RequestFacts(protocol=Protocol.CHAT, work=Work.GENERATE)
-    record_event: list[ev.Event] = [
+    told: list[ev.Event] = [
         ev.ReplicaCameUp(ReplicaFacts(id=ReplicaId("default-0"), pool=PoolId("default"))),
         ev.RequestArrived(RequestId("r"), TenantId("t"), facts),
         ev.ClientLeft(RequestId("r")),
     ]
-    for at, event in enumerate(record_event):
+    for at, event in enumerate(told):
         recorder.answered(brain.handle(recorder.record_event(event), now=float(at)), now=float(at))
     recorder.close()
     return path
