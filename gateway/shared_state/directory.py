@@ -85,8 +85,8 @@ class Directory:
         allowances: Allowances | None = None,
     ) -> None:
         """`origin`: this gateway's name; `peers`: those of the others that live; `knows`: whether the brain
-        has evidence of a request; `found_twins`: told names of what two gateways gave; `idle_s`: for how
-        long sessions are remembered; `allowances`: none if tenants may publish as much as they cause."""
+        has evidence of a request; `found_twins`: called with the names of what two gateways gave; `idle_s`:
+        for how long sessions are remembered; `allowances`: None if tenants may publish without limit."""
         self.origin = origin
         self._owner = origin.encode("ascii") + b" "
         """What a name leads to begins so; the turn that left it follows."""
@@ -232,9 +232,9 @@ class Directory:
             entries += [Entry(name_key(name), value, ttl_s) for name in command.names]
         size = len(entries) * (_ENTRY_BYTES + _NAME_BYTES + len(value))
         if trace is not None:
-            key, told = _turn_key(command.tenant, turn), _ENCODER.encode(trace)
-            entries.append(Entry(key, told, ttl_s))
-            size += _ENTRY_BYTES + len(key) + len(told)
+            key, encoded = _turn_key(command.tenant, turn), _ENCODER.encode(trace)
+            entries.append(Entry(key, encoded, ttl_s))
+            size += _ENTRY_BYTES + len(key) + len(encoded)
         if self._allowances is not None and not self._allowances.take(command.tenant, size * ttl_s):
             self.withheld += len(entries)
             return

@@ -166,7 +166,7 @@ class RemoteStore(ABC):
         if not self._breaker.is_closed:
             work.close()
             counters.not_tried += 1
-            raise StoreUnavailable(f"{self._name}: not asked while it is down")
+            raise StoreUnavailable(f"{self._name}: not called while it is down")
         began = self._loop.time()
         try:
             result = await self._in_time(work)

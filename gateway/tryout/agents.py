@@ -68,7 +68,7 @@ async def _ask(http: aiohttp.ClientSession, base_url: str, messages: list[dict[s
                 if response.status == 200:
                     return await _read(response)
         except (aiohttp.ClientError, OSError):
-            pass  # it is asked again, as agents do
+            pass  # a retry follows, as agents do it
         await asyncio.sleep(_RETRY_S)
 
 
