@@ -1,4 +1,4 @@
-"""Tool servers: where they are, connections to them, and what is said of one that fails."""
+"""Tool servers: their addresses, connections to them, and the errors for one that fails."""
 
 import ssl
 from collections.abc import Mapping
