@@ -30,7 +30,7 @@ class RetainedRequest(msgspec.Struct, eq=False, kw_only=True):
     agent: int
     model: str | None = None
     """What it was sent to instead of the model that it names."""
-    said: ResponseContent | None = None
+    response: ResponseContent | None = None
     """What its answer says; None if nobody wants to know."""
     is_answered: bool = False
     """To its end, and all that it says is known."""

@@ -154,7 +154,7 @@ class RequestPreparation:
         kept: RetainedRequest | None,
     ) -> ResponseContent | None:
         """It is being answered: who is to be told what the answer says; None if nobody wants to know."""
-        said = kept.said if kept is not None else None
+        said = kept.response if kept is not None else None
         session, traces, contents = decision.session, self._traces, self._contents
         if session is None or not request.head.visitor.tenant.has_content:
             return said
