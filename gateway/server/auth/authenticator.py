@@ -1,6 +1,6 @@
-"""The door: what is turned away because of who asks or what for, on the head of the request alone.
+"""The door: refusals by client and path, on the head of the request alone.
 
-It is asked before a byte of the body is held, so nobody without a key can make the gateway hold any.
+It decides before a byte of the body is held, so nobody without a key can make the gateway hold any.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 class Authenticator:
     def __init__(self, tenants: Tenants, proxies: TrustedProxies, *, mcp: Iterable[str] = ()) -> None:
-        """`mcp`: the names of the tool servers that may be asked for."""
+        """`mcp`: the names of the tool servers."""
         self._tenants = tenants
         self._proxies = proxies
         self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
