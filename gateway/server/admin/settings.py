@@ -64,8 +64,8 @@ class Settings:
             )
             raise
         keys = [each.key for each in changed]
-        told = f"the settings were read again: {', '.join(keys) or 'no change'}"
-        log_event(logging.INFO, "reload", told, changed=keys)
+        message = f"the settings were read again: {', '.join(keys) or 'no change'}"
+        log_event(logging.INFO, "reload", message, changed=keys)
         return changed
 
     async def _reload(self) -> tuple[Change, ...]:

@@ -46,8 +46,8 @@ class StateFile:
     def of(cls, config: Config, residence: StateResidence) -> "StateFile | None":
         if (path := config.server.state_path) is None:
             if config.tenants:
-                told = "server.state_path is not set: stored responses will be unknown after a restart"
-                log_event(logging.INFO, "state_not_kept", told)
+                notice = "server.state_path is not set: stored responses will be unknown after a restart"
+                log_event(logging.INFO, "state_not_kept", notice)
             return None
         return cls(path, residence, max_ids=config.state.max_state_ids)
 
