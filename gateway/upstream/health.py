@@ -1,12 +1,12 @@
 """Health and abilities: is a replica there, what engine is it, what does it serve?
 
-Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; when it comes up, also
-`/version` and `/turnpike/kv` (is the plugin there?). Many servers lack some of these paths, and a proxy may
-want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
-have for it, is wrong. *Nothing* is a redirect, 404 or 410, HTML, text but at `/health`, and 401 or 403 to our
-key; of `/health` and `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything
-else (405, mostly), or OPTIONS 2xx, or 405 (with POST in `Allow`, or without) where a path that nobody has
-gives something else; where pages are given, so it is with 2xx. Table: `docs/reference/faults.md`.
+Theory of operation. A check of a replica gets `/health` and `/v1/models`; when it comes up, also `/version`
+and `/turnpike/kv` (is the plugin there?). Many servers lack some of these paths, and a proxy may want a
+client's key for them, so a replica is down only where it is clear that its URL, or the key that we have for
+it, is wrong. *Nothing* is a redirect, 404 or 410, HTML, text but at `/health`, and 401 or 403 to our key; of
+`/health` and `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else
+(405, mostly), or OPTIONS 2xx, or 405 (with POST in `Allow`, or without) where a path that nobody has gives
+something else; where pages are given, so it is with 2xx. Table: `docs/reference/faults.md`.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ class HealthChecks:
                     await self._was_checked.wait()
 
     async def _check(self, replica: Replica, *, is_wanted: bool = False) -> None:
-        """`is_wanted`: by `check_now`, whose sender is told also if nothing changed."""
+        """`is_wanted`: by `check_now`, which reports also if nothing changed."""
         now = asyncio.get_running_loop().time
         began_s = now()
         try:
@@ -265,8 +265,8 @@ class HealthChecks:
                 status == 200 and isinstance(answer, dict) and answer.get("state") not in _NOT_FOLLOWED
             )
             if has_plugin:
-                _, told = await self._get(replica, "/turnpike/key")
-                key = told.get("key") if isinstance(told, dict) else None
+                _, reply = await self._get(replica, "/turnpike/key")
+                key = reply.get("key") if isinstance(reply, dict) else None
                 replica.hint_key = key if isinstance(key, str) else None
         return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
 

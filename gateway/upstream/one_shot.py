@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class OneShot:
-    """Comes once, or fails once; what is told after that is not heard. One coroutine may await it."""
+    """Comes once, or fails once; later results are ignored. One coroutine may await it."""
 
     __slots__ = ("_error", "has_come", "resume")
 

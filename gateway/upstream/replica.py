@@ -94,7 +94,7 @@ class Address(msgspec.Struct, frozen=True):
         found = _ENDPOINT.search(address.url)
         if found is None:
             return address
-        _tell_of_v1(_shown(url), found[0])
+        _warn_of_v1(_shown(url), found[0])
         return cls.parse(address.url[: found.start()])
 
 
@@ -123,7 +123,7 @@ class Replica:
         self.api_key = api_key
         self.responses_websocket = responses_websocket
         self.hint_key: str | None = None
-        """With what hints to its engine are signed, as it told us; a new one each time it starts."""
+        """Signs hints to its engine; the engine makes a new one at each start."""
         self._config = config
         self._tls = tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()
@@ -191,20 +191,20 @@ class Replica:
         kept = self._take_idle() if may_repeat else None
         if kept is not None:
             try:
-                return await self._ask(kept, chunks, is_head_request, websocket_key)
+                return await self._exchange(kept, chunks, is_head_request, websocket_key)
             except AnswerTimedOut:
                 raise
             except AnswerMissing:
                 pass
         try:
             fresh = await self._connect()
-            return await self._ask(fresh, chunks, is_head_request, websocket_key)
+            return await self._exchange(fresh, chunks, is_head_request, websocket_key)
         except UpstreamError as error:
             if kept is not None:
                 error.resends, error.was_sent = int(error.was_sent), True
             raise
 
-    async def _ask(
+    async def _exchange(
         self,
         connection: UpstreamConnection,
         chunks: list[Chunk],
@@ -351,9 +351,9 @@ class Replica:
 
 
 @lru_cache(256)  # once for each
-def _tell_of_v1(url: str, end: str) -> None:
-    told = f"{url}: {end} at its end is left out, since the paths of requests begin with it"
-    log_event(logging.WARNING, "url_shortened", told, url=url)
+def _warn_of_v1(url: str, end: str) -> None:
+    notice = f"{url}: {end} at its end is left out, since the paths of requests begin with it"
+    log_event(logging.WARNING, "url_shortened", notice, url=url)
 
 
 def _shown(url: str) -> str:
