@@ -2,7 +2,7 @@
 terminal, and as a file for Perfetto; and `turnpike sessions stop ID`, `turnpike sessions finish ID`, for who
 may act there.
 
-They ask a running gateway's control listener. `explain` can read the stream's file instead, for what a
+They call a running gateway's control listener. `explain` can read the stream's file instead, for what a
 gateway has forgotten, or of one that is gone.
 """
 
@@ -279,7 +279,7 @@ def call_control(
     timeout_s: float = _TIMEOUT_S,
 ) -> Any:
     """What a running gateway answers; `body`, as it is or as JSON: it is a POST. Raises ConfigError, OSError
-    or ValueError, with what the gateway says against it."""
+    or ValueError, with the gateway's error message."""
     if arguments.control is None:
         file = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
         try:

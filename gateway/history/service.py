@@ -86,10 +86,10 @@ class History:
 
     def app(self, access: ControlAccess) -> web.Application:
         app = web.Application(middlewares=[access.check, explain_unknown])
-        ask, answers = partial(partial, self._answer), self._answers
-        app.router.add_get("/turnpike/turns/{id}", ask(answers.turn))
-        app.router.add_get("/turnpike/sessions/{id}", ask(answers.session))
-        app.router.add_get("/turnpike/history", ask(answers.look))
+        answering, answers = partial(partial, self._answer), self._answers
+        app.router.add_get("/turnpike/turns/{id}", answering(answers.turn))
+        app.router.add_get("/turnpike/sessions/{id}", answering(answers.session))
+        app.router.add_get("/turnpike/history", answering(answers.look))
         app.router.add_get("/turnpike/readyz", self._get_readiness)
         app.cleanup_ctx.append(self._run)
         return app

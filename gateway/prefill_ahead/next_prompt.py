@@ -34,7 +34,7 @@ _OF_HEADS: Final = frozenset(
 _NOT_YET: Final = "."
 _LEADS: Final = frozenset(("system", "developer"))
 _MAX_DIFFERING: Final = 32
-"""Items that were written anew, and still say the same, of a conversation."""
+"""Items of a conversation that were rewritten with the same contents."""
 
 
 _ITEM: Final = msgspec.json.Decoder(dict[str, Any])

@@ -121,5 +121,5 @@ class SealedStore:
         assert isinstance(entry, _Sealed)
         value = self._seal.take(entry.plain.key, there)
         if value is not None and value != entry.plain.value:
-            for hear in self.on_replaced:
-                hear(entry.plain, value)
+            for notify in self.on_replaced:
+                notify(entry.plain, value)

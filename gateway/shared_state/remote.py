@@ -256,8 +256,8 @@ class RemoteStore(ABC):
                         refused, replaced = await self._bounded(self._write(batch))
                         self.counters.dropped_writes += refused
                         for at, there in replaced:
-                            for hear in self.on_replaced:
-                                hear(batch[at], there)
+                            for notify in self.on_replaced:
+                                notify(batch[at], there)
                 except StoreUnavailable:
                     self.counters.dropped_writes += len(batch)
                 if len(self._waiting) < BATCH:

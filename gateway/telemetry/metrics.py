@@ -1,6 +1,6 @@
 """Prometheus metrics: what is counted, how things are, and what the gateway itself costs.
 
-What Prometheus wants to read is made when it asks.
+Prometheus' page is made at each scrape.
 """
 
 from collections import Counter

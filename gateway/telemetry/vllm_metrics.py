@@ -1,4 +1,4 @@
-"""What a vLLM says of itself at `/metrics`, as signals.
+"""A vLLM's `/metrics`, as signals.
 
 Only the lines of the few metrics that decisions are made from are read. Engines of one server (data parallel)
 are added up. What is missing or unreadable is None; a server that is no vLLM has none of it.
@@ -69,7 +69,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
 
 
 def cache_settings(text: str) -> dict[str, str]:
-    """What it says of how its KV cache is set up, by vLLM's own names; values as Python writes them. Never
+    """The settings of its KV cache, by vLLM's own names; values as Python writes them. Never
     raises."""
     samples = _samples(text[:_MAX_BYTES])
     return next((labels for name, labels, _ in samples if name == "cache_config_info"), {})
@@ -110,11 +110,11 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 _MOST: Final = 1 << 53
-"""Tokens; whoever tells of more tells nonsense, which must not overflow anywhere."""
+"""Tokens; a greater number is nonsense, which must not overflow anywhere."""
 
 
 def _kv_tokens(labels: dict[str, str]) -> int:
-    """Blocks × tokens of a block, as configured; 0 if it does not say."""
+    """Blocks × tokens of a block, as configured; 0 if it is not reported."""
     try:
         return min(int(labels["num_gpu_blocks"]) * int(labels["block_size"]), _MOST)
     except (KeyError, ValueError):
@@ -149,7 +149,7 @@ def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:
 
 
 _MOST_RANKS: Final = 1024
-"""Of one server; whoever tells of more tells nonsense, and each new session looks at all of them."""
+"""Of one server; a greater number is nonsense, and each new session looks at all of them."""
 
 
 def _ranks(labels: set[str]) -> int | None:

@@ -1,4 +1,4 @@
-"""EndpointSlices of one Kubernetes service, and what they say of its endpoints (pure).
+"""EndpointSlices of one Kubernetes service, and the state of its endpoints (pure).
 
 Source: Kubernetes' API reference, `discovery.k8s.io/v1`. An endpoint that is `ready` gets new turns; one that
 is not, or that is `terminating`, gets none, and keeps what runs there while its slice names it as `serving`
@@ -59,7 +59,7 @@ class EndpointSliceList(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What the API says instead of an object: of an error."""
+    """The API's error, in place of an object."""
 
     code: int = 0
     message: str = ""
@@ -80,7 +80,7 @@ class EndpointSnapshot(msgspec.Struct, frozen=True):
 
 
 class SlicesError(ValueError):
-    """What the slices say cannot be used; for a person."""
+    """The slices cannot be used; for a person."""
 
 
 _FAMILIES: Final = {"IPv4": 4, "IPv6": 6}

@@ -71,7 +71,7 @@ class _NoEngine(Exception): ...  # noqa: N818
 
 
 class HealthChecks:
-    """Tells `on_up` and `on_down`; `on_up` again whenever what is known of the replica changed, and after
+    """Calls `on_up` and `on_down`; `on_up` again whenever what is known of the replica changed, and after
     `check_now`."""
 
     def __init__(
@@ -107,7 +107,7 @@ class HealthChecks:
         self._config = config
         self.named = tuple(named_models)
         self.lists_models = has_several_pools or bool(named_models)
-        """Else what its only pool says is passed on."""
+        """Else the only pool's own listing is passed on."""
 
     def open(self) -> None:
         """To be called before the first `watch`."""
@@ -184,7 +184,7 @@ class HealthChecks:
             if isinstance(error, aiohttp.ClientConnectorDNSError):
                 cause = lookup_error(error.os_error)
             if (kind := local_kind(cause)) is not None:
-                # It says nothing of the replica; what was known stays.
+                # It proves nothing of the replica; what was known stays.
                 replica.local_faults.saw(kind, now=now())
                 if replica.id not in self._facts:
                     self._on_down(replica.id, _describe(error, self._config.health_timeout_s))

@@ -49,7 +49,7 @@ class OneShot:
 async def in_task(work: Coroutine[Any, Any, T]) -> T:
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    async def tell() -> None:
+    async def complete() -> None:
         try:
             result = await work
         except Exception as error:  # noqa: BLE001 - handed on
@@ -59,7 +59,7 @@ async def in_task(work: Coroutine[Any, Any, T]) -> T:
             if not done.done():
                 done.set_result(result)
 
-    run = Run(tell(), lambda: None)
+    run = Run(complete(), lambda: None)
     run.advance()
     try:
         return await done

@@ -115,7 +115,7 @@ class Replica:
         responses_websocket: bool = False,
         may_connect_to: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never;
+        """`local_faults`: where to count them; by default apart. `keepalive_s`: None for never;
         `may_connect_to`: of the addresses that its name has."""
         self.id = replica
         self.pool = pool
@@ -319,7 +319,9 @@ class Replica:
             try:
                 connection = await self._open_one(address)
             except OSError as error:
-                if failed is None or local_kind(failed) is not None:  # what the replica did tells more
+                if (
+                    failed is None or local_kind(failed) is not None
+                ):  # the replica's fault is the better cause
                     failed = error
             else:
                 self.local_faults.connected()

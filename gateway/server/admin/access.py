@@ -113,7 +113,7 @@ def _key_of(header: str) -> str:
 
 
 def _is_of_another_origin(request: web.Request) -> bool:
-    """Browsers say which page asks; other programs say nothing."""
+    """Browsers send the page's origin; other programs send nothing."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = request.headers.get("Origin")

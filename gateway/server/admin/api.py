@@ -1,4 +1,4 @@
-"""The control plane: what operators, dashboards and probes ask, on a listener of its own."""
+"""The control plane: for operators, dashboards and probes, on a listener of its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ from gateway.telemetry.reused import Reused
 
 _STATIC: Final = Path(str(resources.files("gateway.dashboard"))) / "static"
 _MAX_AGE_S: Final = 0.25
-"""Of metrics and gauges: what was made for one is given to all who ask within so long."""
+"""Of metrics and gauges: one rendering serves all requests within so long."""
 _PAGE_HEADERS: Final = {
     # The page loads nothing from elsewhere, and nobody may put it into a frame.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -39,7 +39,7 @@ _PAGE_HEADERS: Final = {
 
 
 _NAMED: Final = slice(7, 15)
-"""Of a key's hash: enough to tell who it was, and nothing to find a key by."""
+"""Of a key's hash: enough to identify a key, and nothing to find it by."""
 
 
 class Stopping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

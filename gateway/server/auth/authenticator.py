@@ -87,10 +87,10 @@ class Authenticator:
 
 
 def _is_preflight(headers: RawHeaders) -> bool:
-    """A browser asks what a page of another origin may do, without the page's key: nothing is run by that."""
+    """A browser's check of what a page of another origin may do, without the page's key: it runs nothing."""
     fields = {name.lower(): value for name, value in headers}
-    asks = b"origin" in fields and b"access-control-request-method" in fields
-    return asks and b"transfer-encoding" not in fields and fields.get(b"content-length", b"0") == b"0"
+    is_preflight = b"origin" in fields and b"access-control-request-method" in fields
+    return is_preflight and b"transfer-encoding" not in fields and fields.get(b"content-length", b"0") == b"0"
 
 
 _PREFLIGHT: Final = Tenant(TenantId("anonymous_preflight"), may_control_engines=False)

@@ -242,9 +242,7 @@ class Peers:
             self._settled_s = now + _SETTLES_S
         unproven = self._direct.unproven()
         if unproven and (self._exchanging is None or self._exchanging.done()):
-            self._exchanging = self._loop.create_task(
-                self._direct.exchange(unproven, self._heartbeat())
-            )
+            self._exchanging = self._loop.create_task(self._direct.exchange(unproven, self._heartbeat()))
         # A store that is another one by now, a stale replica, lacks recent heartbeats.
         others = self._direct.recent()
         if now < self._settled_s:
@@ -299,7 +297,8 @@ class Peers:
         self._doubted_s = self._now()
 
     def _doubt_if_stopped(self) -> None:
-        """The process may have stood still; what waits at its sockets then comes before `tell`."""
+        """The process may have stood still; what waits at its sockets then comes before the next
+        heartbeat."""
         if self._now() - self._tried_s > _GONE_AFTER_S:
             self._doubt()
 

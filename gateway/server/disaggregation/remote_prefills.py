@@ -112,7 +112,7 @@ class RemotePrefills:
         try:
             chunks = self._chunks(command, replica, request, trace)
             if chunks is not None:
-                await self._ask(command, replica, request, chunks, leg)
+                await self._send(command, replica, request, chunks, leg)
         except LocalFault:
             pass
         except UpstreamError as error:
@@ -148,7 +148,7 @@ class RemotePrefills:
             model=command.model,
         )
 
-    async def _ask(
+    async def _send(
         self, command: RemotePrefill, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
     ) -> None:
         upstream, answer = await ask_unseen(replica, chunks)

@@ -1,4 +1,4 @@
-"""Tool calls that pass: joined to those that models ask for, limited and counted."""
+"""Passing tool calls: joined to those that models request, limited and counted."""
 
 import logging
 from collections import OrderedDict
@@ -164,7 +164,7 @@ class McpCalls:
             self.over(call, Outcome.CANCELLED)
 
     def observe(self, session: McpSession, call: Call | None, message: Message) -> None:
-        """A server says something; `call`: what its client opened this stream with, if that is one."""
+        """`message`: of a server; `call`: the one that opened this stream, if any."""
         if message.kind is not Kind.ANSWER or message.id is None:
             return
         if call is None or call.request_id != message.id:

@@ -65,7 +65,7 @@ _SHAPED: Final = frozenset(
         *("server_tool_call_response", "blob", "file", "uri"),
     )
 )
-"""Kinds of parts of which the conventions ask for more than a name."""
+"""Kinds of parts of which the conventions require more than a name."""
 _MEDIA: Final = ("image", "audio", "video")
 _DATA_URL: Final = "data:"
 

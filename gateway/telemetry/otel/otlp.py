@@ -37,7 +37,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     """Traces and spans."""
     error: str = ""
     content: Content | None = None
-    """What its request and answer say, to be written later: `encode_span` leaves it out."""
+    """The contents of its request and answer, written later: `encode_span` leaves them out."""
 
 
 def encode_request(spans: Iterable[bytes], resource: Attributes, *, version: str) -> bytes:

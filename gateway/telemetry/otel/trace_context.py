@@ -41,8 +41,8 @@ def span_id(name: str) -> bytes:
 
 class TraceContexts:
     def __init__(self, share: float, *, max_sessions: int) -> None:
-        """`share` of the sessions are sampled, if no client says; `max_sessions`: as many as the brain
-        keeps."""
+        """`share` of the sessions are sampled, unless the client decides; `max_sessions`: as many as the
+        brain keeps."""
         self._max_sessions = max_sessions
         self._threshold = int(share * (1 << 64))
         self._sessions: OrderedDict[SessionId, Trace] = OrderedDict()
