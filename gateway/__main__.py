@@ -17,7 +17,7 @@ import uvloop
 from gateway import __version__
 from gateway.cli.doctor import add_doctor
 from gateway.cli.host_probe import add_probe
-from gateway.cli.sessions import add_control_options, add_look, ask
+from gateway.cli.sessions import add_control_options, add_look, call_control
 from gateway.cli.settings import add_settings_commands
 from gateway.cli.starter import add_init
 from gateway.config import Config
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_try(commands, lambda config: _run_gateway(config, None))
     add_init(commands)
-    add_doctor(commands, add_options=add_control_options, ask=ask)
+    add_doctor(commands, add_options=add_control_options, call_control=call_control)
 
     hashing = commands.add_parser("hash-key", help="print the hash of an API key, for key_hashes")
     hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")

@@ -31,7 +31,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
 
-def add_doctor(commands: Any, *, add_options: Callable[..., None], ask: Callable[..., Any]) -> None:
+def add_doctor(commands: Any, *, add_options: Callable[..., None], call_control: Callable[..., Any]) -> None:
     doctor = commands.add_parser("doctor", help="what was detected of each backend, and what is missing")
     doctor.add_argument(
         "config", nargs="?", metavar="FILE", help=f"settings in TOML (default {DEFAULT_FILE}, if it is there)"
@@ -41,10 +41,10 @@ def add_doctor(commands: Any, *, add_options: Callable[..., None], ask: Callable
         "--ask", action="store_true", help="have each generate two tokens, to see what its answers tell"
     )
     add_options(doctor)
-    doctor.set_defaults(command=partial(_doctor, ask=ask))
+    doctor.set_defaults(command=partial(_doctor, call_control=call_control))
 
 
-def _doctor(arguments: argparse.Namespace, *, ask: Callable[..., Any]) -> int:
+def _doctor(arguments: argparse.Namespace, *, call_control: Callable[..., Any]) -> int:
     """0 if the gateway can use all of them, else 1."""
     flags: dict[str, Any] = {}
     file = arguments.config
@@ -55,14 +55,14 @@ def _doctor(arguments: argparse.Namespace, *, ask: Callable[..., Any]) -> int:
     examined, error = list[Examined](), None
     try:
         config = load_config(file, os.environ, flags)
-        examined += asyncio.run(examine_all(config, os.environ, asks=arguments.ask))
+        examined += asyncio.run(examine_all(config, os.environ, may_generate=arguments.ask))
     except ConfigError as raised:
         if file is not None or arguments.backend:
             raise
         config, error = load_config(None, os.environ, flags, serves=False), raised
     if not arguments.backend:
         arguments.control = arguments.control or f"http://{config.server.control}"
-        examined += _of_gateway(arguments, ask, config.core.max_wait_s)
+        examined += _of_gateway(arguments, call_control, config.core.max_wait_s)
     if not examined and error is not None:  # nor does a gateway run at the usual port
         raise error
     if arguments.json:
@@ -79,10 +79,10 @@ def _doctor(arguments: argparse.Namespace, *, ask: Callable[..., Any]) -> int:
 
 
 def _of_gateway(
-    arguments: argparse.Namespace, ask: Callable[..., Any], max_wait_s: float
+    arguments: argparse.Namespace, call_control: Callable[..., Any], max_wait_s: float
 ) -> Iterator[Examined]:
     try:
-        found = client_findings(ask(arguments, "/turnpike/snapshot"), max_wait_s=max_wait_s)
+        found = client_findings(call_control(arguments, "/turnpike/snapshot"), max_wait_s=max_wait_s)
     except ValueError as error:  # a key is missing
         found = [Finding(level="off", what=str(error), do="--key-env VARIABLE")]
     except OSError:
@@ -90,7 +90,7 @@ def _of_gateway(
     yield Examined(replica="clients", url=f"as the gateway at {arguments.control} sees them", findings=found)
 
 
-async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool) -> list[Examined]:
+async def examine_all(config: Config, environ: Mapping[str, str], *, may_generate: bool) -> list[Examined]:
     """All replicas that the settings name, in their order. Raises ConfigError or ValueError."""
     some = asyncio.Semaphore(_AT_ONCE)
     tls = upstream_tls(config)
@@ -111,9 +111,11 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool)
             tls=tls if address.is_tls else None,
         )
         async with some:
-            seen = await examine(replica, config.upstream, kv_events=each.kv_events, asks=asks)
-        told = findings(seen, role=each.role, transfer=pool.transfer)
-        return Examined(replica=name, url=each.url, findings=told)
+            seen = await examine(
+                replica, config.upstream, kv_events=each.kv_events, may_generate=may_generate
+            )
+        listed = findings(seen, role=each.role, transfer=pool.transfer)
+        return Examined(replica=name, url=each.url, findings=listed)
 
     looks = [
         look(name, pool, each)
@@ -133,7 +135,7 @@ async def examine_url(url: str, config: UpstreamConfig) -> BackendProbe:
         api_key=None,
         tls=None,
     )
-    return await examine(replica, config, kv_events=None, asks=False)
+    return await examine(replica, config, kv_events=None, may_generate=False)
 
 
 def printable_lines(*alike: Examined) -> str:

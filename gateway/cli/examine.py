@@ -1,8 +1,8 @@
-"""One look at a backend from outside: is it there, what is it, what does it say of how it is set up?
+"""One look at a backend from outside: is it up, what is it, how is it set up?
 
-It is asked what the gateway's own health checks ask (`health.py`), and for `/metrics` and the plugin's state.
+Requests are those of the gateway's own health checks (`health.py`), `/metrics` and the plugin's state.
 Nothing is generated, unless that is wanted: then one short prompt is sent twice, to see whether the second
-one is found in the cache, and whether answers say so.
+one is found in the cache, and whether answers report it.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ _PROMPT: Final = "Turnpike asks whether this prompt is cached. " * 40
 """Longer than a KV block of any usual size."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the second of two equal requests told."""
+class CacheProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of the second of two equal requests."""
 
     status: int
-    tells_cached: bool
-    """The answer says how many prompt tokens were found in the cache."""
+    reports_cached: bool
+    """The answer has the number of prompt tokens from the cache."""
     was_cached: bool | None
     """As the engine counts; None if it does not."""
 
@@ -51,29 +51,31 @@ class BackendProbe(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     """Of a conversation with its first model."""
     plugin: dict[str, Any] | None = None
-    """What `/turnpike/kv` says; None if there is no such path."""
+    """The answer of `/turnpike/kv`; None if there is no such path."""
     signals: EngineSignals | None = None
     cache: dict[str, str] = {}
     """By vLLM's own names."""
     prefills: tuple[int, int] = (0, 0)
     """Requests for which it computed at most `SHORT_PREFILL` tokens, and more than `LONG_PREFILL`."""
-    hears_events: bool | None = None
+    publishes_events: bool | None = None
     """Somebody listens where KV events are to come from; None if the settings name no place."""
-    asked: Asked | None = None
+    cache_probe: CacheProbe | None = None
 
 
 async def examine(
-    replica: Replica, config: UpstreamConfig, *, kv_events: KvEventsConfig | None, asks: bool
+    replica: Replica, config: UpstreamConfig, *, kv_events: KvEventsConfig | None, may_generate: bool
 ) -> BackendProbe:
-    """`asks`: it may be asked to generate two tokens."""
+    """`may_generate`: two tokens, to test the cache."""
     facts, why = await _checked(replica, config)
     if facts is None:
         return BackendProbe(why_down=why)
     async with open_session(config.health_timeout_s) as session:
-        status, listing = await _ask(session, replica, "/v1/models")
-        plugin_status, plugin = await _ask(session, replica, "/turnpike/kv")
+        status, listing = await _fetch(session, replica, "/v1/models")
+        plugin_status, plugin = await _fetch(session, replica, "/turnpike/kv")
         metrics = await _metrics(session, replica)
-        asked = await _ask_twice(session, replica, facts.models[0]) if asks and facts.models else None
+        cache_probe = (
+            await _probe_cache(session, replica, facts.models[0]) if may_generate and facts.models else None
+        )
     has_metrics = "vllm:" in metrics
     return BackendProbe(
         facts=facts,
@@ -83,8 +85,8 @@ async def examine(
         signals=read_vllm_metrics(metrics) if has_metrics else None,
         cache=cache_settings(metrics),
         prefills=_prefills(metrics),
-        hears_events=await _listens(kv_events.endpoint) if kv_events is not None else None,
-        asked=asked,
+        publishes_events=await _listens(kv_events.endpoint) if kv_events is not None else None,
+        cache_probe=cache_probe,
     )
 
 
@@ -102,7 +104,7 @@ async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFac
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(checks.watch(replica))
             try:
-                async with asyncio.timeout(5 * config.health_timeout_s):  # a check asks up to five times
+                async with asyncio.timeout(5 * config.health_timeout_s):  # a check sends up to five requests
                     return await found.get()
             except TimeoutError:
                 return None, "timed out"
@@ -112,7 +114,7 @@ async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFac
         await checks.close()
 
 
-async def _ask(
+async def _fetch(
     session: aiohttp.ClientSession, replica: Replica, path: str, content: bytes | None = None
 ) -> tuple[int, bytes]:
     """The status, 0 for none, and the body, cut to a bound."""
@@ -128,7 +130,7 @@ async def _ask(
 
 
 async def _metrics(session: aiohttp.ClientSession, replica: Replica) -> str:
-    status, body = await _ask(session, replica, "/metrics")
+    status, body = await _fetch(session, replica, "/metrics")
     return body.decode(errors="replace") if status == 200 else ""
 
 
@@ -139,20 +141,20 @@ def _prefills(metrics: str) -> tuple[int, int]:
     return counts[SHORT_PREFILL], counts[inf] - counts[LONG_PREFILL] if LONG_PREFILL in counts else 0
 
 
-async def _ask_twice(session: aiohttp.ClientSession, replica: Replica, model: str) -> Asked:
+async def _probe_cache(session: aiohttp.ClientSession, replica: Replica, model: str) -> CacheProbe:
     body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": _PROMPT}]}
-    content, before, status, told = msgspec.json.encode(body), None, 0, None
+    content, before, status, reply = msgspec.json.encode(body), None, 0, None
     for _ in range(2):
         before = read_vllm_metrics(await _metrics(session, replica)).prefix_hit
-        answered, answer = await _ask(session, replica, "/v1/chat/completions", content)
+        answered, answer = await _fetch(session, replica, "/v1/chat/completions", content)
         if answered:
-            status, told = answered, _json(answer)
+            status, reply = answered, _json(answer)
     after = read_vllm_metrics(await _metrics(session, replica)).prefix_hit
-    usage = told.get("usage") if isinstance(told, dict) else None
+    usage = reply.get("usage") if isinstance(reply, dict) else None
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    return Asked(
+    return CacheProbe(
         status=status,
-        tells_cached=isinstance(details, dict) and "cached_tokens" in details,
+        reports_cached=isinstance(details, dict) and "cached_tokens" in details,
         was_cached=after > before if after is not None and before is not None else None,
     )
 

@@ -36,7 +36,7 @@ NO_CACHED: Final = Finding(
     do="vllm serve … --enable-prompt-tokens-details",
 )
 
-NOT_ASKED: Final = msgspec.structs.replace(
+NOT_PROBED: Final = msgspec.structs.replace(
     NO_CACHED,
     what="whether answers say how many prompt tokens were cached was not looked at",
     do=f"turnpike doctor --ask has it generate two tokens to see; if not: {NO_CACHED.do}",
@@ -56,8 +56,8 @@ def _findings(seen: BackendProbe, role: str, transfer: str | None) -> Iterator[F
             what, _, do = seen.why_down.partition(": ")
         if "expired" in seen.why_down:
             do = "renew the engine's certificate"
-        is_told = "upstream.ca_file" in seen.why_down
-        yield Finding(level="bad", what=what, do=None if is_told else do)
+        names_setting = "upstream.ca_file" in seen.why_down
+        yield Finding(level="bad", what=what, do=None if names_setting else do)
         return
     abilities = seen.facts.abilities
     is_vllm = abilities.engine == "vllm"
@@ -72,8 +72,8 @@ def _findings(seen: BackendProbe, role: str, transfer: str | None) -> Iterator[F
         yield Finding(level="ok", what=f"role {role}, in a pool that hands prompts over by {transfer}")
     if is_vllm:
         yield from _vllm(seen)
-    elif seen.asked is not None and not 0 < seen.asked.status < 500:
-        yield _told_cached(seen)
+    elif seen.cache_probe is not None and not 0 < seen.cache_probe.status < 500:
+        yield _cache_finding(seen)
 
 
 def _models(seen: BackendProbe) -> Finding:
@@ -95,7 +95,7 @@ def _vllm(seen: BackendProbe) -> Iterator[Finding]:
     full = _full(seen.signals)
     if full and _has_no_offload(seen):
         yield _offload(seen, full)
-    yield _told_cached(seen) if seen.asked is not None else NOT_ASKED
+    yield _cache_finding(seen) if seen.cache_probe is not None else NOT_PROBED
     if seen.signals is None:
         do = "let the gateway read /metrics"
         gain = "admission follows the engine's KV cache; without it, it goes by what answers say"
@@ -123,7 +123,7 @@ def _long_prefills(short: int, long: int) -> Finding:
         level="off",
         what=f"{long} prefills of over {LONG_PREFILL} tokens among {short} of up to {SHORT_PREFILL}",
         gain="a short turn's first token does not wait until a long prompt is computed",
-        do="vllm serve … --long-prefill-token-threshold 1024 (what is set is not told; 0, off, by default)",
+        do="vllm serve … --long-prefill-token-threshold 1024 (its value is not reported; 0, off, by default)",
     )
 
 
@@ -173,9 +173,9 @@ def _offload(seen: BackendProbe, full: str) -> Finding:
 
 
 def _events(seen: BackendProbe) -> Finding:
-    if seen.hears_events:
+    if seen.publishes_events:
         return Finding(level="ok", what="KV events: somebody publishes at kv_events.endpoint")
-    if seen.hears_events is not None:
+    if seen.publishes_events is not None:
         return Finding(
             level="bad",
             what="KV events: nobody publishes at kv_events.endpoint",
@@ -195,15 +195,15 @@ _EVENTS: Final = (
 )
 
 
-def _told_cached(seen: BackendProbe) -> Finding:
-    asked = seen.asked
-    assert asked is not None
-    if asked.status != 200:
+def _cache_finding(seen: BackendProbe) -> Finding:
+    probe = seen.cache_probe
+    assert probe is not None
+    if probe.status != 200:
         return Finding(
-            level="bad", what=f"a request for one token was answered with {asked.status or 'nothing'}"
+            level="bad", what=f"a request for one token was answered with {probe.status or 'nothing'}"
         )
-    if asked.tells_cached:
+    if probe.reports_cached:
         return Finding(level="ok", what="answers say how many prompt tokens were cached")
-    if asked.was_cached is False:
+    if probe.was_cached is False:
         return Finding(level="off", what="a prompt that was sent twice was not found in the cache")
     return NO_CACHED

@@ -1,4 +1,4 @@
-"""`turnpike probe`: runs beside the tools, and tells the gateway how busy their host is."""
+"""`turnpike probe`: runs beside the tools, and reports to the gateway how busy their host is."""
 
 import argparse
 import logging
@@ -21,7 +21,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def add_probe(commands: Any) -> None:
-    probe = commands.add_parser("probe", help="tell a gateway how busy this host of tools is")
+    probe = commands.add_parser("probe", help="report to a gateway how busy this host of tools is")
     probe.add_argument("gateway", metavar="URL", help="the control plane, such as http://gateway:8081")
     probe.add_argument("--name", default=platform.node() or "host", help="of this host (default: its own)")
     probe.add_argument("--period", type=float, default=1.0, metavar="S", help="between reports (default 1)")
@@ -39,7 +39,7 @@ def look() -> Sample:
     )
 
 
-def tell(gateway: str, name: str, signals: HostSignals, *, key: str | None) -> None:
+def send_report(gateway: str, name: str, signals: HostSignals, *, key: str | None) -> None:
     """Raises OSError if the gateway does not take it."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     url = f"{gateway.rstrip('/')}/turnpike/hosts/{quote(name, safe='')}"
@@ -62,11 +62,11 @@ def _probe(arguments: argparse.Namespace) -> int:
             if signals is None:
                 raise OSError("this system does not say how busy it is")
             try:
-                tell(arguments.gateway, arguments.name, signals, key=key)
+                send_report(arguments.gateway, arguments.name, signals, key=key)
                 complained = False
             except OSError as error:
                 if not complained:
-                    log_event(logging.WARNING, "gateway_not_told", cause=error)
+                    log_event(logging.WARNING, "host_report_failed", cause=error)
                 complained = True
     except KeyboardInterrupt:
         return 0

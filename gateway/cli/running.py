@@ -64,7 +64,7 @@ def _of_client(of: Mapping[str, Any], max_wait_s: float) -> Iterator[Finding]:
             level="off",
             what=f"{name}: left {len(same)} times after {median(left):.0f} s without an answer",
             gain=f"a time-out that bears the longest wait (core.max_wait_s, {max_wait_s:g} s) loses no turn",
-            do="a longer time-out in the client; or stream = true: it is then told that it waits",
+            do="a longer time-out in the client; or stream = true: it then gets keep-alives while it waits",
         )
 
 

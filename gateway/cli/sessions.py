@@ -2,7 +2,7 @@
 terminal, and as a file for Perfetto; and `turnpike sessions stop ID`, `turnpike sessions finish ID`, for who
 may act there.
 
-They ask a running gateway's control listener. `explain` can read the stream's file instead, for what a
+They call a running gateway's control listener. `explain` can read the stream's file instead, for what a
 gateway has forgotten, or of one that is gone.
 """
 
@@ -101,7 +101,7 @@ def add_control_options(parser: argparse.ArgumentParser, *, has_json: bool = Tru
 def _sessions(arguments: argparse.Namespace) -> int:
     if arguments.act is not None:
         return _act(arguments)
-    now = ask(arguments, "/turnpike/snapshot")
+    now = call_control(arguments, "/turnpike/snapshot")
     active = [each for each in now["sessions"] if each.get("is_active")]
     some = active if arguments.state == "active" else now["sessions"]
     shown = [each for each in some if arguments.state in (None, "active", each["state"])][: arguments.limit]
@@ -126,13 +126,13 @@ def _act(arguments: argparse.Namespace) -> int:
         in_flight = "finish" if arguments.let_finish else "cancel"
         body = {"for_s": arguments.for_s, "in_flight": in_flight}
     session = urllib.parse.quote(arguments.session, safe="")
-    told = ask(arguments, f"/turnpike/sessions/{session}/{arguments.act}", body)
+    reply = call_control(arguments, f"/turnpike/sessions/{session}/{arguments.act}", body)
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(reply))
     elif arguments.act == "stop":
-        print(f"{printable(told['session'])} is stopped for {told['stopped_for_s']:g} s")
+        print(f"{printable(reply['session'])} is stopped for {reply['stopped_for_s']:g} s")
     else:
-        print(f"{printable(told['session'])} is over")
+        print(f"{printable(reply['session'])} is over")
     return 0
 
 
@@ -161,13 +161,13 @@ def _explain(arguments: argparse.Namespace) -> int:
         found = explain_from_file(Path(arguments.stream), request)
         if found is None:
             raise ValueError(f"{arguments.stream}: nothing is in there of {request}")
-        told = json.loads(msgspec.json.encode(found))
+        explanation = json.loads(msgspec.json.encode(found))
     else:
-        told = ask(arguments, f"/turnpike/turns/{request}")
+        explanation = call_control(arguments, f"/turnpike/turns/{request}")
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(explanation))
     else:
-        print("\n".join(map(printable, _lines(told))))
+        print("\n".join(map(printable, _lines(explanation))))
     return 0
 
 
@@ -175,26 +175,26 @@ def _trace(arguments: argparse.Namespace) -> int:
     page = _whole_session(arguments, arguments.session)
     below = [row["session"] for row in page["kin"] if row["parent"] == arguments.session]
     trace = trace_of([page, *(_whole_session(arguments, each) for each in below)])
-    told = json.dumps(trace)
+    text = json.dumps(trace)
     if arguments.output == "-":
-        print(told)
+        print(text)
         return 0
     name = "".join(each if each.isalnum() or each in "-_." else "_" for each in arguments.session)
     path = Path(arguments.output or f"{name}.perfetto-trace")
-    path.write_text(told)
+    path.write_text(text)
     print(f"{path}: {len(trace['traceEvents'])} events of {1 + len(below)} sessions")
     return 0
 
 
 def _whole_session(arguments: argparse.Namespace, session: str) -> dict[str, Any]:
     path = f"/turnpike/sessions/{urllib.parse.quote(session, safe='')}"
-    page: dict[str, Any] = ask(arguments, path)
+    page: dict[str, Any] = call_control(arguments, path)
     part = page
     while part["is_cut"] and part["turns"]:
         arrived_s = min(
             each["at_s"] for each in part["turns"][0]["records"] if each["type"] != "session_start"
         )
-        part = ask(arguments, f"{path}?before_s={arrived_s!r}")
+        part = call_control(arguments, f"{path}?before_s={arrived_s!r}")
         page["turns"] = [*part["turns"], *page["turns"]]
     return page
 
@@ -224,12 +224,12 @@ def _records(lines: Iterator[bytes], decoder: "msgspec.json.Decoder[Record]") ->
             continue
 
 
-def _lines(told: Mapping[str, Any]) -> Iterator[str]:
-    known, decided, became = told["known"], told["decided"], told["became"]
+def _lines(explanation: Mapping[str, Any]) -> Iterator[str]:
+    known, decided, became = explanation["known"], explanation["decided"], explanation["became"]
     if known is not None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known["at_s"]))
         tenant = shown_tenant(known["tenant"])
-        yield f"{told['turn']}  {at}  tenant {tenant}, model {known['model'] or '-'}"
+        yield f"{explanation['turn']}  {at}  tenant {tenant}, model {known['model'] or '-'}"
         follows = "first turn of a new session"
         if known["source"] != "new":
             edge = f"{known.get('edge', 'opens')} {known.get('parent') or 'a conversation'}"
@@ -242,18 +242,18 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
             )
     else:
         why = "refused unread" if decided["outcome"] == "refused" else "when it came is not known any more"
-        yield f"{told['turn']}  ({why})"
+        yield f"{explanation['turn']}  ({why})"
     where = decided["refusal"] or f"{decided['replica'] or '-'} ({decided['reason'] or '-'})"
     yield f"decided  {decided['outcome']}: {where}"
-    yield from (f"why      {sentence}" for sentence in told["why"])
-    for other in told["alternatives"]:
+    yield from (f"why      {sentence}" for sentence in explanation["why"])
+    for other in explanation["alternatives"]:
         cost = (
             ""
             if other["first_token_ms"] is None
             else f", first token in about {other['first_token_ms']:.0f} ms"
         )
         yield f"instead  {other['replica']}, which ran {other['running']}{cost}: {other['why_not']}"
-    expected = told["expected"]
+    expected = explanation["expected"]
     if expected is not None:
         yield (
             f"expected first token after {expected['first_token_ms']:.0f} ms, end after "
@@ -264,14 +264,14 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         usage = became["usage"]
         prompt, cached, tokens = usage.get("prompt_tokens"), usage.get("cached_tokens"), ""
         if prompt is not None:
-            told_cached = "cached ones not reported" if cached is None else f"{cached} of them cached"
-            tokens = f"; {prompt} prompt tokens, {told_cached}"
+            cached_part = "cached ones not reported" if cached is None else f"{cached} of them cached"
+            tokens = f"; {prompt} prompt tokens, {cached_part}"
         failure = f": {became['failure']}" if became.get("failure") else ""
         end = f"answered with status {s}" if (s := became["status"] or 0) >= 400 else became["outcome"]
         yield f"became   {end} on {became['replica']} after {became['duration_ms']:.0f} ms{tokens}{failure}"
 
 
-def ask(
+def call_control(
     arguments: argparse.Namespace,
     path: str,
     body: bytes | Mapping[str, Any] | None = None,
@@ -279,7 +279,7 @@ def ask(
     timeout_s: float = _TIMEOUT_S,
 ) -> Any:
     """What a running gateway answers; `body`, as it is or as JSON: it is a POST. Raises ConfigError, OSError
-    or ValueError, with what the gateway says against it."""
+    or ValueError, with the gateway's error message."""
     if arguments.control is None:
         file = DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
         try:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli.sessions import add_control_options, ask
+from gateway.cli.sessions import add_control_options, call_control
 from gateway.config.load import ConfigError
 from gateway.domain.printable import printable
 
@@ -30,14 +30,14 @@ def _diff(arguments: argparse.Namespace) -> int:
         text = Path(arguments.file).read_bytes() if arguments.file is not None else b""
     except OSError as error:
         raise ConfigError(f"{arguments.file}: {error.strerror}") from None
-    told = ask(arguments, "/turnpike/settings/diff", text, timeout_s=_PATIENCE_S)
-    _show(arguments, told["changes"], "nothing would change")
+    reply = call_control(arguments, "/turnpike/settings/diff", text, timeout_s=_PATIENCE_S)
+    _show(arguments, reply["changes"], "nothing would change")
     return 0
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    told = ask(arguments, "/turnpike/settings/reload", b"", timeout_s=_PATIENCE_S)
-    _show(arguments, told["changes"], "nothing has changed")
+    reply = call_control(arguments, "/turnpike/settings/reload", b"", timeout_s=_PATIENCE_S)
+    _show(arguments, reply["changes"], "nothing has changed")
     return 0
 
 

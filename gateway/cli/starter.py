@@ -72,8 +72,8 @@ def _init(arguments: argparse.Namespace) -> int:
         print(printable(f"  {each.url}: {_in_words(each)}"))
     silent = [each.url for each in found if each.seen.facts is None and not each.wants_key]
     if silent:
-        told = f"{', '.join(silent)}: not usable yet; start it, or mend its url in {path}"
-        print(printable(f"turnpike: warning: {told}, and see `turnpike doctor {path}`"), file=sys.stderr)
+        notice = f"{', '.join(silent)}: not usable yet; start it, or mend its url in {path}"
+        print(printable(f"turnpike: warning: {notice}, and see `turnpike doctor {path}`"), file=sys.stderr)
         return 1
     print(f"next: turnpike doctor {path}    what is missing, and what it would gain")
     print(f"      turnpike serve {path}     agents then use http://127.0.0.1:8080/v1")
@@ -106,8 +106,8 @@ def settings_for(found: Sequence[Found]) -> str:
 
 
 def _in_words(found: Found) -> str:
-    told = findings(found.seen)
-    return "; ".join(each.what for each in told if each.level != "off") or told[0].what
+    results = findings(found.seen)
+    return "; ".join(each.what for each in results if each.level != "off") or results[0].what
 
 
 def _pool_name(models: tuple[str, ...], taken: set[str]) -> str:

@@ -73,7 +73,7 @@ class _Leaf(NamedTuple):
     value: Any
     is_private: bool
     is_default: bool
-    """And so nothing to tell of an element that comes or goes."""
+    """Then it is not listed for an element that comes or goes."""
 
 
 def is_live(path: str) -> bool:

@@ -31,8 +31,8 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keep_alive_s: _Seconds = 300.0
     """An idle connection is closed after this long."""
     tcp_keepalive_s: Annotated[int, Meta(ge=4, le=7200)] = 60
-    """Silence after which the other end is asked whether it is still there, on connections of clients and to
-    replicas; one that is gone is found out after twice this."""
+    """Silence after which TCP keep-alive probes are sent, on connections of clients and to replicas; a peer
+    that is gone is detected after twice this."""
     client_stall_s: _Seconds = 120.0
     """A client that does not read its response for so long is cut off."""
     drain_rejected_body_s: _Seconds = 5.0

@@ -1,4 +1,4 @@
-"""Asking the server that was named, and no other: a redirect is an error, so no key follows one."""
+"""Requests to the named server alone: a redirect is an error, so no key follows one."""
 
 import urllib.request
 from typing import Any

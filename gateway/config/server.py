@@ -38,14 +38,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Other gateways of the same user may listen on `listen`, too (SO_REUSEPORT); the system deals new
     connections out among them. `workers` sets it by itself."""
     control_hosts: tuple[HostName, ...] = ()
-    """Names by which the control plane is asked for, such as `turnpike.monitoring`, beside `localhost`, the
-    name in `control` and all addresses; others get 421, from browsers alone if there are keys."""
+    """Host names of the control plane, such as `turnpike.monitoring`, beside `localhost`, the name in
+    `control` and all addresses; requests for others get 421, those of browsers alone if there are keys."""
     control_key_hashes: tuple[KeyHash, ...] = ()
     """Keys that may do everything on the control plane; without any key, everybody who reaches it may."""
     control_read_key_hashes: tuple[KeyHash, ...] = ()
     """Keys that may look there, and change nothing."""
     allow_public_without_keys: bool = False
-    """Listen on other addresses than loopback though no key is asked for there."""
+    """Listen on other addresses than loopback without keys."""
     tls_certificate: Annotated[str, PRIVATE] | None = None
     """PEM file with the certificate chain; clients then speak https."""
     tls_key: Annotated[str, PRIVATE] | None = None

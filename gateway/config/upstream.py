@@ -71,7 +71,7 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     period_s: _Seconds = 5.0
     """Between two looks at the file and at DNS."""
     ttl_s: _Seconds = 15.0
-    """A registered replica that was not heard of for this long leaves."""
+    """A registered replica leaves this long after its last registration."""
     api_key_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds the key to send to all of them."""
     api_key_file: Annotated[str, PRIVATE] | None = None

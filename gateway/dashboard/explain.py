@@ -188,29 +188,29 @@ def _why(
     records, held_by = evidence.records, evidence.held_by
     waits = [record for record in records if isinstance(record, rec.TurnWaited)]
     waited_ms = waited.waited_ms if (waited := refused or left or routed) else None
-    said = [sentences.why_waited(waits, waited_ms, evidence.window)] if waits or refused is None else []
+    lines = [sentences.why_waited(waits, waited_ms, evidence.window)] if waits or refused is None else []
     if held_by is not None:
-        said.append(sentences.why_held(held_by))
+        lines.append(sentences.why_held(held_by))
     reasons = [each.reason.value for each in waits] + ([refused.reason.value] if refused else [])
     if evidence.down and "no_replica" in reasons:
-        said.append(f"Not usable then: {'; '.join(map(': '.join, evidence.down.items()))}.")
-    said += [
+        lines.append(f"Not usable then: {'; '.join(map(': '.join, evidence.down.items()))}.")
+    lines += [
         f"{record.replica} {_FAILED[record.outcome]} after {record.duration_ms:.0f} ms."
         for record in records
         if isinstance(record, rec.GpuEnd) and record.outcome in _FAILED
     ]
     if routed is not None:
-        said.append(sentences.why_there(routed, evidence.loads))
+        lines.append(sentences.why_there(routed, evidence.loads))
     if (arrived := _last(records, rec.TurnArrived)) and arrived.changed is not None:
-        said.append(sentences.why_uncached(arrived.changed))
+        lines.append(sentences.why_uncached(arrived.changed))
     if (submitted := _last(records, rec.GpuSubmit)) and submitted.engine_class == "proactive":
-        said.append(sentences.BEHIND)
-    said += [sentences.why_bound(record) for record in records if isinstance(record, rec.BoundReached)]
+        lines.append(sentences.BEHIND)
+    lines += [sentences.why_bound(record) for record in records if isinstance(record, rec.BoundReached)]
     if refused is not None:
-        said.append(sentences.why_refused(refused))
+        lines.append(sentences.why_refused(refused))
     if left is not None:
-        said.append("Its client went away while it waited.")
-    return said
+        lines.append("Its client went away while it waited.")
+    return lines
 
 
 def _alternatives(evidence: Evidence, routed: rec.Routed, expected: rec.Expected | None) -> list[Alternative]:
@@ -234,14 +234,14 @@ def _alternatives(evidence: Evidence, routed: rec.Routed, expected: rec.Expected
 
 
 def _why_not(running: int, running_there: int, first_ms: float | None, expected: rec.Expected | None) -> str:
-    said = []
+    drawbacks = []
     if expected is not None and expected.cached_tokens:
-        said.append(f"{expected.cached_tokens} tokens would have to be computed again")
+        drawbacks.append(f"{expected.cached_tokens} tokens would have to be computed again")
     if first_ms is not None and expected is not None and first_ms >= expected.first_token_ms + 1.0:
-        said.append(f"the first token is expected {first_ms - expected.first_token_ms:.0f} ms later")
+        drawbacks.append(f"the first token is expected {first_ms - expected.first_token_ms:.0f} ms later")
     if running > running_there:
-        said.append(f"{running} turns ran there, {running_there} where it went")
-    return "; ".join(said) or "as good; one had to be chosen"
+        drawbacks.append(f"{running} turns ran there, {running_there} where it went")
+    return "; ".join(drawbacks) or "as good; one had to be chosen"
 
 
 def _last(records: Sequence[rec.Record], kind: type[_R]) -> _R | None:

@@ -21,7 +21,7 @@ _LEAST: Final = 0.02
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     label: str
-    """The tools that the step asks for, or `answer`, `other`, `START`, `END`."""
+    """The tools that the step calls, or `answer`, `other`, `START`, `END`."""
     visits: float
     """Old ones count less."""
     pause_p50_s: float | None

@@ -1,4 +1,4 @@
-"""Reasons as sentences for a person. A reason that is newer than this module is told by its name.
+"""Reasons as sentences for a person. A reason that is newer than this module is shown by its name.
 
 These tables are the only ones: the dashboard's page reads them as `script`, and `python -m tools.reasons`
 makes of them what the documentation shows.
@@ -36,7 +36,7 @@ PLACEMENTS: Final = {
     "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
 }
 MOVES: Final = {
-    "capacity": "engines said how much fits",
+    "capacity": "engines reported how much fits",
     "healthy": "no overload, little lost",
     "state_lost": "KV was lost that came back",
     "kv_overflow": "with their next turns sessions would hold more than fits, so the newest wait",
@@ -83,13 +83,13 @@ _COUNTS: Final = {
 }
 """What `SessionHeld.with_it` and `limit` count, by the reason."""
 BEHIND: Final = (
-    "Its engine was told that it is background work: it said so, or its session is beyond a bound."
+    "Its engine runs it as background work: its client wants that, or its session is beyond a bound."
 )
 REFUSALS: Final = {
     "malformed_http": "it was not valid HTTP",
     "headers_too_large": "its headers were too large",
     "body_too_large": "its body was too large",
-    "unsupported_upgrade": "it asked for another protocol",
+    "unsupported_upgrade": "it requested another protocol",
     "unsupported_coding": "its body is compressed in a way that is not known here",
     "request_timeout": "it was not sent in time",
     "unauthenticated": "it brought no valid key",
@@ -142,8 +142,8 @@ def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window:
 
 
 def _reason(wait: rec.TurnWaited) -> str:
-    first = f"; the first of them: {_told(WAITS, wait.first.value)}" if wait.first is not None else ""
-    return f"{_told(WAITS, wait.reason.value)}{first}"
+    first = f"; the first of them: {_with_code(WAITS, wait.first.value)}" if wait.first is not None else ""
+    return f"{_with_code(WAITS, wait.reason.value)}{first}"
 
 
 def why_held(held: SessionHeld) -> str:
@@ -151,7 +151,9 @@ def why_held(held: SessionHeld) -> str:
         return f"Its session waits, and {held.ahead} before it."
     who = "whoever is next" if held.is_deprioritized else "it"
     before = f" When it came {held.ahead} waited already." if held.ahead else ""
-    back = f" It was active, and gave its slot back: {_told({}, held.gave_back)}." if held.gave_back else ""
+    back = (
+        f" It was active, and gave its slot back: {_with_code({}, held.gave_back)}." if held.gave_back else ""
+    )
     return (
         f"Its session was over a limit: {held.with_it:,.0f} {counts} with {who}, and the limit is "
         f"{held.limit:,.0f}. It is let in as soon as there is room.{before}{back}"
@@ -160,7 +162,7 @@ def why_held(held: SessionHeld) -> str:
 
 def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:
     load = f" {loads[routed.replica]} turns ran there then." if routed.replica in loads else ""
-    return f"It went to {routed.replica}: {_told(PLACEMENTS, routed.reason.value)}.{load}"
+    return f"It went to {routed.replica}: {_with_code(PLACEMENTS, routed.reason.value)}.{load}"
 
 
 def why_uncached(changed: tuple[str, int]) -> str:
@@ -169,7 +171,7 @@ def why_uncached(changed: tuple[str, int]) -> str:
 
 
 _ACTIONS: Final = {
-    "warn": "its client was told so",
+    "warn": "its client got a warning",
     "deprioritize": "others went first",
     "refuse": "it was refused",
     "shadow": "nothing was done, as the bound only looks on",
@@ -183,9 +185,8 @@ def why_bound(record: rec.BoundReached) -> str:
 
 def why_refused(refused: rec.Refused) -> str:
     answer = f" Its answer: {refused.message}" if refused.message else ""
-    return (
-        f"It was refused after {refused.waited_ms:.0f} ms: {_told(REFUSALS, refused.reason.value)}.{answer}"
-    )
+    reason = _with_code(REFUSALS, refused.reason.value)
+    return f"It was refused after {refused.waited_ms:.0f} ms: {reason}.{answer}"
 
 
 def outcome_lines(outcome: Mapping[str, Any] | None) -> Iterator[str]:
@@ -211,12 +212,12 @@ def _window(window: WindowUpdated) -> str:
     kv += "" if window.level is None else f", no tenant far more than its share and {window.level:.0f}"
     return (
         f" Limit of pool {window.pool}: {sessions}{kv}; {window.admitted} active, {window.waiting} waiting; "
-        f"last change: {_told(MOVES, window.reason)}; GPU pressure {window.gpu_pressure:.2f}, tool pressure "
-        f"{window.cpu_pressure:.2f}."
+        f"last change: {_with_code(MOVES, window.reason)}; GPU pressure {window.gpu_pressure:.2f}, "
+        f"tool pressure {window.cpu_pressure:.2f}."
     )
 
 
-def _told(sentences: Mapping[str, str], reason: str) -> str:
+def _with_code(sentences: Mapping[str, str], reason: str) -> str:
     """With the code that metrics, records and the documentation have."""
     return f"{sentences[reason]} (`{reason}`)" if reason in sentences else reason.replace("_", " ")
 

@@ -47,7 +47,7 @@ def trace_of(pages: Iterable[Mapping[str, Any]]) -> Event:
 def _of_session(process: int, turns: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
     tracks: dict[tuple[str, int], int] = {}
     free_s: dict[tuple[str, int], float] = {}
-    asked: dict[str, Mapping[str, Any]] = {}
+    open_calls: dict[str, Mapping[str, Any]] = {}
     for turn in turns:
         records = turn["records"]
         arrived = next((each for each in records if each["type"] == "turn_arrive"), records[0])
@@ -63,12 +63,12 @@ def _of_session(process: int, turns: Sequence[Mapping[str, Any]]) -> Iterator[Ev
         yield _slice(turn["turn"], begin_s, end_s, at, _arguments(turn["turn"], records))
         yield from _phases(records, begin_s, end_s, at)
         for record in records:
-            if record["type"] == "tool_end" and (parent := arrived.get("parent")) in asked:
-                start = asked.pop(parent)
+            if record["type"] == "tool_end" and (parent := arrived.get("parent")) in open_calls:
+                start = open_calls.pop(parent)
                 yield from _tools(process, tracks, start, record["at_s"])
             if record["type"] == "tool_start":
-                asked[turn["turn"]] = record
-    for start in asked.values():
+                open_calls[turn["turn"]] = record
+    for start in open_calls.values():
         name = f"{_names(start)}: no result was seen"
         at = {**_tool_track(process, tracks), "ph": "i", "s": "t"}
         yield {**at, "name": name, "ts": start["at_s"] * _US}
@@ -143,12 +143,12 @@ def _track(
 
 
 def _arguments(turn: str, records: Sequence[Mapping[str, Any]]) -> Event:
-    told: Event = {"turn": turn}
+    arguments: Event = {"turn": turn}
     for record in records:
         for name in _ARGUMENTS.get(record["type"], ()):
             if record.get(name) is not None:
-                told[name] = record[name]
-    return told
+                arguments[name] = record[name]
+    return arguments
 
 
 def _slice(name: str, begin_s: float, end_s: float, at: Mapping[str, Any], arguments: Event) -> Event:

@@ -1,6 +1,6 @@
-"""The newest turns of each session, as the stream tells them.
+"""The newest turns of each session, from the stream.
 
-It is folded out of the ring when somebody asks, from where it stopped the last time. So it costs nothing
+It is folded out of the ring on request, from where it stopped the last time. So it costs nothing
 while nobody looks, and knows what the ring knew.
 
 Invariants: at most `MAX_SESSIONS` sessions, of each at most `TURNS_OF_A_SESSION` turns, and `MAX_OPEN` turns

@@ -43,8 +43,8 @@ class Views:
         outcome: Callable[[], Any] = lambda: None,
         prices: Mapping[str, PriceConfig] | None = None,
     ) -> None:
-        """`outcome`: sessions in time. `prices`: by model. `signals`, `plugins`: what engines said last,
-        kept up to date by whoever gives them."""
+        """`outcome`: sessions in time. `prices`: by model. `signals`, `plugins`: the newest reports of
+        engines; their owner keeps them up to date."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
@@ -56,7 +56,7 @@ class Views:
         self._making = asyncio.Lock()
         self._made = b""
         self._fresh_until_s = float("-inf")
-        self._asked_s = float("-inf")
+        self._viewed_s = float("-inf")
         self._outcome, self._prices = outcome, prices
         self.listens_at: str | None = None
         """Where agents connect, as a URL; None before they can."""
@@ -69,11 +69,11 @@ class Views:
 
     @property
     def is_looked_at(self) -> bool:
-        return self._clock() - self._asked_s < _LATELY_S
+        return self._clock() - self._viewed_s < _LATELY_S
 
     async def snapshot(self) -> bytes:
         async with self._making:
-            self._asked_s = began_s = self._clock()
+            self._viewed_s = began_s = self._clock()
             if began_s >= self._fresh_until_s:
                 self._made = await self._make()
                 ended_s = self._clock()
@@ -81,8 +81,8 @@ class Views:
             return self._made
 
     def gauges(self) -> bytes:
-        self._asked_s = self._clock()
-        gauges = take_gauges(self._brain, self._signals, self._plugins, now=self._asked_s)
+        self._viewed_s = self._clock()
+        gauges = take_gauges(self._brain, self._signals, self._plugins, now=self._viewed_s)
         return self._encoder.encode({**self._about(gauges), "pools": gauges.pools})
 
     def _about(self, gauges: Gauges) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Views:
             "failing": self.failing(),
             "outcome": self._outcome(),
             "prices": self._prices,
-            **{name: getattr(gauges, name) for name in _TOLD},
+            **{name: getattr(gauges, name) for name in _SHOWN},
         }
 
     async def explain(self, turn: RequestId) -> Explanation | None:
@@ -156,7 +156,7 @@ class Views:
         return b'%s,"sessions":[%s]}' % (encode(about)[:-1], b",".join(sessions))
 
 
-_TOLD: Final = (
+_SHOWN: Final = (
     *("session_count", "running", "waiting", "active_tools", "waiting_by", "replicas", "tenants", "conduct"),
 )
 

@@ -47,7 +47,7 @@ def add_history(commands: Any) -> None:
     add("--max-mb", type=int, default=4096, metavar="N", help="of the file; the oldest go (default 4096)")
     add("--max-age-h", type=float, default=168.0, metavar="H", help="what is older goes (default 168)")
     add("--gateway-key-env", metavar="VARIABLE", help="the environment variable with the gateways' read key")
-    add("--key-env", metavar="VARIABLE", help="the environment variable with the key that is asked for here")
+    add("--key-env", metavar="VARIABLE", help="the environment variable with the key that readers must send")
     history.set_defaults(command=_history)
 
 
@@ -86,10 +86,10 @@ class History:
 
     def app(self, access: ControlAccess) -> web.Application:
         app = web.Application(middlewares=[access.check, explain_unknown])
-        ask, answers = partial(partial, self._answer), self._answers
-        app.router.add_get("/turnpike/turns/{id}", ask(answers.turn))
-        app.router.add_get("/turnpike/sessions/{id}", ask(answers.session))
-        app.router.add_get("/turnpike/history", ask(answers.look))
+        answering, answers = partial(partial, self._answer), self._answers
+        app.router.add_get("/turnpike/turns/{id}", answering(answers.turn))
+        app.router.add_get("/turnpike/sessions/{id}", answering(answers.session))
+        app.router.add_get("/turnpike/history", answering(answers.look))
         app.router.add_get("/turnpike/readyz", self._get_readiness)
         app.cleanup_ctx.append(self._run)
         return app

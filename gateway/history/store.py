@@ -1,6 +1,6 @@
 """How records get into the tables, and out of them. Blocks: for one thread.
 
-`schema.sql` makes the tables; `merge.sql` says what a record changes there.
+`schema.sql` makes the tables; `merge.sql` has what a record changes there.
 Invariants: a batch and the position behind it are one transaction, so no record is lost or stored twice
 whenever a process dies; a record that cannot be read or stored is counted and left out; rows are deleted some
 hundred at a time; a file that is not ours is never changed.

@@ -1,12 +1,11 @@
-"""Calls of tools: which call of an agent's model is it that passes, and what becomes of it.
+"""Calls of tools: which call of an agent's model a passing call is, and its outcome.
 
-A call that passes is joined to one that a model's answer asks for, of the same tenant, by the tool's name
-and its arguments. Where several could be meant, the one that its agent names is, if it names any; else one of
-an agent that is known to use this MCP session; of one agent's, one of its newest turn, the first that was
-asked for. Where two agents' could be meant, none is.
+A passing call is joined to one that a model's answer requests, of the same tenant, by the tool's name and its
+arguments. Of several matches the one that its agent names is joined, if it names any; else one of an agent
+known to use this MCP session; of one agent's, the first of its newest turn. Matches of two agents: none.
 
-Invariants: a call that was asked for is joined at most once; none is joined that is not open; of a tenant's
-calls none keep another tenant's from being joined; at most `_MAX_ASKED` are remembered.
+Invariants: a requested call is joined at most once, and only while it is open; no tenant's calls keep
+another's from being joined; at most `_MAX_REQUESTED` are remembered.
 """
 
 from collections.abc import Callable, Container
@@ -24,13 +23,13 @@ from gateway.mcp.sessions import McpSession
 from gateway.mcp.tools import is_shown_as
 from gateway.wire.body import UNREADABLE
 
-_MAX_ASKED: Final = 16_384
+_MAX_REQUESTED: Final = 16_384
 _MAX_ALIKE: Final = 256
 """Calls of one tenant with the same arguments."""
 
 
-class Asked(msgspec.Struct, eq=False):
-    """A model's answer asks for it."""
+class RequestedCall(msgspec.Struct, eq=False):
+    """Requested by a model's answer."""
 
     tenant: TenantId
     session: SessionId
@@ -46,7 +45,7 @@ class Outcome(Word):
     OK = "ok"
     TOOL_ERROR = "tool_error"
     ERROR = "error"
-    """The server says so, in JSON-RPC or in HTTP."""
+    """By the server, in JSON-RPC or in HTTP."""
     CANCELLED = "cancelled"
     LOST = "lost"
     """Nobody saw its result: the client left, or the stream ended without it."""
@@ -66,7 +65,7 @@ class Call(msgspec.Struct, eq=False):
     tool: str = ""
     """Empty if it could not be read."""
     key: bytes | None = None
-    asked: Asked | None = None
+    requested: RequestedCall | None = None
     place: Place | None = None
     """Where calls are limited."""
     was_sent: bool = False
@@ -75,10 +74,10 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def has_result(self) -> bool:
-        return self.outcome in _TELLING
+        return self.outcome in _WITH_RESULT
 
 
-_TELLING: Final = frozenset((Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR))
+_WITH_RESULT: Final = frozenset((Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR))
 
 
 class _Result(msgspec.Struct):
@@ -98,29 +97,29 @@ def outcome_of(answer: Message) -> Outcome:
     return Outcome.TOOL_ERROR if is_error else Outcome.OK
 
 
-class AskedCalls:
-    def __init__(self, is_open: Callable[[Asked], bool]) -> None:
+class RequestedCalls:
+    def __init__(self, is_open: Callable[[RequestedCall], bool]) -> None:
         """`is_open`: its result has not come back to the model."""
         self._is_open = is_open
-        self._all: TenantLru[TenantId, Asked, Asked] = TenantLru(_MAX_ASKED)
-        self._by: dict[tuple[TenantId, bytes], list[Asked]] = {}
+        self._all: TenantLru[TenantId, RequestedCall, RequestedCall] = TenantLru(_MAX_REQUESTED)
+        self._by: dict[tuple[TenantId, bytes], list[RequestedCall]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, asked: Asked) -> None:
-        alike = self._by.setdefault((asked.tenant, asked.key), [])
+    def add(self, requested: RequestedCall) -> None:
+        alike = self._by.setdefault((requested.tenant, requested.key), [])
         if len(alike) >= _MAX_ALIKE:
             self.drop(alike[0])
-        alike = self._by.setdefault((asked.tenant, asked.key), alike)
-        alike.append(asked)
-        for _, dropped, _ in self._all.put(asked.tenant, asked, asked):
+        alike = self._by.setdefault((requested.tenant, requested.key), alike)
+        alike.append(requested)
+        for _, dropped, _ in self._all.put(requested.tenant, requested, requested):
             self._unindex(dropped)
 
-    def drop(self, asked: Asked) -> None:
+    def drop(self, requested: RequestedCall) -> None:
         """It will not be joined. One that is not there is no error."""
-        if self._all.pop(asked.tenant, asked) is not None:
-            self._unindex(asked)
+        if self._all.pop(requested.tenant, requested) is not None:
+            self._unindex(requested)
 
     def join(
         self,
@@ -130,28 +129,28 @@ class AskedCalls:
         known: Container[SessionId],
         *,
         call_id: str | None = None,
-    ) -> Asked | None:
-        """The call that this is, which is no more there then. `known`: agents that use the MCP session;
-        `call_id`: which call its agent says that it is."""
-        fits: list[Asked] = []
-        for asked in tuple(self._by.get((tenant, key), ())):
-            if not self._is_open(asked):
-                self.drop(asked)
-            elif is_shown_as(asked.name, tool):
-                fits.append(asked)
-        fits = [asked for asked in fits if asked.id == call_id] or fits
-        fits = [asked for asked in fits if asked.session in known] or fits
-        if not fits or any(asked.session != fits[0].session for asked in fits):
+    ) -> RequestedCall | None:
+        """Removes and returns the matching call. `known`: agents that use the MCP session; `call_id`: the id
+        of the model's call, if the agent sends it."""
+        fits: list[RequestedCall] = []
+        for requested in tuple(self._by.get((tenant, key), ())):
+            if not self._is_open(requested):
+                self.drop(requested)
+            elif is_shown_as(requested.name, tool):
+                fits.append(requested)
+        fits = [requested for requested in fits if requested.id == call_id] or fits
+        fits = [requested for requested in fits if requested.session in known] or fits
+        if not fits or any(requested.session != fits[0].session for requested in fits):
             return None
         newest = fits[-1].turn
-        found = next(asked for asked in fits if asked.turn == newest)
+        found = next(requested for requested in fits if requested.turn == newest)
         self.drop(found)
         return found
 
-    def _unindex(self, asked: Asked) -> None:
-        place = (asked.tenant, asked.key)
+    def _unindex(self, requested: RequestedCall) -> None:
+        place = (requested.tenant, requested.key)
         alike = self._by.get(place, [])
-        if asked in alike:
-            alike.remove(asked)
+        if requested in alike:
+            alike.remove(requested)
         if not alike:
             self._by.pop(place, None)

@@ -1,4 +1,4 @@
-"""One tool call, told in two ways: by the model's answer that asks for it, and by the agent that makes it.
+"""One tool call in two forms: in the model's answer that requests it, and from the agent that makes it.
 
 The agent parses the model's arguments and writes them anew, so they are compared as values. It shows a tool
 to its model under a longer name (`mcp__SERVER__tool`, `SERVER__tool`), in which only letters that model APIs
@@ -26,7 +26,7 @@ class ToolUse(msgspec.Struct, frozen=True, gc=False):
     name: str
     arguments: bytes
     call_id: str | None = None
-    """Of the call in the model's answer, where the agent says so."""
+    """Of the call in the model's answer, where the agent sends it."""
 
 
 class _Params(msgspec.Struct):
@@ -56,10 +56,10 @@ def _call_id(meta: bytes) -> str | None:
     if not meta:
         return None
     try:
-        said = _META.decode(meta)
+        ids = _META.decode(meta)
     except UNREADABLE:
         return None
-    return said.of_claude_code if said.of_claude_code is not None else said.of_codex
+    return ids.of_claude_code if ids.of_claude_code is not None else ids.of_codex
 
 
 def arguments_key(arguments: bytes) -> bytes | None:

@@ -1,11 +1,10 @@
 """How a client sends an answer back, in the next request of its conversation.
 
-What is said stays, but clients drop reasoning or keep it, under one name or another, serialise arguments
-anew, cut white space off, write no text as null or as an empty one, turn texts into parts, and calls into
-text. An `EchoManner` is what one client does of all that; it is read off an answer and what became of it.
+The contents stay, but clients drop reasoning or keep it, under one name or another, serialise arguments anew,
+cut white space off, write no text as null or as an empty one, turn texts into parts, and calls into text. An
+`EchoManner` is one client's set of these changes, learned from an answer and its echo.
 
-Invariants: a manner tells only what was seen, and leaves the rest as it was known; nothing here raises for
-what a client sent.
+Invariants: a new manner changes only what was observed; nothing here raises for what a client sent.
 """
 
 import json
@@ -70,12 +69,12 @@ def plain_manner(protocol: Protocol) -> EchoManner:
     return _PLAIN_MESSAGES if protocol is Protocol.MESSAGES else _PLAIN
 
 
-def echo(protocol: Protocol, said: ResponseContent, manner: EchoManner) -> dict[str, Any]:
+def echo(protocol: Protocol, response: ResponseContent, manner: EchoManner) -> dict[str, Any]:
     """The answer as a message of the next request. Raises one of `body.UNREADABLE` for arguments that are
     no JSON."""
     if protocol is Protocol.MESSAGES:
-        return {"role": "assistant", "content": [*_blocks(said.parts, manner)]}
-    texts, thoughts, calls = _by_kind(said.parts)
+        return {"role": "assistant", "content": [*_blocks(response.parts, manner)]}
+    texts, thoughts, calls = _by_kind(response.parts)
     text = "".join(part.text for part in texts)
     if manner.is_stripped:
         text = text.strip()
@@ -97,11 +96,11 @@ def echo(protocol: Protocol, said: ResponseContent, manner: EchoManner) -> dict[
 
 
 def read_manner(
-    protocol: Protocol, said: ResponseContent, echoed: dict[str, Any], known: EchoManner
+    protocol: Protocol, response: ResponseContent, echoed: dict[str, Any], known: EchoManner
 ) -> EchoManner | None:
     """How the answer was sent back; None if no manner makes that. `known`: of what does not show here."""
     changes: dict[str, Any] = {}
-    texts, thoughts, calls = _by_kind(said.parts)
+    texts, thoughts, calls = _by_kind(response.parts)
     text = "".join(part.text for part in texts)
     content = echoed.get("content")
     if thoughts:
@@ -120,14 +119,14 @@ def read_manner(
     for is_stripped in (known.is_stripped, not known.is_stripped):
         found = msgspec.structs.replace(found, is_stripped=is_stripped)
         try:
-            if says_same(protocol, echo(protocol, said, found), echoed):
+            if is_same_message(protocol, echo(protocol, response, found), echoed):
                 return found
         except UNREADABLE:
             return None
     return None
 
 
-def says_same(protocol: Protocol, one: dict[str, Any], other: dict[str, Any]) -> bool:
+def is_same_message(protocol: Protocol, one: dict[str, Any], other: dict[str, Any]) -> bool:
     return _meant(protocol, one) == _meant(protocol, other)
 
 

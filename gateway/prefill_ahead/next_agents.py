@@ -9,7 +9,7 @@ Deviations: the orchestrator knows its rules; here they are counted, behind each
 and step. A share is the count over all that went on, and one more: what was seen a few times is not certain.
 
 Invariants: nothing that one owner teaches is read for another one; at most `max_steps` steps are remembered,
-and `_MOST` agents behind each; the agents that a step tells apart are counted against all that followed it.
+and `_MOST` agents behind each; the agents that a step distinguishes are counted against all that followed it.
 """
 
 from typing import Final

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Protocol
-from gateway.prefill_ahead.history_rewrite import EchoManner, echo, read_manner, says_same
+from gateway.prefill_ahead.history_rewrite import EchoManner, echo, is_same_message, read_manner
 from gateway.requests.prefill import for_one_token
 from gateway.responses.content import Kind, ResponseContent
 from gateway.wire.body import ROLE, UNREADABLE, read_as
@@ -34,7 +34,7 @@ _OF_HEADS: Final = frozenset(
 _NOT_YET: Final = "."
 _LEADS: Final = frozenset(("system", "developer"))
 _MAX_DIFFERING: Final = 32
-"""Items that were written anew, and still say the same, of a conversation."""
+"""Items of a conversation that were rewritten with the same contents."""
 
 
 _ITEM: Final = msgspec.json.Decoder(dict[str, Any])
@@ -76,21 +76,21 @@ def read_head(body: bytes) -> Head | None:
 
 
 def next_prompt(
-    protocol: Protocol, body: bytes, said: ResponseContent, manner: EchoManner, head: Head | None
+    protocol: Protocol, body: bytes, response: ResponseContent, manner: EchoManner, head: Head | None
 ) -> bytes | None:
     """The body of a request for it, for one token that nobody reads. `head`: None if it stays as it is."""
     parted = _part(body)
-    if parted is None or not said.is_whole:
+    if parted is None or not response.is_whole:
         return None
     fields, leads = parted.fields, parted.leads
     if head is not None:
         fields = {name: value for name, value in fields.items() if name not in _OF_HEADS} | head.fields
         leads = list(head.leads)
     try:
-        answer = _written(echo(protocol, said, manner))
+        answer = _written(echo(protocol, response, manner))
     except UNREADABLE:
         return None
-    items = [*leads, *parted.items, answer, *map(_written, _not_yet(protocol, said, manner))]
+    items = [*leads, *parted.items, answer, *map(_written, _not_yet(protocol, response, manner))]
     messages = Raw(b"[%s]" % b",".join(map(bytes, items)))
     return msgspec.json.encode(for_one_token({**fields, "messages": messages}))
 
@@ -99,27 +99,27 @@ class Foreseen(msgspec.Struct, frozen=True):
     """What became of an answer in the next request."""
 
     was_right: bool
-    """The prompt went on as `next_prompt` said, but for its head."""
+    """The prompt went on as `next_prompt` predicted, but for its head."""
     manner: EchoManner | None
     """In which the answer was sent back; None if in none that is known here."""
 
 
 def compare(
-    protocol: Protocol, body: bytes, said: ResponseContent, manner: EchoManner, after: bytes
+    protocol: Protocol, body: bytes, response: ResponseContent, manner: EchoManner, after: bytes
 ) -> Foreseen | None:
     """`after`: the next body; None if it does not go on with that answer."""
     before, now = _part(body), _part(after)
-    if before is None or now is None or not said.is_whole or len(now.items) <= len(before.items):
+    if before is None or now is None or not response.is_whole or len(now.items) <= len(before.items):
         return None
     echoed = read_as(_ITEM, now.items[len(before.items)])
     if echoed is None or echoed.get("role") != "assistant":
         return None
     try:
-        is_same = says_same(protocol, echo(protocol, said, manner), echoed)
+        is_same = is_same_message(protocol, echo(protocol, response, manner), echoed)
     except UNREADABLE:
         return None
-    goes_on = is_same and _say_same(protocol, before.items, now.items)
-    return Foreseen(goes_on, read_manner(protocol, said, echoed, manner))
+    goes_on = is_same and _are_same(protocol, before.items, now.items)
+    return Foreseen(goes_on, read_manner(protocol, response, echoed, manner))
 
 
 def _part(body: bytes) -> _Parted | None:
@@ -134,8 +134,8 @@ def _part(body: bytes) -> _Parted | None:
     return _Parted(fields, items[:count], items[count:])
 
 
-def _not_yet(protocol: Protocol, said: ResponseContent, manner: EchoManner) -> list[dict[str, Any]]:
-    calls = [part for part in said.parts if part.kind is Kind.CALL]
+def _not_yet(protocol: Protocol, response: ResponseContent, manner: EchoManner) -> list[dict[str, Any]]:
+    calls = [part for part in response.parts if part.kind is Kind.CALL]
     if not calls or manner.are_calls_text:
         return [{"role": "user", "content": _NOT_YET}]
     if protocol is Protocol.MESSAGES:
@@ -144,7 +144,7 @@ def _not_yet(protocol: Protocol, said: ResponseContent, manner: EchoManner) -> l
     return [{"role": "tool", "tool_call_id": part.id, "content": _NOT_YET} for part in calls]
 
 
-def _say_same(protocol: Protocol, before: Sequence[Raw], now: Sequence[Raw]) -> bool:
+def _are_same(protocol: Protocol, before: Sequence[Raw], now: Sequence[Raw]) -> bool:
     differing = 0
     for one, other in zip(before, now, strict=False):
         if memoryview(one) == memoryview(other):
@@ -153,7 +153,7 @@ def _say_same(protocol: Protocol, before: Sequence[Raw], now: Sequence[Raw]) -> 
         read, read_later = read_as(_ITEM, one), read_as(_ITEM, other)
         if differing > _MAX_DIFFERING or read is None or read_later is None:
             return False
-        if not says_same(protocol, read, read_later):
+        if not is_same_message(protocol, read, read_later):
             return False
     return True
 

@@ -162,7 +162,7 @@ class ChatReader:
 
     def _read_content(self, choice: _Choice, content: object, sighting: ObservedResponse) -> None:
         """What is no text, or of another answer than the first: a client goes on with that."""
-        said = read_said(content)
+        said = joined_text(content)
         if choice.index or not said:
             sighting.count(content)
         if said and not choice.index:
@@ -251,7 +251,7 @@ def _keep(choice: _Choice, said: ResponseContent) -> None:
         if type(thought) is str and thought:
             said.add(field, Kind.THOUGHT, thought, field=field)
     if message.content not in _NOTHING:
-        said.add(Kind.TEXT, Kind.TEXT, read_said(message.content))
+        said.add(Kind.TEXT, Kind.TEXT, joined_text(message.content))
 
 
 def _keep_call(place: object, call: _Call, call_id: str | None, said: ResponseContent) -> None:
@@ -286,7 +286,7 @@ def _read_arguments(call: object, function: _Function, sighting: ObservedRespons
         sighting.add_arguments(call, piece)
 
 
-def read_said(content: object) -> str | None:
+def joined_text(content: object) -> str | None:
     if type(content) is str:
         return content
     if not isinstance(content, list):

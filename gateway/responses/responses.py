@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.responses.chat import read_said
+from gateway.responses.chat import joined_text
 from gateway.responses.content import Kind, ResponseContent
 from gateway.responses.errors import reported
 from gateway.responses.event_template import Piece, Pieces
@@ -258,9 +258,9 @@ def _read_item(item: _Item, sighting: ObservedResponse) -> None:
 def _keep(place: int, item: _Item, said: ResponseContent) -> None:
     kind = item.type or ""
     if kind == "message":
-        said.add(place, Kind.TEXT, read_said(item.content))
+        said.add(place, Kind.TEXT, joined_text(item.content))
     elif kind == "reasoning":
-        thoughts = (read_said(item.summary), read_said(item.content))
+        thoughts = (joined_text(item.summary), joined_text(item.content))
         said.add(place, Kind.THOUGHT, "\n".join(filter(None, thoughts)))
     elif kind.endswith("_call"):
         arguments = read_text(item.arguments) or read_text(item.input)
@@ -275,7 +275,7 @@ def _count(event: bytes, sighting: ObservedResponse) -> None:
 
 def _read_content(item: _Item, sighting: ObservedResponse) -> None:
     if item.type == "message":
-        said = read_said(item.content)
+        said = joined_text(item.content)
         sighting.add_text(said)
         if not said:
             sighting.count(item.content)

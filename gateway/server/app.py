@@ -168,7 +168,7 @@ class Gateway:
             check_now=self.replica_watch.health.check_now,
             now=self._now,
         )
-        members.tell_of_drains = peers.tell
+        members.publish_drains = peers.send_heartbeat
         return peers
 
     def _open_asking(self) -> RequestPreparation:
@@ -351,10 +351,10 @@ class Gateway:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
             self.serving.sweep(now)
-            self._refusals.tell(now=now)
+            self._refusals.log_new(now=now)
             self._certificates.warn(now=wall_clock())
             self.replica_watch.members.sweep(now=now)
-            if (tokens := self._tenants.tokens) is not None and tokens.must_ask_anew():
+            if (tokens := self._tenants.tokens) is not None and tokens.must_reauthenticate():
                 self._forget_visitors()
             if self._peers is not None:
                 self._peers.sweep(now=now)

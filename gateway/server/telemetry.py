@@ -194,7 +194,7 @@ class Telemetry:
             is_retiring=is_retiring,
             failing=failing,
             up_to_date=self._handover.flush,
-            tell_of_stop=self.peers.directory.stopped if self.peers is not None else None,
+            publish_stop=self.peers.directory.stopped if self.peers is not None else None,
         )
 
     def apply_config(self, config: Config) -> None:

@@ -3,7 +3,7 @@
 Source: ours (docs/design/several-gateways.md). A session lives at one gateway, which alone decides for it;
 whoever receives a turn of it passes the request on. Three rules, the first that applies:
 
-1. this gateway knows evidence of the request: here, without asking anybody;
+1. this gateway knows evidence of the request: here, without a look-up;
 2. the store knows a gateway that published some of it: there; if that is gone, at its heir, with what it
    published: where it would begin if it was new;
 3. nobody knows it, so it begins something new: at the home of its tenant if that has a quota, which is so
@@ -15,9 +15,9 @@ a summary, a title) is seen by who has all of it, and never needs to be shared.
 
 While the store is down the third rule takes the place of the second, and finds what began by it.
 
-Where two gateways publish the same answer or id, given to sessions of their own, the store tells the later
-one of the other; that one marks the entry and tells all. From then on it proves nothing anywhere
-(`gateway/workflow/traces.py`), but still leads to a gateway, which may guess.
+Where two gateways publish the same answer or id, given to sessions of their own, the store returns the
+earlier value to the later one; that one marks the entry and notifies all. From then on it proves nothing
+anywhere (`gateway/workflow/traces.py`), but still leads to a gateway, which may guess.
 
 Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; evidence of one tenant never
 leads to a session of another.
@@ -51,7 +51,7 @@ _ENTRY_BYTES: Final = 120
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """Another gateway, as it says of itself."""
+    """Another gateway, by its heartbeat."""
 
     is_busy: bool = False
     """It takes no new sessions that could begin elsewhere."""
@@ -85,8 +85,8 @@ class Directory:
         allowances: Allowances | None = None,
     ) -> None:
         """`origin`: this gateway's name; `peers`: those of the others that live; `knows`: whether the brain
-        has evidence of a request; `found_twins`: told names of what two gateways gave; `idle_s`: for how
-        long sessions are remembered; `allowances`: none if tenants may publish as much as they cause."""
+        has evidence of a request; `found_twins`: called with the names of what two gateways gave; `idle_s`:
+        for how long sessions are remembered; `allowances`: None if tenants may publish without limit."""
         self.origin = origin
         self._owner = origin.encode("ascii") + b" "
         """What a name leads to begins so; the turn that left it follows."""
@@ -101,7 +101,7 @@ class Directory:
         self.withheld = 0
         """Entries that were over their tenant's allowance."""
         self.is_in_doubt = False
-        """The others may have taken this gateway for gone, and its sessions over: it asks for these, too."""
+        """The others may have taken this gateway for gone, and its sessions over: it looks these up, too."""
 
     def is_here(self, tenant: TenantId, facts: RequestFacts) -> bool:
         if facts.work not in (Work.GENERATE, Work.TUNNEL) and not facts.state_ids and not facts.stores:
@@ -232,9 +232,9 @@ class Directory:
             entries += [Entry(name_key(name), value, ttl_s) for name in command.names]
         size = len(entries) * (_ENTRY_BYTES + _NAME_BYTES + len(value))
         if trace is not None:
-            key, told = _turn_key(command.tenant, turn), _ENCODER.encode(trace)
-            entries.append(Entry(key, told, ttl_s))
-            size += _ENTRY_BYTES + len(key) + len(told)
+            key, encoded = _turn_key(command.tenant, turn), _ENCODER.encode(trace)
+            entries.append(Entry(key, encoded, ttl_s))
+            size += _ENTRY_BYTES + len(key) + len(encoded)
         if self._allowances is not None and not self._allowances.take(command.tenant, size * ttl_s):
             self.withheld += len(entries)
             return

@@ -1,7 +1,8 @@
-"""The secret of a fleet: its gateways were given it, and nobody else has it, the store least of all.
+"""The secret of a fleet: only its gateways have it, not the store.
 
-All that they know one another by is derived from it. What a gateway puts into the store, or tells another
-one, is sealed: who can write there without the secret is not heard. Keys of the store are hashed with it.
+Gateways authenticate one another by keys derived from it. What a gateway writes to the store, or sends to
+another one, is sealed: values of a writer without the secret are ignored. Keys of the store are hashed with
+it.
 """
 
 import hmac
@@ -41,7 +42,7 @@ def fleet_secret(config: SharedConfig, environ: Mapping[str, str]) -> bytes:
 
 
 def derived(secret: bytes, purpose: str) -> bytes:
-    """32 bytes for one purpose, from which the secret cannot be told."""
+    """32 bytes for one purpose, which do not reveal the secret."""
     return hmac.digest(secret, purpose.encode(), "sha256")
 
 
@@ -120,5 +121,5 @@ class SealedStore:
         assert isinstance(entry, _Sealed)
         value = self._seal.take(entry.plain.key, there)
         if value is not None and value != entry.plain.value:
-            for hear in self.on_replaced:
-                hear(entry.plain, value)
+            for notify in self.on_replaced:
+                notify(entry.plain, value)

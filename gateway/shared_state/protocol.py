@@ -17,7 +17,7 @@ MAX_VALUE_BYTES: Final = 1 << 18
 
 
 class StoreUnavailable(Exception):  # noqa: N818 - what the store is
-    """The store did not answer in time, refused, or is not asked while its breaker is open.
+    """The store did not answer in time, refused, or its breaker is open.
 
     A step that failed may have been done all the same.
     """
@@ -30,12 +30,12 @@ class Entry(msgspec.Struct, frozen=True):
     value: bytes | None
     ttl_s: float
     is_watched: bool = False
-    """If another value stands there, those of `Store.on_replaced` hear of it."""
+    """If it replaces another value, `Store.on_replaced` is called."""
 
 
 OnReplaced = Callable[[Entry, bytes], None]
-"""Told of a watched entry and of the other value that it took the place of, which the same step read. So of
-two who publish under one key, the later one hears of the earlier."""
+"""Called with a watched entry and the value that it replaced, which the same step read. So of two publishers
+under one key, the later one learns of the earlier."""
 
 
 class Counters(msgspec.Struct):

@@ -166,7 +166,7 @@ class RemoteStore(ABC):
         if not self._breaker.is_closed:
             work.close()
             counters.not_tried += 1
-            raise StoreUnavailable(f"{self._name}: not asked while it is down")
+            raise StoreUnavailable(f"{self._name}: not called while it is down")
         began = self._loop.time()
         try:
             result = await self._in_time(work)
@@ -256,8 +256,8 @@ class RemoteStore(ABC):
                         refused, replaced = await self._bounded(self._write(batch))
                         self.counters.dropped_writes += refused
                         for at, there in replaced:
-                            for hear in self.on_replaced:
-                                hear(batch[at], there)
+                            for notify in self.on_replaced:
+                                notify(batch[at], there)
                 except StoreUnavailable:
                     self.counters.dropped_writes += len(batch)
                 if len(self._waiting) < BATCH:

@@ -28,7 +28,7 @@ _MANY: Final = 256
 _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (None, "records", "Records of the information stream", "type"),
     (rec.TurnArrived, "turns", "Turns that arrived", "protocol source"),
-    (rec.TurnWaited, "waits", "Turns that were told to wait", "reason"),
+    (rec.TurnWaited, "waits", "Turns that had to wait", "reason"),
     (rec.TurnWouldWait, "would_wait", "Turns that would have waited, in shadow mode", "reason"),
     (rec.Routed, "placements", "Turns that were sent", "replica reason"),
     (None, "models", "Turns under a name of the operator's", "asked model fallback"),

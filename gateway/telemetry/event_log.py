@@ -1,14 +1,14 @@
-"""The event log: everything that a brain was told and everything it answered, one event a line (pure).
+"""The event log: every event of a brain with the commands that followed, one event a line (pure).
 
-First a line with what the brain was made from; then each event with its time and the commands that followed.
+The first line has what the brain was made from; each further one has an event, its time and its commands.
 Feeding the events to a brain made from the first line must give the very same commands: that is how one
-brain in two drivers is checked, and how a decision of yesterday is looked into today. Of what was said there
-are hashes alone; of settings, nothing that is secret or an address. The names of sessions are in the records,
-but not the key that makes them: a reader of the log cannot foretell a name.
+brain in two drivers is checked, and how a decision of yesterday is looked into today. Texts are in the log as
+hashes alone, settings without secrets and addresses. The names of sessions are in the records, but not the
+key that makes them: a reader of the log cannot foretell a name.
 
-Invariant: who reads the whole log, and knows some of the texts, cannot tell a right guess of another one from
-a wrong one of that size. Hashes are keyed (`gateway/wire/hashing.py`), and the key is not in the log. The
-hash of an agent type, which outlives processes, is keyed for the log alone.
+Invariant: a reader of the whole log who knows some of the texts cannot distinguish a right guess of another
+one from a wrong one of that size. Hashes are keyed (`gateway/wire/hashing.py`), and the key is not in the
+log. The hash of an agent type, which outlives processes, is keyed for the log alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def decode_event(line: bytes) -> Event:
     return _event.decode(line)
 
 
-def as_told(recorded: Event, event: Event) -> Event:
+def as_recorded(recorded: Event, event: Event) -> Event:
     if isinstance(recorded, RequestArrived) and isinstance(event, RequestArrived):
         known = event.facts.transcript
         facts = _with_agent(recorded.facts, known.agent_type, known.head)
@@ -98,10 +98,12 @@ def _agent_name(name: str) -> str:
 
 
 def encode_answer(commands: list[Command]) -> tuple[bytes, bytes]:
-    """What is to be done, and the records: two lists. What other gateways are told decides nothing."""
+    """Decisions, and records. Messages to other gateways decide nothing."""
     done = [command for command in commands if isinstance(command, Dispatch | Refuse)]
-    told = [command for command in commands if not isinstance(command, Dispatch | Refuse | Publish | Spend)]
-    return _encoder.encode(done), _encoder.encode(told)
+    records = [
+        command for command in commands if not isinstance(command, Dispatch | Refuse | Publish | Spend)
+    ]
+    return _encoder.encode(done), _encoder.encode(records)
 
 
 def _renamed_record(command: Command) -> Command:
@@ -113,8 +115,8 @@ def _renamed_record(command: Command) -> Command:
 
 
 def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:
-    done, told = map(msgspec.Raw, encode_answer(list(map(_renamed_record, commands))))
-    return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": done, "records": told})
+    done, records = map(msgspec.Raw, encode_answer(list(map(_renamed_record, commands))))
+    return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": done, "records": records})
 
 
 def encode_beginning(config: Config, *, version: str, needs_key: bool = False) -> bytes:

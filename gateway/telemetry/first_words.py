@@ -1,4 +1,4 @@
-"""What the users of sessions wrote first, for the dashboard, where `server.first_words` asks for it."""
+"""What the users of sessions wrote first, for the dashboard, where `server.first_words` allows it."""
 
 from collections import OrderedDict
 from typing import Any, Final

@@ -1,8 +1,8 @@
-"""The stream as server-sent events: what each reader gets next, and what it misses instead (pure).
+"""The stream as server-sent events: the next records of each reader, or a gap (pure).
 
 Readers are served in *ticks*. What one tick may cost is bounded: so many records are encoded, and so many
-are sent to all readers together, however many there are. Who lags behind the ring is told of a gap, and goes
-on at its end. Readers that are at the same place and want the same share one encoding.
+are sent to all readers together, however many there are. A reader that lags behind the ring gets a gap, and
+goes on at its end. Readers with the same position and filter share one encoding.
 
 Invariants: a reader gets every record that it wants exactly once and in order, or a gap that covers it; what
 is kept for readers does not grow with what they fail to read.
@@ -35,7 +35,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.session is None:
             return True
-        # Most lines can be told without being read.
+        # Most lines need no decoding.
         return self.session.encode(errors="replace") in line and _session.decode(line).session == self.session
 
 
@@ -54,10 +54,8 @@ _TYPE: Final = len('{"type":"')
 
 
 class Reader(msgspec.Struct, kw_only=True, eq=False):
-    """Where a reader is."""
-
     position: int
-    """The number of the last record that it was sent, or told to have missed."""
+    """The number of the last record that it was sent, or that a gap covered."""
     wanted: Filter
     is_resuming: bool = False
 
@@ -83,28 +81,28 @@ class Frames:
 
     def read(self, reader: Reader) -> bytes:
         ring = self.ring
-        told = b""
+        gap = b""
         if reader.position > ring.last:  # of another life of the gateway
-            told = self._gap(reader, 1, ring.last)
+            gap = self._gap(reader, 1, ring.last)
         elif reader.position < ring.first - 1:
             # Who comes back gets what is still there; who is too slow would only fall behind again.
-            told = self._gap(reader, reader.position + 1, ring.first - 1 if reader.is_resuming else ring.last)
+            gap = self._gap(reader, reader.position + 1, ring.first - 1 if reader.is_resuming else ring.last)
         reader.is_resuming = False
         start = reader.position
         end = min(ring.last, (start // self._share + 1) * self._share)  # so that readers meet
         if end <= start:
-            return told
+            return gap
         made = self._made.get((reader.wanted, start, end))
         if made is None:
             if self._left < end - start:
-                return told
+                return gap
             self._left -= end - start
             made = self._encode(start, end, reader.wanted)
             self._made[(reader.wanted, start, end)] = made
             if len(self._made) > _REMEMBERED:
                 self._made.popitem(last=False)
         reader.position = end
-        return told + made
+        return gap + made
 
     def _gap(self, reader: Reader, start: int, end: int) -> bytes:
         self.gaps += 1

@@ -56,7 +56,7 @@ _OF_POOLS: Final = (
     ("admitted_sessions", "Sessions that are in", "admitted"),
     ("waiting_sessions", "Sessions that wait for a place", "waiting"),
     ("kv_demand_tokens", "Tokens that those in are expected to hold at most", "demand"),
-    ("kv_held_tokens", "Tokens that they hold now, as far as they were told", "held"),
+    ("kv_held_tokens", "Tokens that they hold now, as far as engines report them", "held"),
     ("gpu_pressure_ratio", "From 1 on the engines are overloaded", "gpu_pressure"),
     ("cpu_pressure_ratio", "From 1 on the tools are", "cpu_pressure"),
 )

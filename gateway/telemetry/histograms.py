@@ -82,13 +82,13 @@ class HistogramFamily:
         return "".join(lines)
 
     def _lines_of(self, values: tuple[str, ...]) -> list[str]:
-        said = ",".join(
+        labels = ",".join(
             f'{label}="{_escaped(value)}"' for label, value in zip(self._labels, values, strict=True)
         )
-        comma = "," if said else ""
+        comma = "," if labels else ""
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        buckets = [f'{self._name}_bucket{{{said}{comma}le="{bound}"}} ' for bound in bounds]
-        return [*buckets, f"{self._name}_count{{{said}}} ", f"{self._name}_sum{{{said}}} "]
+        buckets = [f'{self._name}_bucket{{{labels}{comma}le="{bound}"}} ' for bound in bounds]
+        return [*buckets, f"{self._name}_count{{{labels}}} ", f"{self._name}_sum{{{labels}}} "]
 
 
 def _escaped(value: str) -> str:

@@ -58,8 +58,8 @@ class JsonFormatter(logging.Formatter):
             "event": event,
             **self._beside,
         }
-        if said := record.getMessage() if message is None else message:
-            line["message"] = said
+        if text := record.getMessage() if message is None else message:
+            line["message"] = text
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps({**fields, **line}, default=str)
@@ -76,12 +76,12 @@ class ChangeLog:
         """`of`: what changes. To be called on a running loop."""
         count = self._lately[of][0] if of in self._lately else 0
         if not count:
-            asyncio.get_running_loop().call_later(CHANGES_EVERY_S, self._tell_newest, of)
+            asyncio.get_running_loop().call_later(CHANGES_EVERY_S, self._log_newest, of)
         if count < _AT_ONCE:
             log_event(level, event, **fields)
         self._lately[of] = count + 1, level, event, fields
 
-    def _tell_newest(self, of: str) -> None:
+    def _log_newest(self, of: str) -> None:
         count, level, event, fields = self._lately.pop(of)
         if count > _AT_ONCE:
             self.log(of, level, event, **fields | {"count": count - _AT_ONCE})
@@ -98,12 +98,12 @@ class RefusalLog:
     def __init__(self, counts: Mapping[str, int]) -> None:
         """`counts`: of refusals so far, by reason; somebody else counts."""
         self._counts = counts
-        self._told: Counter[str] = Counter()
-        self._told_s: dict[str, float] = {}
+        self._logged: Counter[str] = Counter()
+        self._logged_s: dict[str, float] = {}
 
-    def tell(self, *, now: float) -> None:
+    def log_new(self, *, now: float) -> None:
         """To be called about once a second."""
         for reason, count in tuple(self._counts.items()):
-            if count > self._told[reason] and now - self._told_s.get(reason, -1e9) >= REFUSALS_EVERY_S:
-                log_event(logging.WARNING, "refused", reason=reason, count=count - self._told[reason])
-                self._told[reason], self._told_s[reason] = count, now
+            if count > self._logged[reason] and now - self._logged_s.get(reason, -1e9) >= REFUSALS_EVERY_S:
+                log_event(logging.WARNING, "refused", reason=reason, count=count - self._logged[reason])
+                self._logged[reason], self._logged_s[reason] = count, now

@@ -26,7 +26,7 @@ class McpCounts:
         )
         yield counter(
             "mcp_calls_joined",
-            "Tool calls through the gateway that are known to be what a model's answer asks for",
+            "Tool calls through the gateway that are known to be requested by a model's answer",
             ["server"],
             self.joined,
         )

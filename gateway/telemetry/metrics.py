@@ -1,6 +1,6 @@
 """Prometheus metrics: what is counted, how things are, and what the gateway itself costs.
 
-What Prometheus wants to read is made when it asks.
+Prometheus' page is made at each scrape.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _WHAT: Final = {
     "client_connections": "Open connections of clients, those in their TLS handshake included",
     "tunnels": "Open WebSockets of clients",
     "peers_alive": "Other gateways of the same store that live and take requests",
-    "tunnel_requests": "WebSockets asked for: opened, or refused with 426 before a replica was asked",
+    "tunnel_requests": "WebSocket requests: opened, or refused with 426 before any replica got them",
     "background_restarts": "Background loops that failed and were started again",
     "local_faults": "Connections to replicas that failed for want of something on the gateway's own machine",
     "requests_unread": "Requests that passed without being understood: malformed, or too large to be read",
@@ -69,7 +69,7 @@ class Metrics(Collector):
         self.unread: Counter[str] = Counter()
         """Requests whose body was not understood, by why."""
         self.tunnels: Counter[str] = Counter()
-        """`opened`, and of these `closed`; `refused`: WebSockets that were asked for in vain."""
+        """WebSocket requests: `opened`, and of these `closed`; `refused`."""
         self.requests: Counter[tuple[str, int, bool]] = Counter()
         """Of clients, by endpoint, status and whether they failed; to be set to whoever counts them."""
         self.mcp: McpCounts | None = None

@@ -219,7 +219,7 @@ class Objective:
                 self._sessions.popitem(last=False)
         elif not session.running:
             gap_s = max(0.0, record.at_s - session.last_s)
-            if session.end == "bad":  # its client waited to ask again
+            if session.end == "bad":  # its client waited to retry
                 session.queue_s += gap_s
             else:
                 session.idle_s += gap_s

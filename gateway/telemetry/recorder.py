@@ -1,7 +1,7 @@
-"""Records what a running gateway's brain is told and answers (`event_log.py` has the format).
+"""Records the events and commands of a running gateway's brain (`event_log.py` has the format).
 
-The brain is given each event as the log has it, so that a replay cannot differ for what the log leaves out.
-A recording that would have a hole ends instead, and says so.
+The brain gets each event as the log has it, so that a replay cannot differ for what the log leaves out.
+A recording that would have a hole ends instead, with a log line.
 
 What keyed its hashes is kept beside it, in a file of its own, only where a replay needs it: where other
 gateways hash alike.
@@ -18,7 +18,7 @@ from gateway.config.telemetry import StreamFileConfig
 from gateway.core.commands import Command
 from gateway.core.events import Event
 from gateway.telemetry.event_log import (
-    as_told,
+    as_recorded,
     decode_event,
     encode_beginning,
     encode_entry,
@@ -58,13 +58,13 @@ class Recorder:
         self._event = b""
         self._write(encode_beginning(config, version=__version__, needs_key=needs_key))
 
-    def told(self, event: Event) -> Event:
-        """The event as the log has it: what the brain must be told instead."""
+    def record_event(self, event: Event) -> Event:
+        """The event as the log has it: the brain must get this one."""
         if self._is_over:
             return event
         try:
             self._event = encode_event(event)
-            return as_told(decode_event(self._event), event)
+            return as_recorded(decode_event(self._event), event)
         except (ValueError, TypeError, NotImplementedError) as error:  # no request fails for its recording
             self._end(f"an event cannot be written: {error}")
             return event

@@ -1,11 +1,11 @@
-"""An answer that is made once for all who ask at about the same time (pure)."""
+"""An answer that is made once for all requests at about the same time (pure)."""
 
 from collections.abc import Callable
 
 
 class Reused:
     def __init__(self, make: Callable[[], bytes], *, max_age_s: float) -> None:
-        """`make`: what it gives must depend on nothing that one who asks says."""
+        """`make`: its result must not depend on the request."""
         self._make = make
         self._max_age_s = max_age_s
         self._made = b""

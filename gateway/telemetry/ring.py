@@ -2,7 +2,7 @@
 
 Source: MARS (§4.1): one producer, many readers.
 
-Deviations: MARS names no transport. Here nobody is waited for: a reader asks for what is behind a number,
+Deviations: MARS names no transport. Here nobody is waited for: a reader gets what is behind a number,
 and learns by the numbers what it has missed. Records are kept as the lines that also go into the file, some
 hundred at a time: as objects they would push what requests need out of the processor's caches.
 

@@ -4,10 +4,10 @@ A request that an engine has to work for counts once, when it is over: by the en
 the refusal or the leaving that came instead of one. Its tokens are those that its engine reported;
 what is taken for those that it did not report is counted apart.
 
-Invariants: `MAX_USERS` sets of a tenant, a key and a model are told apart, in equal shares where tenants have
-more; what has no place, or no longer, is its tenant's `other`, so a tenant's sums lose nothing. A name gets a
-place once an engine has answered under it, so nobody fills the table with names. Before that its requests are
-its key's, of no model.
+Invariants: `MAX_USERS` sets of a tenant, a key and a model are counted apart, in equal shares where tenants
+have more; what has no place, or no longer, is its tenant's `other`, so a tenant's sums lose nothing. A name
+gets a place once an engine has answered under it, so nobody fills the table with names. Before that its
+requests are its key's, of no model.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a vLLM says of itself at `/metrics`, as signals.
+"""A vLLM's `/metrics`, as signals.
 
 Only the lines of the few metrics that decisions are made from are read. Engines of one server (data parallel)
 are added up. What is missing or unreadable is None; a server that is no vLLM has none of it.
@@ -69,7 +69,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
 
 
 def cache_settings(text: str) -> dict[str, str]:
-    """What it says of how its KV cache is set up, by vLLM's own names; values as Python writes them. Never
+    """The settings of its KV cache, by vLLM's own names; values as Python writes them. Never
     raises."""
     samples = _samples(text[:_MAX_BYTES])
     return next((labels for name, labels, _ in samples if name == "cache_config_info"), {})
@@ -110,11 +110,11 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 _MOST: Final = 1 << 53
-"""Tokens; whoever tells of more tells nonsense, which must not overflow anywhere."""
+"""Tokens; a greater number is nonsense, which must not overflow anywhere."""
 
 
 def _kv_tokens(labels: dict[str, str]) -> int:
-    """Blocks × tokens of a block, as configured; 0 if it does not say."""
+    """Blocks × tokens of a block, as configured; 0 if it is not reported."""
     try:
         return min(int(labels["num_gpu_blocks"]) * int(labels["block_size"]), _MOST)
     except (KeyError, ValueError):
@@ -123,12 +123,13 @@ def _kv_tokens(labels: dict[str, str]) -> int:
 
 _GIB: Final = 1 << 30
 _ENOUGH_TOKENS: Final = 10_000
-"""Stored in the host's memory, before it is told how many fit: of few tokens many are in blocks that are not
+"""Stored in the host's memory, before its capacity is reported: of few tokens many are in blocks that are not
 full, which are not stored."""
 
 
 def _host_bytes(labels: dict[str, str]) -> float:
-    """`--kv-offloading-size`; 0 if it was not given, or in `--kv-transfer-config`, which is not told."""
+    """`--kv-offloading-size`; 0 if it is unset, or set in `--kv-transfer-config`, which vLLM does not
+    report."""
     try:
         size = float(labels["kv_offloading_size"])
     except (KeyError, ValueError):
@@ -137,8 +138,8 @@ def _host_bytes(labels: dict[str, str]) -> float:
 
 
 def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:
-    """Tokens that fit into the host's memory, to two digits, so that what is told rests. An engine does not
-    say what one takes: it stores whatever it computes, so it follows from what it stored and computed."""
+    """Tokens that fit into the host's memory, to two digits, so that the value is stable. An engine does not
+    report the bytes of a token: it stores what it computes, so they follow from both sums."""
     queried, generated = sums.get("prefix_cache_queries_total", 0.0), sums.get("generation_tokens_total", 0.0)
     found = sums.get("prefix_cache_hits_total", 0.0) + sums.get("external_prefix_cache_hits_total", 0.0)
     computed, stored = queried - found + generated, sums.get("kv_offload_store_bytes_total", 0.0)
@@ -148,7 +149,7 @@ def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:
 
 
 _MOST_RANKS: Final = 1024
-"""Of one server; whoever tells of more tells nonsense, and each new session looks at all of them."""
+"""Of one server; a greater number is nonsense, and each new session looks at all of them."""
 
 
 def _ranks(labels: set[str]) -> int | None:

@@ -1,4 +1,4 @@
-"""Agents that loop: they ask, run a tool that takes a while, and ask again, until the answer calls none.
+"""Agents that loop: a request, a tool that takes a while, the next request, until an answer calls no tool.
 
 Nothing in them knows Turnpike: each sends its whole conversation to a base URL, as agents do.
 
@@ -51,7 +51,7 @@ async def _agent(http: aiohttp.ClientSession, base_url: str, rng: Random, number
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": task},
         ]
-        while (answer := await _ask(http, base_url, messages)).get("tool_calls"):
+        while (answer := await _complete(http, base_url, messages)).get("tool_calls"):
             messages.append(answer)
             await asyncio.sleep(rng.uniform(0.2, 3.0))  # the tool
             output = "".join(rng.choices("abcdefgh \n", k=rng.randint(500, 6000)))
@@ -60,7 +60,9 @@ async def _agent(http: aiohttp.ClientSession, base_url: str, rng: Random, number
         await asyncio.sleep(rng.uniform(0.5, 2.0))
 
 
-async def _ask(http: aiohttp.ClientSession, base_url: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
+async def _complete(
+    http: aiohttp.ClientSession, base_url: str, messages: list[dict[str, Any]]
+) -> dict[str, Any]:
     body = {"model": MODEL, "messages": messages, "tools": [_TOOL], "stream": True}
     while True:
         try:
@@ -68,7 +70,7 @@ async def _ask(http: aiohttp.ClientSession, base_url: str, messages: list[dict[s
                 if response.status == 200:
                     return await _read(response)
         except (aiohttp.ClientError, OSError):
-            pass  # it is asked again, as agents do
+            pass  # a retry follows, as agents do it
         await asyncio.sleep(_RETRY_S)
 
 

@@ -76,7 +76,7 @@ class Engine:
     def __init__(self) -> None:
         self.cache = BlockCache(_CAPACITY_BLOCKS)
         self._slots, self._prefilling = asyncio.Semaphore(_MAX_RUNNING), asyncio.Lock()
-        self._running = self._waiting = self._held_tokens = self._asked_tokens = self._found_tokens = 0
+        self._running = self._waiting = self._held_tokens = self._queried_tokens = self._found_tokens = 0
         self._answers = 0
 
     def app(self) -> web.Application:
@@ -99,7 +99,7 @@ class Engine:
             "kv_cache_usage_perc": used,
             "num_requests_running": self._running,
             "num_requests_waiting": self._waiting,
-            "prefix_cache_queries_total": self._asked_tokens,
+            "prefix_cache_queries_total": self._queried_tokens,
             "prefix_cache_hits_total": self._found_tokens,
         }
         return web.Response(text="".join(f"vllm:{name} {value}\n" for name, value in lines.items()))
@@ -124,8 +124,8 @@ class Engine:
         try:
             async with self._prefilling:
                 found = self.cache.take(prompt)
-                self._asked_tokens, self._found_tokens = (
-                    self._asked_tokens + tokens,
+                self._queried_tokens, self._found_tokens = (
+                    self._queried_tokens + tokens,
                     self._found_tokens + found,
                 )
                 await asyncio.sleep((tokens - found) / _PREFILL_TOKENS_PER_S)

@@ -3,8 +3,8 @@
 Theory of operation. A connection is *new* until its transport is there, then *ready* for a request. A request
 was *sent*; when the response's head has come it is *answering*, and *paused* while its client does not read.
 A response that switches protocols is the last one: the connection is *switched*, and no HTTP any more. After
-any other it is *ready* again, or *spent*: the replica will close it, or sent more than it was asked for. We
-abort it in any state; then it is *closing* until the transport says that it is *closed*, which may also
+any other it is *ready* again, or *spent*: the replica will close it, or sent more than one response. We
+abort it in any state; then it is *closing* until the transport reports it as *closed*, which may also
 happen by itself. An interim response (1xx) changes nothing.
 """
 

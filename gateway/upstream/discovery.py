@@ -1,6 +1,6 @@
 """Discovery: which replicas do a file and DNS name?
 
-A list that cannot be read, or does not resolve, says nothing: what it said last stays. So no outage of a name
+A list that cannot be read, or does not resolve, changes nothing: the last one stays. So no outage of a name
 server takes the fleet down.
 """
 
@@ -16,7 +16,7 @@ from gateway.telemetry.log_lines import ChangeLog
 from gateway.upstream.replica import Address
 
 OnList = Callable[[PoolId, str, Collection[str]], None]
-"""Of a pool, a list's name, and what it says."""
+"""Of a pool, a list's name, and its URLs."""
 
 
 class Discovery:
@@ -27,8 +27,8 @@ class Discovery:
         self._config = config
         self._on_list = on_list
         self._complaints: dict[str, str] = {}
+        """Logged once each, until they change."""
         self._log = ChangeLog()
-        """Told once each, until they change."""
 
     async def run(self) -> None:
         while True:
@@ -44,8 +44,8 @@ class Discovery:
         except (OSError, ValueError) as error:
             if self._complaints.get(origin) != str(error):
                 self._complaints[origin] = str(error)
-                told = {"pool": self._pool, "origin": origin, "cause": error}
-                self._log.log(origin, logging.WARNING, "discovery_failed", **told)
+                fields = {"pool": self._pool, "origin": origin, "cause": error}
+                self._log.log(origin, logging.WARNING, "discovery_failed", **fields)
             return
         self._complaints.pop(origin, None)
         self._on_list(self._pool, origin, urls)

@@ -1,4 +1,4 @@
-"""EndpointSlices of one Kubernetes service, and what they say of its endpoints (pure).
+"""EndpointSlices of one Kubernetes service, and the state of its endpoints (pure).
 
 Source: Kubernetes' API reference, `discovery.k8s.io/v1`. An endpoint that is `ready` gets new turns; one that
 is not, or that is `terminating`, gets none, and keeps what runs there while its slice names it as `serving`
@@ -59,7 +59,7 @@ class EndpointSliceList(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What the API says instead of an object: of an error."""
+    """The API's error, in place of an object."""
 
     code: int = 0
     message: str = ""
@@ -80,7 +80,7 @@ class EndpointSnapshot(msgspec.Struct, frozen=True):
 
 
 class SlicesError(ValueError):
-    """What the slices say cannot be used; for a person."""
+    """The slices cannot be used; for a person."""
 
 
 _FAMILIES: Final = {"IPv4": 4, "IPv6": 6}
@@ -122,28 +122,28 @@ class Slices:
             tuple(sorted(url for url, is_up in merged.items() if not is_up)),
         )
 
-    def _read(self, told: EndpointSlice) -> tuple[int, dict[str, bool]]:
-        family = _FAMILIES.get(told.address_type, 0)
+    def _read(self, listed: EndpointSlice) -> tuple[int, dict[str, bool]]:
+        family = _FAMILIES.get(listed.address_type, 0)
         states: dict[str, bool] = {}
-        if family and told.endpoints:
-            port = self._port_of(told)
-            for each in told.endpoints[:MOST]:
+        if family and listed.endpoints:
+            port = self._port_of(listed)
+            for each in listed.endpoints[:MOST]:
                 is_up = _is_up(each.conditions)
                 if is_up is not None and each.addresses:
                     states[self._url(each.addresses[0], family, port)] = is_up
         return family, states
 
-    def _port_of(self, told: EndpointSlice) -> int:
+    def _port_of(self, listed: EndpointSlice) -> int:
         if isinstance(self._port, int):
             return self._port
-        ports = {each.name or "": each.port for each in told.ports or () if each.protocol == "TCP"}
+        ports = {each.name or "": each.port for each in listed.ports or () if each.protocol == "TCP"}
         if self._port is None and len(ports) == 1:
             (number,) = ports.values()
         else:
             number = ports.get(self._port or "")
         if number is None or not 0 < number < 1 << 16:
-            asked = "one port alone" if self._port is None else f"a port {self._port!r}"
-            raise SlicesError(f"slice {told.metadata.name} does not have {asked}")
+            needed = "one port alone" if self._port is None else f"a port {self._port!r}"
+            raise SlicesError(f"slice {listed.metadata.name} does not have {needed}")
         return number
 
     def _url(self, address: str, family: int, port: int) -> str:
@@ -156,9 +156,9 @@ class Slices:
         return f"{self._scheme}://[{read}]:{port}" if family == 6 else f"{self._scheme}://{read}:{port}"
 
 
-def _is_up(told: Conditions) -> bool | None:
-    is_ready = told.ready is not False
-    is_serving = told.serving if told.serving is not None else is_ready
-    if told.terminating:
+def _is_up(conditions: Conditions) -> bool | None:
+    is_ready = conditions.ready is not False
+    is_serving = conditions.serving if conditions.serving is not None else is_ready
+    if conditions.terminating:
         return False if is_serving else None
     return is_ready

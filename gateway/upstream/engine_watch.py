@@ -1,8 +1,8 @@
-"""Engine signals: what does each vLLM say of itself?
+"""Engine signals: each vLLM's own metrics.
 
-Every replica that is up and a vLLM is asked for `/metrics`, about once a second; while somebody looks, one
-that has the plugin also for what its features did and what it holds of each session. One that has no such
-page, or takes too long, is asked again after a while; nothing depends on its answer.
+`/metrics` of every vLLM that is up is read about once a second; while somebody looks, of one with the plugin
+also what its features did and what it holds of each session. After a missing page or a time-out the next
+attempt comes later; nothing depends on the answer.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 2 << 20
 _LOOK_AGAIN: Final = 30.0
-"""Periods until a replica that did not answer is asked again."""
+"""Periods until the next attempt at a replica that did not answer."""
 _NONE: Final = Abilities()
 
 
@@ -92,38 +92,40 @@ class EngineWatch:
         while self._replicas.get(replica.id) is replica:
             pause_s = self._config.engine_period_s
             if self._is_vllm(replica.id):
-                signals = await self._ask(replica)
+                signals = await self._fetch_signals(replica)
                 if signals is None:
                     pause_s *= _LOOK_AGAIN
                 elif self._is_vllm(replica.id):  # still
                     self._on_report(replica.id, signals)
                 if self._has_plugin(replica.id) and self._is_looked_at():
-                    report = await self._ask_plugin(replica)
+                    report = await self._fetch_report(replica)
                     if self._has_plugin(replica.id):
                         self._on_plugin(replica.id, report)
             await asyncio.sleep(pause_s)
 
-    async def _ask(self, replica: Replica) -> EngineSignals | None:
+    async def _fetch_signals(self, replica: Replica) -> EngineSignals | None:
         content = await self._get(replica, "/metrics")
         return read_vllm_metrics(content.decode(errors="replace")) if content is not None else None
 
-    async def _ask_plugin(self, replica: Replica) -> PluginReport:
+    async def _fetch_report(self, replica: Replica) -> PluginReport:
         content = await self._get(replica, "/turnpike/kv")
         try:
-            told = _snapshot.decode(content or b"")
+            snapshot = _snapshot.decode(content or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return PluginReport()
         features = tuple(
-            PluginFeature(name=name, state=state, acted=told.acted.get(name), saved_s=told.saved_s.get(name))
-            for name, state in list(told.features.items())[:_MOST_FEATURES]
+            PluginFeature(
+                name=name, state=state, acted=snapshot.acted.get(name), saved_s=snapshot.saved_s.get(name)
+            )
+            for name, state in list(snapshot.features.items())[:_MOST_FEATURES]
         )
         sessions = tuple(
             SessionKv(
                 session=SessionId(name),
-                resident_tokens=blocks.resident * told.block_size,
-                retained_tokens=blocks.retained * told.block_size,
+                resident_tokens=blocks.resident * snapshot.block_size,
+                retained_tokens=blocks.retained * snapshot.block_size,
             )
-            for name, blocks in told.sessions.items()
+            for name, blocks in snapshot.sessions.items()
             if blocks.resident or blocks.retained
         )
         return PluginReport(features=features, sessions=sessions)

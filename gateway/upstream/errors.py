@@ -24,7 +24,7 @@ class UpstreamError(Exception):
 
 
 class LocalFault(UpstreamError):  # noqa: N818 - names of states of affairs read better here
-    """No connection, for want of something that this machine should have. Says nothing of the replica."""
+    """No connection, for want of something that this machine should have; not the replica's fault."""
 
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
@@ -65,7 +65,7 @@ LOCAL_KINDS: Final = (*dict.fromkeys(_LOCAL_ERRNOS.values()), "dns")
 
 
 def local_kind(error: BaseException | None) -> str | None:
-    """Which want of this machine's an error comes from; None if it says something of the other side."""
+    """What this machine lacks, by an error; None if the other side is at fault."""
     if isinstance(error, socket.gaierror):
         return None if error.errno in _UNKNOWN_NAME else "dns"
     return _LOCAL_ERRNOS.get(error.errno or 0) if isinstance(error, OSError) else None

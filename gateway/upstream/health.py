@@ -1,12 +1,12 @@
 """Health and abilities: is a replica there, what engine is it, what does it serve?
 
-Theory of operation. Each replica is asked `/health` and `/v1/models` in turn; when it comes up, also
-`/version` and `/turnpike/kv` (is the plugin there?). Many servers lack some of these paths, and a proxy may
-want a client's key for them, so a replica is down only where it is clear that its URL, or the key that we
-have for it, is wrong. *Nothing* is a redirect, 404 or 410, HTML, text but at `/health`, and 401 or 403 to our
-key; of `/health` and `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything
-else (405, mostly), or OPTIONS 2xx, or 405 (with POST in `Allow`, or without) where a path that nobody has
-gives something else; where pages are given, so it is with 2xx. Table: `docs/reference/faults.md`.
+Theory of operation. A check of a replica gets `/health` and `/v1/models`; when it comes up, also `/version`
+and `/turnpike/kv` (is the plugin there?). Many servers lack some of these paths, and a proxy may want a
+client's key for them, so a replica is down only where it is clear that its URL, or the key that we have for
+it, is wrong. *Nothing* is a redirect, 404 or 410, HTML, text but at `/health`, and 401 or 403 to our key; of
+`/health` and `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else
+(405, mostly), or OPTIONS 2xx, or 405 (with POST in `Allow`, or without) where a path that nobody has gives
+something else; where pages are given, so it is with 2xx. Table: `docs/reference/faults.md`.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class _NoEngine(Exception): ...  # noqa: N818
 
 
 class HealthChecks:
-    """Tells `on_up` and `on_down`; `on_up` again whenever what is known of the replica changed, and after
+    """Calls `on_up` and `on_down`; `on_up` again whenever what is known of the replica changed, and after
     `check_now`."""
 
     def __init__(
@@ -107,7 +107,7 @@ class HealthChecks:
         self._config = config
         self.named = tuple(named_models)
         self.lists_models = has_several_pools or bool(named_models)
-        """Else what its only pool says is passed on."""
+        """Else the only pool's own listing is passed on."""
 
     def open(self) -> None:
         """To be called before the first `watch`."""
@@ -169,7 +169,7 @@ class HealthChecks:
                     await self._was_checked.wait()
 
     async def _check(self, replica: Replica, *, is_wanted: bool = False) -> None:
-        """`is_wanted`: by `check_now`, whose sender is told also if nothing changed."""
+        """`is_wanted`: by `check_now`, which reports also if nothing changed."""
         now = asyncio.get_running_loop().time
         began_s = now()
         try:
@@ -184,7 +184,7 @@ class HealthChecks:
             if isinstance(error, aiohttp.ClientConnectorDNSError):
                 cause = lookup_error(error.os_error)
             if (kind := local_kind(cause)) is not None:
-                # It says nothing of the replica; what was known stays.
+                # It proves nothing of the replica; what was known stays.
                 replica.local_faults.saw(kind, now=now())
                 if replica.id not in self._facts:
                     self._on_down(replica.id, _describe(error, self._config.health_timeout_s))
@@ -265,8 +265,8 @@ class HealthChecks:
                 status == 200 and isinstance(answer, dict) and answer.get("state") not in _NOT_FOLLOWED
             )
             if has_plugin:
-                _, told = await self._get(replica, "/turnpike/key")
-                key = told.get("key") if isinstance(told, dict) else None
+                _, reply = await self._get(replica, "/turnpike/key")
+                key = reply.get("key") if isinstance(reply, dict) else None
                 replica.hint_key = key if isinstance(key, str) else None
         return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
 

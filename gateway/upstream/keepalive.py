@@ -11,7 +11,7 @@ _PROBES: Final = 4
 
 
 def keep_alive(transport: asyncio.Transport, *, idle_s: int) -> None:
-    """After `idle_s` of silence the peer is asked four times within the same time again, then given up."""
+    """After `idle_s` of silence four probes follow within the same time again; then the peer is given up."""
     found = transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
         return

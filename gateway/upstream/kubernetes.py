@@ -1,11 +1,11 @@
 """Discovery in Kubernetes: the endpoints of a service, by list and watch over the API server.
 
-Source: Kubernetes' API concepts, "Efficient detection of changes". A list says what there is and at which
-resource version; a watch from there says what changes, one JSON object a line, until it ends by its own
-timeout and goes on from the last version. A version that the server has forgotten (410) means a new list.
+Source: Kubernetes' API concepts, "Efficient detection of changes". A list has the endpoints at a resource
+version; a watch from there sends changes, one JSON object a line, until it ends by its own timeout and goes
+on from the last version. A version that the server has forgotten (410) means a new list.
 
-While the API server is away, or answers what cannot be used, what it said last stays. Nothing blocks the
-event loop, no answer takes more than `_MAX_PAGE` of memory, and no line of a watch more than `_MAX_LINE`.
+While the API server is away, or its answers are unusable, the last snapshot stays. Nothing blocks the event
+loop, no answer takes more than `_MAX_PAGE` of memory, and no line of a watch more than `_MAX_LINE`.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from gateway.upstream.endpoint_slices import (
     WatchEvent,
 )
 
-OnSaid = Callable[[EndpointSnapshot], None]
+OnSnapshot = Callable[[EndpointSnapshot], None]
 
 _PAGE_SLICES: Final = 100
-"""Slices asked for at once."""
+"""Slices of one page."""
 _MAX_LINE: Final = 4 << 20
 """Bytes. etcd holds no object above 1.5 MiB; JSON is somewhat longer than what it holds."""
 _MAX_PAGE: Final = 32 << 20
@@ -47,7 +47,7 @@ _MAX_PAGE: Final = 32 << 20
 _CONNECT_S: Final = 10.0
 _LIST_S: Final = 30.0
 _GRACE_S: Final = 15.0
-"""For a watch that does not end when it was asked to: the connection is gone."""
+"""For a watch that does not end by its timeout: the connection is gone."""
 _SHORT_S: Final = 1.0
 """A watch that ends sooner than this counts as a failure: the server may be shutting down."""
 _FIRST_PAUSE_S: Final = 0.5
@@ -56,7 +56,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 
 class ApiError(Exception):
-    """The API server's answer, for a person; never with what it was asked with."""
+    """The API server's answer, for a person; never with the request's credentials."""
 
     def __init__(self, why: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(why)
@@ -68,14 +68,14 @@ class GoneError(ApiError):
 
 
 class KubernetesDiscovery:
-    """Follows one service for ever. `on_said` is told what it says, whenever that changes."""
+    """Follows one service for ever. `on_snapshot` is called with each new snapshot."""
 
-    def __init__(self, config: KubernetesConfig, on_said: OnSaid, *, rng: random.Random) -> None:
+    def __init__(self, config: KubernetesConfig, on_snapshot: OnSnapshot, *, rng: random.Random) -> None:
         self._config = config
-        self._on_said = on_said
+        self._on_snapshot = on_snapshot
         self._rng = rng
         self._slices = Slices(config.port, config.scheme)
-        self._said: EndpointSnapshot | None = None
+        self._published: EndpointSnapshot | None = None
         self._complaint = ""
         self._failures = 0
         self._log = ChangeLog()
@@ -99,7 +99,7 @@ class KubernetesDiscovery:
                 self._complain(error)
                 await self._pause(0.0)
             except (ApiError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-                self._version = ""  # what it told may be half of what it meant
+                self._version = ""  # the answer may be incomplete
                 self._complain(error)
                 await self._pause(error.retry_after_s if isinstance(error, ApiError) else 0.0)
 
@@ -129,7 +129,7 @@ class KubernetesDiscovery:
             query = f"&continue={quote(page.metadata.continues, safe='')}"
         self._slices.replace(found)
         self.lists += 1
-        self._tell()
+        self._publish()
         return version
 
     async def _watch(self, session: aiohttp.ClientSession) -> None:
@@ -139,8 +139,8 @@ class KubernetesDiscovery:
         # Spread, so that the watches of many gateways do not all end together.
         lasts_s = self._rng.uniform(1.0, 2.0) * self._config.watch_s
         query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds={max(1, round(lasts_s))}"
-        told = f"{query}&resourceVersion={quote(self._version, safe='')}"
-        async with self._get(session, told, lasts_s + _GRACE_S) as response:
+        resumed = f"{query}&resourceVersion={quote(self._version, safe='')}"
+        async with self._get(session, resumed, lasts_s + _GRACE_S) as response:
             self._complaint = ""
             async for line in _lines(response.content):
                 self._version = self._take(msgspec.json.decode(line, type=WatchEvent)) or self._version
@@ -152,19 +152,19 @@ class KubernetesDiscovery:
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=Status)
             raise _error(status.code, status.message)
-        told = msgspec.json.decode(event.object, type=EndpointSlice)
+        changed = msgspec.json.decode(event.object, type=EndpointSlice)
         if event.type in ("ADDED", "MODIFIED"):
-            self._slices.put(told)
+            self._slices.put(changed)
         elif event.type == "DELETED":
-            self._slices.delete(told.metadata.name)
-        self._tell()
-        return told.metadata.resource_version
+            self._slices.delete(changed.metadata.name)
+        self._publish()
+        return changed.metadata.resource_version
 
-    def _tell(self) -> None:
-        said = self._slices.snapshot()
-        if said != self._said:
-            self._said = said
-            self._on_said(said)
+    def _publish(self) -> None:
+        snapshot = self._slices.snapshot()
+        if snapshot != self._published:
+            self._published = snapshot
+            self._on_snapshot(snapshot)
 
     @asynccontextmanager
     async def _get(

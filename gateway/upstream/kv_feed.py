@@ -3,7 +3,7 @@
 vLLM publishes them with `--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq",
 "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'`.
 
-Theory of operation. ZeroMQ drops what nobody takes in time, and does not say so; the numbers of the batches
+Theory of operation. ZeroMQ silently drops what nobody takes in time; the numbers of the batches
 do. A live batch that is ahead of the next number waits while those before it are replayed, and the index goes
 on from it whether they came or not. Replays come in order, so nothing else has to wait.
 

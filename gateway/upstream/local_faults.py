@@ -1,5 +1,5 @@
 """What this machine lacks to reach replicas: descriptors, ports, memory, DNS; or time, while its event loop
-stands still. Counted; told if it lasts. None of it says anything of a replica."""
+stands still. Counted; reported if it lasts. None of it is a replica's fault."""
 
 from collections import Counter, deque
 from typing import Final
@@ -9,7 +9,7 @@ from gateway.upstream.errors import LOCAL_KINDS
 STALL_S: Final = 0.1
 """An event loop that is later than this stood still."""
 LASTING_S: Final = 10.0
-"""Faults over this long, without a connection between them, are told to whoever asks whether we are ready."""
+"""Faults over this long, without a connection between them, appear in `GET /turnpike/readyz`."""
 
 
 class LocalFaults:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class OneShot:
-    """Comes once, or fails once; what is told after that is not heard. One coroutine may await it."""
+    """Comes once, or fails once; later results are ignored. One coroutine may await it."""
 
     __slots__ = ("_error", "has_come", "resume")
 
@@ -49,7 +49,7 @@ class OneShot:
 async def in_task(work: Coroutine[Any, Any, T]) -> T:
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    async def tell() -> None:
+    async def complete() -> None:
         try:
             result = await work
         except Exception as error:  # noqa: BLE001 - handed on
@@ -59,7 +59,7 @@ async def in_task(work: Coroutine[Any, Any, T]) -> T:
             if not done.done():
                 done.set_result(result)
 
-    run = Run(tell(), lambda: None)
+    run = Run(complete(), lambda: None)
     run.advance()
     try:
         return await done

@@ -94,7 +94,7 @@ class Address(msgspec.Struct, frozen=True):
         found = _ENDPOINT.search(address.url)
         if found is None:
             return address
-        _tell_of_v1(_shown(url), found[0])
+        _warn_of_v1(_shown(url), found[0])
         return cls.parse(address.url[: found.start()])
 
 
@@ -115,7 +115,7 @@ class Replica:
         responses_websocket: bool = False,
         may_connect_to: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never;
+        """`local_faults`: where to count them; by default apart. `keepalive_s`: None for never;
         `may_connect_to`: of the addresses that its name has."""
         self.id = replica
         self.pool = pool
@@ -123,7 +123,7 @@ class Replica:
         self.api_key = api_key
         self.responses_websocket = responses_websocket
         self.hint_key: str | None = None
-        """With what hints to its engine are signed, as it told us; a new one each time it starts."""
+        """Signs hints to its engine; the engine makes a new one at each start."""
         self._config = config
         self._tls = tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()
@@ -308,7 +308,9 @@ class Replica:
             try:
                 connection = await self._open_one(address)
             except OSError as error:
-                if failed is None or local_kind(failed) is not None:  # what the replica did tells more
+                if (
+                    failed is None or local_kind(failed) is not None
+                ):  # the replica's fault is the better cause
                     failed = error
             else:
                 self.local_faults.connected()
@@ -340,9 +342,9 @@ class Replica:
 
 
 @lru_cache(256)  # once for each
-def _tell_of_v1(url: str, end: str) -> None:
-    told = f"{url}: {end} at its end is left out, since the paths of requests begin with it"
-    log_event(logging.WARNING, "url_shortened", told, url=url)
+def _warn_of_v1(url: str, end: str) -> None:
+    notice = f"{url}: {end} at its end is left out, since the paths of requests begin with it"
+    log_event(logging.WARNING, "url_shortened", notice, url=url)
 
 
 def _shown(url: str) -> str:

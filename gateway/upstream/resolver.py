@@ -1,4 +1,4 @@
-"""The addresses behind a replica's name. What DNS said last is used at once, and asked again behind it.
+"""The addresses behind a replica's name. DNS's last answer is used at once, and refreshed in the background.
 
 uvloop resolves names on libuv's threads, of which two at most do so at a time: a name that takes long to be
 resolved keeps all others waiting. So only the first connection to a name, and one after its known addresses
@@ -14,7 +14,7 @@ from typing import Final
 from gateway.upstream.errors import lookup_error
 
 _FRESH_S: Final = 5.0
-"""For this long nobody asks again."""
+"""No new look-up for this long."""
 
 
 class Resolver:
@@ -24,7 +24,7 @@ class Resolver:
         self._host = host
         self._port = port
         self._known: tuple[str, ...] = ()
-        self._asked_at = 0.0
+        self._resolved_at = 0.0
         self._looking: asyncio.Task[None] | None = None
         try:
             ipaddress.ip_address(host)
@@ -35,14 +35,14 @@ class Resolver:
 
     async def addresses(self) -> tuple[str, ...]:
         """In DNS's order, at least one. Raises OSError if none was ever known."""
-        if self._is_name and asyncio.get_running_loop().time() - self._asked_at > _FRESH_S:
+        if self._is_name and asyncio.get_running_loop().time() - self._resolved_at > _FRESH_S:
             looking = self._look()
             if not self._known:
                 await _result_of(looking)
         return self._known
 
     async def others(self, failed: tuple[str, ...]) -> tuple[str, ...]:
-        if self._is_name and asyncio.get_running_loop().time() - self._asked_at > _FRESH_S:
+        if self._is_name and asyncio.get_running_loop().time() - self._resolved_at > _FRESH_S:
             with contextlib.suppress(OSError):
                 await _result_of(self._look())
         return tuple(address for address in self._known if address not in failed)
@@ -53,13 +53,13 @@ class Resolver:
 
     def _look(self) -> "asyncio.Task[None]":
         if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._ask())
+            self._looking = asyncio.get_running_loop().create_task(self._refresh())
             self._looking.add_done_callback(self._looked)
         return self._looking
 
-    async def _ask(self) -> None:
+    async def _refresh(self) -> None:
         self._known = await self._look_up()
-        self._asked_at = asyncio.get_running_loop().time()
+        self._resolved_at = asyncio.get_running_loop().time()
 
     async def _look_up(self) -> tuple[str, ...]:
         loop = asyncio.get_running_loop()

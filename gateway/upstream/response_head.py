@@ -19,7 +19,7 @@ class ResponseHead(msgspec.Struct):
     retry_after: str | None
     has_length: bool
     has_framing: bool
-    """Where the body ends is told; else it ends with the connection."""
+    """The headers define the body's end; else it ends with the connection."""
     is_empty: bool
     """No body follows, whatever the headers say (HEAD, 204, 304)."""
 

@@ -135,7 +135,7 @@ OUTCOME = {
 
 def test_what_came_of_it_is_told(control, capsys, monkeypatch):
     now: dict[str, Any] = {**SNAPSHOT, "sessions": [], "outcome": OUTCOME}
-    monkeypatch.setattr(cli, "ask", lambda *_: now)
+    monkeypatch.setattr(cli, "call_control", lambda *_: now)
     assert main(["sessions", "--control", control]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
         "30 sessions ended, 20 of 25 judged in time",
@@ -156,7 +156,7 @@ def test_what_came_of_it_is_told(control, capsys, monkeypatch):
 def test_names_do_nothing_in_a_terminal(control, capsys, monkeypatch):
     hostile = "bash\x1b]0;owned\x07\nforged"
     now = {**SNAPSHOT, "sessions": [{**SNAPSHOT_SESSION, "open_tools": [hostile], "tenant": hostile}]}
-    monkeypatch.setattr(cli, "ask", lambda *_: now)
+    monkeypatch.setattr(cli, "call_control", lambda *_: now)
     assert main(["sessions", "--control", control]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 3 and all(line.isprintable() for line in out.splitlines())
@@ -164,9 +164,9 @@ def test_names_do_nothing_in_a_terminal(control, capsys, monkeypatch):
 
 
 def test_an_explanation_does_nothing_in_a_terminal(control, capsys, monkeypatch):
-    told = cli.ask(argparse.Namespace(control=control, key_env=None), "/turnpike/turns/r4")
+    told = cli.call_control(argparse.Namespace(control=control, key_env=None), "/turnpike/turns/r4")
     told["known"]["model"] = "m\x1b[2J\nwhy      forged"
-    monkeypatch.setattr(cli, "ask", lambda *_: told)
+    monkeypatch.setattr(cli, "call_control", lambda *_: told)
     assert main(["explain", "r4", "--control", control]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.isprintable() for line in lines) and "why      forged" not in lines
@@ -232,7 +232,7 @@ async def test_a_trace_of_a_session_and_of_those_that_run_for_it(tmp_path, capsy
         is_cut = bool(turns) and turns[0] != lives[session][0]
         return {"session": {"session": session}, "kin": kin, "turns": told, "is_cut": is_cut}
 
-    monkeypatch.setattr(cli, "ask", ask)
+    monkeypatch.setattr(cli, "call_control", ask)
     monkeypatch.chdir(tmp_path)
     assert main(["trace", "s/1"]) == 0
     events = json.loads((tmp_path / "s_1.perfetto-trace").read_text())["traceEvents"]

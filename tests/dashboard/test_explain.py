@@ -244,4 +244,4 @@ def test_a_turn_beyond_a_bound_says_which():
     explainer.read(play.records[::-1])
     found = explainer.explanation()
     assert found is not None
-    assert "It was beyond the bound short: 2 turns, of 1; its client was told so." in found.why
+    assert "It was beyond the bound short: 2 turns, of 1; its client got a warning." in found.why

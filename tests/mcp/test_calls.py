@@ -1,6 +1,6 @@
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.mcp import calls as module
-from gateway.mcp.calls import Asked, AskedCalls
+from gateway.mcp.calls import RequestedCall, RequestedCalls
 
 T, U = TenantId("t"), TenantId("u")
 KEY, OTHER = b"k" * 16, b"o" * 16
@@ -9,12 +9,12 @@ KEY, OTHER = b"k" * 16, b"o" * 16
 class Book:
     def __init__(self) -> None:
         self.closed: set[str] = set()
-        self.asked = AskedCalls(lambda asked: asked.id not in self.closed)
+        self.asked = RequestedCalls(lambda asked: asked.id not in self.closed)
 
     def add(
         self, name: str, call_id: str, *, turn: str = "r1", session: str = "s", tenant=T, key=KEY
     ) -> None:
-        self.asked.add(Asked(tenant, SessionId(session), RequestId(turn), call_id, name, key))
+        self.asked.add(RequestedCall(tenant, SessionId(session), RequestId(turn), call_id, name, key))
 
     def join(self, tool: str, *known: str, tenant=T, key=KEY, call_id=None) -> str | None:
         agents = {SessionId(each) for each in known}
@@ -78,7 +78,7 @@ def test_what_is_kept_is_bounded_and_a_tenant_pushes_out_its_own(monkeypatch):
     for call_id in ("c1", "c2", "c3"):
         book.add("read", call_id)
     assert [book.join("read") for _ in range(3)] == ["c2", "c3", None]
-    monkeypatch.setattr(module, "_MAX_ASKED", 3)
+    monkeypatch.setattr(module, "_MAX_REQUESTED", 3)
     book = Book()
     book.add("read", "u1", tenant=U)
     for number in range(9):

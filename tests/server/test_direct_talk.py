@@ -48,17 +48,17 @@ def test_an_announcement_counts_once_its_gateway_has_proved_itself_and_until_the
     one, other = gateways.one, gateways.other
     announced = [one.announce(told(number)) for number in range(4)]
     other.record_peer("one", announced[1])
-    assert other.unproven() == {"one": URL} and not other.lately_heard()
+    assert other.unproven() == {"one": URL} and not other.recent()
     other._proven["one"] = URL
     news = ((1, 0.9, 1), (1, LASTS_S, None), (0, LASTS_S, None), (2, 2.0, 2), (1, 3.0, None))
     for number, at_s, counts in news:
         gateways.now = at_s
         other.record_peer("one", announced[number])
-        assert [each.number for each in other.lately_heard().values()] == ([] if counts is None else [counts])
+        assert [each.number for each in other.recent().values()] == ([] if counts is None else [counts])
     gateways.now = 30.0
-    assert not other.lately_heard() and not other.unproven()
+    assert not other.recent() and not other.unproven()
     other.record_peer("one", announced[3])
-    assert not other.lately_heard() and other.unproven(), "it has to prove itself anew"
+    assert not other.recent() and other.unproven(), "it has to prove itself anew"
 
 
 def test_what_others_wrote_or_of_others_is_not_heard():
@@ -80,8 +80,8 @@ async def test_who_stood_still_while_it_asked_has_heard_nothing_of_who_did_not_a
             gateways.now += stood_s
 
         gateways.now += 1.0
-        gateways.one._tell_one = ask  # type: ignore[method-assign,assignment]
-        assert await gateways.one.tell({"other": URL}, b"") is has_verdict
+        gateways.one._exchange_with = ask  # type: ignore[method-assign,assignment]
+        assert await gateways.one.exchange({"other": URL}, b"") is has_verdict
     await gateways.one.close()
 
 
@@ -113,7 +113,7 @@ async def test_nobody_is_asked_where_a_redirect_leads(status):
         head = b"HTTP/1.1 %d Go\r\nLocation: %s/latest/meta-data\r\nContent-Length: 0\r\n\r\n"
         peer = Listener(head % (status, url.encode()))
         async with peer.listening() as asked:
-            await talk.tell({"other": asked}, b"")
+            await talk.exchange({"other": asked}, b"")
             await asyncio.sleep(0.05)
     assert peer.got.startswith(b"POST /turnpike/peer") and not internal.got
     await talk.close()
@@ -123,7 +123,7 @@ async def test_of_an_answer_no_more_is_read_than_a_gateway_says():
     talk, piece = Gateways().one, b"x" * (1 << 20)
     peer = Listener(b"HTTP/1.1 200 OK\r\n\r\n", *[piece] * 64)
     async with peer.listening() as url:
-        await talk.tell({"other": url}, b"")
+        await talk.exchange({"other": url}, b"")
         await asyncio.sleep(0.05)
     assert peer.sent < 32 << 20
     await talk.close()
@@ -134,7 +134,7 @@ async def test_in_clear_nobody_is_asked_but_where_that_is_allowed(host, monkeypa
     talk, peer = Gateways().one, Listener(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     monkeypatch.setattr(talk._links, "is_allowed", lambda address: not address.startswith("127."))
     async with peer.listening() as url:
-        await talk.tell({"one": url.replace("127.0.0.1", host), "two": "https://127.0.0.1:1"}, b"")
+        await talk.exchange({"one": url.replace("127.0.0.1", host), "two": "https://127.0.0.1:1"}, b"")
     assert not peer.got
     await talk.close()
 

@@ -175,19 +175,19 @@ def test_what_is_remembered_is_bounded_and_whoever_is_forgotten_is_asked_anew(mo
     for each in some:
         assert tokens.tenant_of(each, {"team-a": 1}) == tokens.tenant_of(each, {"team-a": 1}) == "team-a"
     assert len(verified) == 3 and len(tokens._verified) == 2
-    assert tokens.must_ask_anew() and not tokens.must_ask_anew()
+    assert tokens.must_reauthenticate() and not tokens.must_reauthenticate()
     now[0] += 61
     assert tokens.tenant_of(some[2], {"team-a": 1}) is None
-    assert tokens.must_ask_anew() and not tokens._verified
+    assert tokens.must_reauthenticate() and not tokens._verified
 
 
 def test_old_keys_of_a_url_are_not_believed_for_ever():
     now = [NOW]
     tokens = tokens_of(now)
-    assert not tokens.must_ask_anew()
+    assert not tokens.must_reauthenticate()
     tokens = tokens_of(now, jwks="https://idp.example/keys")
     now[0] += 86_401
-    assert tokens.must_ask_anew() and not tokens._keys
+    assert tokens.must_reauthenticate() and not tokens._keys
 
 
 def test_without_pyjwt_the_settings_are_refused(monkeypatch, path):

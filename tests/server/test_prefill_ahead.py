@@ -107,7 +107,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_answer(start):
     client.reset()
     await eventually(ahead.bench.is_quiet)
     [kept] = ahead.prefills.kept._kept.values()
-    assert kept.said is None and await ahead.ends(kept) is None
+    assert kept.response is None and await ahead.ends(kept) is None
 
 
 async def test_what_is_kept_is_bounded(start):
@@ -118,7 +118,7 @@ async def test_what_is_kept_is_bounded(start):
     assert 0 < len(kept) < 6
     assert sum(each.size for each in kept) == ahead.prefills.kept.bytes <= 2_000
     of_request = len(kept[-1].request.body) + sum(len(n) + len(v) for n, v in kept[-1].request.head.headers)
-    assert kept[-1].said is not None and kept[-1].size == of_request + kept[-1].said.size > of_request
+    assert kept[-1].response is not None and kept[-1].size == of_request + kept[-1].response.size > of_request
     assert 0 < ahead.prefills.heads.bytes <= 250
 
 

@@ -145,12 +145,12 @@ async def test_who_is_gone_is_not_tried_again_for_what_it_announced_before(sever
     monkeypatch.setattr(peer_heartbeats, "_KEPT_S", 600.0)
 
     async def takes_longer_than_a_round(*asked: Any) -> Place:
-        await peers.tell()
+        await peers.send_heartbeat()
         return await find(*asked)
 
     monkeypatch.setattr(peers.directory, "find", takes_longer_than_a_round)
     await kill(home, monkeypatch)
-    await peers.tell()
+    await peers.send_heartbeat()
     assert session_of(await ask(other, gateways, "gone", 1)) == began
     assert (peers.unreached, peers.adopted) == (1, 1)
 
@@ -167,7 +167,7 @@ def fall_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         raise StoreUnavailable
 
     monkeypatch.setattr(peers_of(bench).store, "exchange", exchange)
-    monkeypatch.setattr(peers_of(bench)._direct, "tell", says_nothing)
+    monkeypatch.setattr(peers_of(bench)._direct, "exchange", says_nothing)
 
 
 async def says_nothing(*_: Any) -> bool:
@@ -285,7 +285,7 @@ async def test_who_is_missing_in_another_store_lives_for_a_moment(several, monke
 
     monkeypatch.setattr(peers.store, "exchange", is_empty)
     for _ in range(5):
-        await peers.tell()
+        await peers.send_heartbeat()
         assert len(peers.alive) == 1
     await eventually(lambda: not peers.alive)
 
@@ -321,13 +321,13 @@ def are_up(bench: Bench) -> list[bool]:
 def rounds(monkeypatch) -> Counter[Peers]:
     """How often each gateway has exchanged its state with the others: every 0.1 s where nothing else runs."""
     counts: Counter[Peers] = Counter()
-    tell = Peers.tell
+    send_heartbeat = Peers.send_heartbeat
 
     async def counted(peers: Peers) -> None:
-        await tell(peers)
+        await send_heartbeat(peers)
         counts[peers] += 1
 
-    monkeypatch.setattr(Peers, "tell", counted)
+    monkeypatch.setattr(Peers, "send_heartbeat", counted)
     return counts
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.cli.host_probe import look, tell
+from gateway.cli.host_probe import look, send_report
 from gateway.domain.engine import HostSignals
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.server.auth.tenants import Tenants, hash_key
@@ -67,7 +67,7 @@ def test_who_has_a_network_is_one_tenant(one, other, is_same):
 async def test_a_probe_tells_the_gateway(start):
     bench = await start()
     url = f"http://127.0.0.1:{bench.gateway.control_port}"
-    await asyncio.to_thread(tell, url, "tools 1", HostSignals(cores=4, runnable=12), key=None)
+    await asyncio.to_thread(send_report, url, "tools 1", HostSignals(cores=4, runnable=12), key=None)
     reading = bench.brain.admission._cpu.read(now=0.0)
     assert reading.host_load == 3.0 and reading.cores == 4
     assert look().stat
@@ -80,7 +80,7 @@ async def test_what_is_no_report_is_refused(start, signals):
     bench = await start()
     url = f"http://127.0.0.1:{bench.gateway.control_port}"
     with pytest.raises(urllib.error.HTTPError, match="400"):
-        await asyncio.to_thread(tell, url, "h", json.loads(json.dumps(signals)), key=None)
+        await asyncio.to_thread(send_report, url, "h", json.loads(json.dumps(signals)), key=None)
     assert bench.brain.admission._cpu.read(now=0.0).cores == 0
 
 

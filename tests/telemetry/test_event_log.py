@@ -134,7 +134,7 @@ def test_a_recording_overwrites_what_was_there_and_ends_when_it_is_large_enough(
     event = ev.TimerFired()
     with caplog.at_level(logging.WARNING):
         for at in range(200):
-            assert recorder.told(event) == event
+            assert recorder.record_event(event) == event
             recorder.answered([], now=float(at))
     recorder._file._thread.join(5.0)
     assert recorder._file._file.closed, "so that its space is free once it is deleted"
@@ -151,7 +151,7 @@ def test_a_recording_with_a_hole_ends(tmp_path, caplog, monkeypatch):
     recorder = Recorder(settings(recording={"path": str(path), "max_pending": 1}))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            recorder.told(ev.TimerFired())
+            recorder.record_event(ev.TimerFired())
             recorder.answered([], now=0.0)
     recorder.close()
     assert caplog.messages == ['warning recording_ended cause="not all of it could be written"']
@@ -162,7 +162,7 @@ def test_what_cannot_be_written_ends_the_recording_and_nothing_else(tmp_path, ca
     recorder = Recorder(settings(recording={"path": str(path)}))
     event = ev.SessionFinished(SessionId("\ud800"))
     with caplog.at_level(logging.WARNING):
-        assert recorder.told(event) is event
+        assert recorder.record_event(event) is event
         recorder.answered([], now=0.0)
     recorder.close()
     assert len(path.read_bytes().splitlines()) == 1
@@ -210,12 +210,12 @@ async def test_what_changes_to_and_fro_is_told_now_and_then_and_its_newest_state
 def test_refusals_are_counted_and_told_now_and_then(lines):
     counts = Counter({"queue_full": 1})
     log = RefusalLog(counts)
-    log.tell(now=0.0)
+    log.log_new(now=0.0)
     for second in range(1, 10):
         counts["queue_full"] += 1000
-        log.tell(now=float(second))
-    log.tell(now=REFUSALS_EVERY_S)
-    log.tell(now=100.0)
+        log.log_new(now=float(second))
+    log.log_new(now=REFUSALS_EVERY_S)
+    log.log_new(now=100.0)
     assert lines.messages == [
         "warning refused reason=queue_full count=1",
         "warning refused reason=queue_full count=9000",

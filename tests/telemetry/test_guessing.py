@@ -58,7 +58,7 @@ def recorded(path: Path, secret: str, **more: Any) -> Path:
     pools = [{"replicas": [{"url": "http://a"}]}]
     recorder = Recorder(load_config(None, {}, {"pools": pools, "recording": {"path": str(path), **more}}))
     for number, event in enumerate(events(secret)):
-        recorder.told(event)
+        recorder.record_event(event)
         recorder.answered([], now=float(number))
     recorder.close()
     return path

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine
 def test_a_real_vllm_is_described(fleet: Fleet) -> None:
     fleet.play({"scripts": {}})
     pools = [{"replicas": [{"url": fleet.scripted[0].url}]}]
-    (examined,) = asyncio.run(examine_all(load_config(None, {}, {"pools": pools}), {}, asks=True))
+    (examined,) = asyncio.run(examine_all(load_config(None, {}, {"pools": pools}), {}, may_generate=True))
     said = {each.what: each.level for each in examined.findings}
     assert all(level != "bad" for level in said.values()), said
     assert any(what.startswith("vLLM 0.") for what in said)

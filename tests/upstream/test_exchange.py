@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gateway.cli import sessions as cli
-from gateway.cli.host_probe import tell
+from gateway.cli.host_probe import send_report
 from gateway.config.telemetry import OtelConfig
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.engine import HostSignals
@@ -337,9 +337,9 @@ def test_commands_do_not(redirecting, monkeypatch):
     arguments = argparse.Namespace(control=url, key_env="KEY")
     for body in (None, b"{}"):
         with pytest.raises(ValueError, match=": 30"):
-            cli.ask(arguments, "/turnpike/snapshot", body)
+            cli.call_control(arguments, "/turnpike/snapshot", body)
     with pytest.raises(OSError, match="30"):
-        tell(url, "host", HostSignals(cores=1, runnable=0.5), key="secret")
+        send_report(url, "host", HostSignals(cores=1, runnable=0.5), key="secret")
     assert asked == []
 
 

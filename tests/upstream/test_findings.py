@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.cli.examine import Asked, BackendProbe, _prefills
+from gateway.cli.examine import BackendProbe, CacheProbe, _prefills
 from gateway.cli.findings import findings
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
@@ -22,8 +22,8 @@ WHOLE = BackendProbe(
     plugin={"state": "awake", "blocks": {"total": 9}},
     signals=EngineSignals(kv_tokens=1000),
     cache={"enable_prefix_caching": "True", "kv_offloading_size": "8.0"},
-    hears_events=True,
-    asked=Asked(status=200, tells_cached=True, was_cached=True),
+    publishes_events=True,
+    cache_probe=CacheProbe(status=200, reports_cached=True, was_cached=True),
 )
 
 
@@ -52,10 +52,10 @@ def test_nothing_is_missing():
         ),
         ({"cache": {}}, "no KV offload", "--kv-offloading-size"),
         ({"signals": None, "cache": {}}, "/metrics is not there", "/metrics"),
-        ({"hears_events": None}, "KV events are not listened to", "kv_events = {"),
-        ({"asked": None}, "was not looked at", "doctor --ask"),
+        ({"publishes_events": None}, "KV events are not listened to", "kv_events = {"),
+        ({"cache_probe": None}, "was not looked at", "doctor --ask"),
         (
-            {"asked": Asked(status=200, tells_cached=False, was_cached=True)},
+            {"cache_probe": CacheProbe(status=200, reports_cached=False, was_cached=True)},
             "do not say",
             "--enable-prompt-tokens",
         ),
@@ -76,8 +76,8 @@ def test_what_is_missing_has_a_gain_and_a_flag(fields, what, do):
             {"facts": None, "why_down": f"{NO_ENGINE} (404 at /health): do that"},
             f"{NO_ENGINE} (404 at /health)",
         ),
-        ({"hears_events": False}, "nobody publishes"),
-        ({"asked": Asked(status=500, tells_cached=False, was_cached=None)}, "answered with 500"),
+        ({"publishes_events": False}, "nobody publishes"),
+        ({"cache_probe": CacheProbe(status=500, reports_cached=False, was_cached=None)}, "answered with 500"),
     ],
 )
 def test_what_cannot_be_used_is_bad(fields, what):
@@ -88,16 +88,16 @@ def test_what_cannot_be_used_is_bad(fields, what):
 @pytest.mark.parametrize(("status", "is_bad"), [(500, True), (0, True), (404, False), (200, False)])
 def test_a_server_that_is_no_vllm_and_cannot_answer_is_bad_too(status, is_bad):
     other = msgspec.structs.replace(FACTS, abilities=Abilities())
-    asked = Asked(status=status, tells_cached=False, was_cached=None)
-    found = told(but(facts=other, plugin=None, signals=None, asked=asked), "bad")
+    asked = CacheProbe(status=status, reports_cached=False, was_cached=None)
+    found = told(but(facts=other, plugin=None, signals=None, cache_probe=asked), "bad")
     assert bool(found) is is_bad and all("a request for one token" in what for what, _ in found)
 
 
 @pytest.mark.parametrize("signals", [{"kv_used": 0.97}, {"kv_used": 0.4, "preemptions": 12}])
 def test_a_full_cache_needs_offload_first_of_all(signals):
-    lacks: dict[str, Any] = {"cache": {}, "plugin": None, "hears_events": None}
-    told_cached = Asked(status=200, tells_cached=False, was_cached=True)
-    seen = but(signals=EngineSignals(kv_tokens=1000, **signals), asked=told_cached, **lacks)
+    lacks: dict[str, Any] = {"cache": {}, "plugin": None, "publishes_events": None}
+    told_cached = CacheProbe(status=200, reports_cached=False, was_cached=True)
+    seen = but(signals=EngineSignals(kv_tokens=1000, **signals), cache_probe=told_cached, **lacks)
     first, *others = [each.do or "" for each in findings(seen) if each.level == "off"]
     assert "--kv-offloading-size" in first
     assert [next(f for f in FLAGS if f in each) for each in others] == [FLAGS[0], *FLAGS[2:]]
@@ -109,8 +109,8 @@ FLAGS = ("--enable-prompt-tokens-details", "--kv-offloading-size", "--kv-events-
 
 
 def test_else_what_is_cheap_to_add_comes_first():
-    told_cached = Asked(status=200, tells_cached=False, was_cached=True)
-    seen = but(cache={}, plugin=None, hears_events=None, asked=told_cached)
+    told_cached = CacheProbe(status=200, reports_cached=False, was_cached=True)
+    seen = but(cache={}, plugin=None, publishes_events=None, cache_probe=told_cached)
     levels = [each.level for each in findings(seen)]
     assert levels == sorted(levels, key="off".__eq__), "what is there stands before what is missing"
     flags = [each.do or "" for each in findings(seen) if each.level == "off"]

@@ -35,7 +35,7 @@ class Scripted(Resolver):
         return self.answer
 
     def grow_old(self):
-        self._asked_at = -1e9
+        self._resolved_at = -1e9
 
 
 async def test_an_address_needs_no_dns():

@@ -43,8 +43,8 @@ class SessionControl:
                 assert_never(event)
 
     def _stop(self, event: ev.SessionStopped, *, now: float) -> None:
-        """Refuses what waits of it, and cancels what runs if the operator wants it; what comes later is
-        refused on arrival."""
+        """Refuses what waits of it, and cancels what runs if the operator wants it; later turns are
+        refused."""
         session = self._sessions.sessions.get(event.session)
         if session is None:
             return

@@ -1,12 +1,12 @@
 """Who may do what on the control plane: keys that read, keys that write.
 
-A key comes as a bearer token, or as the password of HTTP Basic authentication, which a browser asks for
-itself. Because a browser then sends it along with whatever any page asks of us, nothing is changed for a page
-of another origin, key or not. Tenants' keys open one path, where they tell of their own tools.
+A key comes as a bearer token, or as the password of HTTP Basic authentication, for which a browser has a
+dialog. Because a browser then sends it with requests of any page, a page of another origin changes nothing,
+key or not. Tenants' keys open one path, for reports of their own tools.
 
 A web page can have its own name resolve to this address (DNS rebinding), and is then of the same origin. So
 the `Host` must be one of ours: an address, which no page can choose, a loopback name, the name that is
-listened on, or one from the settings. Where keys are asked for, that concerns browsers alone; probes' paths
+listened on, or one from the settings. Where keys are required, that concerns browsers alone; probes' paths
 are open to all.
 """
 
@@ -37,7 +37,7 @@ class ControlAccess:
         tenants: Tenants,
         hosts: Iterable[str],
     ) -> None:
-        """`hosts`: the names by which the control plane is asked for, in lower case."""
+        """`hosts`: names of the control plane, in lower case."""
         self._tenants = tenants
         self.apply_config(write_hashes, read_hashes, hosts)
 
@@ -113,7 +113,7 @@ def _key_of(header: str) -> str:
 
 
 def _is_of_another_origin(request: web.Request) -> bool:
-    """Browsers say which page asks; other programs say nothing."""
+    """Browsers send the page's origin; other programs send nothing."""
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = request.headers.get("Origin")

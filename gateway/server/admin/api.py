@@ -1,4 +1,4 @@
-"""The control plane: what operators, dashboards and probes ask, on a listener of its own."""
+"""The control plane: for operators, dashboards and probes, on a listener of its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ from gateway.telemetry.reused import Reused
 
 _STATIC: Final = Path(str(resources.files("gateway.dashboard"))) / "static"
 _MAX_AGE_S: Final = 0.25
-"""Of metrics and gauges: what was made for one is given to all who ask within so long."""
+"""Of metrics and gauges: one rendering serves all requests within so long."""
 _PAGE_HEADERS: Final = {
     # The page loads nothing from elsewhere, and nobody may put it into a frame.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -39,7 +39,7 @@ _PAGE_HEADERS: Final = {
 
 
 _NAMED: Final = slice(7, 15)
-"""Of a key's hash: enough to tell who it was, and nothing to find a key by."""
+"""Of a key's hash: enough to identify a key, and nothing to find it by."""
 
 
 class Stopping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,11 +64,11 @@ class ControlPlane:
         is_retiring: Callable[[], bool],
         failing: Callable[[], list[str]],
         up_to_date: Callable[[], None],
-        tell_of_stop: Callable[[SessionId, float], None] | None = None,
+        publish_stop: Callable[[SessionId, float], None] | None = None,
     ) -> None:
         """`events`: None if no record is kept. `usage`: what tenants used. `failing`: the background loops
-        that fail, and what lacks for connections. `up_to_date` sees to it that what is read tells all.
-        `tell_of_stop`: tells the other gateways, if there are some, for how long a session is stopped."""
+        that fail, and what lacks for connections. `up_to_date` applies pending records before a read.
+        `publish_stop`: sends the other gateways, if there are any, for how long a session is stopped."""
         self._driver = driver
         self._metrics = Reused(metrics.render, max_age_s=_MAX_AGE_S)
         self._gauges = Reused(views.gauges, max_age_s=_MAX_AGE_S)
@@ -81,7 +81,7 @@ class ControlPlane:
         self._is_retiring = is_retiring
         self._failing = failing
         self._up_to_date = up_to_date
-        self._tell_of_stop = tell_of_stop
+        self._publish_stop = publish_stop
 
     def app(self) -> web.Application:
         outer = [self._audit.watch, self._access.check]
@@ -143,9 +143,9 @@ class ControlPlane:
         for each in fleet:
             if not each.is_draining and (how := fleet.health.failing(each.facts.id)) is not None:
                 failing.append(f"{each.facts.id} {how}")
-        told = {"ready": is_ready, "failing": failing, "down": fleet.down()}
-        told["ejected"] = fleet.ejected(now=self._driver.clock())
-        return web.json_response(told, status=200 if is_ready else 503)
+        status = {"ready": is_ready, "failing": failing, "down": fleet.down()}
+        status["ejected"] = fleet.ejected(now=self._driver.clock())
+        return web.json_response(status, status=200 if is_ready else 503)
 
     async def _get_snapshot(self, request: web.Request) -> web.Response:
         if request.query.get("sessions") == "0":
@@ -169,7 +169,7 @@ class ControlPlane:
         self, request: web.Request, look_up: Callable[[Any], Awaitable[Any]], what: str, hint: str
     ) -> web.Response:
         if self._history.is_configured:
-            response = await self._history.ask(request.rel_url.raw_path_qs)
+            response = await self._history.fetch(request.rel_url.raw_path_qs)
             if response.status in (200, 400):
                 return response
         if (found := await look_up(request.match_info["id"])) is not None:
@@ -181,7 +181,7 @@ class ControlPlane:
             return web.json_response(
                 {"error": "no history is configured: history.url is not set"}, status=404
             )
-        return await self._history.ask(request.rel_url.raw_path_qs)
+        return await self._history.fetch(request.rel_url.raw_path_qs)
 
     async def _get_graphs(self, _: web.Request) -> web.Response:
         return _json(msgspec.json.encode(self._views.graphs()))
@@ -205,14 +205,14 @@ class ControlPlane:
         if self._driver.coordinator.sessions.sessions.get(session) is None:
             return web.json_response({"error": "no such session"}, status=404)
         try:
-            asked = msgspec.json.decode(await request.read() or b"{}", type=Stopping)
+            stop = msgspec.json.decode(await request.read() or b"{}", type=Stopping)
         except msgspec.MsgspecError as error:
             return web.json_response({"error": str(error)}, status=400)
         by = key_hash(request)[_NAMED] if "Authorization" in request.headers else ""
-        self._driver.send(ev.SessionStopped(session, asked.for_s, asked.in_flight == "cancel", by))
-        if self._tell_of_stop is not None:
-            self._tell_of_stop(session, asked.for_s)
-        return web.json_response({"session": session, "stopped_for_s": asked.for_s})
+        self._driver.send(ev.SessionStopped(session, stop.for_s, stop.in_flight == "cancel", by))
+        if self._publish_stop is not None:
+            self._publish_stop(session, stop.for_s)
+        return web.json_response({"session": session, "stopped_for_s": stop.for_s})
 
     async def _get_metrics(self, _: web.Request) -> web.Response:
         return web.Response(

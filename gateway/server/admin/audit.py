@@ -18,13 +18,13 @@ from gateway.server.admin.access import READS, has_key, key_hash
 _HASH_SHOWN: Final = len("sha256:") + 12
 _PER_S: Final = 5.0
 _BURST: Final = 200.0
-"""Records: whoever asks in vain again and again cannot push everything else out of what is kept."""
+"""Records: repeated requests in vain cannot push everything else out of what is kept."""
 _MAX_PATH: Final = 256
 
 
 class Audit:
-    def __init__(self, tell: Callable[[ControlActed], None], *, clock: Callable[[], float]) -> None:
-        self._tell = tell
+    def __init__(self, take: Callable[[ControlActed], None], *, clock: Callable[[], float]) -> None:
+        self._take = take
         self._clock = clock
         self._allowance = Allowance(per_s=_PER_S, burst=_BURST)
         self.left_out = 0
@@ -35,7 +35,7 @@ class Audit:
         if not self._allowance.take(now=now):
             self.left_out += 1
             return
-        self._tell(ControlActed(at_s=now, who=who, what=what[:_MAX_PATH], outcome=outcome))
+        self._take(ControlActed(at_s=now, who=who, what=what[:_MAX_PATH], outcome=outcome))
 
     @web.middleware
     async def watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:

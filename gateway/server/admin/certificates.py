@@ -39,8 +39,8 @@ class CertificateEnds:
         if now < self._warns_at_s:
             return
         self._warns_at_s = now + _DAY_S
-        for name, at, told in ending(self.ends, now=now):
-            log_event(logging.WARNING, "certificate_expires", told, setting=name, at=at)
+        for name, at, notice in ending(self.ends, now=now):
+            log_event(logging.WARNING, "certificate_expires", notice, setting=name, at=at)
 
 
 def ending(ends: Mapping[str, float], *, now: float) -> Iterator[tuple[str, str, str]]:

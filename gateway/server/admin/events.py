@@ -1,8 +1,8 @@
 """`GET /turnpike/events`: the information stream, live, as server-sent events.
 
-Readers are served in ticks, by what `telemetry/frames.py` says each gets. Without a reader there is no tick,
-and nothing is encoded. A reader's socket is never written to while it is full; what it then misses, it is
-told of.
+Readers are served in ticks; `telemetry/frames.py` decides what each gets. Without a reader there is no tick,
+and nothing is encoded. A reader's socket is never written to while it is full; a gap then stands for what it
+misses.
 
 Records are numbered from 1 in each incarnation of a gateway, which the response names. A reader that resumes
 and names another incarnation gets all that this one still has.

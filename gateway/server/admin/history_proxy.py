@@ -35,13 +35,13 @@ class HistoryProxy:
     def is_configured(self) -> bool:
         return self._url is not None
 
-    async def ask(self, path: str) -> web.Response:
-        """`path`: with its query, as it was asked. 503 where there is no answer."""
+    async def fetch(self, path: str) -> web.Response:
+        """`path`: with its query, as it came. 503 without an answer."""
         if self._running >= _AT_ONCE:
             return _unavailable("too many questions at a time for the history")
         self._running += 1
         try:
-            return await self._ask(path)
+            return await self._fetch(path)
         except _UNREACHABLE as error:
             return _unavailable(f"the history does not answer: {str(error) or type(error).__name__}")
         finally:
@@ -51,7 +51,7 @@ class HistoryProxy:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, path: str) -> web.Response:
+    async def _fetch(self, path: str) -> web.Response:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=self._timeout, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()

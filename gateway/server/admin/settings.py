@@ -55,7 +55,7 @@ class Settings:
 
     async def reload(self) -> tuple[Change, ...]:
         """What changed. Also what the settings point to is read again: keys of replicas, certificates. Raises
-        ConfigError, OSError or ValueError if nothing was changed, and says why."""
+        ConfigError, OSError or ValueError, with the reason, if nothing was changed."""
         try:
             changed = await self._reload()
         except (ConfigError, OSError, ValueError) as error:
@@ -64,8 +64,8 @@ class Settings:
             )
             raise
         keys = [each.key for each in changed]
-        told = f"the settings were read again: {', '.join(keys) or 'no change'}"
-        log_event(logging.INFO, "reload", told, changed=keys)
+        message = f"the settings were read again: {', '.join(keys) or 'no change'}"
+        log_event(logging.INFO, "reload", message, changed=keys)
         return changed
 
     async def _reload(self) -> tuple[Change, ...]:

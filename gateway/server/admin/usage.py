@@ -19,7 +19,7 @@ _FORMULA: Final = re.compile(r"""(?:^|(?<=[,;|"'\s]))(?=[=+@\-\uff1d\uff0b\uff20
 
 
 def usage_response(request: web.Request, view: dict[str, Any]) -> web.Response:
-    """`view`: of all tenants and models; the query says which are wanted."""
+    """`view`: of all tenants and models; the query selects some."""
     query, accepted = request.query, request.headers.get("Accept", "")
     form = query.get("format") or ("csv" if "text/csv" in accepted and "json" not in accepted else "json")
     wanted = {name: query[name] for name in WHOSE if name in query}

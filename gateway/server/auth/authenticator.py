@@ -1,6 +1,6 @@
-"""The door: what is turned away because of who asks or what for, on the head of the request alone.
+"""The door: refusals by client and path, on the head of the request alone.
 
-It is asked before a byte of the body is held, so nobody without a key can make the gateway hold any.
+It decides before a byte of the body is held, so nobody without a key can make the gateway hold any.
 """
 
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Caller(msgspec.Struct, frozen=True):
 
 class Authenticator:
     def __init__(self, tenants: Tenants, proxies: TrustedProxies, *, mcp: Iterable[str] = ()) -> None:
-        """`mcp`: the names of the tool servers that may be asked for."""
+        """`mcp`: the names of the tool servers."""
         self._tenants = tenants
         self._proxies = proxies
         self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
@@ -87,10 +87,10 @@ class Authenticator:
 
 
 def _is_preflight(headers: RawHeaders) -> bool:
-    """A browser asks what a page of another origin may do, without the page's key: nothing is run by that."""
+    """A browser's check of what a page of another origin may do, without the page's key: it runs nothing."""
     fields = {name.lower(): value for name, value in headers}
-    asks = b"origin" in fields and b"access-control-request-method" in fields
-    return asks and b"transfer-encoding" not in fields and fields.get(b"content-length", b"0") == b"0"
+    is_preflight = b"origin" in fields and b"access-control-request-method" in fields
+    return is_preflight and b"transfer-encoding" not in fields and fields.get(b"content-length", b"0") == b"0"
 
 
 _PREFLIGHT: Final = Tenant(TenantId("anonymous_preflight"), may_control_engines=False)

@@ -4,8 +4,8 @@ PyJWT does the verifying. What is not right in every respect is nobody's: unknow
 expiry, other issuer or audience, a tenant that is not configured; and everything while no keys are known.
 
 Invariants: the algorithm follows from the key, never from the token; a token that was verified is not
-verified again until it expires, and not believed longer; at most `max_cached` of them are remembered; whoever
-is known by a connection is asked for anew when any remembered token expires or is forgotten.
+verified again until it expires, and not accepted longer; at most `max_cached` of them are remembered; the
+identities of connections are verified again when any remembered token expires or is forgotten.
 """
 
 import asyncio
@@ -96,8 +96,8 @@ class JwtTokens:
         self._has_forgotten = False
         self._log = ChangeLog()
         self._is_key_missing = asyncio.Event()
-        self._told_s = clock()
-        """When keys were last had."""
+        self._set_s = clock()
+        """When keys last came."""
 
     def tenant_of(self, token: str, known: Mapping[str, object]) -> str | None:
         """The name of one of the `known` tenants, or None."""
@@ -121,17 +121,17 @@ class JwtTokens:
         return self._config.is_url
 
     def set_keys(self, keys: Keys) -> None:
-        self._told_s = self._clock()
+        self._set_s = self._clock()
         if keys.keys() != self._keys.keys() or any(keys[kid][1] != self._keys[kid][1] for kid in keys):
             self._keys = keys
             self._verified.clear()
             self._has_forgotten = True
 
-    def must_ask_anew(self) -> bool:
-        """Whether a token that somebody may be known by has expired, or was forgotten, since this was asked
-        last."""
+    def must_reauthenticate(self) -> bool:
+        """Whether a token that may identify a connection has expired, or was forgotten, since the last
+        call."""
         now = self._clock()
-        if self._config.is_url and self._keys and now - self._told_s > _KEYS_STAY_S:
+        if self._config.is_url and self._keys and now - self._set_s > _KEYS_STAY_S:
             log_event(logging.ERROR, "jwt_keys_too_old", refused="all tokens")
             self.set_keys({})
         expired = [digest for digest, each in self._verified.items() if each.expires_s <= now]

@@ -26,11 +26,11 @@ class Tenant(msgspec.Struct, frozen=True):
     id: TenantId
     may_control_engines: bool
     trusts_scheduling_claims: bool = False
-    """What it says of the order of its requests counts."""
+    """Its claims about the order of its requests count."""
     may_move_kv: bool = False
-    """It may tell engines where KV caches are."""
+    """Its requests may name for engines where KV caches are."""
     has_content: bool = True
-    """What it says may be in traces, where anybody's may."""
+    """Its contents may be in traces, where anybody's may."""
     key: str = ""
     """The name of the key by which it is known; of one in the settings the beginning of its hash, which finds
     it there. Empty where there is none."""

@@ -1,4 +1,4 @@
-"""The door for what gateways pass on to one another, and how a request says that it was."""
+"""The door for what gateways pass on to one another, and the header that marks it."""
 
 import hmac
 from typing import Final
@@ -21,7 +21,7 @@ INHERITS: Final = b"x-turnpike-inherits"
 
 
 class Passing:
-    """How gateways of a fleet say for whom they pass something on."""
+    """The header that names the client of what a gateway of the fleet passes on."""
 
     def __init__(self, secret: bytes) -> None:
         self._seal = Seal(secret, "passing")
@@ -32,13 +32,13 @@ class Passing:
         return self._seal.of(to.encode(), value).hex().encode() + b" " + value
 
     def client_of(self, header: bytes, origin: str) -> str | None:
-        """None if no gateway of the fleet says so to the one of this origin."""
+        """None if no gateway of the fleet sealed it for this origin."""
         name = header.partition(b" ")[2].decode("ascii", "replace")
         return name if name and hmac.compare_digest(header, self.header(origin, name)) else None
 
 
 class PeerDoor(Authenticator):
-    """The door for what peers pass on: they say whose request it is, and the tenant's key says the rest."""
+    """The door for what peers pass on: the header names the client, and its key the tenant."""
 
     def __init__(self, door: Authenticator, passing: Passing, origin: str) -> None:
         self._door = door

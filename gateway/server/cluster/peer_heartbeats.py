@@ -1,14 +1,14 @@
-"""What gateways announce of themselves, in the store and over their own listeners, and whom to believe.
+"""Heartbeats of gateways, in the store and over their own listeners, and which of them are trusted.
 
-An announcement is sealed with the fleet's secret under its gateway's origin, which each start draws anew. It
-carries a number that grows: what is not greater than the one known is no news, and a gateway without news is
-gone after a second, by the clock of who listens. So an old announcement that somebody puts back counts for
-nothing where its gateway was known. Where it was not, it counts for nothing either until who listens at its
-URL has answered a question that nobody asked before, sealed with the secret.
+A heartbeat is sealed with the fleet's secret under its gateway's origin, which each start draws anew. Its
+number grows: one that is not greater than the last is ignored, and a gateway without a new one is gone after
+a second, by the receiver's clock. So a replayed heartbeat counts for nothing where its gateway was known. Of
+an unknown gateway it counts only after the listener at its URL has answered a fresh nonce, sealed with the
+secret.
 
-Invariants: what was heard counts for a second; a gateway that does not answer holds nobody up for longer than
-half of one; nobody is asked where nothing may be sent (`peer_client.py`), or where a redirect leads; of an
-answer no more is read than a gateway has to say.
+Invariants: a heartbeat counts for a second; a gateway that does not answer delays no other for longer than
+half of one; nothing is sent where `peer_client.py` forbids it, or where a redirect leads; of an answer at
+most `_MAX_BYTES` are read.
 """
 
 import asyncio
@@ -34,16 +34,14 @@ from gateway.upstream.replica import open_session
 LASTS_S: Final = 1.0
 _KEPT_S: Final = 10.0
 _EVERY_S: Final = 0.25
-"""A gateway asks all others, so this is less often than the store is asked."""
+"""Each gateway sends to all others, so this is less often than an exchange with the store."""
 _WITHIN_S: Final = 0.5
 _MAX_BYTES: Final = 1 << 20
 _STALLED_S: Final = 0.1
-"""An answer that comes so much later than it may was waited for by a loop that stood still."""
+"""The event loop stood still if an answer comes so much later than the time limit."""
 
 
 class PeerHeartbeat(msgspec.Struct, frozen=True, array_like=True):
-    """What a gateway says of itself."""
-
     url: str
     is_busy: bool
     is_leaving: bool
@@ -51,7 +49,7 @@ class PeerHeartbeat(msgspec.Struct, frozen=True, array_like=True):
     dead: tuple[ReplicaId, ...] = ()
     """Replicas that do not answer it, or fail or delay what it sends."""
     number: int = 0
-    """Of what it said, and growing: what is older, or only stands there still, is no news."""
+    """Grows with each heartbeat: an older or equal one is ignored."""
     twins: tuple[int, ...] = ()
     """Names of what it and another gateway gave, of the last second."""
     picks_at: str = ""
@@ -62,7 +60,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True):
     origin: str
     announced: bytes
     nonce: bytes
-    """In a question: to be answered. In an answer: that of the question, sealed."""
+    """In a request: a fresh one. In an answer: that of the request, sealed."""
 
 
 class DirectTalk:
@@ -83,43 +81,51 @@ class DirectTalk:
         self._passing = passing
         self._links = links
         self._tls, self._server_name = tls, server_name
-        self._told_s = float("-inf")
-        self._heard: dict[str, tuple[float, PeerHeartbeat]] = {}
-        """What others announced last, and when; older than `LASTS_S` it is kept to be known again."""
+        self._sent_s = float("-inf")
+        self._received: dict[str, tuple[float, PeerHeartbeat]] = {}
+        """The newest of each, and when it came; older than `LASTS_S` it is kept against replays."""
         self._proven: dict[str, str] = {}
         """By origin, the URL where its gateway answered."""
         self._session: aiohttp.ClientSession | None = None
 
-    def announce(self, told: PeerHeartbeat) -> bytes:
-        return self._announcements.put(self._origin.encode(), _encode(told))
+    def announce(self, heartbeat: PeerHeartbeat) -> bytes:
+        return self._announcements.put(self._origin.encode(), _encode(heartbeat))
 
     def record_peer(self, origin: str, announced: bytes) -> None:
         body = self._announcements.take(origin.encode(), announced)
         if body is None or origin == self._origin:
             return
         with contextlib.suppress(msgspec.MsgspecError):  # another version of us
-            told = _TOLD.decode(body)
-            known = self._heard.get(origin)
-            if known is None or known[1].number < told.number:
-                self._heard[origin] = (self._now(), told)
+            heartbeat = _HEARTBEAT.decode(body)
+            known = self._received.get(origin)
+            if known is None or known[1].number < heartbeat.number:
+                self._received[origin] = (self._now(), heartbeat)
 
-    def lately_heard(self) -> dict[str, PeerHeartbeat]:
+    def recent(self) -> dict[str, PeerHeartbeat]:
         now = self._now()
-        self._heard = {name: each for name, each in self._heard.items() if now - each[0] < _KEPT_S}
-        self._proven = {name: url for name, url in self._proven.items() if name in self._heard}
-        return {name: told for name, told in self._fresh() if self._proven.get(name) == told.url}
+        self._received = {name: each for name, each in self._received.items() if now - each[0] < _KEPT_S}
+        self._proven = {name: url for name, url in self._proven.items() if name in self._received}
+        return {
+            name: heartbeat for name, heartbeat in self._fresh() if self._proven.get(name) == heartbeat.url
+        }
 
     def missed(self, origin: str) -> None:
-        """It did not answer: what it announced before counts no more, though it may stand there still."""
-        if (known := self._heard.get(origin)) is not None:
-            self._heard[origin] = (min(known[0], self._now() - 2 * LASTS_S), known[1])
+        """It did not answer: its last heartbeat no longer counts, though the store may still have it."""
+        if (known := self._received.get(origin)) is not None:
+            self._received[origin] = (min(known[0], self._now() - 2 * LASTS_S), known[1])
 
     def unproven(self) -> dict[str, str]:
-        return {name: told.url for name, told in self._fresh() if self._proven.get(name) != told.url}
+        return {
+            name: heartbeat.url
+            for name, heartbeat in self._fresh()
+            if self._proven.get(name) != heartbeat.url
+        }
 
     def _fresh(self) -> list[tuple[str, PeerHeartbeat]]:
         now = self._now()
-        return [(name, told) for name, (at_s, told) in self._heard.items() if now - at_s < LASTS_S]
+        return [
+            (name, heartbeat) for name, (at_s, heartbeat) in self._received.items() if now - at_s < LASTS_S
+        ]
 
     def answer(self, body: bytes, announced: bytes) -> bytes:
         try:
@@ -129,18 +135,18 @@ class DirectTalk:
         self.record_peer(message.origin, message.announced)
         return _encode(_Message(self._origin, announced, self._sealed(self._origin, message.nonce)))
 
-    async def tell(self, urls: Mapping[str, str], announced: bytes) -> bool:
-        """Tells those who listen there, and hears what they answer; not more often than it should. False if
+    async def exchange(self, urls: Mapping[str, str], announced: bytes) -> bool:
+        """Sends the heartbeat to all `urls` and records the answers, at most once in `_EVERY_S`. False if
         this process stood still meanwhile: an answer may wait to be read."""
         began_s = self._now()
-        if began_s - self._told_s < _EVERY_S or not urls:
+        if began_s - self._sent_s < _EVERY_S or not urls:
             return True
-        self._told_s = began_s
+        self._sent_s = began_s
         if self._session is None:
             self._session = open_session(_WITHIN_S, aiohttp.TCPConnector(socket_factory=self._socket))
         listeners = {origin: url for origin, url in urls.items() if self._links.address_of(url) is not None}
         await asyncio.gather(
-            *(self._tell_one(self._session, origin, url, announced) for origin, url in listeners.items())
+            *(self._exchange_with(self._session, origin, url, announced) for origin, url in listeners.items())
         )
         return self._now() - began_s < _WITHIN_S + _STALLED_S
 
@@ -150,7 +156,7 @@ class DirectTalk:
             raise PermissionError(f"nothing is sent to {address[0]} in clear")
         return socket.socket(family, kind, protocol)
 
-    async def _tell_one(
+    async def _exchange_with(
         self, session: aiohttp.ClientSession, origin: str, url: str, announced: bytes
     ) -> None:
         nonce = secrets.token_bytes(16)
@@ -168,10 +174,10 @@ class DirectTalk:
                 allow_redirects=False,
             ) as response:
                 if response.status == HTTPStatus.OK:
-                    told = _MESSAGE.decode(await read_at_most(response.content, _MAX_BYTES) or b"")
-                    if told.origin == origin and told.nonce == self._sealed(origin, nonce):
+                    message = _MESSAGE.decode(await read_at_most(response.content, _MAX_BYTES) or b"")
+                    if message.origin == origin and message.nonce == self._sealed(origin, nonce):
                         self._proven[origin] = url
-                        self.record_peer(origin, told.announced)
+                        self.record_peer(origin, message.announced)
 
     def _sealed(self, origin: str, nonce: bytes) -> bytes:
         return self._answers.put(origin.encode(), nonce)
@@ -183,4 +189,4 @@ class DirectTalk:
 
 _encode: Final = msgspec.msgpack.encode
 _MESSAGE: Final = msgspec.msgpack.Decoder(_Message)
-_TOLD: Final = msgspec.msgpack.Decoder(PeerHeartbeat)
+_HEARTBEAT: Final = msgspec.msgpack.Decoder(PeerHeartbeat)

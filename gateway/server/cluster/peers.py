@@ -1,20 +1,20 @@
-"""The other gateways: who lives, and how a request gets to the one that has its session.
+"""The other gateways: which are alive, and how a request gets to the one that has its session.
 
-Each gateway says every `_PERIOD_S` that it lives, in the shared store; who has not said so for
-`_GONE_AFTER_S` is gone: it gets no new requests, its sessions go on elsewhere, and answers of its that have
-begun may end. A request goes to a peer as it came, over a listener of the peers' own, with the address that
-it came from. Whom to believe is known by the secret that only the fleet has (`peer_heartbeats.py`).
+Each gateway writes a heartbeat to the shared store every `_PERIOD_S`. Without one for `_GONE_AFTER_S` it is
+gone: it gets no new requests, its sessions go on elsewhere, and its answers that have begun may end. A
+request goes to a peer as it came, over a listener of the peers' own, with the address that it came from.
+Peers are authenticated by the fleet's secret (`peer_heartbeats.py`).
 
-While the store is away, gateways tell one another directly, over the same listeners, and requests go to the
-homes of what they name. Who lost it alone is heard of directly, too.
+While the store is away, gateways exchange heartbeats directly, over the same listeners, and requests go to
+the homes of what they name. One that alone lost the store does so, too.
 
-A gateway that could not say that it lives may have been taken for gone. It asks who has its sessions, and
-gives back what was passed on to it and is another's by now. A store that was away has forgotten who lives:
-until all had the time to say so again, those who lived before are taken to live.
+A gateway that could not send its heartbeat may have been taken for gone. It looks up the owners of its
+sessions, and gives back what was passed on to it and is another's by now. A store that was away has lost the
+heartbeats: until all had the time to send a new one, the gateways alive before are taken to be alive.
 
-What operators said of replicas stands beside, as if it was another gateway's word (`drains.py`). Replicas
-that a gateway finds dead it names; the others then ask these at once, and judge themselves: its own network
-may be what is broken.
+Operators' drains are stored beside the heartbeats, under names of their own (`drains.py`). A heartbeat names
+the replicas that its gateway finds dead; the others then check these at once for themselves: the sender's
+network may be at fault.
 
 Invariants: a request is passed on at most once; a client cannot claim to be a peer; where no peer answers or
 takes it, the request is decided here; gateways that do not have the same secret are strangers.
@@ -74,10 +74,10 @@ _TRIES: Final = 3
 _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
 _MAX_TWINS: Final = 1024
-"""That a gateway tells at once: 9 kB. Of more in a second, the others hear where they ask the store."""
+"""In one heartbeat: 9 kB. Of more in a second, the others learn from the store."""
 _EJECTED: Final = BreakerState.EJECTED
 _DRAIN: Final = "drain "
-"""With the name of a replica: under which name the store has what operators said of it."""
+"""With the name of a replica: the store's name for its drain."""
 
 
 class Peers:
@@ -117,13 +117,13 @@ class Peers:
         self._check_now = check_now
         self._now = now
         self._url = ""
-        self._told_s = self._tried_s = now()
-        """When it said last, and when it last tried to say, that it lives."""
+        self._sent_s = self._tried_s = now()
+        """Of the last heartbeat in the store, and of the last attempt."""
         self._doubted_s = now()
         self._settled_s = now()
         self._others: dict[str, PeerHeartbeat] = {}
         self._twins: deque[tuple[float, int]] = deque(maxlen=_MAX_TWINS)
-        """Names of what this gateway and another one gave, and when that was found."""
+        """Names of what this gateway and another one gave, and when they were found."""
         self._direct = DirectTalk(
             self._origin,
             secret,
@@ -133,7 +133,7 @@ class Peers:
             tls=self._tls.client,
             server_name=config.shared.peer_tls_server_name,
         )
-        self._asking: asyncio.Task[bool] | None = None
+        self._exchanging: asyncio.Task[bool] | None = None
         self._drain_seal = Seal(secret, "drains")
         self._has_shared = False
         self._numbers = count(1)
@@ -167,10 +167,10 @@ class Peers:
         await self.listener.open(sockets, self._tls.server)
         host = listen.rpartition(":")[0]
         self._url = self._config.peer_url or f"{self._config.peer_scheme}://{host}:{self.listener.port}"
-        await self.tell()
-        if self._asking is not None:  # clients come next, whose sessions may be the others'
-            await self._asking
-            await self.tell()
+        await self.send_heartbeat()
+        if self._exchanging is not None:  # clients come next, whose sessions may be the others'
+            await self._exchanging
+            await self.send_heartbeat()
 
     def door(self, door: Authenticator) -> PeerDoor:
         return PeerDoor(door, self.passing, self._origin)
@@ -182,18 +182,18 @@ class Peers:
         self.directory.with_quotas = _with_quotas(config)
         self.listener.apply_config(config.server.limits, None)
 
-    # --- who lives -------------------------------------------------------------------------------
+    # --- heartbeats ------------------------------------------------------------------------------
 
     async def watch(self) -> None:
         while True:
-            await self.tell()
+            await self.send_heartbeat()
             await asyncio.sleep(_PERIOD_S)
 
-    def _says(self) -> bytes:
+    def _heartbeat(self) -> bytes:
         is_busy = self._shares_port or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
         fleet, health = coordinator.fleet, coordinator.fleet.health
-        told = PeerHeartbeat(
+        heartbeat = PeerHeartbeat(
             self._url,
             is_busy,
             self.is_leaving,
@@ -205,7 +205,7 @@ class Peers:
             self._lately_found(),
             self.picks_at,
         )
-        return self._direct.announce(told)
+        return self._direct.announce(heartbeat)
 
     def _found_twins(self, names: Sequence[int]) -> None:
         self._driver.send(ev.AmbiguousEvidence(tuple(names)))
@@ -213,46 +213,46 @@ class Peers:
         self._twins.extend([(now, name) for name in names])
 
     def _lately_found(self) -> tuple[int, ...]:
-        """Who has not heard it within that time asks the store, which has marked them."""
+        """A gateway that misses them learns of them from the store, which has marked them."""
         while self._twins and self._now() - self._twins[0][0] > _GONE_AFTER_S:
             self._twins.popleft()
         return tuple([name for _, name in self._twins])
 
-    async def tell(self) -> None:
+    async def send_heartbeat(self) -> None:
         self._doubt_if_stopped()
         self._tried_s = now = self._now()
         try:
-            values = await self.store.exchange(self._origin, self._says(), _GONE_AFTER_S)
+            values = await self.store.exchange(self._origin, self._heartbeat(), _GONE_AFTER_S)
         except StoreUnavailable:
             self._tried_s = self._now()  # to wait for the store is not to stand still
             urls = {origin: each.url for origin, each in self._others.items()} | self._direct.unproven()
-            if await self._direct.tell(urls, self._says()):
-                self._take_in(self._direct.lately_heard())
+            if await self._direct.exchange(urls, self._heartbeat()):
+                self._take_in(self._direct.recent())
             return
-        was_away = now - self._told_s > _GONE_AFTER_S
-        self._told_s = now
+        was_away = now - self._sent_s > _GONE_AFTER_S
+        self._sent_s = now
         drains = {}
-        for name, said in values.items():
+        for name, value in values.items():
             if not name.startswith(_DRAIN):
-                self._direct.record_peer(name, said)
-            elif (drain := self._read_drain(name, said)) is not None:
+                self._direct.record_peer(name, value)
+            elif (drain := self._read_drain(name, value)) is not None:
                 drains[ReplicaId(name.removeprefix(_DRAIN))] = drain
         if was_away:
             self._doubt()
             self._settled_s = now + _SETTLES_S
         unproven = self._direct.unproven()
-        if unproven and (self._asking is None or self._asking.done()):
-            self._asking = self._loop.create_task(self._direct.tell(unproven, self._says()))
-        # Of a store that is another one by now, a stale replica, those are missing who spoke a moment ago.
-        others = self._direct.lately_heard()
+        if unproven and (self._exchanging is None or self._exchanging.done()):
+            self._exchanging = self._loop.create_task(self._direct.exchange(unproven, self._heartbeat()))
+        # A store that is another one by now, a stale replica, lacks recent heartbeats.
+        others = self._direct.recent()
         if now < self._settled_s:
             others = {**self._others, **others}
         self._take_in(others)
         await self._put_drains(self._drains.merge_remote(drains))
 
-    def _read_drain(self, name: str, said: bytes) -> Drain | None:
+    def _read_drain(self, name: str, value: bytes) -> Drain | None:
         with contextlib.suppress(msgspec.MsgspecError):  # nobody's of the fleet, or of another version of us
-            return msgspec.msgpack.decode(self._drain_seal.take(name.encode(), said) or b"", type=Drain)
+            return msgspec.msgpack.decode(self._drain_seal.take(name.encode(), value) or b"", type=Drain)
         return None
 
     def _take_in(self, others: dict[str, PeerHeartbeat]) -> None:
@@ -286,7 +286,7 @@ class Peers:
     async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
         if request.head.visitor.path == PATH:
             client.is_logged = False
-            client.respond(HTTPStatus.OK, b"", self._direct.answer(request.body, self._says()))
+            client.respond(HTTPStatus.OK, b"", self._direct.answer(request.body, self._heartbeat()))
         else:
             await handler(client, request)
 
@@ -297,7 +297,8 @@ class Peers:
         self._doubted_s = self._now()
 
     def _doubt_if_stopped(self) -> None:
-        """The process may have stood still; what waits at its sockets then comes before `tell`."""
+        """The process may have stood still; what waits at its sockets then comes before the next
+        heartbeat."""
         if self._now() - self._tried_s > _GONE_AFTER_S:
             self._doubt()
 
@@ -309,7 +310,7 @@ class Peers:
         if not self.is_leaving:
             self.is_leaving = True
             self._doubt()
-            await self.tell()
+            await self.send_heartbeat()
 
     def sweep(self, *, now: float) -> None:
         self.links.sweep(now=now)
@@ -318,9 +319,9 @@ class Peers:
 
     async def close(self) -> None:
         self.links.close()
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait([self._asking])
+        if self._exchanging is not None:
+            self._exchanging.cancel()
+            await asyncio.wait([self._exchanging])
         await self._direct.close()
         if self._url:
             self.listener.close()
@@ -360,7 +361,7 @@ class Peers:
                 self.passed_on += 1
                 return None
             self.unreached += 1
-            self.alive.pop(link.id, None)  # until it says again that it lives
+            self.alive.pop(link.id, None)  # until its next heartbeat
             self._others.pop(link.id, None)
             self._direct.missed(link.id)
         return HERE.adopted

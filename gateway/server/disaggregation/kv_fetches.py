@@ -1,6 +1,6 @@
-"""What a request tells its engine to fetch from the one that computed its prompt.
+"""What an engine is to fetch from the one that computed a request's prompt.
 
-Invariants: what a fetch says is sent once, and no client's own word on it is replaced.
+Invariants: each fetch is sent once, and a client's own field for it is never replaced.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
 """Prompts that are computed on one replica to be decoded on another: the driver's side of the first leg (X5).
 
-A leg runs within its request's handler: whoever leaves ends it. It is the client's request for one token,
-whose answer nobody is shown; of that the connector keeps what the second leg must be told.
+A leg runs within its request's handler and ends with it. It is the client's request for one token, whose
+answer no client gets; the connector keeps its fields for the second leg.
 
-Invariants: a leg whose client stays is told to the brain once, however it ends, and raises nothing; what it
-handed over is used at most once, and not when it may be gone.
+Invariants: a leg whose client stays is reported to the brain once, however it ends, and raises nothing; what
+it handed over is used at most once, and not when it may be gone.
 """
 
 import logging
@@ -112,7 +112,7 @@ class RemotePrefills:
         try:
             chunks = self._chunks(command, replica, request, trace)
             if chunks is not None:
-                await self._ask(command, replica, request, chunks, leg)
+                await self._send(command, replica, request, chunks, leg)
         except LocalFault:
             pass
         except UpstreamError as error:
@@ -127,7 +127,7 @@ class RemotePrefills:
     def _chunks(
         self, command: RemotePrefill, replica: Replica, request: HttpRequest, trace: bytes | None
     ) -> list[Chunk] | None:
-        """None if the request cannot be asked for its prompt alone."""
+        """None if a prefill of the request alone is impossible."""
         if request.head.facts.coding:
             return None
         if request.head.visitor.endpoint.name == _COMPACT:
@@ -136,10 +136,10 @@ class RemotePrefills:
         body = prefill_leg_body(self._connectors[replica.pool], request.body, protocol)
         if body is None:
             return None
-        asked = HttpRequest(request.head, body)
+        leg = HttpRequest(request.head, body)
         abilities = self._driver.coordinator.fleet.abilities(replica.id)
         return self._outbound.chunks(
-            asked,
+            leg,
             replica,
             abilities,
             None,
@@ -148,7 +148,7 @@ class RemotePrefills:
             model=command.model,
         )
 
-    async def _ask(
+    async def _send(
         self, command: RemotePrefill, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
     ) -> None:
         upstream, answer = await ask_unseen(replica, chunks)

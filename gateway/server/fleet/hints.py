@@ -27,7 +27,7 @@ class HintSender:
         self._replicas = replicas
         self._tasks = tasks
         self._waiting: dict[ReplicaId, deque[str]] = {}
-        """Of the replicas that are being told something."""
+        """Of the replicas that hints are being sent to."""
         self._session: aiohttp.ClientSession | None = None
         self.sent = self.dropped = self.failed = 0
 
@@ -38,7 +38,7 @@ class HintSender:
                 self.dropped += 1
                 return
             self._waiting[replica] = deque([hint])
-            self._tasks.spawn(self._tell(replica))
+            self._tasks.spawn(self._deliver(replica))
             return
         if len(waiting) >= MAX_WAITING:
             waiting.popleft()
@@ -49,7 +49,7 @@ class HintSender:
         if self._session is not None:
             await self._session.close()
 
-    async def _tell(self, replica: ReplicaId) -> None:
+    async def _deliver(self, replica: ReplicaId) -> None:
         waiting = self._waiting[replica]
         try:
             while waiting:

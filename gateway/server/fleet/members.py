@@ -73,14 +73,14 @@ class Members:
         self._feeds: dict[ReplicaId, tuple[KvEventsConfig, asyncio.Task[None]]] = {}
         self._send = send
         self.drains = Drains(self.replicas, send)
-        self.tell_of_drains: Callable[[], Awaitable[None]] | None = None
+        self.publish_drains: Callable[[], Awaitable[None]] | None = None
         """To be set if there may be other gateways."""
 
     def open(
         self, tasks: TaskGroup, on_join: Callable[[Replica], None], on_leave: Callable[[ReplicaId], None]
     ) -> None:
-        """Begins to look for members. `on_join` is told of everybody, now and later; `on_leave` of who goes,
-        before anybody comes under that name."""
+        """Begins to look for members. `on_join` is called for each, now and later; `on_leave` for each that
+        leaves, before another joins under its name."""
         self._tasks, self._on_join, self._on_leave = tasks, on_join, on_leave
         self._now = asyncio.get_running_loop().time
         for replica in self.replicas.values():
@@ -91,8 +91,8 @@ class Members:
             if each.file is not None or each.dns is not None:
                 tasks.supervise("discovery", Discovery(pools[name], each, self._on_discovery).run)
             if each.kubernetes is not None:
-                on_said, rng = partial(self._kubernetes_says, PoolId(name)), random.Random()  # noqa: S311
-                following = KubernetesDiscovery(each.kubernetes, on_said, rng=rng)
+                on_snapshot, rng = partial(self._on_snapshot, PoolId(name)), random.Random()  # noqa: S311
+                following = KubernetesDiscovery(each.kubernetes, on_snapshot, rng=rng)
                 tasks.supervise("discovery in Kubernetes", following.run)
         self._follow_feeds()
         tasks.supervise("registrations", self._look_after)
@@ -116,16 +116,16 @@ class Members:
             for name, each in zip(pool.names(), pool.replicas, strict=True)
             if each.kv_events is not None
         }
-        for name in [name for name, (told, _) in self._feeds.items() if wanted.get(name) != told]:
+        for name in [name for name, (settings, _) in self._feeds.items() if wanted.get(name) != settings]:
             self._feeds.pop(name)[1].cancel()
-        for name, told in wanted.items():
+        for name, settings in wanted.items():
             if name not in self._feeds:
                 from gateway.upstream.kv_feed import KvFeed  # noqa: PLC0415 - only who asks needs ZeroMQ
 
                 feed = KvFeed(
-                    name, told, lambda *residency: self._send(ev.CacheResidencyReported(*residency))
+                    name, settings, lambda *residency: self._send(ev.CacheResidencyReported(*residency))
                 )
-                self._feeds[name] = told, self._tasks.supervise("KV events", feed.run)
+                self._feeds[name] = settings, self._tasks.supervise("KV events", feed.run)
 
     def close(self) -> None:
         for replica in (*self.replicas.values(), *self._leaving):
@@ -152,7 +152,7 @@ class Members:
             if self._local_faults.lost_s(began_s, now=self._now()):
                 continue  # heartbeats that came meanwhile are read first
             for member in self._membership.expired(now=self._clock()):
-                self._leave(member, "was not heard of for too long")
+                self._leave(member, "did not register again in time")
 
     def _on_discovery(self, pool: PoolId, origin: str, urls: Collection[str]) -> None:
         changes: Changes = self._membership.list_says(pool, origin, urls)
@@ -161,11 +161,11 @@ class Members:
         for member in changes.joined:
             self._join(member)
 
-    def _kubernetes_says(self, pool: PoolId, said: EndpointSnapshot) -> None:
-        """Who goes already, or is not ready, does not join; who is there stays, without new turns."""
-        going = set(said.draining)
+    def _on_snapshot(self, pool: PoolId, snapshot: EndpointSnapshot) -> None:
+        """A terminating or unready endpoint does not join; a member stays, without new turns."""
+        going = set(snapshot.draining)
         stay = [each.url for each in self._membership.of_list(pool, _KUBERNETES) if each.url in going]
-        self._on_discovery(pool, _KUBERNETES, [*said.up, *stay])
+        self._on_discovery(pool, _KUBERNETES, [*snapshot.up, *stay])
         for member in self._membership.of_list(pool, _KUBERNETES):
             self.drains.found(member.name, is_going=member.url in going)
 
@@ -208,7 +208,7 @@ class Members:
         named = self._references.replica_keys
         return named[name] if name in named else self._references.pool_keys.get(pool)
 
-    # --- those who say so --------------------------------------------------------------------------
+    # --- registrations -----------------------------------------------------------------------------
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -219,11 +219,11 @@ class Members:
 
     async def _register(self, request: web.Request) -> web.Response:
         try:
-            asked = msgspec.json.decode(await request.read(), type=Registration)
-            pool, discovery = self._pool_for(asked.pool)
-            url = Address.of_backend(asked.url).url
+            registration = msgspec.json.decode(await request.read(), type=Registration)
+            pool, discovery = self._pool_for(registration.pool)
+            url = Address.of_backend(registration.url).url
             member, is_new = self._membership.heartbeat(
-                pool, url, asked.name, ttl_s=discovery.ttl_s, now=self._clock()
+                pool, url, registration.name, ttl_s=discovery.ttl_s, now=self._clock()
             )
         except (msgspec.MsgspecError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)
@@ -231,8 +231,8 @@ class Members:
             return web.json_response({"error": str(error)}, status=409)
         if is_new:
             self._join(member)
-        told = {"name": member.name, "pool": member.pool, "ttl_s": discovery.ttl_s}
-        return web.json_response(told, status=201 if is_new else 200)
+        reply = {"name": member.name, "pool": member.pool, "ttl_s": discovery.ttl_s}
+        return web.json_response(reply, status=201 if is_new else 200)
 
     def _pool_for(self, name: str | None) -> tuple[PoolId, DiscoveryConfig]:
         takers = {pool: each for pool, each in self._discoveries.items() if each.registration}
@@ -247,7 +247,7 @@ class Members:
             member = self._membership.withdraw(ReplicaId(request.match_info["name"]))
         except MembershipError as error:
             return web.json_response({"error": str(error)}, status=404)
-        self._leave(member, "said that it leaves")
+        self._leave(member, "withdrew its registration")
         return web.json_response({"name": member.name, "left": True})
 
     async def _drain(self, request: web.Request) -> web.Response:
@@ -255,13 +255,13 @@ class Members:
         if name not in self.replicas:
             return web.json_response({"error": "no such replica"}, status=404)
         try:
-            asked = msgspec.json.decode(await request.read() or b"{}", type=Draining)
+            command = msgspec.json.decode(await request.read() or b"{}", type=Draining)
         except msgspec.MsgspecError as error:
             return web.json_response({"error": str(error)}, status=400)
-        self.drains.set_local(name, is_draining=asked.draining)
-        if self.tell_of_drains is not None:
-            await self.tell_of_drains()
-        return web.json_response({"name": name, "draining": asked.draining})
+        self.drains.set_local(name, is_draining=command.draining)
+        if self.publish_drains is not None:
+            await self.publish_drains()
+        return web.json_response({"name": name, "draining": command.draining})
 
 
 def _members(config: Config) -> list[Member]:

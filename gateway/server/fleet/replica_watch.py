@@ -1,7 +1,6 @@
-"""The gateway's watch over its replicas: who is a member, whether it answers, what its engine says of itself.
+"""The gateway's watch over its replicas: membership, health and signals of engines.
 
-Whoever becomes a member is watched for as long as it is one. What is found out is told to the brain, and to
-those who observe.
+Each member is watched as long as it is one. Changes go to the brain and to observers.
 """
 
 import asyncio

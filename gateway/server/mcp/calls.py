@@ -1,4 +1,4 @@
-"""Tool calls that pass: joined to those that models ask for, limited and counted."""
+"""Passing tool calls: joined to those that models request, limited and counted."""
 
 import logging
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from gateway.domain.ids import TenantId
 from gateway.domain.request import ToolCall
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.call_limit import CallLimit, Place
-from gateway.mcp.calls import Asked, AskedCalls, Call, Outcome, outcome_of
+from gateway.mcp.calls import Call, Outcome, RequestedCall, RequestedCalls, outcome_of
 from gateway.mcp.messages import Kind, Message, RequestId
 from gateway.mcp.sessions import McpSession, McpSessions
 from gateway.mcp.tools import arguments_key, read_tool_use
@@ -50,27 +50,29 @@ class McpCalls:
         }
         self._waits: dict[Place, tuple[Call, OneShot]] = {}
         """Those who wait until they may be sent."""
-        self._asked = AskedCalls(self._is_open)
+        self._requested = RequestedCalls(self._is_open)
         self._running: dict[_Place, Call] = {}
         self._suspended: OrderedDict[_Place, float] = OrderedDict()
         """Those of the running ones whose stream broke off, and when."""
         self.sessions = McpSessions()
-        driver.on_call = self._was_asked_for
+        driver.on_call = self._on_requested
 
-    def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
+    def _on_requested(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
         try:
             live = self._driver.coordinator.live[turn]
             key = None if call.is_at_engine else arguments_key(arguments)
             if key is not None and live.session is not None:
                 session = live.session.session
-                self._asked.add(Asked(live.tenant, session, turn, call.id, call.name, key, live.pool))
+                self._requested.add(
+                    RequestedCall(live.tenant, session, turn, call.id, call.name, key, live.pool)
+                )
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a call, not the answer
-            _log.exception("a call that a model asks for was not understood")
+            _log.exception("a call that a model requests was not understood")
 
-    def _is_open(self, asked: Asked) -> bool:
+    def _is_open(self, requested: RequestedCall) -> bool:
         tools = self._driver.coordinator.sessions.tools
-        calls = (*tools.ready_calls(asked.session), *tools.open_calls(asked.session))
-        return any(call.id == asked.id and call.turn == asked.turn for call in calls)
+        calls = (*tools.ready_calls(requested.session), *tools.open_calls(requested.session))
+        return any(call.id == requested.id and call.turn == requested.turn for call in calls)
 
     def came(self, session: McpSession, message: Message) -> Call:
         """A message that may be a call. `over` must follow, in one way or another."""
@@ -87,10 +89,12 @@ class McpCalls:
     def _join(self, call: Call, key: bytes, call_id: str | None) -> None:
         session = call.mcp_session
         known = self.sessions.agents_of(session)
-        call.asked = asked = self._asked.join(session.tenant, call.tool, key, known, call_id=call_id)
-        if asked is not None:
+        call.requested = requested = self._requested.join(
+            session.tenant, call.tool, key, known, call_id=call_id
+        )
+        if requested is not None:
             self._counts.joined[session.server] += 1
-            self.sessions.used_by(session, asked.session)
+            self.sessions.used_by(session, requested.session)
 
     async def admitted(self, call: Call) -> None:
         """Waits until it may be sent. Raises `NotAdmitted` if it may not; it is over then."""
@@ -117,9 +121,9 @@ class McpCalls:
             raise NotAdmitted(None if call.outcome is Outcome.CANCELLED else _LATE)
 
     def _is_proactive(self, call: Call) -> bool:
-        asked = call.asked
-        if asked is not None and asked.pool is not None:
-            known = self._driver.coordinator.admission.class_of(asked.session, asked.pool)
+        requested = call.requested
+        if requested is not None and requested.pool is not None:
+            known = self._driver.coordinator.admission.class_of(requested.session, requested.pool)
             if known is not None:
                 return known is ServiceClass.PROACTIVE
         return call.mcp_session.tenant in self._background
@@ -159,8 +163,8 @@ class McpCalls:
         if call is not None:
             self.over(call, Outcome.CANCELLED)
 
-    def heard(self, session: McpSession, call: Call | None, message: Message) -> None:
-        """A server says something; `call`: what its client opened this stream with, if that is one."""
+    def observe(self, session: McpSession, call: Call | None, message: Message) -> None:
+        """`message`: of a server; `call`: the one that opened this stream, if any."""
         if message.kind is not Kind.ANSWER or message.id is None:
             return
         if call is None or call.request_id != message.id:

@@ -178,7 +178,7 @@ class McpProxy:
         assert head is not None
         watch = AnswerWatch(head.content_type, head.content_encoding)
         is_whole = False
-        passage = Passage(client, upstream, watch, partial(self.calls.heard, session, call))
+        passage = Passage(client, upstream, watch, partial(self.calls.observe, session, call))
         upstream.may_be_silent = request_head.method == "GET"  # its client only listens
         self._passages.add(passage)
         try:

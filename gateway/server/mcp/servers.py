@@ -1,4 +1,4 @@
-"""Tool servers: where they are, connections to them, and what is said of one that fails."""
+"""Tool servers: their addresses, connections to them, and the errors for one that fails."""
 
 import ssl
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class McpServer:
     ) -> None:
         """Raises ValueError if its URL is none."""
         address = Address.parse(config.url)
-        # As it is written: servers tell `/mcp` and `/mcp/` apart.
+        # As it is written: servers distinguish `/mcp` and `/mcp/`.
         self.path = (urlsplit(config.url).path or "/").encode("ascii")
         patience = msgspec.structs.replace(
             gateway.upstream,

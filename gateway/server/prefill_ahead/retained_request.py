@@ -30,10 +30,10 @@ class RetainedRequest(msgspec.Struct, eq=False, kw_only=True):
     agent: int
     model: str | None = None
     """What it was sent to instead of the model that it names."""
-    said: ResponseContent | None = None
-    """What its answer says; None if nobody wants to know."""
+    response: ResponseContent | None = None
+    """The content of its answer; None if it is not collected."""
     is_answered: bool = False
-    """To its end, and all that it says is known."""
+    """To its end, with all its content."""
     size: int = 0
 
 
@@ -91,7 +91,7 @@ class PromptHeads:
         return None if found is None else found[1]
 
     def saw(self, client: Client, agent: int, model: str | None, body: bytes) -> None:
-        """The agent's hash says which system prompt and tools these are, so they are read once."""
+        """The agent's hash identifies system prompt and tools, so they are read once."""
         key = (client.tenant, client.protocol, agent)
         known = self._heads.get(key)
         if known is not None and known[0] == model:

@@ -1,12 +1,12 @@
 """Next prompts that are computed while tools run, as far as they are known: the driver's side of it.
 
-A request whose answer may ask for tools is kept, until the conversation's next one comes or there is no room.
-If the brain says so, it is sent once more, for one token that nobody reads, with its answer behind it, as its
-client will send that back. How clients send answers back is learned whenever a next request comes.
+A request whose answer may call tools is kept, until the conversation's next one comes or there is no room.
+When the brain decides so, it is sent once more, for one token that nobody reads, with its answer behind it,
+as its client will send that back. How clients send answers back is learned from each next request.
 
-Invariants: every prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises into the
+Invariants: every prefill that the brain requests ends in one `PrefillEnded`; nothing here raises into the
 brain's driver; nothing is read on the way of a request or an answer that somebody waits for; what is sent for
-a tenant was said by its own requests and by answers to them.
+a tenant comes from its own requests and the answers to them.
 """
 
 from collections.abc import Mapping
@@ -86,20 +86,20 @@ class SpeculativePrefills:
             return None
         kept, before = self.kept.replace(turn, session, request, facts)
         kept.model = model
-        kept.said, body = ResponseContent(), kept.request.body
+        kept.response, body = ResponseContent(), kept.request.body
         goes_on_from = before if session.edge is Edge.CONTINUES else None
         # No argument of the callback: the loop would write it into the log, should this fail.
         self._driver.call_soon(lambda: self._learn(goes_on_from, body, kept, facts.model))
         return kept
 
     def answered(self, kept: RetainedRequest, *, is_whole: bool) -> None:
-        said = kept.said
-        assert said is not None
-        kept.is_answered = is_whole and said.is_whole
+        response = kept.response
+        assert response is not None
+        kept.is_answered = is_whole and response.is_whole
         if kept.is_answered:
-            self.kept.grow(kept, said.size)
+            self.kept.grow(kept, response.size)
         else:
-            kept.said = None
+            kept.response = None
 
     def take(self, command: Prefill | StopPrefill) -> None:
         # Neither on the spot: the brain is in the midst of an event.
@@ -118,11 +118,11 @@ class SpeculativePrefills:
         """`before`: the request that this body goes on from."""
         if kept.agent:
             self.heads.saw(kept.client, kept.agent, model, body)
-        if before is None or before.said is None or not before.is_answered:
+        if before is None or before.response is None or not before.is_answered:
             return
         client = before.client
         manner = self._echoing.manner(client)
-        found = compare(client.protocol, before.request.body, before.said, manner, body)
+        found = compare(client.protocol, before.request.body, before.response, manner, body)
         if found is not None:
             self._echoing.learn(client, found)
 
@@ -172,11 +172,13 @@ class SpeculativePrefills:
     def _foreseen(self, kept: RetainedRequest, agent: int) -> bytes | None:
         """What is known of the next request; None if that is too little, or was mostly wrong lately."""
         client = kept.client
-        if not kept.is_answered or kept.said is None or not self._echoing.is_worth_it(client):
+        if not kept.is_answered or kept.response is None or not self._echoing.is_worth_it(client):
             return None
         head = None
         if agent not in (0, kept.agent):
             head = self.heads.get(client, agent)
             if head is None:
                 return None
-        return next_prompt(client.protocol, kept.request.body, kept.said, self._echoing.manner(client), head)
+        return next_prompt(
+            client.protocol, kept.request.body, kept.response, self._echoing.manner(client), head
+        )

@@ -130,7 +130,7 @@ class Driver:
         if now > self._late_s:
             self._stalled(now)
         try:
-            commands = self.coordinator.handle(recorder.told(event) if recorder else event, now=now)
+            commands = self.coordinator.handle(recorder.record_event(event) if recorder else event, now=now)
         except LifecycleError:
             raise
         except Exception:  # noqa: BLE001 - a bug of ours costs what we decide, not those who wait for it

@@ -159,7 +159,7 @@ class RequestPreparation:
         facts: RequestFacts,
         kept: RetainedRequest | None,
     ) -> ResponseContent | None:
-        said = kept.said if kept is not None else None
+        said = kept.response if kept is not None else None
         session, traces, contents = decision.session, self._traces, self._contents
         if session is None or not request.head.visitor.tenant.has_content:
             return said

@@ -70,4 +70,4 @@ class RecordBatcher:
         except Exception:  # noqa: BLE001 - a bug of ours costs one reader these records
             if not self._has_failed:
                 self._has_failed = True
-                _log.exception("a reader of records failed, and goes on (told once)")
+                _log.exception("a reader of records failed, and goes on (logged once)")

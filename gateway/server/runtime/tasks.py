@@ -56,7 +56,7 @@ class TaskGroup:
     def supervise(self, name: str, work: Work, *, of: str = "") -> asyncio.Task[None]:
         """Runs a loop until it returns or is cancelled, and again whenever it raises.
 
-        `name` becomes a metric's label, so there are few; `of` tells loops of one name apart.
+        `name` becomes a metric's label, so there are few; `of` distinguishes loops of one name.
         """
         self.restarts[name] += 0
         return self.spawn(self._keep_running(name, work, f"{name} of {of}" if of else name))

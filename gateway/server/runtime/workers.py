@@ -125,8 +125,8 @@ class Workers:
             failures = 1 if self._clock() - began_s > CALM_S else failures + 1
             wait_s = min(_LONGEST_PAUSE_S, pause_s(failures))
             ended = f"status {status}" if status >= 0 else signal.Signals(-status).name
-            told = {"worker": number, "next_in_s": wait_s}
-            self._log.log(f"end {number}", logging.WARNING, "worker_ended", status=ended, **told)
+            fields = {"worker": number, "next_in_s": wait_s}
+            self._log.log(f"end {number}", logging.WARNING, "worker_ended", status=ended, **fields)
             await self._pause(wait_s)
 
     async def _ports_are_free(self, number: int) -> None:
@@ -144,8 +144,8 @@ class Workers:
             except OSError as error:
                 failures += 1
                 if failures == 1:
-                    told = f"worker {number} waits for its {setting}, {address}: {error.strerror}"
-                    log_event(logging.ERROR, "worker_port_taken", told, worker=number, address=address)
+                    notice = f"worker {number} waits for its {setting}, {address}: {error.strerror}"
+                    log_event(logging.ERROR, "worker_port_taken", notice, worker=number, address=address)
                 await self._pause(min(_LONGEST_PAUSE_S, pause_s(failures)))
 
     async def _pause(self, wait_s: float) -> None:
@@ -183,8 +183,8 @@ class Workers:
 
     def _end(self, number: signal.Signals) -> None:
         if not self._ending.is_set():
-            told = f"ending {len(self._processes)} workers; signal again to hurry"
-            log_event(logging.INFO, "drain", told, workers=len(self._processes))
+            notice = f"ending {len(self._processes)} workers; signal again to hurry"
+            log_event(logging.INFO, "drain", notice, workers=len(self._processes))
         self._is_over()
         self._signal_all(number)
 

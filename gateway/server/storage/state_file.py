@@ -4,7 +4,7 @@ A line holds the hash of a tenant and an id, and the replica that has the state;
 be read from it. Lines are appended within a second, on a thread. A process that is killed loses the last
 second's.
 
-Invariants: a line that is not whole says nothing (a torn one could name another replica); the file holds at
+Invariants: a line that is not whole is ignored (a torn one could name another replica); the file holds at
 most twice as many lines as ids are remembered; only its owner may read it.
 """
 
@@ -46,8 +46,8 @@ class StateFile:
     def of(cls, config: Config, residence: StateResidence) -> "StateFile | None":
         if (path := config.server.state_path) is None:
             if config.tenants:
-                told = "server.state_path is not set: stored responses will be unknown after a restart"
-                log_event(logging.INFO, "state_not_kept", told)
+                notice = "server.state_path is not set: stored responses will be unknown after a restart"
+                log_event(logging.INFO, "state_not_kept", notice)
             return None
         return cls(path, residence, max_ids=config.state.max_state_ids)
 

@@ -1,16 +1,15 @@
 """What tenants use of their bounds, beyond this process: in the shared store, and in a file.
 
 Where there are other gateways, a turn of a tenant whose day or month is bounded is reserved in the store
-before the brain decides on it, and settled when it is over. The store adds in one step and says the sum, so
-of turns that arrive at several gateways at once each sees those before it. While the store is away each
-gateway goes on by what it knows, and tells later.
+before the brain decides on it, and settled when it is over. The store adds and returns the sum in one step,
+so of turns that arrive at several gateways at once each sees those before it. While the store is away each
+gateway goes on by what it knows, and sends its amounts later.
 
 Without other gateways the brain alone keeps the sums. In both cases a file remembers them over a restart: a
 line is an account's sum, and the file is written anew within a second.
 
-Invariants: without bounds per day or month neither does anything; what waits to be told is bounded by the
-accounts; what is in doubt is counted (a call whose answer was lost; turns that ran when a process was
-killed).
+Invariants: without bounds per day or month neither does anything; unsent amounts are bounded by the accounts;
+what is in doubt is counted (a call whose answer was lost; turns that ran when a process was killed).
 """
 
 import asyncio
@@ -42,7 +41,7 @@ _log: Final = logging.getLogger(__name__)
 _TTL_S: Final = 40 * 86_400.0
 """Longer than any month."""
 _AGAIN_S: Final = 0.5
-"""Before the store is told again that did not answer."""
+"""Before the next attempt after the store did not answer."""
 _PERIOD_S: Final = 1.0
 
 
@@ -57,7 +56,7 @@ class UsageReservations:
         self._loop = asyncio.get_running_loop()
         self._pending: dict[Account, Amounts] = {}
         self._tasks: set[asyncio.Task[Reserved | None]] = set()
-        self._teller: asyncio.Task[None] | None = None
+        self._sender: asyncio.Task[None] | None = None
         self._is_closed = False
 
     @classmethod
@@ -93,15 +92,15 @@ class UsageReservations:
         self._wait(command.more.account, command.more.amounts)
 
     async def close(self) -> None:
-        """Tells the store what it was not told yet, if it answers."""
+        """Sends unsent amounts to the store, if it answers."""
         self._is_closed = True
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._teller is not None:
-            self._teller.cancel()
-            await asyncio.wait([self._teller])
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.wait([self._sender])
         with contextlib.suppress(StoreUnavailable):
-            await self._tell()
+            await self._send_pending()
         if self._pending:
             log_event(logging.WARNING, "spending_lost", accounts=len(self._pending))
 
@@ -124,7 +123,7 @@ class UsageReservations:
                 self._wait(each.account, NOTHING.minus(reserved.amounts))
 
     async def _add(self, account: Account, more: Amounts) -> Amounts:
-        """The sum that stands there, with this and what the store was not told before."""
+        """The store's sum, with `more` and unsent amounts."""
         waiting = self._pending.pop(account, NOTHING)
         least = self._bounds.ledger.get(account, NOTHING).minus(waiting)
         try:
@@ -137,17 +136,17 @@ class UsageReservations:
 
     def _wait(self, account: Account, more: Amounts) -> None:
         self._pending[account] = self._pending.get(account, NOTHING).plus(more)
-        if not self._is_closed and (self._teller is None or self._teller.done()):
-            self._teller = self._loop.create_task(self._tell_until_told())
+        if not self._is_closed and (self._sender is None or self._sender.done()):
+            self._sender = self._loop.create_task(self._send_all())
 
-    async def _tell_until_told(self) -> None:
+    async def _send_all(self) -> None:
         while self._pending:
             try:
-                await self._tell()
+                await self._send_pending()
             except StoreUnavailable:
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _tell(self) -> None:
+    async def _send_pending(self) -> None:
         while self._pending:
             await self._add(next(iter(self._pending)), NOTHING)
 
@@ -158,7 +157,7 @@ def _key(account: Account) -> bytes:
 
 class UsageFile:
     def __init__(self, path: str, bounds: Bounds, send: Callable[[ev.Event], None]) -> None:
-        """Tells the brain what earlier processes knew. Raises OSError if the file cannot be read or
+        """Sends the brain the sums of earlier processes. Raises OSError if the file cannot be read or
         written."""
         self._path = Path(path)
         self._bounds = bounds

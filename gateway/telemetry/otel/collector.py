@@ -1,4 +1,4 @@
-"""A collector that takes OTLP/HTTP, and what it is told of this gateway.
+"""A collector that takes OTLP/HTTP, and the attributes of this gateway.
 
 Invariants: nobody waits for a collector but who sends to it; the first of several failures in a row is
 logged, and no content.
@@ -31,11 +31,11 @@ class Verdict(Enum):
 
 
 def resource_of(config: OtelConfig) -> tuple[tuple[str, str], ...]:
-    """With what `OTEL_RESOURCE_ATTRIBUTES` says, as everywhere. Each process is an instance of its own: what
-    several have counted must not look like one series. Newer SDKs see to that themselves."""
+    """With `OTEL_RESOURCE_ATTRIBUTES`. Each process is an instance of its own, so that their counts are
+    separate series. Newer SDKs do that themselves."""
     named = Resource.create({"service.name": config.service_name, "service.version": __version__})
-    said = {_INSTANCE: f"{platform.node()}-{os.getpid()}", **named.attributes}
-    return tuple((key, value if isinstance(value, str) else str(value)) for key, value in said.items())
+    attributes = {_INSTANCE: f"{platform.node()}-{os.getpid()}", **named.attributes}
+    return tuple((key, value if isinstance(value, str) else str(value)) for key, value in attributes.items())
 
 
 class Collector:

@@ -1,8 +1,8 @@
-"""What turns say, held until their spans are written, where the operator asked for it.
+"""The contents of turns, held until their spans are written, where the operator wants them (`otel.content`).
 
-A request's body is held as it came, while its answer runs; what is written of it is made when the span is
-sent, one at a time, and never before the answer has ended. Nothing is held of sessions that are not traced,
-of tenants that may not be told of, and of bodies that nobody could read.
+A request's body is held as it came, while its answer runs; it is encoded when the span is sent, one at a
+time, and never before the answer has ended. Nothing is held of sessions that are not traced, of tenants whose
+contents may not be exported, and of unreadable bodies.
 
 Invariants: at most `otel.content_max_bytes` are held, whatever becomes of the spans: who finds no room is
 left out, and counted; headers are never held.
@@ -25,12 +25,12 @@ _UNKNOWN: Final = "unknown"
 class Content(msgspec.Struct, eq=False):
     protocol: Protocol
     body: bytes
-    said: ResponseContent
+    response: ResponseContent
     finish_reason: str = _UNKNOWN
 
     @property
     def size(self) -> int:
-        return len(self.body) + self.said.max_bytes
+        return len(self.body) + self.response.max_bytes
 
 
 class Contents:
@@ -44,18 +44,18 @@ class Contents:
         self.left_out = 0
 
     def hold(
-        self, turn: RequestId, protocol: Protocol, body: bytes, said: ResponseContent | None
+        self, turn: RequestId, protocol: Protocol, body: bytes, response: ResponseContent | None
     ) -> ResponseContent | None:
-        """The turn is being answered. What comes back is to be told what its answer says; None if nobody
-        wants to know. `said`: who is told anyway."""
+        """Returns what is to collect the content of the turn's answer; None if nobody needs it.
+        `response`: what collects it anyway."""
         self.forget(turn)  # it was answered elsewhere, in vain
-        content = Content(protocol, body, said or ResponseContent(self._span_bytes))
+        content = Content(protocol, body, response or ResponseContent(self._span_bytes))
         if self.bytes + content.size > self._max_bytes:
             self.left_out += 1
-            return said
+            return response
         self._held[turn] = content
         self.bytes += content.size
-        return content.said
+        return content.response
 
     def ended(self, turn: RequestId, finish_reason: str) -> Content | None:
         """Its span is made. `let_go` is to be called in the end."""
@@ -73,11 +73,11 @@ class Contents:
         self.bytes -= content.size
 
     def writing(self, content: Content) -> Generator[None, None, tuple[list[Attribute], int, bool]]:
-        is_cut = content.said.is_full
+        is_cut = content.response.is_full
         found, left_out, was_cut = yield from describing(
             content.protocol,
             content.body,
-            content.said.parts,
+            content.response.parts,
             content.finish_reason,
             max_bytes=self._span_bytes,
         )

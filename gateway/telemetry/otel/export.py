@@ -3,7 +3,7 @@
 Records become spans as they are handed over, a few hundred at a time and on the loop itself: a thread that
 computes would hold the interpreter for milliseconds at a time, and records that are kept for long push what
 requests need out of the processor's caches. Sending is the loop's work, too, of which there is never more
-than one at a time. What turns say is written when it is sent, in slices, and let go of.
+than one at a time. Contents of turns are written when they are sent, in slices, and let go of.
 
 Invariants: the spans that wait are bounded; what a collector does not take in time, or
 refuses, is dropped and counted, and nobody waits for it.
@@ -55,7 +55,7 @@ class TraceExport:
         clock: Callable[[], float],
         contents: Contents | None = None,
     ) -> None:
-        """`contents`: what turns say; None if nobody may know. Raises ConfigError for a variable that is not
+        """`contents`: of turns; None if they are not exported. Raises ConfigError for a variable that is not
         there."""
         assert config.endpoint is not None
         self._collector = Collector(config, environ)
@@ -158,10 +158,10 @@ async def _written(contents: Contents, content: Content) -> bytes:
             await asyncio.sleep(0)
     except StopIteration as end:
         found, left_out, is_cut = end.value
-        told: Attributes = (
+        cut_marks: Attributes = (
             ("turnpike.content.truncated", is_cut or None),
             ("turnpike.content.messages_left_out", left_out or None),
         )
-        return attributes_field(_ATTRIBUTES, told) + b"".join(
-            [text_attribute(_ATTRIBUTES, name, said) for name, said in found]
+        return attributes_field(_ATTRIBUTES, cut_marks) + b"".join(
+            [text_attribute(_ATTRIBUTES, name, encoded) for name, encoded in found]
         )

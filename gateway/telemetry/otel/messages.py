@@ -1,15 +1,15 @@
-"""What requests and answers say, in the JSON that OpenTelemetry's conventions give it (pure).
+"""The contents of requests and answers, as JSON of OpenTelemetry's conventions (pure).
 
 Source: semantic conventions for generative AI, v1.41 (`gen-ai-input-messages.json`, `-output-messages.json`,
 `-system-instructions.json`, `-tool-definitions.json`).
 
-Deviations: media are named and left out. Of a tool's definition only type and name are told: the rest is not
-recommended there, and would come again with each turn. Of several answers to one request the first is told.
+Deviations: media are named and left out. A tool's definition has only type and name: the rest is not
+recommended there, and would come again with each turn. Of several answers to one request the first is
+written.
 
-Invariants: all that is written is valid JSON of at most `max_bytes`, whatever the request is; what is left
-out or cut short for want of room is said. The answer has half of the room, then what stands before the
-conversation, then messages, the newest first; a text takes at most half of what is left, so that no long one
-hides all others.
+Invariants: the output is valid JSON of at most `max_bytes`, whatever the request is; what is left out or cut
+short is marked. The answer gets half of the bytes, then what stands before the conversation, then messages,
+the newest first; a text takes at most half of the rest, so that no long one hides all others.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from msgspec import Raw
 from gateway.domain.request import Protocol
 from gateway.identity.agent_type import TOOL, Tool
 from gateway.identity.items import is_large
-from gateway.responses.chat import read_said
+from gateway.responses.chat import joined_text
 from gateway.responses.content import Kind, Part
 from gateway.wire.body import (
     ABSENT,
@@ -45,7 +45,7 @@ _MARK: Final = "…"
 _PART_BYTES: Final = 80
 """What a part takes beside its texts, and a message beside its parts, at most."""
 _LEAST_BYTES: Final = 4 * _PART_BYTES
-"""With less room, no further message is told: of its text hardly a line would be left."""
+"""With fewer bytes left, no further message is written: hardly a line of its text would fit."""
 _REASONS: Final = {
     "tool_calls": "tool_call",
     "function_call": "tool_call",
@@ -65,7 +65,7 @@ _SHAPED: Final = frozenset(
         *("server_tool_call_response", "blob", "file", "uri"),
     )
 )
-"""Kinds of parts of which the conventions ask for more than a name."""
+"""Kinds of parts of which the conventions require more than a name."""
 _MEDIA: Final = ("image", "audio", "video")
 _DATA_URL: Final = "data:"
 
@@ -80,7 +80,7 @@ _TEXTS: Final = msgspec.json.Decoder(str | list[str])
 _RAW: Final = msgspec.json.Decoder(Raw)
 
 
-class Room:
+class ByteBudget:
     """What may still be written, in bytes of JSON."""
 
     def __init__(self, left: int) -> None:
@@ -94,10 +94,10 @@ class Room:
         self.left -= _PART_BYTES
         return True
 
-    def text(self, said: str) -> str:
+    def text(self, text: str) -> str:
         most = self.left // 2 - len(_MARK.encode())
-        kept, size = said[: max(0, most)].encode(errors="replace").decode(), 0
-        is_whole = len(kept) == len(said)
+        kept, size = text[: max(0, most)].encode(errors="replace").decode(), 0
+        is_whole = len(kept) == len(text)
         while kept and (size := len(msgspec.json.encode(kept)) - 2) > most:
             kept, is_whole = kept[: len(kept) * most // size], False
         if not is_whole:
@@ -107,10 +107,10 @@ class Room:
         self.left -= size if kept else 0
         return kept
 
-    def value(self, said: Any) -> Any:
-        if isinstance(said, str):
-            return self.text(said)
-        encoded = bytes(said) if isinstance(said, Raw) else msgspec.json.encode(said)
+    def value(self, content: Any) -> Any:
+        if isinstance(content, str):
+            return self.text(content)
+        encoded = bytes(content) if isinstance(content, Raw) else msgspec.json.encode(content)
         if len(encoded) > self.left // 2:
             return self.text(encoded.decode(errors="replace"))
         self.left -= len(encoded)
@@ -121,45 +121,43 @@ def describing(
     protocol: Protocol, body: bytes, parts: Sequence[Part], finish_reason: str, *, max_bytes: int
 ) -> Generator[None, None, tuple[list[Attribute], int, bool]]:
     """Attributes, how many messages were left out, and whether anything was cut or left out; in slices.
-
-    `body`: of the request, as its protocol has it; what cannot be read of it is not told.
-    """
+    `body`: of the request, as its protocol has it; unreadable parts are left out."""
     found: list[Attribute] = []
     left, is_cut = max_bytes, False
 
-    def tell(name: str, said: bytes, room: Room) -> None:
+    def add(name: str, encoded: bytes, budget: ByteBudget) -> None:
         nonlocal left, is_cut
-        is_cut |= room.is_cut
-        if said:
-            found.append((f"gen_ai.{name}", said))
-            left -= len(said)
+        is_cut |= budget.is_cut
+        if encoded:
+            found.append((f"gen_ai.{name}", encoded))
+            left -= len(encoded)
 
     if parts:
-        tell("output.messages", _output(parts, finish_reason, room := Room(left // 2)), room)
+        add("output.messages", _output(parts, finish_reason, budget := ByteBudget(left // 2)), budget)
     yield
     try:
         fields = yield from decoding_body(body, is_responses=protocol is Protocol.RESPONSES)
         items = _items(protocol, fields, body)
     except UNREADABLE:
         return found, 0, True
-    before, tools = Room(left // 4), Room(left // 8)
-    tell("system_instructions", _instructions(fields.system, fields.instructions, before), before)
-    tell("tool.definitions", _tools(fields.tools or (), tools), tools)
+    before, tools = ByteBudget(left // 4), ByteBudget(left // 8)
+    add("system_instructions", _instructions(fields.system, fields.instructions, before), before)
+    add("tool.definitions", _tools(fields.tools or (), tools), tools)
     yield
     newest_first: list[bytes] = []
-    room = Room(left)
+    budget = ByteBudget(left)
     for item in reversed(items):
-        most = room.left - 3  # a comma, and the brackets around all
-        if room.left < _LEAST_BYTES or not room.has_another():
+        most = budget.left - 3  # a comma, and the brackets around all
+        if budget.left < _LEAST_BYTES or not budget.has_another():
             break
-        message = _message(item, room)
+        message = _message(item, budget)
         if len(message) > most:
             break
-        room.left = most + 2 - len(message)
+        budget.left = most + 2 - len(message)
         newest_first.append(message)
         yield
     if newest_first:
-        tell("input.messages", b"[%s]" % b",".join(reversed(newest_first)), room)
+        add("input.messages", b"[%s]" % b",".join(reversed(newest_first)), budget)
     left_out = len(items) - len(newest_first)
     return found, left_out, is_cut or left_out > 0
 
@@ -169,19 +167,19 @@ def input_messages(protocol: Protocol, body: bytes, *, max_bytes: int) -> Iterat
     with contextlib.suppress(*UNREADABLE):
         fields = finish(decoding_body(body, is_responses=protocol is Protocol.RESPONSES))
         for item in _items(protocol, fields, body):
-            yield _message(item, Room(max_bytes))
+            yield _message(item, ByteBudget(max_bytes))
 
 
-def _output(parts: Sequence[Part], finish_reason: str, room: Room) -> bytes:
+def _output(parts: Sequence[Part], finish_reason: str, budget: ByteBudget) -> bytes:
     written: list[Any] = []
-    reason = room.text(_REASONS.get(finish_reason, finish_reason)) if room.has_another() else ""
+    reason = budget.text(_REASONS.get(finish_reason, finish_reason)) if budget.has_another() else ""
     for part in parts:
-        if not room.has_another():
+        if not budget.has_another():
             break
         if part.kind is Kind.CALL:
-            written.append(_call(part.id, part.name, part.text, room))
+            written.append(_call(part.id, part.name, part.text, budget))
         else:
-            written.append(_text(part.text, room, "text" if part.kind is Kind.TEXT else "reasoning"))
+            written.append(_text(part.text, budget, "text" if part.kind is Kind.TEXT else "reasoning"))
     return msgspec.json.encode([{"role": "assistant", "parts": written, "finish_reason": reason}])
 
 
@@ -195,36 +193,36 @@ def _items(protocol: Protocol, fields: RequestBody, body: bytes) -> Sequence[Raw
     return fields.messages or ()
 
 
-def _instructions(system: Raw, instructions: Raw, room: Room) -> bytes:
-    texts = [text for each in (system, instructions) if (text := read_said(read_as(_ANY, each)))]
-    written = [_text(text, room) for text in texts if room.has_another()]
+def _instructions(system: Raw, instructions: Raw, budget: ByteBudget) -> bytes:
+    texts = [text for each in (system, instructions) if (text := joined_text(read_as(_ANY, each)))]
+    written = [_text(text, budget) for text in texts if budget.has_another()]
     return msgspec.json.encode(written) if written else b""
 
 
-def _tools(tools: Sequence[Raw], room: Room) -> bytes:
+def _tools(tools: Sequence[Raw], budget: ByteBudget) -> bytes:
     written: list[bytes] = []
     for each in tools:
         tool = read_as(TOOL, each) or Tool()
         kind = tool.type or "function"
-        said = msgspec.json.encode({"type": kind, "name": tool.called or kind})
-        if len(said) + 3 > room.left:
-            room.is_cut = True
+        encoded = msgspec.json.encode({"type": kind, "name": tool.called or kind})
+        if len(encoded) + 3 > budget.left:
+            budget.is_cut = True
             break
-        room.left -= len(said) + 1
-        written.append(said)
+        budget.left -= len(encoded) + 1
+        written.append(encoded)
     return b"[%s]" % b",".join(written) if written else b""
 
 
-def _message(item: Raw | str, room: Room) -> bytes:
+def _message(item: Raw | str, budget: ByteBudget) -> bytes:
     if isinstance(item, str):
-        return _written("user", [_text(item, room)])
-    said = None if is_large(item) else read_as(_ANY, item)
-    if not isinstance(said, dict):  # too large to be read, or no message
-        room.is_cut = True
-        return _written(room.text((read_as(ROLE, item) or Role()).role or "user"), [])
-    role, parts = _understood(said, room)
-    name = said.get("name") if "role" in said else None
-    return _written(role, parts, room.text(name) if isinstance(name, str) else None)
+        return _written("user", [_text(item, budget)])
+    fields = None if is_large(item) else read_as(_ANY, item)
+    if not isinstance(fields, dict):  # too large to be read, or no message
+        budget.is_cut = True
+        return _written(budget.text((read_as(ROLE, item) or Role()).role or "user"), [])
+    role, parts = _role_and_parts(fields, budget)
+    name = fields.get("name") if "role" in fields else None
+    return _written(role, parts, budget.text(name) if isinstance(name, str) else None)
 
 
 def _written(role: str, parts: list[Any], name: str | None = None) -> bytes:
@@ -232,102 +230,102 @@ def _written(role: str, parts: list[Any], name: str | None = None) -> bytes:
     return msgspec.json.encode({"role": role, "parts": parts, **of})
 
 
-def _understood(item: dict[str, Any], room: Room) -> tuple[str, list[Any]]:
+def _role_and_parts(item: dict[str, Any], budget: ByteBudget) -> tuple[str, list[Any]]:
     kind, role = item.get("type"), item.get("role")
     if isinstance(kind, str) and kind != "message" and role is None:
-        of, part = _typed(kind, item, room)
+        of, part = _typed(kind, item, budget)
         return of, [part]
-    role = room.text(role) if isinstance(role, str) else "user"
+    role = budget.text(role) if isinstance(role, str) else "user"
     thoughts = (item.get(field) for field in ("reasoning", "reasoning_content"))
     parts = [
-        _text(each, room, "reasoning")
+        _text(each, budget, "reasoning")
         for each in thoughts
-        if isinstance(each, str) and each and room.has_another()
+        if isinstance(each, str) and each and budget.has_another()
     ]
     content = item.get("content")
     if role == "tool":
-        parts.append(_result(item.get("tool_call_id"), content, room))
-    elif isinstance(content, str) and room.has_another():
-        parts.append(_text(content, room))
+        parts.append(_result(item.get("tool_call_id"), content, budget))
+    elif isinstance(content, str) and budget.has_another():
+        parts.append(_text(content, budget))
     elif isinstance(content, list):
-        parts += [_part(part, room) for part in takewhile(lambda _: room.has_another(), content)]
+        parts += [_part(part, budget) for part in takewhile(lambda _: budget.has_another(), content)]
     if isinstance(calls := item.get("tool_calls"), list):
-        parts += [_asked(call, room) for call in takewhile(lambda _: room.has_another(), calls)]
+        parts += [_tool_call(call, budget) for call in takewhile(lambda _: budget.has_another(), calls)]
     return role, parts
 
 
-def _asked(call: Any, room: Room) -> dict[str, Any]:
+def _tool_call(call: Any, budget: ByteBudget) -> dict[str, Any]:
     call = call if isinstance(call, dict) else {}
     function = call.get("function") or call.get("custom")
     function = function if isinstance(function, dict) else {}
     arguments = function.get("arguments", function.get("input"))
-    return _call(call.get("id"), function.get("name"), arguments, room)
+    return _call(call.get("id"), function.get("name"), arguments, budget)
 
 
-def _typed(kind: str, item: dict[str, Any], room: Room) -> tuple[str, Any]:
+def _typed(kind: str, item: dict[str, Any], budget: ByteBudget) -> tuple[str, Any]:
     if kind == "reasoning":
-        thought = "\n".join(filter(None, (read_said(item.get(field)) for field in ("summary", "content"))))
-        return "assistant", _text(thought, room, "reasoning")
+        thought = "\n".join(filter(None, (joined_text(item.get(field)) for field in ("summary", "content"))))
+        return "assistant", _text(thought, budget, "reasoning")
     if kind.endswith("_output"):
-        return "tool", _result(item.get("call_id"), item.get("output"), room)
+        return "tool", _result(item.get("call_id"), item.get("output"), budget)
     if kind.endswith("_call"):
         arguments = item.get("arguments", item.get("input", item.get("action")))
         name = item.get("name") or kind.removesuffix("_call")
-        return "assistant", _call(item.get("call_id") or item.get("id"), name, arguments, room)
-    return "user", _other(kind, room)
+        return "assistant", _call(item.get("call_id") or item.get("id"), name, arguments, budget)
+    return "user", _other(kind, budget)
 
 
-def _part(part: Any, room: Room) -> dict[str, Any]:
+def _part(part: Any, budget: ByteBudget) -> dict[str, Any]:
     if isinstance(part, str):
-        return _text(part, room)
+        return _text(part, budget)
     if not isinstance(part, dict):
         return {"type": "unknown"}
     for field, named in (("text", "text"), ("refusal", "text"), ("thinking", "reasoning")):
-        if isinstance(said := part.get(field), str):
-            return _text(said, room, named)
+        if isinstance(text := part.get(field), str):
+            return _text(text, budget, named)
     kind = part.get("type")
     if not isinstance(kind, str):
         return {"type": "unknown"}
     if kind.endswith("tool_use"):
-        return _call(part.get("id"), part.get("name"), part.get("input"), room)
+        return _call(part.get("id"), part.get("name"), part.get("input"), budget)
     if kind.endswith("tool_result"):
-        return _result(part.get("tool_use_id"), part.get("content"), room)
+        return _result(part.get("tool_use_id"), part.get("content"), budget)
     modality = next((each for each in _MEDIA if each in kind), None)
-    return _other(kind, room) if modality is None else _media(modality, part, room)
+    return _other(kind, budget) if modality is None else _media(modality, part, budget)
 
 
-def _media(modality: str, part: dict[str, Any], room: Room) -> dict[str, Any]:
+def _media(modality: str, part: dict[str, Any], budget: ByteBudget) -> dict[str, Any]:
     """Where it is, if it is elsewhere; else that it was there."""
     at = part.get(f"{modality}_url") or part.get("source") or part
     at = at.get("url", at.get("file_id")) if isinstance(at, dict) else at
     if isinstance(at, str) and not at.startswith(_DATA_URL):
         kind, field = ("uri", "uri") if ":" in at else ("file", "file_id")
-        return {"type": kind, "modality": modality, field: room.text(at)}
-    room.is_cut = True
+        return {"type": kind, "modality": modality, field: budget.text(at)}
+    budget.is_cut = True
     return {"type": "blob", "modality": modality, "content": ""}
 
 
-def _other(kind: str, room: Room) -> dict[str, Any]:
-    return {"type": "unknown" if kind in _SHAPED else room.text(kind)}
+def _other(kind: str, budget: ByteBudget) -> dict[str, Any]:
+    return {"type": "unknown" if kind in _SHAPED else budget.text(kind)}
 
 
-def _text(said: str, room: Room, kind: str = "text") -> dict[str, Any]:
-    return {"type": kind, "content": room.text(said)}
+def _text(text: str, budget: ByteBudget, kind: str = "text") -> dict[str, Any]:
+    return {"type": kind, "content": budget.text(text)}
 
 
-def _call(call_id: Any, name: Any, arguments: Any, room: Room) -> dict[str, Any]:
-    said = {"type": "tool_call", "name": room.text(name) if isinstance(name, str) else ""}
+def _call(call_id: Any, name: Any, arguments: Any, budget: ByteBudget) -> dict[str, Any]:
+    call = {"type": "tool_call", "name": budget.text(name) if isinstance(name, str) else ""}
     if isinstance(call_id, str):
-        said["id"] = room.text(call_id)
+        call["id"] = budget.text(call_id)
     if isinstance(arguments, str):
         with contextlib.suppress(*UNREADABLE):  # else it is a text
             arguments = _RAW.decode(arguments) if arguments else None
     if arguments is not None:
-        said["arguments"] = room.value(arguments)
-    return said
+        call["arguments"] = budget.value(arguments)
+    return call
 
 
-def _result(call_id: Any, content: Any, room: Room) -> dict[str, Any]:
-    said = read_said(content)
-    of = {"id": room.text(call_id)} if isinstance(call_id, str) else {}
-    return {"type": "tool_call_response", **of, "response": room.value(content if said is None else said)}
+def _result(call_id: Any, content: Any, budget: ByteBudget) -> dict[str, Any]:
+    text = joined_text(content)
+    of = {"id": budget.text(call_id)} if isinstance(call_id, str) else {}
+    return {"type": "tool_call_response", **of, "response": budget.value(content if text is None else text)}

@@ -17,7 +17,7 @@ from gateway.telemetry.otel.contents import Content
 
 Value = str | int | float | bool | tuple[str, ...]
 Attributes = Sequence[tuple[str, Value | None]]
-"""None: not known, and not said."""
+"""None: unknown, and left out."""
 
 INTERNAL: Final = 1
 SERVER: Final = 2
@@ -37,7 +37,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     """Traces and spans."""
     error: str = ""
     content: Content | None = None
-    """What its request and answer say, to be written later: `encode_span` leaves it out."""
+    """The contents of its request and answer, written later: `encode_span` leaves them out."""
 
 
 def encode_request(spans: Iterable[bytes], resource: Attributes, *, version: str) -> bytes:
@@ -76,9 +76,9 @@ def _attribute(field: int, key: str, value: Value) -> bytes:
     return block(field, _known_text(1, key) + block(2, _value(value)))
 
 
-def text_attribute(field: int, key: str, said: bytes) -> bytes:
+def text_attribute(field: int, key: str, encoded: bytes) -> bytes:
     """Of a text that is encoded, and of which nothing may be remembered here."""
-    return block(field, _known_text(1, key) + block(2, block(1, said)))
+    return block(field, _known_text(1, key) + block(2, block(1, encoded)))
 
 
 def _value(value: Value) -> bytes:
@@ -93,8 +93,8 @@ def _value(value: Value) -> bytes:
     return block(5, b"".join([block(1, text(1, each)) for each in value]))
 
 
-def text(field: int, said: str) -> bytes:
-    return block(field, said.encode(errors="replace"))
+def text(field: int, encoded: str) -> bytes:
+    return block(field, encoded.encode(errors="replace"))
 
 
 _known_text: Final = lru_cache(maxsize=1024)(text)

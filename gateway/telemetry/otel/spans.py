@@ -2,14 +2,14 @@
 
 A session's root goes out with its first traced turn, and has no duration: so a trace has a root while it
 grows. Below it are its turns, each with the time in the queue, the prefill and the decoding of every attempt;
-what is made up afterwards from what the stream tells, a span for each tool, as long as all tools of its
-answer took; and at the end `session`, which says how long it was and how it ended. A session that runs for
+afterwards, from the stream, a span for each tool, as long as all tools of its answer took; and at the end
+`session`, with its duration and outcome. A session that runs for
 another one, and a conversation that another one started, are linked to what they came from.
 
 Source: OpenTelemetry's semantic conventions for generative AI (`chat`, `invoke_agent`, `execute_tool`).
 
 Deviations: attributes that are ours are called `turnpike.…`. No text of a client's is in a span, but for the
-names of models and tools, and what its turns say if the operator asked for it (`contents.py`).
+names of models and tools, and the contents of turns if the operator wants them (`contents.py`).
 
 Invariants: every span's parent is a span of ours or of the client's; a session has one root; a span's times
 are those of the records; at most `MAX_OPEN` turns are open, the oldest are ended for want of room, and at
@@ -37,7 +37,7 @@ MAX_OPEN: Final = 20_000
 _BURST_S: Final = 2.0
 _MAX_TEXT: Final = 256
 _MAX_TOOLS: Final = 32
-"""Of one answer that have a span each; what more says nothing else, since all begin and end together."""
+"""Of one answer that have a span each; more would show nothing else, since all begin and end together."""
 _OTHER_ERROR: Final = "_OTHER"
 """The conventions' word for an error of which no more is known."""
 _STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.FORKS))
@@ -82,7 +82,7 @@ class Spans:
         contents: Contents | None = None,
     ) -> None:
         """`max_sessions`: as many as the brain keeps, so that none ends here before it does there;
-        `contents`: what turns say, for their spans; None if nobody may know."""
+        `contents`: of turns, for their spans; None if they are not exported."""
         self._contexts = contexts
         self._contents = contents
         self._max_sessions = max_sessions
@@ -265,7 +265,7 @@ class Spans:
             return
         start_s = record.at_s - record.late_s - record.duration_ms / 1e3
         calls = record.calls or ("",) * len(record.names)
-        # Of several, nobody says which one.
+        # Of several, it is unknown which one.
         problem = _OTHER_ERROR if record.has_failed and len(record.names) == 1 else ""
         for number, (name, call) in enumerate(zip(record.names[:_MAX_TOOLS], calls, strict=False)):
             self._part(

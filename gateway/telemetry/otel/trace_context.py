@@ -41,8 +41,8 @@ def span_id(name: str) -> bytes:
 
 class TraceContexts:
     def __init__(self, share: float, *, max_sessions: int) -> None:
-        """`share` of the sessions are sampled, if no client says; `max_sessions`: as many as the brain
-        keeps."""
+        """`share` of the sessions are sampled, unless the client decides; `max_sessions`: as many as the
+        brain keeps."""
         self._max_sessions = max_sessions
         self._threshold = int(share * (1 << 64))
         self._sessions: OrderedDict[SessionId, Trace] = OrderedDict()
@@ -56,11 +56,11 @@ class TraceContexts:
             self._turns.popitem(last=False)
 
     def of_client(self, turn: RequestId) -> Context | None:
-        said = self._turns.get(turn)
-        return said[1] if said is not None else None
+        parent = self._turns.get(turn)
+        return parent[1] if parent is not None else None
 
     def of(self, session: SessionId, turn: RequestId | None = None) -> Trace:
-        """`turn` is one of it; it matters if nothing was asked of the session before."""
+        """`turn` is one of it; it matters if this is the session's first request."""
         return self._sessions.get(session) or self._begin(session, turn)
 
     def _begin(self, session: SessionId, turn: RequestId | None) -> Trace:
@@ -78,10 +78,10 @@ class TraceContexts:
         self._sessions.pop(session, None)
 
     def header(self, turn: RequestId, session: SessionId | None) -> bytes:
-        """The header line for the replica: the turn's span if it is sampled, else what the client said."""
+        """The header line for the replica: the turn's span if it is sampled, else the client's value."""
         if session is not None:
             trace = self._sessions.get(session) or self._begin(session, turn)
             if trace.is_sampled:
                 return f"{trace.beginning}{xxh3_64_hexdigest(turn.encode())}-01\r\n".encode()
-        said = self._turns.get(turn)
-        return b"traceparent: %s\r\n" % said[0].encode("latin-1") if said is not None else b""
+        parent = self._turns.get(turn)
+        return b"traceparent: %s\r\n" % parent[0].encode("latin-1") if parent is not None else b""

@@ -199,7 +199,7 @@ def log(tmp_path):
         ev.ClientLeft(RequestId("r")),
     ]
     for at, event in enumerate(told):
-        recorder.answered(brain.handle(recorder.told(event), now=float(at)), now=float(at))
+        recorder.answered(brain.handle(recorder.record_event(event), now=float(at)), now=float(at))
     recorder.close()
     return path
 
