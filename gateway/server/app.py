@@ -40,13 +40,15 @@ from gateway.server.http import listening
 from gateway.server.http.listener import Listener
 from gateway.server.mcp.servers import McpServer, open_servers
 from gateway.server.prefill_ahead.speculative_prefill import SpeculativePrefills
+from gateway.server.proxy.content_listeners import ContentListeners
 from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.read_request import Reading
+from gateway.server.proxy.tickets import Tickets
 from gateway.server.proxy.upstream_request import Outbound
 from gateway.server.runtime.clock import SteadyClock, wall_clock
 from gateway.server.runtime.tasks import TaskGroup
-from gateway.server.serving import Serving
+from gateway.server.serving import ProxyParts, Serving
 from gateway.server.shutdown import GracefulShutdown
 from gateway.server.storage.state_file import StateFile
 from gateway.server.storage.tenant_usage import UsageFile, UsageReservations
@@ -82,7 +84,7 @@ class Gateway:
         point to."""
         self._config = config
         references = read_references(config, environ)
-        self.settings = Settings(config, references, environ, read, self._follow_settings) if read else None
+        self.settings = Settings(config, references, environ, read, self._apply_settings) if read else None
         self._now = asyncio.get_running_loop().time
         self._clock = SteadyClock()
         self._tasks = TaskGroup()
@@ -103,9 +105,9 @@ class Gateway:
         self._is_open, path = False, config.server.keys_path
         self._key_file = KeyFile(path, self._tenants, self._forget_visitors) if path is not None else None
         self._peers = self.observation.peers = self._open_peers(environ, fleet_secret)
-        self._asking = self._open_asking()
+        self._parts = self._open_parts()
         servers = open_servers(config, environ, tls=references.upstream_tls, local_faults=local_faults)
-        self.serving = Serving(config, self._asking, self.replica_watch, self.observation.metrics, servers)
+        self.serving = Serving(config, self._parts, self.replica_watch, self.observation.metrics, servers)
         self._tls = references.server_tls
         self._certificates = CertificateEnds(references.certificate_ends)
         self.observation.metrics.certificate_ends = self._certificates.ends
@@ -171,22 +173,24 @@ class Gateway:
         members.publish_drains = peers.send_heartbeat
         return peers
 
-    def _open_asking(self) -> RequestPreparation:
+    def _open_parts(self) -> ProxyParts:
         config, are_keys_required = self._config, self._tenants.are_keys_required
-        outbound = Outbound(config.hints, are_keys_required=are_keys_required)
-        return RequestPreparation(
-            self.driver,
-            self.replica_watch.health,
-            outbound,
-            Reading(config, self.driver, self.observation.metrics.unread),
-            are_keys_required=are_keys_required,
-            traces=self.observation.traces,
-            contents=self.observation.contents,
-            first_words=self.observation.first_words,
-            prefills=SpeculativePrefills.of(config, self.driver, self.replica_watch.replicas, outbound),
-            peers=self._peers,
-            spending=UsageReservations.of(self.driver, self._peers, self._clock),
+        driver, watch, seen = self.driver, self.replica_watch, self.observation
+        outbound = Outbound(
+            config.hints, driver.coordinator.fleet.abilities, are_keys_required=are_keys_required
         )
+        preparation = RequestPreparation(
+            driver,
+            Reading(config, driver, seen.metrics.unread),
+            watch.health,
+            self._peers,
+            are_keys_required=are_keys_required,
+            is_salted=outbound.is_salted,
+        )
+        tickets = Tickets(driver, seen.traces, UsageReservations.of(driver, self._peers, self._clock))
+        prefills = SpeculativePrefills.of(config, driver, watch.replicas, outbound)
+        listeners = ContentListeners(prefills, seen.traces, seen.contents, seen.first_words)
+        return ProxyParts(preparation, tickets, outbound, listeners)
 
     def _open_listener(self, proxies: TrustedProxies, servers: Mapping[str, McpServer]) -> Listener:
         server = self._config.server
@@ -203,7 +207,7 @@ class Gateway:
         from gateway.server.picker.service import PickerServer  # noqa: PLC0415 - only a picker needs gRPC
         from gateway.server.picker.stream import Picking  # noqa: PLC0415
 
-        picking = Picking(self._config, self._asking, self.replica_watch.replicas, self.listener)
+        picking = Picking(self._config, self._parts, self.replica_watch.replicas, self.listener)
         return PickerServer(picking, Authenticator(self._tenants, proxies), self._peers)
 
     async def start(self) -> None:
@@ -265,11 +269,11 @@ class Gateway:
         self.listener.close()
         if self._picker is not None:
             await self._picker.stop(0.0)
-        if (prefills := self._asking.prefills) is not None:
+        if (prefills := self._parts.listeners.prefills) is not None:
             prefills.close()
         await self._tasks.cancel()
-        if (spending := self._asking.spending) is not None:
-            await spending.close()
+        if (usage := self._parts.tickets.usage) is not None:
+            await usage.close()
         if self._peers is not None:
             await self._peers.close()
         await self.hints.close()
@@ -288,7 +292,7 @@ class Gateway:
 
     # --- settings that change ----------------------------------------------------------------------
 
-    def _follow_settings(self, config: Config, references: LoadedSecrets) -> None:
+    def _apply_settings(self, config: Config, references: LoadedSecrets) -> None:
         """All at once, and the same for settings that were there before: so a failure is undone."""
         server = config.server
         self.driver.send(ev.SettingsChanged(references.brain))
@@ -300,7 +304,7 @@ class Gateway:
             self._peers.apply_config(config)
         self._forget_visitors()
         self.serving.apply_config(config)
-        self._asking.reading.apply_config(config)
+        self._parts.preparation.reading.apply_config(config)
         self._certificates.apply_config(references.certificate_ends)
         self.observation.apply_config(config)
         self.replica_watch.apply_config(config, references)

@@ -1,6 +1,8 @@
-"""Who serves requests: those for tool servers, and all others; made as the settings say."""
+"""The handlers of requests: for tool servers, and for all others, by the settings."""
 
 from collections.abc import Mapping
+
+import msgspec
 
 from gateway.config import Config
 from gateway.server.auth.tenants import CREDENTIAL_HEADERS
@@ -10,45 +12,58 @@ from gateway.server.http.client_connection import Handler
 from gateway.server.mcp.calls import McpCalls
 from gateway.server.mcp.proxy import McpProxy
 from gateway.server.mcp.servers import McpServer
+from gateway.server.proxy.content_listeners import ContentListeners
 from gateway.server.proxy.handler import ProxyHandler
 from gateway.server.proxy.prepare import RequestPreparation
+from gateway.server.proxy.relay import ResponseRelay
+from gateway.server.proxy.send import UpstreamSender
+from gateway.server.proxy.tickets import Tickets
+from gateway.server.proxy.upstream_request import Outbound
 from gateway.server.proxy.websockets import Tunnels
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.metrics import Metrics
+
+
+class ProxyParts(msgspec.Struct, frozen=True):
+    """The steps of a request that HTTP and Envoy's picker share."""
+
+    preparation: RequestPreparation
+    tickets: Tickets
+    outbound: Outbound
+    listeners: ContentListeners
 
 
 class Serving:
     def __init__(
         self,
         config: Config,
-        asking: RequestPreparation,
+        parts: ProxyParts,
         watch: ReplicaWatch,
         metrics: Metrics,
         tool_servers: Mapping[str, McpServer],
     ) -> None:
-        driver, replicas, health = asking.driver, watch.replicas, watch.health
-        self.tunnels = Tunnels(replicas, asking, config, metrics.tunnels)
-        self.handlers = ProxyHandler(
-            driver,
-            replicas,
-            health,
-            asking,
-            server=config.server,
+        preparation, tickets, outbound = parts.preparation, parts.tickets, parts.outbound
+        driver, replicas, health = preparation.driver, watch.replicas, watch.health
+        self.tunnels = Tunnels(replicas, preparation, config, metrics.tunnels)
+        sender = UpstreamSender(
+            *(driver, replicas, health, outbound, tickets),
+            remote_prefills=RemotePrefills.of(config, driver, replicas, health, outbound),
             overhead=metrics.overhead,
-            tunnels=self.tunnels,
-            legs=RemotePrefills.of(config, driver, replicas, health, asking.outbound),
+            server=config.server,
         )
+        relay = ResponseRelay(health, parts.listeners)
+        self.handlers = ProxyHandler(preparation, tickets, sender, relay, self.tunnels)
         self.mcp: McpProxy | None = None
         """None if there is no tool server."""
         if tool_servers:
             counts = metrics.mcp = McpCounts()
-            dropped = CREDENTIAL_HEADERS if asking.are_keys_required else frozenset()
+            dropped = CREDENTIAL_HEADERS if preparation.are_keys_required else frozenset()
             calls = McpCalls(driver, counts, config)
             self.mcp = McpProxy(tool_servers, self.handlers, calls, dropped=dropped)
         self.handler: Handler = self.mcp or self.handlers
 
     def apply_config(self, config: Config) -> None:
-        self.handlers.apply_config(config.server)
+        self.handlers.sender.apply_config(config.server)
         self.tunnels.config = config
 
     def sweep(self, now: float) -> None:

@@ -69,8 +69,8 @@ _REPLICA = Replica(
     ReplicaId("a"), PoolId("p"), Address.parse("http://a:1"), config=UpstreamConfig(), api_key=None, tls=None
 )
 _REPLICA.hint_key = _KEY
-_OUTBOUND = Outbound(HintsConfig(cache_salt_secret="salt" * 8), are_keys_required=False)
 _ABILITIES = Abilities(engine="vllm", turnpike_hints=True)
+_OUTBOUND = Outbound(HintsConfig(cache_salt_secret="salt" * 8), lambda _: _ABILITIES, are_keys_required=False)
 _OURS = Hint(session="s-ours", seq=1).as_json()
 
 
@@ -174,7 +174,7 @@ def check(given: tuple[str, str, bytes]) -> None:
     if refusal_of(request, facts, are_keys_required=False, is_salted=True) is not None:
         assert fields.coding or not isinstance(_try(json.loads, body), dict)
         return
-    chunks = _OUTBOUND.chunks(request, _REPLICA, _ABILITIES, None, is_readable=facts.is_readable, hint=_OURS)
+    chunks = _OUTBOUND.chunks(request, _REPLICA, None, is_readable=facts.is_readable, hint=_OURS)
     sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]
     is_turn, is_salted = endpoint.work is Work.GENERATE, endpoint.work in GPU_WORK
     if isinstance(said := _try(json.loads, body), dict):

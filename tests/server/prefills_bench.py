@@ -68,7 +68,7 @@ class Ahead:
         self.asked: list[Message] = []
         self.ended: list[tuple[RequestId, Usage | None]] = []
         self.pieces = chat_stream()
-        prefills = bench.gateway._asking.prefills
+        prefills = bench.gateway._parts.listeners.prefills
         assert prefills is not None
         self.prefills = prefills
         self._send = bench.gateway.driver.send

@@ -183,7 +183,7 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
     async def explodes(*_args: object) -> None:
         raise RuntimeError("a bug")
 
-    bench.gateway.serving.handlers._reach = explodes
+    bench.gateway.serving.handlers.sender.send = explodes
     response = await bench.ask(post(headers=bearer(ALICE)))
     assert response.status == 500 and response.json()["error"]["code"] == "internal"
     for path in (b"/turnpike/snapshot", b"/metrics"):

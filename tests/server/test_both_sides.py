@@ -140,7 +140,7 @@ class Books:
 
     def send(self, event: Any) -> None: ...
 
-    is_asked_for_calls = False
+    hands_over_calls = False
 
     def answered_at_once(self, answer: Any, *, has_first_token: bool) -> None:
         self.ends.append("finished")

@@ -113,7 +113,7 @@ async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attem
             self.asked += 1
             return None if self.asked == 1 else super().get(replica, default)
 
-    monkeypatch.setattr(handlers, "_replicas", OneHasLeft(handlers._replicas))
+    monkeypatch.setattr(handlers.sender, "_replicas", OneHasLeft(handlers.sender._replicas))
     assert (await bench.ask(post())).status == status
     assert handlers._replicas.asked == backends
 

@@ -148,7 +148,7 @@ async def test_the_brain_has_the_prompt_of_the_next_agent_computed(start):
         of = f"s-{number}"
         assert (await bench.ask(turn(ASKS, system="You plan.", session=of))).status == 200
         if number > 4:
-            await eventually(lambda: asked and not bench.gateway._asking.prefills._under_way)
+            await eventually(lambda: asked and not bench.gateway._parts.listeners.prefills._under_way)
         last = turn(ASKS, said_plainly(), RESULT, system="You read.", session=of)
         assert (await bench.ask(last)).status == 200
     *known, said, _ = asked[-1]["messages"]
@@ -194,4 +194,4 @@ async def test_its_connection_is_closed_before_a_turn_of_others_has_begun_to_be_
 
 
 async def test_without_it_nothing_is_kept(start):
-    assert (await start()).gateway._asking.prefills is None
+    assert (await start()).gateway._parts.listeners.prefills is None

@@ -137,11 +137,9 @@ class RemotePrefills:
         if body is None:
             return None
         leg = HttpRequest(request.head, body)
-        abilities = self._driver.coordinator.fleet.abilities(replica.id)
         return self._outbound.chunks(
             leg,
             replica,
-            abilities,
             None,
             is_readable=True,
             trace=trace,

@@ -37,8 +37,9 @@ from gateway.server.picker import answers, messages
 from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
-from gateway.server.proxy.prepare import RequestPreparation, refusal_of
+from gateway.server.proxy.prepare import Prepared
 from gateway.server.proxy.receipts import receipts
+from gateway.server.serving import ProxyParts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.one_shot import in_task
 from gateway.upstream.replica import Replica
@@ -51,7 +52,7 @@ class Picking(msgspec.Struct, frozen=True):
     """What all streams share."""
 
     config: Config
-    asking: RequestPreparation
+    parts: ProxyParts
     replicas: Mapping[ReplicaId, Replica]
     listener: Listener
     """Its room for bodies, and its counts of requests, hold for Envoy's, too."""
@@ -227,24 +228,24 @@ class Stream:
             self._held = 0
 
     async def _decide(self, of: str, came: HttpRequest) -> Sequence[Any]:
-        asking, self._came = self._picking.asking, came.body
-        request = await in_task(asking.reading.plain(came, self._budget))
+        parts, self._came = self._picking.parts, came.body
+        preparation = parts.preparation
+        request = await in_task(preparation.reading.plain(came, self._budget))
         if isinstance(request, Refusal):
             raise RefusedRequest(request)
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
-        facts = await in_task(asking.reading.read(request))
-        salted, required = asking.outbound.is_salted, asking.are_keys_required
-        refusal = refusal_of(request, facts, are_keys_required=required, is_salted=salted)
+        facts = await in_task(preparation.reading.read(request))
+        refusal = preparation.refusal_of(request, facts)
         if refusal is not None:
             raise RefusedRequest(refusal)
 
         async def pass_on(link: Replica | None, takes_over_session: bool) -> bool:
             return await self._pass_on(of, came, link, takes_over_session)
 
-        if self._links is not None and not await asking.is_ours(request, facts, None, pass_on):
+        if self._links is not None and not await preparation.is_ours(request, facts, None, pass_on):
             return []
-        ticket = self._ticket = self._open.enter_context(await asking.open(request, facts))
+        ticket = self._ticket = self._open.enter_context(await parts.tickets.open(Prepared(request, facts)))
         ticket.on_cancel = self._stop
         decision, replica = await self._placed(ticket)
         self._is_placed = True
@@ -255,7 +256,7 @@ class Stream:
     async def _pass_on(
         self, of: str, request: HttpRequest, link: Replica | None, takes_over_session: bool
     ) -> bool:
-        peers = self._picking.asking.peers
+        peers = self._picking.parts.preparation.peers
         assert self._links is not None and peers is not None
         if link is None:
             raise StreamError(grpc.StatusCode.ABORTED, "the session is not here")
@@ -292,7 +293,7 @@ class Stream:
         limit_s = self._config.picker.max_wait_s
         message = f"No replica had room within {limit_s:g} s."
         late = Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)
-        driver = self._picking.asking.driver
+        driver = self._picking.parts.preparation.driver
         timer = driver.call_later(limit_s, ticket.give_up, RefusedRequest(late))
         try:
             return await in_task(ticket.decision())
@@ -302,9 +303,10 @@ class Stream:
     async def _sent_to(
         self, of: str, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
     ) -> Sequence[Any]:
-        asking, head = self._picking.asking, self._head
+        parts, head, session = self._picking.parts, self._head, decision.session
         assert self._ticket is not None and head is not None
-        first, *rest = asking.chunks(self._ticket, decision, request, facts, replica)
+        trace = parts.tickets.trace(self._ticket, session.session if session is not None else None)
+        first, *rest = parts.outbound.of_turn(decision, request, facts, replica, trace=trace)
         lines, _, begun = bytes(first).partition(b"\r\n\r\n")
         body = b"".join((begun, *rest))
         change = answers.following(head, lines, replica)
@@ -372,7 +374,7 @@ class Stream:
 
     def _tell(self) -> None:
         if self._milestones is not None and self._status < HTTPStatus.BAD_REQUEST:
-            self._milestones.tell()
+            self._milestones.emit()
 
     def _seen(self, *, is_over: bool = False) -> Answer:
         assert self._observer is not None

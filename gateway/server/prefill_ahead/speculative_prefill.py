@@ -149,11 +149,9 @@ class SpeculativePrefills:
         if body is None:
             return
         request = HttpRequest(kept.request.head, body)
-        abilities = self._driver.coordinator.fleet.abilities(replica.id)
         chunks = self._outbound.chunks(
             request,
             replica,
-            abilities,
             None,
             is_readable=True,
             hint=command.hint,

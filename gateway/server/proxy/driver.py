@@ -291,7 +291,7 @@ class Ticket:
         self._driver.send(failed)
 
     @property
-    def is_asked_for_calls(self) -> bool:
+    def hands_over_calls(self) -> bool:
         return self._driver.on_call is not None
 
     def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""What was seen of an answer, told to the brain: each milestone once."""
+"""Milestones of a response, each sent to the brain once."""
 
 import asyncio
 from typing import Final
@@ -22,25 +22,25 @@ class Milestones:
         self._ticket = ticket
         self._observer = observer
         self._saw_first_token = False
-        self._told_calls = 0
-        self._told_closed = 0
-        self._told_states = 0
+        self._calls = 0
+        self._closed = 0
+        self._states = 0
 
-    def tell(self) -> None:
+    def emit(self) -> None:
         seen, ticket = self._observer.seen, self._ticket
         if not self._saw_first_token and seen.has_first_token:
             self._saw_first_token = True
             ticket.send(ev.FirstTokenSeen(ticket.request))
-        while self._told_calls < len(seen.tool_calls):
-            ticket.send(ev.ToolCallSeen(ticket.request, seen.tool_calls[self._told_calls]))
-            self._told_calls += 1
-        while self._told_closed < len(seen.closed_calls):
-            call = seen.closed_calls[self._told_closed]
+        while self._calls < len(seen.tool_calls):
+            ticket.send(ev.ToolCallSeen(ticket.request, seen.tool_calls[self._calls]))
+            self._calls += 1
+        while self._closed < len(seen.closed_calls):
+            call = seen.closed_calls[self._closed]
             if self._observer.is_stream:
                 ticket.send(ev.ToolCallClosed(ticket.request, call))
-            if ticket.is_asked_for_calls:
-                ticket.hand_over(call, seen.arguments_of(self._told_closed))
-            self._told_closed += 1
-        while self._told_states < len(seen.state_ids):
-            ticket.send(ev.StateMinted(ticket.request, seen.state_ids[self._told_states]))
-            self._told_states += 1
+            if ticket.hands_over_calls:
+                ticket.hand_over(call, seen.arguments_of(self._closed))
+            self._closed += 1
+        while self._states < len(seen.state_ids):
+            ticket.send(ev.StateMinted(ticket.request, seen.state_ids[self._states]))
+            self._states += 1

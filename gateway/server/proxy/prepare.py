@@ -1,74 +1,122 @@
-"""How a turn is asked for.
+"""Prepared: a request's body can be read, its facts are known, nothing forbids it, and it is decided here.
 
-It is read and judged, what others know of its session is fetched, what it may use is reserved, and the brain
-is told. What the brain decides is said to the replica beside what the client says.
+What needs no decision of the brain is answered on the way: lists of models, releases of sessions, requests of
+sessions that another gateway has.
 """
 
-from collections.abc import Mapping
 from functools import partial
+from typing import Final
+from urllib.parse import unquote
 
-from msgspec import Raw
+import msgspec
 
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Dispatch
 from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, clean_name
 from gateway.domain.request import Protocol, RequestFacts, Work
-from gateway.responses.content import ResponseContent
 from gateway.server.cluster.peer_client import PassOn
 from gateway.server.cluster.peers import Peers
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.prefill_ahead.retained_request import RetainedRequest
-from gateway.server.prefill_ahead.speculative_prefill import SpeculativePrefills
-from gateway.server.proxy.driver import Driver, Ticket
+from gateway.server.proxy.driver import Driver
 from gateway.server.proxy.read_request import Reading
-from gateway.server.proxy.upstream_request import Outbound, is_form_alone
-from gateway.server.storage.tenant_usage import UsageReservations
-from gateway.telemetry.first_words import FirstWords
-from gateway.telemetry.otel.contents import Contents
-from gateway.telemetry.otel.trace_context import TraceContexts
+from gateway.server.proxy.releases import release
+from gateway.server.proxy.upstream_request import is_form_alone
 from gateway.upstream.health import HealthChecks
-from gateway.upstream.replica import Replica
+from gateway.wire.endpoints import RELEASES
 from gateway.wire.inflate import INFLATABLE
-from gateway.wire.splice import Chunk, is_object
+from gateway.wire.splice import is_object
+
+_LISTING: Final = "/v1/models"
+_MODELS: Final = "/v1/models/"
+_TIMED_ONE_IN: Final = 15
+
+
+class Prepared(msgspec.Struct):
+    request: HttpRequest
+    facts: RequestFacts
+    without: tuple[ReplicaId, ...] = ()
+    """Replicas that may not have it."""
+    began_s: float = 0.0
+    """When it came; 0 if its time is not measured."""
 
 
 class RequestPreparation:
-    """What all that ask for turns share."""
-
     def __init__(
         self,
         driver: Driver,
-        health: HealthChecks,
-        outbound: Outbound,
         reading: Reading,
+        health: HealthChecks,
+        peers: Peers | None,
         *,
         are_keys_required: bool,
-        traces: TraceContexts | None,
-        contents: Contents | None,
-        first_words: FirstWords | None,
-        prefills: SpeculativePrefills | None,
-        peers: Peers | None,
-        spending: UsageReservations | None,
+        is_salted: bool,
     ) -> None:
-        """`traces`: None if nobody traces; `contents`: None if no trace tells what is said;
-        `first_words`: None if the dashboard has none; `prefills`: None if no prompt is computed ahead;
-        `peers`: None if this is the only gateway; `spending`: None if the brain knows what tenants use."""
+        """`peers`: None for the only gateway; `is_salted`: each tenant has a prefix cache of its own."""
         self.driver = driver
-        self.outbound = outbound
-        self.are_keys_required = are_keys_required
-        self._health = health
         self.reading = reading
-        self._traces = traces
-        self._contents = contents
-        self._first_words = first_words
-        self.prefills = prefills
+        self._health = health
         self.peers = peers
-        self.spending = spending
-        self._has_listeners = any((prefills, contents, first_words is not None))
+        self.are_keys_required = are_keys_required
+        self.is_salted = is_salted
+        self._count = 0
+
+    async def prepare(self, client: ClientConnection, request: HttpRequest) -> Prepared | None:
+        """None if it was answered here, or by another gateway."""
+        self._count += 1
+        began_s = 0.0 if self._count & _TIMED_ONE_IN else self.driver.clock()
+        endpoint, path = request.head.visitor.endpoint, request.head.visitor.path
+        if path.startswith(_LISTING) and self._lists_models(client, request):
+            return None
+        if request.head.facts.coding or self.reading.is_splicing:
+            plain = await self._plain(client, request)
+            if plain is None:
+                return None
+            request = plain
+        facts = await self.reading.read(request)
+        if path.startswith(_MODELS):
+            name = unquote(path.removeprefix(_MODELS))
+            if self._shows_model(client, request, name):
+                return None
+            facts = msgspec.structs.replace(facts, model=clean_name(name))
+        refusal = self.refusal_of(request, facts)
+        if refusal is not None:
+            client.refuse(endpoint.protocol, refusal)
+        elif endpoint.name in RELEASES and not facts.is_relayed:
+            await release(self.driver, self.peers, client, request, facts)
+        elif self.peers is None or await self.is_ours(request, facts, client):
+            return Prepared(request, facts, began_s=began_s)
+        return None
+
+    async def _plain(self, client: ClientConnection, request: HttpRequest) -> HttpRequest | None:
+        """None if it was refused."""
+        plain = await self.reading.plain(request, client.budget)
+        if plain is request:
+            return request
+        refusal = plain if isinstance(plain, Refusal) else client.hold_instead(plain)
+        if refusal is not None:
+            client.refuse(request.head.visitor.endpoint.protocol, refusal)
+            return None
+        assert isinstance(plain, HttpRequest)
+        return plain
+
+    def _lists_models(self, client: ClientConnection, request: HttpRequest) -> bool:
+        """Whether it is for the list of models, which is answered here."""
+        head = request.head
+        is_listing = head.visitor.path.rstrip("/") == _LISTING and head.method in ("GET", "HEAD")
+        if not (is_listing and self._health.lists_models):
+            return False
+        client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
+        return True
+
+    def _shows_model(self, client: ClientConnection, request: HttpRequest, name: str) -> bool:
+        is_named = name in self._health.named and request.head.method in ("GET", "HEAD")
+        card = self._health.cards().get(name) if is_named else None
+        if card is not None:
+            client.respond(200, b"", msgspec.json.encode(card))
+        return card is not None
 
     async def is_ours(
         self,
@@ -77,8 +125,8 @@ class RequestPreparation:
         client: ClientConnection | None,
         pass_on: PassOn | None = None,
     ) -> bool:
-        """Whether it is decided here; what is known elsewhere of its session is known here from then on.
-        `client`: whose request may be passed on to who has its session; or `pass_on`, which does it."""
+        """Whether it is decided here; what other gateways know of its session is known here from then on.
+        `client`: whose request may go to the gateway that has its session; or `pass_on`, which sends it."""
         peers, visitor = self.peers, request.head.visitor
         if peers is None or peers.has(visitor, facts):
             return True
@@ -94,97 +142,14 @@ class RequestPreparation:
             self.driver.send(ev.SessionAdopted(trace))
         return True
 
-    async def open(
-        self, request: HttpRequest, facts: RequestFacts, *, without: tuple[ReplicaId, ...] = ()
-    ) -> Ticket:
-        tenant, spending = request.head.visitor.tenant, self.spending
-        reserved = await spending.reserve(tenant.id, facts) if spending is not None else None
-        ticket = self.driver.open_ticket(tenant.id, facts, reserved, key=tenant.key, without=without)
-        if self._traces is not None and (traceparent := request.head.facts.traceparent):
-            self._traces.arrived(ticket.request, traceparent)
-        return ticket
-
-    def trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
-        return self._traces.header(ticket.request, session) if self._traces is not None else None
-
-    def chunks(
-        self,
-        ticket: Ticket,
-        decision: Dispatch,
-        request: HttpRequest,
-        facts: RequestFacts,
-        replica: Replica,
-        *,
-        fetch: Mapping[str, Raw] | None = None,
-    ) -> list[Chunk]:
-        """As it goes to the replica; `fetch` may differ from try to try."""
-        session = decision.session
-        return self.outbound.chunks(
-            request,
-            replica,
-            self.driver.coordinator.fleet.abilities(replica.id),
-            session,
-            is_readable=facts.is_readable,
-            hint=decision.hint,
-            rank=decision.rank,
-            trace=self.trace(ticket, session.session if session else None) if self._traces else None,
-            model=decision.model if decision.model != facts.model else None,
-            fetch=fetch,
-        )
-
-    def listeners(
-        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts
-    ) -> tuple[RetainedRequest | None, ResponseContent | None]:
-        """It is being answered: the conversation, if it is to be kept, and who is to be told what the answer
-        says."""
-        if not self._has_listeners:
-            return None, None
-        kept = self._keep(ticket, decision, request, facts)
-        return kept, self._said(ticket, decision, request, facts, kept)
-
-    def _keep(
-        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts
-    ) -> RetainedRequest | None:
-        if self.prefills is None or decision.session is None:
-            return None
-        return self.prefills.keep(
-            ticket.request, decision.session, request, facts, _other_model(decision, facts)
-        )
-
-    def _said(
-        self,
-        ticket: Ticket,
-        decision: Dispatch,
-        request: HttpRequest,
-        facts: RequestFacts,
-        kept: RetainedRequest | None,
-    ) -> ResponseContent | None:
-        said = kept.response if kept is not None else None
-        session, traces, contents = decision.session, self._traces, self._contents
-        if session is None or not request.head.visitor.tenant.has_content:
-            return said
-        if self._first_words is not None:
-            self._first_words.began(session.session, facts.protocol, request.body)
-        if contents is None or traces is None:
-            return said
-        if not traces.of(session.session, ticket.request).is_sampled:
-            return said
-        return contents.hold(ticket.request, facts.protocol, request.body, said)
-
-    def not_found(self, replica: Replica, model: str | None) -> None:
-        state = self.driver.coordinator.fleet.get(replica.id)
-        if state is not None and model in state.facts.adapters:
-            self._health.check_now(replica.id)
-
-
-def _other_model(decision: Dispatch, facts: RequestFacts) -> str | None:
-    return decision.model if decision.model != facts.model else None
+    def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
+        return refusal_of(request, facts, are_keys_required=self.are_keys_required, is_salted=self.is_salted)
 
 
 def refusal_of(
     request: HttpRequest, facts: RequestFacts, *, are_keys_required: bool, is_salted: bool
 ) -> Refusal | None:
-    """None if it may pass. `is_salted`: each tenant's prompts have a cache of their own."""
+    """None if it may pass."""
     may_move_kv = request.head.visitor.tenant.may_move_kv
     if facts.moves_kv and not may_move_kv:
         return refusals.moves_kv()

@@ -1,4 +1,4 @@
-"""The byte pump: what a replica sends goes straight to the client, and is looked at afterwards.
+"""Relayed: what a replica sends goes straight to the client, and is looked at afterwards.
 
 Every read is written on before the next read; no event is held back, nothing is re-encoded. While the
 client does not read, the replica's socket is not read either, also if the client stopped reading before
@@ -15,15 +15,19 @@ import msgspec
 
 from gateway.core import events as ev
 from gateway.domain.request import Answer
-from gateway.responses.observer import ResponseObserver
+from gateway.responses.observer import ResponseObserver, SilentObserver, observe
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_head import RequestHead
 from gateway.server.http.response_writer import Framing
+from gateway.server.proxy.content_listeners import ContentListeners
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
+from gateway.server.proxy.prepare import Prepared
+from gateway.server.proxy.send import Begun
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
+from gateway.upstream.health import HealthChecks
 from gateway.upstream.response_head import ResponseHead
 
 _ANSWERING: Final = State.ANSWERING  # looked up once: each event needs it
@@ -31,8 +35,54 @@ Write = Callable[[list[bytes], bool], None]
 """Takes body bytes, in order, and whether they are the last."""
 
 
+class ResponseRelay:
+    def __init__(self, health: HealthChecks, listeners: ContentListeners) -> None:
+        self._health = health
+        self._listeners = listeners
+
+    async def run(self, client: ClientConnection, ticket: Ticket, prepared: Prepared, begun: Begun) -> None:
+        """To the response's end. The connection to the replica is released then."""
+        request, facts = prepared.request, prepared.facts
+        replica, upstream, head = begun.replica, begun.upstream, begun.upstream.head
+        assert head is not None
+        kept, content = self._listeners.begin(ticket, begun.decision, request, facts)
+        if upstream.has_sent_all:  # else the transport holds the body, and it still counts
+            client.let_go_of_body()
+        observer: ResponseObserver
+        if facts.is_relayed and not facts.stores:  # else later requests need the ids in it
+            observer = SilentObserver()
+        else:
+            endpoint = request.head.visitor.endpoint
+            observer = observe(
+                *(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding),
+                said=content,
+                may_keep=client.keep_more,
+                head=head.start,
+            )
+        is_reusable = False
+        write: Write = client.write
+        try:
+            if begun.keepalive is None or not begun.keepalive.has_begun:
+                client.start_response(head.start + begun.receipts, framing_of(head, request.head))
+            else:
+                write = begun.keepalive.writer(head)
+            whole = upstream.take_complete_body()
+            if whole is not None:
+                await pass_whole(write, whole, head, ticket, observer)
+                is_reusable = True
+            else:
+                is_reusable = await Relay(client, upstream, head, ticket, observer, write).run()
+        finally:
+            replica.release(upstream, reuse=is_reusable)
+            if kept is not None:
+                is_whole = observer.seen.has_terminal and observer.answer(head.status).is_good
+                self._listeners.end(kept, is_whole=is_whole)
+        if ticket.has_failed or not is_reusable:
+            self._health.check_now(replica.id)
+
+
 class Relay:
-    """One response on its way."""
+    """The body of one response on its way."""
 
     def __init__(
         self,
@@ -50,13 +100,13 @@ class Relay:
         self._ticket = ticket
         self._observer = observer
         self._write = write
-        self._tell = Milestones(ticket, observer).tell if head.status < 400 else _nothing
+        self._emit = Milestones(ticket, observer).emit if head.status < 400 else _nothing
         self._is_short = False
 
     async def run(self) -> bool:
         client, upstream = self._client, self._upstream
         self._ticket.send(ev.ResponseStarted(self._ticket.request, self._head.status))
-        self._ticket.seen = self._told_answer
+        self._ticket.seen = self._answer
         client.bind_source(upstream)
         try:
             may_pass = self._write == client.write and client.framing is Framing.CHUNKED
@@ -68,16 +118,16 @@ class Relay:
             if self._observer.has_backlog:
                 await catch_up(self._observer)
         except AnswerCut as cut:
-            self._ticket.cut(self._told_answer(), str(cut))
+            self._ticket.cut(self._answer(), str(cut))
             client.abort()
             return False
         except asyncio.CancelledError:
             if self._observer.seen.has_terminal or upstream.done.has_come:  # it left with the whole answer
-                self._ticket.finished(self._told_answer())
+                self._ticket.finished(self._answer())
             raise
         finally:
             client.bind_source(None)  # the replica's connection may be used again, and must not stay paused
-        self._ticket.finished(self._told_answer(is_over=True))
+        self._ticket.finished(self._answer(is_over=True))
         return True
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
@@ -89,7 +139,7 @@ class Relay:
         self._write(parts, is_last)
         # One chunk a read: the observer's work is per call more than per byte.
         if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):
-            self._tell()
+            self._emit()
 
     def _lacks_its_end(self) -> bool:
         answer = answer_of(self._observer, self._head, is_over=True)
@@ -102,20 +152,20 @@ class Relay:
         else:
             self._write([part], False)
         if self._observer.feed(part):
-            self._tell()
+            self._emit()
 
-    def _told_answer(self, *, is_over: bool = False) -> Answer:
+    def _answer(self, *, is_over: bool = False) -> Answer:
         head = self._head
         if head.status < 400:
             answer = self._observer.answer(head.status, is_over=is_over and not head.is_empty)
         else:
             answer = answer_of(self._observer, head, is_over=is_over)
-        self._tell()
+        self._emit()
         return answer
 
 
 def _nothing() -> None:
-    """Of an error no milestones are told."""
+    """An error has no milestones."""
 
 
 def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
@@ -140,7 +190,7 @@ async def pass_whole(
             await catch_up(observer)
     finally:  # also if its client leaves meanwhile, with the whole answer in hand
         answer = answer_of(observer, head, is_over=True)
-        if ticket.is_asked_for_calls and head.status < 400:
+        if ticket.hands_over_calls and head.status < 400:
             for number, call in enumerate(observer.seen.closed_calls):
                 ticket.hand_over(call, observer.seen.arguments_of(number))
         ticket.answered_at_once(answer, has_first_token=observer.seen.has_first_token and answer.is_good)
@@ -154,6 +204,6 @@ def answer_of(observer: ResponseObserver, head: ResponseHead, *, is_over: bool) 
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """When the client was told to come again; it will, to the millisecond. Dates are left unread."""
+    """When the client is to come again; it will, to the millisecond. Dates are left unread."""
     is_number = retry_after is not None and retry_after.isdecimal() and len(retry_after) < 7
     return float(retry_after) if is_number and retry_after is not None else None

@@ -16,22 +16,27 @@ from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.domain.request import RequestFacts
 from gateway.identity.explicit_ids import SCHEMAS, TURNPIKE_SCHEMA
+from gateway.server.cluster.peers import Peers
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.proxy.prepare import RequestPreparation
+from gateway.server.proxy.driver import Driver
 
 _UNKNOWN: Final = "No session of yours has this id here: none of its turns came, or it has ended."
 _NOT_ITS_OWN: Final = "This id is of a sub-agent; the session that began it goes on."
 
 
 async def release(
-    asking: RequestPreparation, client: ClientConnection, request: HttpRequest, facts: RequestFacts
+    driver: Driver,
+    peers: Peers | None,
+    client: ClientConnection,
+    request: HttpRequest,
+    facts: RequestFacts,
 ) -> None:
-    visitor, peers, stated = request.head.visitor, asking.peers, facts.explicit
+    visitor, stated = request.head.visitor, facts.explicit
     if stated is None:
         client.refuse(facts.protocol, refusals.no_session_named())
         return
-    sessions, tenant, name = asking.driver.coordinator.sessions.sessions, visitor.tenant.id, stated.session
+    sessions, tenant, name = driver.coordinator.sessions.sessions, visitor.tenant.id, stated.session
     known = [sessions.find_explicit((tenant, schema.name, name)) for schema in SCHEMAS]
     found = [each for each in known if each is not None]
     own = sessions.find_own((tenant, TURNPIKE_SCHEMA, name))
@@ -44,12 +49,12 @@ async def release(
         over.add(own.id)
     if groups := {each.group for each in found} - {None}:
         over |= {each.id for each in sessions.newest_first(tenant) if each.group in groups}
-    bounding, now = asking.driver.coordinator.bounding, asking.driver.clock()
+    bounding, now = driver.coordinator.bounding, driver.clock()
     if any(bounding.is_stopped(session, now=now) for session in over):
         client.refuse(facts.protocol, refusals.stopped())
         return
     for session in over:
-        asking.driver.send(ev.SessionFinished(session))
+        driver.send(ev.SessionFinished(session))
     answer = {"session_id": name, "program_id": name, "released": bool(over)}
     if not over:
         answer["detail"] = _NOT_ITS_OWN if found else _UNKNOWN

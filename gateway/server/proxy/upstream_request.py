@@ -7,17 +7,19 @@ where the gateway has its own or asks for keys itself.
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from gateway.config.hints import HintsConfig
+from gateway.core.commands import Dispatch
 from gateway.core.stream import GPU_WORK
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
-from gateway.domain.request import Work
+from gateway.domain.ids import ReplicaId
+from gateway.domain.request import RequestFacts, Work
 from gateway.requests.model_name import with_model, with_model_in_form
 from gateway.server.auth.tenants import CREDENTIAL_HEADERS
 from gateway.server.http.request_head import RequestHead
@@ -40,16 +42,41 @@ _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 
 
 class Outbound:
-    def __init__(self, hints: HintsConfig, *, are_keys_required: bool) -> None:
+    def __init__(
+        self, hints: HintsConfig, abilities: Callable[[ReplicaId], Abilities], *, are_keys_required: bool
+    ) -> None:
         self._hints = hints
+        self._abilities = abilities
         self.is_salted = hints.cache_salt_secret is not None
         self._are_keys_required = are_keys_required
+
+    def of_turn(
+        self,
+        decision: Dispatch,
+        request: HttpRequest,
+        facts: RequestFacts,
+        replica: Replica,
+        *,
+        trace: bytes | None,
+        fetch: Mapping[str, Raw] | None = None,
+    ) -> list[Chunk]:
+        """A turn as the brain decided it; `fetch` may differ from attempt to attempt."""
+        return self.chunks(
+            request,
+            replica,
+            decision.session,
+            is_readable=facts.is_readable,
+            hint=decision.hint,
+            rank=decision.rank,
+            trace=trace,
+            model=decision.model if decision.model != facts.model else None,
+            fetch=fetch,
+        )
 
     def chunks(
         self,
         request: HttpRequest,
         replica: Replica,
-        abilities: Abilities,
         session: SessionRef | None,
         *,
         is_readable: bool,
@@ -63,9 +90,9 @@ class Outbound:
         server with several, unless the client says so; `trace`: a header line instead of the client's own;
         `model`: what to ask for instead of what the client does; `fetch`: fields that say where its prompt,
         or the beginning of it, is."""
-        head = request.head
+        head, abilities = request.head, self._abilities(replica.id)
         if model is not None:
-            request = _asking_for(model, request)
+            request = _for_model(model, request)
         body: list[Chunk] = [request.body] if request.body else []
         if hint is not None or fetch or self.is_salted:
             body = self._body(request, replica, abilities, hint if is_readable else None, more=fetch or {})
@@ -76,19 +103,19 @@ class Outbound:
             start = head.passed_on[replica] = self._start(
                 head, replica, _TRACE if trace is not None else _NONE
             )
-        told = trace or b""
+        lines = trace or b""
         if rank is not None and not any(name.lower() == _RANK for name, _ in head.headers):
-            told += b"X-data-parallel-rank: %d\r\n" % rank
+            lines += b"X-data-parallel-rank: %d\r\n" % rank
         if session is not None and abilities.session_header and self._hints.session:
             if "x-session-id" not in head.facts.stated:
-                told += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
+                lines += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
         if head.is_websocket:
-            told += _UPGRADE
+            lines += _UPGRADE
         if len(body) == 1 and len(body[0]) < _COPY_BELOW:
-            return [b"%s%sContent-Length: %d\r\n\r\n%s" % (start, told, len(body[0]), body[0])]
+            return [b"%s%sContent-Length: %d\r\n\r\n%s" % (start, lines, len(body[0]), body[0])]
         if body or head.method in _METHODS_WITH_BODY:
-            told += b"Content-Length: %d\r\n" % sum(map(len, body))
-        return [b"%s%s\r\n" % (start, told), *body]
+            lines += b"Content-Length: %d\r\n" % sum(map(len, body))
+        return [b"%s%s\r\n" % (start, lines), *body]
 
     def _start(self, head: RequestHead, replica: Replica, drop: frozenset[bytes]) -> bytes:
         """The request line and the fields that every such request has; without `drop`."""
@@ -132,7 +159,7 @@ class Outbound:
         return fields
 
 
-def _asking_for(model: str, request: HttpRequest) -> HttpRequest:
+def _for_model(model: str, request: HttpRequest) -> HttpRequest:
     """The same request, for another model. Where a path names it, there is nothing to replace."""
     if not request.body:
         return request

@@ -28,8 +28,10 @@ from gateway.domain.ids import ReplicaId, clean_name
 from gateway.domain.request import Answer, Protocol, RequestFacts, Work
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_head import RequestHead
+from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.driver import Ticket
-from gateway.server.proxy.prepare import RequestPreparation
+from gateway.server.proxy.prepare import Prepared, RequestPreparation
+from gateway.server.proxy.send import Begun
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
 from gateway.upstream.one_shot import OneShot
@@ -116,18 +118,28 @@ class Tunnels:
     def __init__(
         self,
         replicas: Mapping[ReplicaId, Replica],
-        asking: RequestPreparation,
+        preparation: RequestPreparation,
         config: Config,
         counts: Counter[str],
     ) -> None:
         """`counts`: those that were `opened`, of these `closed`; and those that were `refused`."""
         self._replicas = replicas
-        self._asking = asking
-        self._brain = asking.driver.coordinator
+        self._preparation = preparation
+        self._brain = preparation.driver.coordinator
         self._counts = counts
         self.config = config
 
-    def judge(
+    async def prepare(self, client: ClientConnection, request: HttpRequest) -> Prepared | None:
+        """As `RequestPreparation.prepare`. A session that another gateway has goes on here."""
+        judged = self._judge(request.head, await self._preparation.reading.read(request))
+        if isinstance(judged, Refusal):
+            client.refuse(request.head.visitor.endpoint.protocol, judged)
+            return None
+        facts, without = judged
+        await self._preparation.is_ours(request, facts, None)
+        return Prepared(request, facts, without)
+
+    def _judge(
         self, head: RequestHead, facts: RequestFacts
     ) -> tuple[RequestFacts, tuple[ReplicaId, ...]] | Refusal:
         """What the brain is to know of a handshake, and the replicas that may not have it; or why nobody may.
@@ -138,7 +150,7 @@ class Tunnels:
         refusal, without = None, tuple[ReplicaId, ...]()
         if head.visitor.endpoint.protocol is Protocol.MCP:
             refusal = "Tool servers are reached by HTTP alone."
-        elif not self._asking.are_keys_required and _may_be_a_page(head.headers):
+        elif not self._preparation.are_keys_required and _may_be_a_page(head.headers):
             # Any page in a browser may open one wherever its reader may, and read what comes.
             refusal = "Pages in browsers may not open WebSockets where no key is required."
         elif classify("POST", head.visitor.path).name == "/v1/responses":
@@ -146,7 +158,7 @@ class Tunnels:
             without = tuple(each.id for each in replicas if not each.responses_websocket)
             # Who has a cache of its own gets it by a field that has to be in each message.
             is_served = any(each.pool == pool and each.responses_websocket for each in replicas)
-            if self._asking.outbound.is_salted or not is_served:
+            if self._preparation.is_salted or not is_served:
                 refusal = "Responses over WebSocket are not served here: use HTTP."
         if refusal is not None:
             self._counts["refused"] += 1
@@ -154,18 +166,16 @@ class Tunnels:
         facts = msgspec.structs.replace(facts, work=Work.TUNNEL, model=model, is_replayable=True)
         return msgspec.structs.replace(facts, is_relayed=self.config.server.is_relay), without
 
-    async def run(
-        self, client: ClientConnection, head: RequestHead, ticket: Ticket, replica: Replica,
-        upstream: UpstreamConnection, receipts: bytes,
-    ) -> None:  # fmt: skip
-        """From the replica's 101 to the end. `receipts`: header lines."""
+    async def run(self, client: ClientConnection, ticket: Ticket, prepared: Prepared, begun: Begun) -> None:
+        """From the replica's 101 to the end."""
+        head, replica, upstream = prepared.request.head, begun.replica, begun.upstream
         assert upstream.head is not None
         ticket.send(ev.ResponseStarted(ticket.request, _SWITCHED.status))
         self._counts["opened"] += 1
         try:
             tunnel = Tunnel(client, upstream)
             check = partial(self._check, tunnel, client, head, replica)
-            early = client.switch(upstream.head.start + receipts + _UPGRADE, tunnel.at_client, check)
+            early = client.switch(upstream.head.start + begun.receipts + _UPGRADE, tunnel.at_client, check)
             upstream.transport.set_protocol(tunnel.at_replica)
             tunnel.at_replica.send(early)
             tunnel.at_client.send(upstream.take_rest())

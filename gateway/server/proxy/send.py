@@ -1,0 +1,231 @@
+"""Sent: to the replica of each decision, until one begins to respond or the client is refused."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from gateway.config.server import ServerConfig
+from gateway.core import refusals
+from gateway.core.commands import Dispatch, Refuse, RemotePrefill
+from gateway.domain.ids import ReplicaId
+from gateway.domain.request import Answer, RequestFacts
+from gateway.server.disaggregation.kv_fetches import Fetch
+from gateway.server.disaggregation.remote_prefills import RemotePrefills
+from gateway.server.http.client_connection import ClientConnection
+from gateway.server.http.request_parser import HttpRequest
+from gateway.server.proxy.driver import Driver, Ticket
+from gateway.server.proxy.internal_responses import read_whole
+from gateway.server.proxy.prepare import Prepared
+from gateway.server.proxy.queue_keepalive import QueueKeepAlive
+from gateway.server.proxy.receipts import receipts
+from gateway.server.proxy.tickets import Tickets
+from gateway.server.proxy.upstream_request import Outbound
+from gateway.telemetry.histograms import Histogram
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
+from gateway.upstream.health import HealthChecks
+from gateway.upstream.replica import Replica
+from gateway.wire.endpoints import classify, meant
+from gateway.wire.handshake import key_of
+
+_NO_SUCH_PATH: Final = re.compile(
+    rb"\s*(?:404:? ?)?(?:(?:page )?not found)?\.?\s*|<.*|"
+    rb'[^}]*"(?:detail|message|error)": ?"(?:file )?not found\.?".*',
+    re.I | re.S,
+).fullmatch
+"""Of the body of a 404: what servers say of paths, and not of models or stored things."""
+_ERROR_WITHIN_S: Final = 5.0
+"""From the head of an error to its end, where it has to be read before it is passed on."""
+
+
+class Begun(msgspec.Struct):
+    """A response that has begun."""
+
+    decision: Dispatch
+    replica: Replica
+    upstream: UpstreamConnection
+    receipts: bytes
+    """Header lines for the client."""
+    keepalive: QueueKeepAlive | None
+
+
+class UpstreamSender:
+    def __init__(
+        self,
+        driver: Driver,
+        replicas: Mapping[ReplicaId, Replica],
+        health: HealthChecks,
+        outbound: Outbound,
+        tickets: Tickets,
+        *,
+        remote_prefills: RemotePrefills | None,
+        overhead: Histogram | None,
+        server: ServerConfig,
+    ) -> None:
+        """`remote_prefills`: None if each prompt is computed where it is decoded; `overhead`: the time until
+        a request is sent, of some."""
+        self._driver = driver
+        self._replicas = replicas
+        self._health = health
+        self._outbound = outbound
+        self._tickets = tickets
+        self._remote_prefills = remote_prefills
+        self._overhead = overhead
+        self.apply_config(server)
+
+    def apply_config(self, server: ServerConfig) -> None:
+        self._with_receipts = server.has_receipts
+        self._holding = server.holding
+
+    async def send(self, ticket: Ticket, client: ClientConnection, prepared: Prepared) -> Begun | None:
+        """None if the client was refused."""
+        request, facts = prepared.request, prepared.facts
+        keepalive: QueueKeepAlive | None = None
+        fetch: Fetch | None = None
+        try:
+            while True:
+                decision = ticket.decided()
+                if decision is None:
+                    if keepalive is None and facts.takes_keep_alives:
+                        shown = ticket.request if self._with_receipts else None
+                        keepalive = QueueKeepAlive(client, request, shown, facts, self._holding)
+                        request = _uncompressed(request)
+                    decision = await ticket.decision()
+                if type(decision) is RemotePrefill:
+                    assert self._remote_prefills is not None
+                    ticket.began_s = 0.0  # what the prefill takes is no overhead
+                    trace = self._tickets.trace(ticket, decision.session)
+                    fetch = await self._remote_prefills.run(ticket, decision, request, trace)
+                    continue
+                lines = receipts(decision) if self._with_receipts else b""
+                if type(decision) is Refuse:
+                    _refuse(client, facts, decision, lines, keepalive)
+                    return None
+                replica = self._replicas.get(decision.placement.replica)
+                if replica is None:  # it left after the brain had decided
+                    ticket.attempt_failed(ConnectFailed("the replica left"))
+                    continue
+                if fetch is not None and self._driver.clock() >= fetch.until_s:
+                    fetch = None
+                upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
+                fetch = None  # of one attempt alone
+                if upstream is None:
+                    continue
+                begun = Begun(decision, replica, upstream, lines, keepalive)
+                return None if self._is_unknown_path(ticket, client, begun, request, facts) else begun
+        finally:
+            if keepalive is not None:
+                keepalive.end()
+
+    async def _attempt(
+        self,
+        ticket: Ticket,
+        decision: Dispatch,
+        replica: Replica,
+        request: HttpRequest,
+        facts: RequestFacts,
+        fetch: Fetch | None,
+    ) -> UpstreamConnection | None:
+        """None if no response head came; the brain knows then."""
+        head, session = request.head, decision.session
+        trace = self._tickets.trace(ticket, session.session if session is not None else None)
+        chunks_with = partial(self._outbound.of_turn, decision, request, facts, replica, trace=trace)
+        fields = fetch.fields if fetch is not None else None
+        exchange = partial(
+            replica.exchange,
+            is_head_request=head.method == "HEAD",
+            websocket_key=key_of(head.headers) if head.is_websocket else None,
+            may_repeat=facts.is_replayable and decision.attempt == 1 and not fields,
+        )
+        chunks = chunks_with(fetch=fields)
+        ticket.fetch = fetch
+        if ticket.began_s and self._overhead is not None and not decision.waited_s:
+            self._overhead.add(self._driver.clock() - ticket.began_s)
+            ticket.began_s = 0.0
+        try:
+            upstream = await exchange(chunks)
+            if fetch is not None and fetch.has_failed(upstream) and facts.is_replayable:
+                ticket.fetch = None
+                replica.release(upstream, reuse=False)
+                upstream = await exchange(chunks_with())
+            is_missing = upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
+            if is_missing and meant(head.method, head.visitor.path) is not None:
+                await self._read_error(replica, upstream)
+            return upstream
+        except LocalFault as error:
+            ticket.attempt_failed(error, is_local=True)
+        except ConnectTimedOut as error:
+            self._health.check_now(replica.id)
+            ticket.attempt_failed(error)
+        except ConnectFailed as error:
+            self._health.suspect(replica.id, str(error))
+            ticket.attempt_failed(error)
+        except AnswerTimedOut as error:
+            ticket.attempt_failed(error, timed_out=True)
+        except AnswerMissing as error:
+            self._health.check_now(replica.id)
+            ticket.attempt_failed(error)
+        return None
+
+    def _is_unknown_path(
+        self,
+        ticket: Ticket,
+        client: ClientConnection,
+        begun: Begun,
+        request: HttpRequest,
+        facts: RequestFacts,
+    ) -> bool:
+        """Whether the replica has no such path, which the client is answered with the path that it meant. A
+        replica that lacks an adapter which it listed is looked at anew."""
+        head, replica, upstream = request.head, begun.replica, begun.upstream
+        if upstream.head is None or upstream.head.status != HTTPStatus.NOT_FOUND:
+            return False
+        state = self._driver.coordinator.fleet.get(replica.id)
+        if state is not None and (begun.decision.model or facts.model) in state.facts.adapters:
+            self._health.check_now(replica.id)
+        path = meant(head.method, head.visitor.path)
+        if path is None or not _NO_SUCH_PATH(b"".join(upstream.take_complete_body() or ())):
+            return False
+        refusal = refusals.unknown_path(head.visitor.path, path)
+        client.refuse(classify(head.method, path).protocol, refusal, begun.receipts)
+        ticket.answered_at_once(Answer(status=HTTPStatus.NOT_FOUND), has_first_token=False)
+        replica.release(upstream, reuse=True)
+        return True
+
+    async def _read_error(self, replica: Replica, upstream: UpstreamConnection) -> bytes:
+        """The body of an error. It is there to be passed on then."""
+        timer = asyncio.get_running_loop().call_later(_ERROR_WITHIN_S, upstream.give_up_on_rest)
+        try:
+            return await read_whole(upstream)
+        except BaseException:
+            replica.release(upstream, reuse=False)
+            raise
+        finally:
+            timer.cancel()
+
+
+def _refuse(
+    client: ClientConnection,
+    facts: RequestFacts,
+    decision: Refuse,
+    lines: bytes,
+    keepalive: QueueKeepAlive | None,
+) -> None:
+    if keepalive is not None and keepalive.has_begun:
+        client.has_failed = True
+        keepalive.refuse(decision.refusal)
+    else:
+        client.refuse(facts.protocol, decision.refusal, lines)
+
+
+def _uncompressed(request: HttpRequest) -> HttpRequest:
+    """Keep-alives go before the response's body, so it may not come compressed."""
+    fields = [field for field in request.head.headers if field[0].lower() != b"accept-encoding"]
+    fields.append((b"Accept-Encoding", b"identity"))
+    head = msgspec.structs.replace(request.head, headers=fields, passed_on={})
+    return HttpRequest(head, request.body, request.before)
