@@ -424,7 +424,7 @@ def test_a_fault_when_a_leg_is_to_begin_costs_nobody_an_answer(monkeypatch, brok
     check_books(fleet.brain)
 
 
-@pytest.mark.parametrize("broken", ["gate.ask", "dispatcher.leg_ended", "legs.ended"])
+@pytest.mark.parametrize("broken", ["gate.decide", "dispatcher.leg_ended", "legs.ended"])
 def test_a_fault_when_a_leg_ends_costs_nobody_an_answer(monkeypatch, broken):
     fleet = Fleet().asks("r1")
     *path, name = broken.split(".")

@@ -26,7 +26,7 @@ from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.connection_states import State
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.http.response_writer import Framing
-from gateway.server.proxy.relay import Relay, framing_of, pass_whole
+from gateway.server.proxy.byte_pump import BytePump, framing_of, pass_whole
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing
 from gateway.wire.endpoints import classify
@@ -233,7 +233,7 @@ class BothSides(RuleBasedStateMachine):
                 await pass_whole(client.write, whole, head, ticket, observer)
                 is_reusable = True
             else:
-                relay = Relay(client, upstream, head, ticket, observer, client.write)
+                relay = BytePump(client, upstream, head, ticket, observer, client.write)
                 is_reusable = await relay.run()
         finally:
             if not (is_reusable and upstream.is_reusable):

@@ -285,7 +285,7 @@ async def test_two_gateways_count_together_from_the_reload_on(start, store_url):
 # --- settings ------------------------------------------------------------------------------------------
 
 _FILE = '[[pools]]\nreplicas = [{ url = "http://a" }]\n[[bounds]]\nname = "b"\n'
-_OF_A_DAY = 'scope = "tenant"\nper = "day"\nturns = 1\n'
+_OF_A_DAY = 'scope = "tenant"\nperiod = "day"\nturns = 1\n'
 _TENANT = f'[[tenants]]\nname = "red"\nkey_hashes = ["{hash_key("x")}"]\n'
 
 

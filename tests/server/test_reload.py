@@ -148,7 +148,7 @@ async def test_limits_receipts_keys_and_what_is_logged(start):
     assert (await bench.ask(post())).get(b"x-turnpike-session") is not None
     write = "tp-write"
     bench.settings["server"] |= {
-        "receipts": False,
+        "debug_headers": False,
         "log_level": "warning",
         "control_key_hashes": [hash_key(write)],
         "limits": {"max_body_bytes": 70},
@@ -190,7 +190,7 @@ async def test_limits_receipts_keys_and_what_is_logged(start):
 async def test_what_is_wrong_changes_nothing_and_is_named(start, section, wrong, complaint):
     bench = await start(tenants=[tenant("a", A)])
     good = copy.deepcopy(bench.settings)
-    also = {"server": {**good["server"], "receipts": False}, "tenants": [tenant("b", B)]}
+    also = {"server": {**good["server"], "debug_headers": False}, "tenants": [tenant("b", B)]}
     there = good.get(section, {})
     bench.settings |= {**also, section: wrong if isinstance(wrong, list) else {**there, **wrong}}
     assert complaint in (await reload(bench, 409))["error"]
@@ -258,7 +258,7 @@ async def test_who_did_what_is_recorded_without_secrets(start):
     await bench.control(ask_control(drain, b'{"draining": false}', bearer(write)))
     await bench.control(ask_control(RELOAD, headers=bearer(read)))
     await bench.control(ask_control(RELOAD))
-    bench.settings["server"]["receipts"] = 5
+    bench.settings["server"]["debug_headers"] = 5
     await reload(bench, 409, bearer(write))
     bench.gateway._on_hangup(bench.gateway.settings)
     reader = bearer(read)

@@ -357,7 +357,7 @@ DAY = {"scope": "tenant", "period": "day"}
         ({"bounds": [{"name": "x", "cost": 1.0, "tenants": ["alice"], **DAY}]}, True),
         ({"bounds": [{"name": "x", "tokens": 1000, "tenants": ["bob"], **DAY}]}, False),
         ({"bounds": [{"name": "x", "tokens": 1000, "shadow": True}]}, False),
-        ({"bounds": [{"name": "x", "turns": 10, "wall_s": 60.0}]}, False),
+        ({"bounds": [{"name": "x", "turns": 10, "max_duration_s": 60.0}]}, False),
     ],
 )
 async def test_who_has_limits_of_tokens_gets_none(start, tmp_path, settings, is_refused):

@@ -23,7 +23,7 @@ from gateway.server.auth.client_address import TrustedProxies
 from gateway.server.cluster.peer_auth import INHERITS, PASSED, Passing
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
-from gateway.server.proxy.relay import framing_of
+from gateway.server.proxy.byte_pump import framing_of
 from gateway.telemetry.log_lines import log_event
 from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
 from gateway.upstream.replica import Address, Replica

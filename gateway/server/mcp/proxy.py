@@ -21,7 +21,7 @@ from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.mcp.calls import McpCalls, NotAdmitted
 from gateway.server.mcp.servers import McpServer, refusal_for
-from gateway.server.proxy.relay import framing_of
+from gateway.server.proxy.byte_pump import framing_of
 from gateway.server.proxy.upstream_request import head_lines
 from gateway.server.runtime.tasks import check_each
 from gateway.upstream.connection import UpstreamConnection

@@ -19,7 +19,7 @@ from gateway.errors import error_body, http_status
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.http.response_writer import Framing
-from gateway.server.proxy.relay import Write
+from gateway.server.proxy.byte_pump import Write
 from gateway.upstream.response_head import EVENT_STREAM, ResponseHead
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
 from gateway.wire.keep_alive import error_event, is_codex, keep_alive

@@ -1,0 +1,159 @@
+"""The byte pump: what a replica sends goes straight to the client, and is looked at afterwards.
+
+Every read is written on before the next read; no event is held back, nothing is re-encoded. While the
+client does not read, the replica's socket is not read either, also if the client stopped reading before
+this response began. If the replica dies in the middle, the client's connection is cut, because several
+clients take a clean end for success. So is it if the end of the replica's connection is all that says that a
+stream is over.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from gateway.core import events as ev
+from gateway.domain.request import Answer
+from gateway.responses.observer import ResponseObserver
+from gateway.server.http.client_connection import ClientConnection
+from gateway.server.http.connection_states import State
+from gateway.server.http.request_head import RequestHead
+from gateway.server.http.response_writer import Framing
+from gateway.server.proxy.driver import Ticket
+from gateway.server.proxy.milestones import Milestones, catch_up
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import AnswerCut
+from gateway.upstream.response_head import ResponseHead
+
+_ANSWERING: Final = State.ANSWERING  # looked up once: each event needs it
+Write = Callable[[list[bytes], bool], None]
+"""Takes body bytes, in order, and whether they are the last."""
+
+
+class BytePump:
+    """The body of one response on its way."""
+
+    def __init__(
+        self,
+        client: ClientConnection,
+        upstream: UpstreamConnection,
+        head: ResponseHead,
+        ticket: Ticket,
+        observer: ResponseObserver,
+        write: Write,
+    ) -> None:
+        """`write`: where the body goes, by which it gets to the client in one form or another."""
+        self._client = client
+        self._upstream = upstream
+        self._head = head
+        self._ticket = ticket
+        self._observer = observer
+        self._write = write
+        self._emit = Milestones(ticket, observer).emit if head.status < 400 else _nothing
+        self._is_short = False
+
+    async def run(self) -> bool:
+        client, upstream = self._client, self._upstream
+        self._ticket.send(ev.ResponseStarted(self._ticket.request, self._head.status))
+        self._ticket.seen = self._answer
+        client.bind_source(upstream)
+        try:
+            may_pass = self._write == client.write and client.framing is Framing.CHUNKED
+            upstream.set_sink(self._pump, self._pass_on if may_pass else None)
+            client.flush_head()
+            await upstream.done
+            if self._is_short:
+                raise AnswerCut("the stream ended before its last event")
+            if self._observer.has_backlog:
+                await catch_up(self._observer)
+        except AnswerCut as cut:
+            self._ticket.cut(self._answer(), str(cut))
+            client.abort()
+            return False
+        except asyncio.CancelledError:
+            if self._observer.seen.has_terminal or upstream.done.has_come:  # it left with the whole answer
+                self._ticket.finished(self._answer())
+            raise
+        finally:
+            client.bind_source(None)  # the replica's connection may be used again, and must not stay paused
+        self._ticket.finished(self._answer(is_over=True))
+        return True
+
+    def _pump(self, parts: list[bytes], is_last: bool) -> None:
+        if is_last and not self._head.has_framing:
+            self._observer.feed(b"".join(parts))
+            self._is_short = self._lacks_its_end()
+            self._write(parts, not self._is_short)
+            return
+        self._write(parts, is_last)
+        # One chunk a read: the observer's work is per call more than per byte.
+        if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):
+            self._emit()
+
+    def _lacks_its_end(self) -> bool:
+        answer = answer_of(self._observer, self._head, is_over=True)
+        return self._observer.is_stream and answer.failure == "truncated"
+
+    def _pass_on(self, chunk: bytes, part: bytes) -> None:
+        client = self._client
+        if client.state is _ANSWERING and not client.held_head:
+            client.transport.write(chunk)
+        else:
+            self._write([part], False)
+        if self._observer.feed(part):
+            self._emit()
+
+    def _answer(self, *, is_over: bool = False) -> Answer:
+        head = self._head
+        if head.status < 400:
+            answer = self._observer.answer(head.status, is_over=is_over and not head.is_empty)
+        else:
+            answer = answer_of(self._observer, head, is_over=is_over)
+        self._emit()
+        return answer
+
+
+def _nothing() -> None:
+    """An error has no milestones."""
+
+
+def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
+    if head.is_empty:
+        return Framing.NONE
+    if head.has_length:
+        return Framing.LENGTH
+    return Framing.CLOSE if request.is_http_1_0 else Framing.CHUNKED
+
+
+async def pass_whole(
+    write: Write,
+    parts: list[bytes],
+    head: ResponseHead,
+    ticket: Ticket,
+    observer: ResponseObserver,
+) -> None:
+    write(parts, True)
+    observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
+    try:
+        if observer.has_backlog:
+            await catch_up(observer)
+    finally:  # also if its client leaves meanwhile, with the whole answer in hand
+        answer = answer_of(observer, head, is_over=True)
+        if ticket.hands_over_calls and head.status < 400:
+            for number, call in enumerate(observer.seen.closed_calls):
+                ticket.hand_over(call, observer.seen.arguments_of(number))
+        ticket.answered_at_once(answer, has_first_token=observer.seen.has_first_token and answer.is_good)
+
+
+def answer_of(observer: ResponseObserver, head: ResponseHead, *, is_over: bool) -> Answer:
+    answer = observer.answer(head.status, is_over=is_over and not head.is_empty)
+    if head.status >= 400 and (wait_s := _seconds(head.retry_after)) is not None:
+        answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
+    return answer
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """When the client is to come again; it will, to the millisecond. Dates are left unread."""
+    is_number = retry_after is not None and retry_after.isdecimal() and len(retry_after) < 7
+    return float(retry_after) if is_number and retry_after is not None else None
