@@ -277,7 +277,7 @@ class ProxyHandler:
         else:
             observer = observe(
                 *(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding),
-                said=attempt.said,
+                content=attempt.said,
                 may_keep=client.keep_more,
                 head=head.start,
             )

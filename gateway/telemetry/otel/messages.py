@@ -23,7 +23,7 @@ from msgspec import Raw
 from gateway.domain.request import Protocol
 from gateway.identity.agent_type import TOOL, Tool
 from gateway.identity.items import is_large
-from gateway.responses.chat import read_said
+from gateway.responses.chat import joined_text
 from gateway.responses.content import Kind, Part
 from gateway.wire.body import (
     ABSENT,
@@ -196,7 +196,7 @@ def _items(protocol: Protocol, fields: RequestBody, body: bytes) -> Sequence[Raw
 
 
 def _instructions(system: Raw, instructions: Raw, room: Room) -> bytes:
-    texts = [text for each in (system, instructions) if (text := read_said(read_as(_ANY, each)))]
+    texts = [text for each in (system, instructions) if (text := joined_text(read_as(_ANY, each)))]
     written = [_text(text, room) for text in texts if room.has_another()]
     return msgspec.json.encode(written) if written else b""
 
@@ -266,7 +266,7 @@ def _asked(call: Any, room: Room) -> dict[str, Any]:
 
 def _typed(kind: str, item: dict[str, Any], room: Room) -> tuple[str, Any]:
     if kind == "reasoning":
-        thought = "\n".join(filter(None, (read_said(item.get(field)) for field in ("summary", "content"))))
+        thought = "\n".join(filter(None, (joined_text(item.get(field)) for field in ("summary", "content"))))
         return "assistant", _text(thought, room, "reasoning")
     if kind.endswith("_output"):
         return "tool", _result(item.get("call_id"), item.get("output"), room)
@@ -328,6 +328,6 @@ def _call(call_id: Any, name: Any, arguments: Any, room: Room) -> dict[str, Any]
 
 
 def _result(call_id: Any, content: Any, room: Room) -> dict[str, Any]:
-    said = read_said(content)
+    said = joined_text(content)
     of = {"id": room.text(call_id)} if isinstance(call_id, str) else {}
     return {"type": "tool_call_response", **of, "response": room.value(content if said is None else said)}
