@@ -208,7 +208,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """Whoever answers runs the tool, too: its result stands in the same answer."""
 
 
-class Manner(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class ToolCallStyle(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How an answer calls its tools, beyond their names."""
 
     names: tuple[str, ...] = ()
@@ -221,7 +221,7 @@ class Manner(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Hash of the word that its text ends with, and of the mark behind it; 0 of one that calls a tool."""
 
 
-NO_MANNER: Final = Manner()
+NO_TOOL_CALL_STYLE: Final = ToolCallStyle()
 
 
 class Utterance:
@@ -235,8 +235,8 @@ class Utterance:
         self.chars = chars
 
     @property
-    def manner(self) -> Manner:
-        return NO_MANNER
+    def tool_call_style(self) -> ToolCallStyle:
+        return NO_TOOL_CALL_STYLE
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Utterance) and (self.text, self.chars) == (other.text, other.chars)
@@ -268,7 +268,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     state_ids: tuple[str, ...] = ()
     """Ids under which the replica may have stored something (response, conversation, items)."""
     usage: Usage = Usage()
-    said_bytes: int = 0
+    content_bytes: int = msgspec.field(default=0, name="said_bytes")
     """What it says to its reader, with the arguments of calls."""
     finish_reason: str | None = None
     response_id: str | None = None

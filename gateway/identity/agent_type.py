@@ -1,4 +1,4 @@
-"""What kind of agent speaks: a hash of its system prompt and tools that is the same from run to run.
+"""The type of an agent: a hash of its system prompt and tools that is the same from run to run.
 
 Prompts hold what changes: the date, a directory, the platform's version, a counter, a list of files. Such
 words (with a digit, a slash, a dot in the middle, names of days and months) are taken out, and only the head

@@ -1,12 +1,12 @@
 """Identities that clients state: CONVENTIONS.md, "Accept — session identity", 1 to 9, as one table.
 
-The first schema with a usable session id wins, and nothing is taken from any other: half of one
-identity and half of another is nobody's. A value that is too long or unprintable counts as not sent.
+The first schema with a usable session id wins, and nothing is taken from any other: two halves of different
+identities identify nothing. A value that is too long or unprintable counts as not sent.
 
-`user`, `safety_identifier` and `x-user-id` say who pays; `traceparent` and `x-client-request-id` say
-which request this is. None of them is a session. `previous_response_id` is not in the table either:
-it names a turn, and only the brain knows the chain that the turn belongs to (`RequestFacts.state_ids`).
-Yet it outranks everything after it in the list, so where it is sent, the weaker rows are not read.
+No session ids: `user`, `safety_identifier` and `x-user-id` identify the payer, `traceparent` and
+`x-client-request-id` the request. `previous_response_id` is not in the table either: it identifies a turn,
+and only the brain knows the turn's chain (`RequestFacts.state_ids`). It outranks the weak schemas of the
+list: where it is sent, those are not read.
 """
 
 from base64 import urlsafe_b64decode
@@ -37,7 +37,7 @@ class _Schema(msgspec.Struct, frozen=True):
 
 TURNPIKE_SCHEMA = "x-turnpike-session"
 CONNECTION_SCHEMA = "connection"
-"""Stated by nobody: the connection of a turn whose body could not be read."""
+"""Not stated: the connection of a turn whose body could not be read."""
 
 _AGENT_HINTS = ("body.agent_hint", "body.vllm_xargs.agent_hint", "x-agent-hint")
 
@@ -131,8 +131,8 @@ _PLACES = {
 IDENTITY_HEADERS = frozenset(
     name.encode("ascii") for name in _PLACES if not name.startswith("body.")
 ) | frozenset({b"x-client-request-id", b"x-codex-window-id", b"x-openai-subagent"})
-"""Lower-case names of the headers that tell a session, be it in the table or by accident: what to hide
-from a gateway that shall do without."""
+"""Lower-case names of the headers that identify a session, on purpose or by accident: hidden in tests of
+recognition by content."""
 
 IDENTITY_BODY_FIELDS = frozenset(
     {place.split(".")[1] for place in _PLACES if place.startswith("body.")} | {"client_metadata"}

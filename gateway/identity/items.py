@@ -51,7 +51,7 @@ _FAILED: Final = (
     (b"not found", re.compile(rb"(?<=command )not found")),
     (b"No such", re.compile(rb"No such file or directory")),
 )
-"""By a word that stands in what says so: that is found in a tenth of the time that a pattern takes."""
+"""Patterns of failures, each after a word that it contains: the word's search takes a tenth of the time."""
 _MAX_BYTES: Final = 2**20
 """A larger item is known by its bytes alone: it takes milliseconds to read, and is an image more often than
 not."""
@@ -79,7 +79,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     looks: tuple[int, ...] = ()
     """Hashes of how a user's text begins and ends."""
     has_failed: bool = False
-    """Results that say that their tool failed."""
+    """The results report a failure of their tool."""
     media_bytes: int = 0
 
 
@@ -91,7 +91,7 @@ _ASIDE: Final = Item(ASIDE, 0, 0)
 
 
 def read_item(raw: Raw) -> Item:
-    """What an item says. Never raises: what cannot be read is nothing."""
+    """Never raises: an unreadable item is `NOTHING`."""
     if len(memoryview(raw)) > MAX_STRUCTURE and is_large(raw):
         return _outline(raw)
     try:
@@ -110,7 +110,7 @@ def read_item(raw: Raw) -> Item:
 
 
 class _Outline(msgspec.Struct):
-    """What tells the kind of an item, and which call it belongs to."""
+    """Fields that determine an item's kind and its call."""
 
     role: Raw = ABSENT
     type: Raw = ABSENT
@@ -150,20 +150,20 @@ def _known_ids(ids: list[Any]) -> tuple[str, ...]:
 
 
 def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item:
-    said = texts[0] if len(texts) == 1 else "\n".join(texts)
+    joined = texts[0] if len(texts) == 1 else "\n".join(texts)
     is_observation = False
     looks: tuple[int, ...] = ()
     if kind == ASSISTANT:
-        if not ids and _CALLS_AS_TEXT in said:
-            ids = _CALL_AS_TEXT.findall(said)
-        if THOUGHT_TAG in said:
-            said = without_thought(said)
+        if not ids and _CALLS_AS_TEXT in joined:
+            ids = _CALL_AS_TEXT.findall(joined)
+        if THOUGHT_TAG in joined:
+            joined = without_thought(joined)
     elif kind == USER:
-        is_observation = said.startswith(_OBSERVATION)
-        looks = _looks(said)
-    text = whole = text_hash(said)
-    if kind == ASSISTANT and INPUT in said:
-        text = text_hash(as_run(said))
+        is_observation = joined.startswith(_OBSERVATION)
+        looks = _looks(joined)
+    text = whole = text_hash(joined)
+    if kind == ASSISTANT and INPUT in joined:
+        text = text_hash(as_run(joined))
     known = _known_ids(ids) if ids else ()
     if not calls:
         return Item(kind, hash((kind, whole)), text, False, known, is_observation, looks)
@@ -171,8 +171,8 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
     return Item(kind, content, text, True, known, is_observation, looks)
 
 
-def _looks(said: str) -> tuple[int, ...]:
-    head, tail = " ".join(said[: 4 * _LOOK].split()), " ".join(said[-4 * _LOOK :].split())
+def _looks(text: str) -> tuple[int, ...]:
+    head, tail = " ".join(text[: 4 * _LOOK].split()), " ".join(text[-4 * _LOOK :].split())
     if not head or not tail:
         return ()
     begins, ends = head[:_LOOK], tail[-_LOOK:]
@@ -182,10 +182,10 @@ def _looks(said: str) -> tuple[int, ...]:
 
 def _has_failed(raw: Raw) -> bool:
     near = bytes(memoryview(raw)[:_FAILS_NEAR])
-    for word, says_so in _FAILED:
+    for word, pattern in _FAILED:
         at = near.find(word)
         while at >= 0:
-            if says_so.match(near, at) is not None:
+            if pattern.match(near, at) is not None:
                 return True
             at = near.find(word, at + 1)
     return False
@@ -254,8 +254,8 @@ def _understand_typed(kind: str, item: dict[str, Any]) -> tuple[int, list[str], 
     return (ASIDE, [], [], []) if kind and item.get("role") is None else None
 
 
-def _read_calls(said: Any, calls: list[Any], ids: list[Any]) -> None:
-    for call in said if type(said) is list else ():
+def _read_calls(made: Any, calls: list[Any], ids: list[Any]) -> None:
+    for call in made if type(made) is list else ():
         if type(call) is dict:
             function = call.get("function") or call.get("custom") or {}
             if type(function) is dict:
@@ -295,7 +295,7 @@ def _read_part(part: dict[str, Any], texts: list[str], calls: list[Any], ids: li
 
 
 def canonical_arguments(arguments: Any) -> Any:
-    """Arguments as values: clients serialise them anew, so the text that carried them means nothing."""
+    """Arguments as values: clients serialise them anew."""
     if not isinstance(arguments, str):
         return arguments
     try:

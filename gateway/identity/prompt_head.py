@@ -1,7 +1,7 @@
 """What a prompt begins with, as short hashes: its tools and its system prompt, in their order.
 
-Invariants: marks of where a cache is to be cut are left out, as it does not see them: `_MAX_MARKS` of a text;
-at most `_MAX_TOOLS` tools and `_MAX_SEGMENTS` segments are told apart, what is behind counts as one.
+Invariants: `_MAX_MARKS` cache marks of a text are left out, as engines do not see them; at most `_MAX_TOOLS`
+tools and `_MAX_SEGMENTS` segments are hashed one by one, the rest as one.
 Called once for each distinct beginning, whose hashes are remembered (`transcript.py`).
 """
 

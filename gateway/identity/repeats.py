@@ -1,9 +1,9 @@
-"""What a conversation's newest step does, and what came of it: hashes that are equal if it is done again.
+"""A conversation's newest step and its results, as hashes: a repeated step has equal ones.
 
-Ids of calls are new each time, so they are left out; so is what an answer says beside its calls. Of an answer
-that calls its tools by its text, the part that calls counts: code blocks, or `Action:` and its input.
+Ids of calls are left out, as they are new each time; so is text beside calls. Where tools are called in the
+text, the calling part counts: code blocks, or `Action:` and its input.
 
-Invariants: never raises; what is too large to be read counts by its bytes; nothing of what was said is kept.
+Invariants: never raises; too large an item counts by its bytes; no content is kept.
 """
 
 from collections.abc import Iterable
@@ -24,24 +24,25 @@ _OBSERVED: Final = "\nObservation:"
 
 
 def read_step(answer: Iterable[Raw], news: Iterable[Raw]) -> tuple[int, int]:
-    """Hashes of what an answer calls for, and of what was brought; 0 for nothing. `answer`: the newest items
-    of the model's, `news`: those behind them, all in their order."""
+    """Hashes of an answer's action and of its results; 0 for none. `answer`: the model's newest items,
+    `news`: those behind them, all in their order."""
     called: list[int] = []
-    said: list[int] = []
+    text_hashes: list[int] = []
     for raw in answer:
         kind, texts, calls = _read(raw)
         if kind == ASSISTANT:
             if calls:
                 called.append(_digest(calls))
             else:
-                said += [hashed for text in texts if (hashed := text_hash(_asked(without_thought(text))))]
+                actions = (_action_part(without_thought(text)) for text in texts)
+                text_hashes += [hashed for action in actions if (hashed := text_hash(action))]
     brought: list[int] = []
     for raw in news:
         kind, texts, calls = _read(raw)
         if kind in (TOOL, USER):
             brought.append(_digest([calls, [text_hash(text) for text in texts]]))
-    asked = called or said
-    return hash(tuple(asked)) if asked else 0, hash(tuple(brought)) if brought else 0
+    action = called or text_hashes
+    return hash(tuple(action)) if action else 0, hash(tuple(brought)) if brought else 0
 
 
 def _read(raw: Raw) -> tuple[int, list[str], list[Any]]:
@@ -63,7 +64,7 @@ def _digest(values: list[Any]) -> int:
         return 0
 
 
-def _asked(text: str) -> str:
+def _action_part(text: str) -> str:
     blocks = text.split(_FENCE)[1::2]
     if blocks:
         return _FENCE.join(blocks)

@@ -1,7 +1,7 @@
 """Call ids that come back: the tail of a conversation, read from its end.
 
 A request repeats the model's newest tool calls and brings their results. If a backend behind us minted
-those ids, they say which response the request follows (docs/design/sessions.md). Only the newest
+those ids, they identify the response that the request follows (docs/design/sessions.md). Only the newest
 *assistant block* matters: the run of items that one response left behind. If it made no call, the
 newest block that did is the best witness left.
 """
@@ -21,7 +21,7 @@ MAX_IDS: Final = 256
 
 
 class Echoes(msgspec.Struct, frozen=True, gc=False):
-    """What a conversation's tail says; ids are unique and newest first."""
+    """Call ids in a conversation's tail; unique, newest first."""
 
     echoed_ids: tuple[str, ...] = ()
     tool_result_ids: tuple[str, ...] = ()

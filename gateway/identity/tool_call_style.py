@@ -1,11 +1,10 @@
-"""How an answer calls its tools: by which names, if its text alone says so, and with which first words.
+"""How a response calls its tools: their names, if only its text has them, and the calls' first words.
 
-Applications that do without native calls have protocols of their own, inside the text: ReAct (`Action: NAME`
-and `Action Input:`), tags (`<function=NAME>`, `<invoke name="NAME">`, `<tool_call>{"name": …}`), or one code
-block that is to be run. A code block alone may as well be meant for a person; whoever uses this has to find
-out (`gateway/tool_probe/text_calls.py`).
+Applications without native calls use protocols of their own inside the text: ReAct (`Action: NAME` and
+`Action Input:`), tags (`<function=NAME>`, `<invoke name="NAME">`, `<tool_call>{"name": …}`), or a single code
+block. A code block may as well be an example for a person; `gateway/tool_probe/text_calls.py` learns which.
 
-Invariants: costs nothing but a few searches where there is none; at most `_MAX_NAMES` names of at most
+Invariants: a text without calls costs a few searches; at most `_MAX_NAMES` names of at most
 `_MAX_NAME` characters.
 """
 
@@ -13,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.domain.request import NO_MANNER, Manner
+from gateway.domain.request import NO_TOOL_CALL_STYLE, ToolCallStyle
 from gateway.wire.hashing import digest
 
 _MAX_NAMES: Final = 16
@@ -45,63 +44,63 @@ _WORD_AND_NEXT: Final = re.compile(r"(\w+)(\W?)")
 _VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")
 
 
-def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
-    if not spoken and not arguments:
-        return NO_MANNER
+def read_tool_call_style(response_text: str, arguments: Sequence[bytes]) -> ToolCallStyle:
+    if not response_text and not arguments:
+        return NO_TOOL_CALL_STYLE
     if arguments:
-        return Manner(opening=_hash([_word_of(each) for each in arguments[:_MAX_NAMES]]))
-    names, words = _tagged(spoken) or _actions(spoken) or ([], [])
+        return ToolCallStyle(opening=_hash([_word_of(each) for each in arguments[:_MAX_NAMES]]))
+    names, words = _tagged(response_text) or _actions(response_text) or ([], [])
     if names:
-        return Manner(names=tuple(names), opening=_hash(words))
-    block, close = _only_block(spoken), _close(spoken)
+        return ToolCallStyle(names=tuple(names), opening=_hash(words))
+    block, close = _only_block(response_text), _close(response_text)
     if block is None:
-        return Manner(close=close)
+        return ToolCallStyle(close=close)
     name, code = block
-    return Manner(names=(name,), is_code=True, opening=_hash([_word(code)]), close=close)
+    return ToolCallStyle(names=(name,), is_code=True, opening=_hash([_word(code)]), close=close)
 
 
-def _close(spoken: str) -> int:
-    found = _WORD_AND_NEXT.findall(spoken[-_NEAR_END:])
+def _close(response_text: str) -> int:
+    found = _WORD_AND_NEXT.findall(response_text[-_NEAR_END:])
     if not found:
         return 0
     word, following = found[-1]
     return _hash([word.lower()[-_MAX_WORD:] + following])
 
 
-def _tagged(spoken: str) -> tuple[list[str], list[str]] | None:
-    if "<" not in spoken:
+def _tagged(response_text: str) -> tuple[list[str], list[str]] | None:
+    if "<" not in response_text:
         return None
     for tag, pattern in _TAGS:
-        if tag in spoken:
-            names = list(dict.fromkeys(pattern.findall(spoken)))[:_MAX_NAMES]
+        if tag in response_text:
+            names = list(dict.fromkeys(pattern.findall(response_text)))[:_MAX_NAMES]
             if names:
                 return names, names
     return None
 
 
-def _actions(spoken: str) -> tuple[list[str], list[str]] | None:
-    if _INPUT not in spoken:
+def _actions(response_text: str) -> tuple[list[str], list[str]] | None:
+    if _INPUT not in response_text:
         return None
-    for line in _ACTION.finditer(spoken):
+    for line in _ACTION.finditer(response_text):
         name = line[1].strip(" \t").lstrip('`*["').rstrip('`*]"').strip(" ")
         if _ACTION_NAME.fullmatch(name) is None:
             continue
-        at = spoken.find(_INPUT, line.end())
+        at = response_text.find(_INPUT, line.end())
         if at < 0:
             return None
-        return [name[:_MAX_NAME]], [_word(_of_text(spoken[at + len(_INPUT) :][:_NEAR]))]
+        return [name[:_MAX_NAME]], [_word(_of_text(response_text[at + len(_INPUT) :][:_NEAR]))]
     return None
 
 
-def _only_block(spoken: str) -> tuple[str, str] | None:
+def _only_block(response_text: str) -> tuple[str, str] | None:
     """The name of a tool, and what it is to run: of an answer with exactly one code block."""
-    start = spoken.find(_FENCE)
+    start = response_text.find(_FENCE)
     if start < 0:
         return None
-    end = spoken.find(_FENCE, start + 3)
-    if end < 0 or spoken.find(_FENCE, end + 3) >= 0:
+    end = response_text.find(_FENCE, start + 3)
+    if end < 0 or response_text.find(_FENCE, end + 3) >= 0:
         return None
-    kind, _, code = spoken[start + 3 : end].partition("\n")
+    kind, _, code = response_text[start + 3 : end].partition("\n")
     kind = kind.strip().lower()
     if kind in _SHELLS:
         return "bash", code[:_NEAR]
@@ -129,5 +128,5 @@ def _word_of(arguments: bytes) -> str:
 
 
 def _hash(words: Sequence[str]) -> int:
-    said = words[0] if len(words) == 1 else ",".join(sorted(set(words)))
-    return digest(said.encode("utf-8", "replace")) if said else 0
+    joined = words[0] if len(words) == 1 else ",".join(sorted(set(words)))
+    return digest(joined.encode("utf-8", "replace")) if joined else 0

@@ -28,7 +28,7 @@ from gateway.wire.hashing import digest, digest_all
 MAX_BLOCKS: Final = 8
 MAX_RECENT: Final = 4
 _MAX_RAW: Final = 4
-"""Items whose very bytes tell two bodies apart; for the others, what they say is enough."""
+"""The newest items, which distinguish two bodies by their bytes; of older ones the content counts."""
 _BACK: Final = 4
 """How far before the end marks are still moved about."""
 _MAX_SYSTEM: Final = 4
@@ -42,7 +42,7 @@ _MAX_TRIED: Final = 256
 """Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new."""
 _SLICE_BYTES: Final = 2**18
 _BYTES_OF_ITEM: Final = 2**9
-"""An item that says nothing takes as long to read as so many bytes of one that does."""
+"""An empty item takes as long to read as so many bytes of a long one."""
 _STRIDE: Final = 64
 _MASK: Final = 2**64 - 1
 
@@ -54,10 +54,10 @@ class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
     recent: tuple[int, ...] = ()
     blocks: tuple[AssistantBlock, ...] = ()
     run: int = 0
-    called: int = 0
-    """How many of its items there are up to the newest that makes a call."""
-    said: int = 0
-    """The same, up to the newest of the model's."""
+    call_end: int = 0
+    """Number of items up to the newest call."""
+    answer_end: int = 0
+    """Number of items up to the model's newest."""
     media_bytes: int = 0
 
 
@@ -65,13 +65,13 @@ _EMPTY: Final = _Checkpoint()
 
 
 def _stored(fields: RequestBody) -> int:
-    """What it goes on from, of what an engine stores: the same words mean something else behind others."""
+    """The stored state that the conversation continues: equal items differ in meaning behind other state."""
     before = fields.previous_response_id, fields.conversation
     return 0 if before == (ABSENT, ABSENT) else hash((*digest_all(before),))
 
 
 class TranscriptReader:
-    """Reads conversations; remembers what they looked like underneath."""
+    """Reads conversations; remembers their checkpoints."""
 
     def __init__(self, max_known: int = _MAX_KNOWN) -> None:
         self._items: Memory[Item] = Memory(max_known)
@@ -79,7 +79,7 @@ class TranscriptReader:
         self._agents: Memory[tuple[int, int, PromptHead]] = Memory(max_known)
         self._types: Memory[tuple[int, bytes, bytes]] = Memory(max_known)
         """By the bytes that a type is made of: sessions of one agent begin alike, and go on otherwise."""
-        self.tells_steps = False
+        self.reads_steps = False
         """Whether repeats are counted: `NewItems.called` costs another look at the newest items."""
 
     def reading(
@@ -89,9 +89,9 @@ class TranscriptReader:
         agent, agent_type, head = self._agent(fields, items, raws)
         found = yield from self._resume(items, raws)
         end = len(raws)
-        is_prefill = found.said == end and found.called != end
-        news = self._news(items, raws) if is_prefill else range(found.said, end)
-        echoes = self._echoes(items, raws, found, news) if found.called else NO_ECHOES
+        is_prefill = found.answer_end == end and found.call_end != end
+        news = self._news(items, raws) if is_prefill else range(found.answer_end, end)
+        echoes = self._echoes(items, raws, found, news) if found.call_end else NO_ECHOES
         is_stored = not (fields.previous_response_id is fields.conversation is ABSENT)
         transcript = Transcript(
             tail=found.tail,
@@ -109,15 +109,15 @@ class TranscriptReader:
 
     def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint, news: range) -> Echoes:
         newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
-        before = min(found.called, news.start - 1)
+        before = min(found.call_end, news.start - 1)
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
         return read_echoes(self._items.newer, raws, chain(newest, block), partial(self._item, raws, items))
 
     def _news(self, items: Sequence[Raw], raws: Sequence[int]) -> range:
         """Where the items behind the model's newest are.
 
-        Words that the client puts into the model's mouth at the very end (a prefill, `now give your final
-        answer`) are no answer: what came before them is still new.
+        An assistant message of the client's own at the end (a prefill, `now give your final answer`) is no
+        answer: the items before it are still new.
         """
         end = len(raws)
         least = max(0, end - MAX_ITEMS)
@@ -138,7 +138,7 @@ class TranscriptReader:
             item = self._items.newer.get(raws[at]) or self._item(raws, items, at)
             brought.append((len(memoryview(items[at])), item))
         new = read_new(brought)
-        if not self.tells_steps or not news:
+        if not self.reads_steps or not news:
             return new
         start = news.start
         while start > max(0, news.start - MAX_ITEMS) and self._is_models(items, raws, start - 1):
@@ -206,10 +206,10 @@ class TranscriptReader:
             as_sent = hash((stated, *[raws[at] for at in systems]))
             known = self._types.newer.get(as_sent) or self._types.get(as_sent)
             if known is None:
-                said = [fields.system, fields.instructions, *(items[at] for at in systems)]
-                told = [each for each in said if each is not ABSENT]
+                parts = (fields.system, fields.instructions, *(items[at] for at in systems))
+                prompt = [each for each in parts if each is not ABSENT]
                 tools = fields.tools or ()
-                known = agent_skeleton(told, tools), *head_of(told, tools)
+                known = agent_skeleton(prompt, tools), *head_of(prompt, tools)
                 self._types.put(as_sent, known, weight=1 + len(known[1] + known[2]) // 64)
             # Behind state that the engine keeps, the first messages are new ones.
             begins = fields.previous_response_id is ABSENT and fields.conversation is ABSENT
@@ -238,22 +238,22 @@ def _find_cut(read: Sequence[Item]) -> int:
     before = len(read) - _BACK
     if before > 0:
         return next((place for place in range(before, 0, -1) if read[place - 1].kind in _ENDS), 0)
-    # Before the newest answer and what came of it: who asks that again gets another one.
+    # Before the newest answer and its results: a repeated request gets another answer.
     return len(read) - 2 if read[-2].kind == ASSISTANT and read[-3].kind in _ENDS else 0
 
 
 def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
     tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
-    called, said, media = state.called, state.said, state.media_bytes
+    call_end, answer_end, media = state.call_end, state.answer_end, state.media_bytes
     answers: list[tuple[int, Item]] = []
     """Those in a row, each with the hash of what stands before it."""
     for place, item in enumerate(items, count + 1):
         kind = item.kind
         media += item.media_bytes
         if item.ids:
-            called = place
+            call_end = place
         if kind == ASSISTANT:
-            said = place
+            answer_end = place
             answers.append((tail, item))
         elif kind in _ENDS:
             if answers:
@@ -262,7 +262,7 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
                 answers = []
         else:
             if kind == ASIDE:
-                said = place
+                answer_end = place
             continue
         recent = (tail, *recent[: MAX_RECENT - 1])
         # No polynomial: modulo 2**64, some sequences of two items collide whatever their hashes are.
@@ -270,7 +270,7 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
     if answers:
         found = _blocks(answers)
         blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
-    return _Checkpoint(tail, recent, blocks, run, called, said, media)
+    return _Checkpoint(tail, recent, blocks, run, call_end, answer_end, media)
 
 
 def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:

@@ -1,1 +1,1 @@
-"""What a request says: facts that decisions are made from, and fields that the gateway sets (pure)."""
+"""Request bodies: facts for decisions, and fields that the gateway sets (pure)."""

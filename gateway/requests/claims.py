@@ -1,10 +1,10 @@
-"""What clients say of how urgent a session is: CONVENTIONS.md, "Accept — priority and SLO", partly.
+"""Clients' claims on urgency: CONVENTIONS.md, "Accept — priority and SLO", in part.
 
-A header of ours, OpenAI's `service_tier`, and of vLLM's agentic context for how long to hold what the turn
-leaves in the cache, and whether its conversation goes on (which `agent_hint` says, too). Its `priority` is
-not read: nothing says which end of it is urgent; nor is its deadline, as nothing was gained by it. A value
-that is none is as good as not sent, and named in `Claims.malformed`. A `service_tier` that we do not know is
-no mistake: APIs have many, and most say nothing of urgency.
+Sources: a header of ours, OpenAI's `service_tier`, and two fields of vLLM's agentic context: how long to
+retain the turn's cache, and whether the conversation continues (also in `agent_hint`). The context's
+`priority` is not read, as its direction is undefined; nor is its deadline, which brought no gain. A malformed
+value counts as not sent, and its name is in `Claims.malformed`. An unknown `service_tier` is no fault: most
+tiers of other APIs have no meaning for urgency.
 """
 
 import re
@@ -42,7 +42,7 @@ NO_CLAIMS = CLAIMS(RequestBody())
 
 
 def read_header_claims(service_class: str | None) -> Claims | None:
-    """None if there is nothing to say."""
+    """None if there are none."""
     wrong: tuple[str, ...] = ()
     stated = service_class.lower() if service_class is not None else None
     if stated is not None and stated not in _CLASSES:

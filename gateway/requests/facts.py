@@ -1,7 +1,8 @@
 """A request's facts: the few fields that decisions are made from.
 
 Never raises. What a strict reader refuses is read again as engines do (`engine_json.py`), field by field, and
-what can be known is kept. What nobody can read is reported as unreadable, what engines may read as hidden.
+every readable field is kept. A body that no parser reads is reported as unreadable, one that engines may read
+as hidden.
 The body itself is never rewritten here.
 """
 
@@ -83,10 +84,10 @@ _MAX_REFERENCE_BYTES = 512
 
 
 class HeaderFacts(msgspec.Struct, frozen=True):
-    """What a request's header fields say; requests with the same fields may share it."""
+    """Facts in a request's header fields; requests with equal fields may share it."""
 
     stated: dict[str, str]
-    """Those that may tell a session, by lower-case name."""
+    """Fields that may identify a session, by lower-case name."""
     content_type: str
     is_form: bool
     coding: str
@@ -196,19 +197,19 @@ def _read(
     placing = _placing_facts(endpoint, fields, items, plain)
     if is_relayed:
         return msgspec.structs.replace(placing, is_relayed=True)
-    said = _NO_CONVERSATION
+    conversation = _NO_CONVERSATION
     if is_turn:
         try:
-            said = yield from TRANSCRIPTS.reading(fields, items)
+            conversation = yield from TRANSCRIPTS.reading(fields, items)
         except UNREADABLE:
             if not is_anew:
                 raise
-    return _with_session_facts(placing, header, fields, items, said)
+    return _with_session_facts(placing, header, fields, items, conversation)
 
 
 def _outlined(endpoint: Endpoint, header: HeaderFacts, plain: bytes, unread: RequestFacts) -> RequestFacts:
-    """What is known of a request whose conversation would take too long to be read: whose it is, and where it
-    may go. Items may refer to what is stored, so nothing is said of these."""
+    """Facts of a request whose conversation takes too long to read: its session and its possible replicas.
+    References to stored items are not read."""
     try:
         fields = decode_outline(plain)
     except UNREADABLE:
@@ -279,9 +280,9 @@ def _with_session_facts(
     header: HeaderFacts,
     fields: RequestBody,
     items: Sequence[Raw],
-    said: tuple[Transcript, Echoes],
+    conversation: tuple[Transcript, Echoes],
 ) -> RequestFacts:
-    transcript, echoes = said
+    transcript, echoes = conversation
     return msgspec.structs.replace(
         placing,
         message_count=len(items),
@@ -314,7 +315,7 @@ def hash_body(endpoint: Endpoint, header: HeaderFacts, body: bytes) -> int:
 
 
 def _may_store(endpoint: Endpoint) -> bool:
-    """Responses are kept unless the body says otherwise, and so is what one adds to a conversation."""
+    """Engines store responses, unless the body forbids it, and additions to conversations."""
     if endpoint.protocol is not Protocol.RESPONSES:
         return False
     return endpoint.work is Work.GENERATE or not endpoint.is_replayable

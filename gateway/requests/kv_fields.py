@@ -1,17 +1,16 @@
-"""Fields by which a request tells an engine where KV caches are: its own business, and the gateway's.
+"""Fields of a request with the places of KV caches, for an engine.
 
-With a connector they name hosts, ports and blocks, so whoever may send them has an engine connect to any
-address, or read what another tenant left. The gateway sends them itself
-(`gateway/requests/kv_transfer.py`); a client's are accepted from tenants that are trusted with that
-(`gateway/server/proxy/handler.py`).
+With a connector they name hosts, ports and blocks, so their sender can make an engine connect to any address,
+or read another tenant's cache. The gateway sends them itself (`gateway/requests/kv_transfer.py`); a client's
+are accepted from trusted tenants alone (`gateway/server/proxy/handler.py`).
 
 Where they stand: at the top of a body; in `vllm_xargs`, whose names vLLM's connectors read like the fields'
 (`SamplingParams.extra_args`); in `sampling_params`, and its `extra_args`, of vLLM's `/inference/v1/generate`;
-and in `extra_body`, which other gateways unpack. A conversation may speak of them anywhere else.
+and in `extra_body`, which other gateways unpack. Elsewhere their names are content of a conversation.
 
 A body that is read is judged by its fields, so names spelt with escapes are found, and bodies without any of
 them cost nothing. Of two fields of one name the last counts, here and in the engines that we know; a null is
-believed only where the name stands once, as that costs only who sends one. Of what is not read the bytes are
+believed only where the name stands once, as that costs only its sender. Of an unread body the bytes are
 searched; it may be UTF-16 or UTF-32, which engines read.
 """
 
@@ -47,7 +46,7 @@ _OVERLAP_BYTES: Final = 256
 
 
 def has_kv_fields(body: RequestBody, plain: bytes) -> bool:
-    """Of a body that was read from those bytes and in which something is `NOTICED`: whether that says so."""
+    """`body`: read from the bytes `plain`, with at least one of the `NOTICED` fields."""
     return _has_field(body, plain) or any(_may_name(bytes(getattr(body, name))) for name in _CONTAINERS)
 
 

@@ -1,12 +1,12 @@
-"""How the KV cache of a prompt gets from the engine that computed it to the one that decodes behind it.
+"""The transfer of a prompt's KV cache from the prefilling engine to the decoding one.
 
-In two legs of one request: the *prefill leg* asks one engine for the prompt and one token, the *decode leg*
-is the client's request at another engine. What is to be told depends on the engines' KV connector.
+A request has two legs: the *prefill leg* computes the prompt and one token at one engine, the *decode leg* is
+the client's request at another. The extra fields of each depend on the engines' KV connector.
 
-`shared_storage`: all read and write one store, and name a prompt by its tokens (vLLM's `ExampleConnector`).
-Nothing is told.
-`nixl`: the prefill leg is asked to hold its blocks, and its answer says where they are; the decode leg is
-told that, and its engine fetches them (vLLM's `NixlConnector`).
+`shared_storage`: the engines share a store, which finds a prompt by its tokens (vLLM's `ExampleConnector`).
+No extra fields.
+`nixl`: the prefill leg orders its engine to hold the blocks; their place in its answer goes into the decode
+leg, whose engine fetches them (vLLM's `NixlConnector`).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _HOLD: Final = Raw(
     b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
 )
 _NIXL_LEASE_S: Final = 20.0
-"""A producer keeps its blocks for 30 s, unless a consumer says within that time that it waits for them."""
+"""A producer drops its blocks after 30 s, unless a consumer reserves them within that time."""
 _body: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -37,13 +37,13 @@ class Connector(msgspec.Struct):
     lease_s: float = float("inf")
     """How long after its end the prefill leg's cache may be fetched."""
     counts_fetched: bool = True
-    """What was fetched counts as cached in the usage of the answer; else that says what the engine found that
-    computed the prompt (vLLM's `remote_prefill_cached_tokens`)."""
+    """Fetched tokens count as cached in the answer's usage; otherwise that has the prefilling engine's cached
+    tokens (vLLM's `remote_prefill_cached_tokens`)."""
     prefill_fields: Mapping[str, Raw] = {}
-    """What the prefill leg is asked beside its prompt, if it is to hand something over."""
+    """Of the prefill leg, beside its prompt; empty if its answer hands nothing over."""
 
     def decode_fields(self, answer: bytes) -> dict[str, Raw] | None:
-        """For the body of the decode leg. `answer`: the prefill leg's. None if it handed nothing over."""
+        """Of the decode leg. `answer`: the prefill leg's. None if it handed nothing over."""
         if not self.prefill_fields:
             return {}
         params = (read_as(_body, answer) or {}).get(_PARAMS)
@@ -59,8 +59,7 @@ CONNECTORS: Final[Mapping[TransferName, Connector]] = {
 
 
 def prefill_leg_body(connector: Connector, body: bytes, protocol: Protocol) -> bytes | None:
-    """Of a request that may be prefilled; None if it cannot be read, does more than compute its prompt, or
-    says itself what is transferred."""
+    """None if `body` cannot be read, does more than compute its prompt, or has transfer fields of its own."""
     fields = read_as(_body, body)
     if fields is None:
         return None

@@ -1,7 +1,7 @@
-"""A request for a prompt alone: for one token that nobody reads.
+"""A request for a prompt alone: for one token, which is dropped.
 
-Whatever shapes the prompt stays as its client wrote it; what shapes the answer goes where it would make one
-token an error.
+Fields that shape the prompt stay as the client wrote them; those that shape the answer are removed where they
+would make one token an error.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _FALSE: Final = Raw(b"false")
 _NULL: Final = b"null"
 _NOT_FOR_ONE_TOKEN: Final = frozenset(
     ("max_completion_tokens", "min_tokens", "n", "best_of", "stream_options", "prompt_logprobs", "echo")
-).union(KV_FIELDS)  # what they say holds once
+).union(KV_FIELDS)  # they hold for one request
 
 
 class _Tool(msgspec.Struct):

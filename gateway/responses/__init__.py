@@ -1,1 +1,1 @@
-"""What a response says while it passes: one reader for each protocol (pure)."""
+"""Readers of passing responses, one for each protocol (pure)."""

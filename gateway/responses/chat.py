@@ -23,7 +23,7 @@ _WHOLE = frozenset({"tool_calls", "stop", "function_call"})
 """Finish reasons of answers that are not cut short."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 _THOUGHTS = ("reasoning", "reasoning_content")
-_SAYS = ("tool_calls", "content", *_THOUGHTS, "refusal", "function_call", "audio")
+_DELTA_FIELDS = ("tool_calls", "content", *_THOUGHTS, "refusal", "function_call", "audio")
 
 
 class _Function(msgspec.Struct):
@@ -98,95 +98,95 @@ class ChatReader:
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 
-    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
+    def take(self, chunk: bytes, observed: ObservedResponse) -> bool | None:
         pieces = self._pieces
-        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        text = None if pieces.template is None else pieces.template.text_of(chunk)
         if text is None:
             return None
-        kind, said = pieces.kind, sighting.said
+        kind, content = pieces.kind, observed.content
         if kind is TEXT:
-            sighting.add_text(text)
-            if said is not None:
-                said.add(TEXT, TEXT, text)
+            observed.add_text(text)
+            if content is not None:
+                content.add(TEXT, TEXT, text)
         elif kind is THOUGHT:
-            sighting.count(text)
-            if said is not None and text:
+            observed.count(text)
+            if content is not None and text:
                 field = str(pieces.place)
-                said.add(field, THOUGHT, text, field=field)
+                content.add(field, THOUGHT, text, field=field)
         else:
             key = (pieces.place, self._open_calls.get(pieces.place, ("", None))[0])  # type: ignore[call-overload]
-            if said is not None and not pieces.place[0]:  # type: ignore[index]
-                said.add(key, CALL, text, id=key[1])
-            return sighting.add_arguments(key, text)
+            if content is not None and not pieces.place[0]:  # type: ignore[index]
+                content.add(key, CALL, text, id=key[1])
+            return observed.add_arguments(key, text)
         return False
 
-    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_event(self, data: bytes, observed: ObservedResponse) -> None:
         if data == _DONE or data.strip() == _DONE:
-            sighting.has_terminal = True
+            observed.has_terminal = True
             return
         completion = _COMPLETION.decode(data)
         self._choices = completion.choices
-        if not sighting.has_first_token:
-            sighting.has_first_token = any(map(_has_content, completion.choices or ()))
-        if sighting.response_id is None or sighting.model is None:
-            sighting.add_names(completion.id, completion.model)
+        if not observed.has_first_token:
+            observed.has_first_token = any(map(_has_content, completion.choices or ()))
+        if observed.response_id is None or observed.model is None:
+            observed.add_names(completion.id, completion.model)
         for choice in completion.choices or ():
             message = choice.delta or choice.message
             content = choice.text if message is None else message.content
             if type(content) is str and not choice.index:
                 if content:
-                    sighting.add_text(content)
+                    observed.add_text(content)
             elif content:
-                self._read_content(choice, content, sighting)
-            if sighting.said is not None and not choice.index:
-                _keep(choice, sighting.said)
+                self._read_content(choice, content, observed)
+            if observed.content is not None and not choice.index:
+                _keep(choice, observed.content)
             if message is not None and _BESIDE(message) != _NOTHING_BESIDE:
-                self._read_beside(choice, message, sighting)
+                self._read_beside(choice, message, observed)
             if choice.finish_reason is not None:
-                self._finished(choice.index or 0, choice.finish_reason, sighting)
+                self._finished(choice.index or 0, choice.finish_reason, observed)
             if choice.error and is_error(choice.error):
-                sighting.fail(choice.error)
+                observed.fail(choice.error)
         if completion.usage is not None:
-            _read_usage(completion.usage, sighting)
+            _read_usage(completion.usage, observed)
         if completion.error or completion.choices is None:
             error = reported(completion.error, completion.type, completion.object, completion.code)
             if error is not None:
-                sighting.fail(error)
+                observed.fail(error)
 
-    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_body(self, data: bytes, observed: ObservedResponse) -> None:
         if data.strip() == _DONE:
             raise ValueError("the end of a stream")
-        self.read_event(data, sighting)
-        sighting.has_terminal |= self._choices is not None
-        sighting.has_first_token |= bool(self._choices)
+        self.read_event(data, observed)
+        observed.has_terminal |= self._choices is not None
+        observed.has_first_token |= bool(self._choices)
 
-    def _read_content(self, choice: _Choice, content: object, sighting: ObservedResponse) -> None:
-        """What is no text, or of another answer than the first: a client goes on with that."""
-        said = joined_text(content)
-        if choice.index or not said:
-            sighting.count(content)
-        if said and not choice.index:
-            sighting.add_text(said)
+    def _read_content(self, choice: _Choice, content: object, observed: ObservedResponse) -> None:
+        """Content parts, or another choice than the first: clients continue with the first."""
+        text = joined_text(content)
+        if choice.index or not text:
+            observed.count(content)
+        if text and not choice.index:
+            observed.add_text(text)
 
-    def _read_beside(self, choice: _Choice, message: _Delta, sighting: ObservedResponse) -> None:
+    def _read_beside(self, choice: _Choice, message: _Delta, observed: ObservedResponse) -> None:
         if thought := message.reasoning or message.reasoning_content:
-            sighting.count(thought)
+            observed.count(thought)
         if other := message.refusal or message.function_call or message.audio:
-            sighting.count(other)
+            observed.count(other)
         read_call = self._read_piece if choice.delta is not None else _read_call
         for call in message.tool_calls or ():
-            read_call(choice.index or 0, call, sighting)
+            read_call(choice.index or 0, call, observed)
 
-    def _finished(self, index: int, reason: str, sighting: ObservedResponse) -> None:
-        sighting.finish_reason = reason
+    def _finished(self, index: int, reason: str, observed: ObservedResponse) -> None:
+        observed.finish_reason = reason
         if self._open_calls and reason in _WHOLE:
             for place in tuple(self._open_calls):
                 if place[0] == index:
-                    sighting.close_call((place, self._open_calls.pop(place)[0]))
+                    observed.close_call((place, self._open_calls.pop(place)[0]))
         if reason == ERROR_FINISH:
-            sighting.fail(None)
+            observed.fail(None)
 
-    def _read_piece(self, choice: int, call: _Call, sighting: ObservedResponse) -> None:
+    def _read_piece(self, choice: int, call: _Call, observed: ObservedResponse) -> None:
         place = (choice, call.index or 0)
         function = call.function or call.custom or _Function()
         old_id, old_name = self._open_calls.get(place, ("", None))
@@ -196,12 +196,12 @@ class ChatReader:
         if len(self._open_calls) < MAX_CALLS or place in self._open_calls:
             self._open_calls[place] = (call_id, name)
         key = (place, call_id)
-        if call_id and name and call_id not in sighting.call_ids:
-            sighting.add_call(call_id, name, key=key, is_json=call.custom is None)
+        if call_id and name and call_id not in observed.call_ids:
+            observed.add_call(call_id, name, key=key, is_json=call.custom is None)
         if function.arguments or function.input:
-            _read_arguments(key, function, sighting)
-        if sighting.said is not None and not choice:
-            _keep_call(key, call, call_id, sighting.said)
+            _read_arguments(key, function, observed)
+        if observed.content is not None and not choice:
+            _keep_call(key, call, call_id, observed.content)
 
 
 def _piece_of(data: bytes) -> Piece | None:
@@ -216,10 +216,10 @@ def _piece_of(data: bytes) -> Piece | None:
     if delta is None:
         is_first = type(choice.text) is str and not choice.index
         return Piece(Kind.TEXT, None, choice.text) if is_first else None
-    said = {each: value for each in _SAYS if (value := getattr(delta, each)) is not None}
-    if choice.text is not None or len(said) != 1:
+    filled = {each: value for each in _DELTA_FIELDS if (value := getattr(delta, each)) is not None}
+    if choice.text is not None or len(filled) != 1:
         return None
-    [(field, value)] = said.items()
+    [(field, value)] = filled.items()
     if field == "tool_calls":
         return _arguments_in(choice.index or 0, value)
     if type(value) is not str or choice.index:
@@ -238,52 +238,52 @@ def _arguments_in(choice: int, calls: list[_Call]) -> Piece | None:
     return Piece(Kind.CALL, (choice, calls[0].index or 0), function.arguments)
 
 
-def _keep(choice: _Choice, said: ResponseContent) -> None:
+def _keep(choice: _Choice, content: ResponseContent) -> None:
     message = choice.delta or choice.message
     if message is None:
         if type(choice.text) is str:
-            said.add(Kind.TEXT, Kind.TEXT, choice.text)
+            content.add(Kind.TEXT, Kind.TEXT, choice.text)
         return
     if any(each not in _NOTHING for each in (message.refusal, message.function_call, message.audio)):
-        said.give_up()
+        content.give_up()
     for field in _THOUGHTS:
         thought = getattr(message, field)
         if type(thought) is str and thought:
-            said.add(field, Kind.THOUGHT, thought, field=field)
+            content.add(field, Kind.THOUGHT, thought, field=field)
     if message.content not in _NOTHING:
-        said.add(Kind.TEXT, Kind.TEXT, joined_text(message.content))
+        content.add(Kind.TEXT, Kind.TEXT, joined_text(message.content))
 
 
-def _keep_call(place: object, call: _Call, call_id: str | None, said: ResponseContent) -> None:
+def _keep_call(place: object, call: _Call, call_id: str | None, content: ResponseContent) -> None:
     function = call.function
     name, piece = (function.name, function.arguments) if function is not None else (None, None)
     if call.custom is not None or not isinstance(piece, str | None):
-        said.give_up()
+        content.give_up()
         function = call.custom or _Function()
         name, piece = function.name, function.input if type(function.input) is str else None
-    said.add(place, Kind.CALL, piece, id=call_id, name=name)
+    content.add(place, Kind.CALL, piece, id=call_id, name=name)
 
 
-def _read_call(choice: int, call: _Call, sighting: ObservedResponse) -> None:
+def _read_call(choice: int, call: _Call, observed: ObservedResponse) -> None:
     function = call.function or call.custom
     if function is not None:
         key = call.id or call.index
-        sighting.add_call(call.id, function.name, key=key, is_json=False)
-        _read_arguments(key, function, sighting)
+        observed.add_call(call.id, function.name, key=key, is_json=False)
+        _read_arguments(key, function, observed)
         arguments = function.arguments
         if call.custom is not None or not isinstance(arguments, str) or arguments.rstrip().endswith("}"):
-            sighting.close_call(key)  # else it was cut
-        if sighting.said is not None and not choice:
-            _keep_call(call.id, call, call.id, sighting.said)
+            observed.close_call(key)  # else it was cut
+        if observed.content is not None and not choice:
+            _keep_call(call.id, call, call.id, observed.content)
 
 
-def _read_arguments(call: object, function: _Function, sighting: ObservedResponse) -> None:
+def _read_arguments(call: object, function: _Function, observed: ObservedResponse) -> None:
     piece = function.arguments
     if type(piece) is str:
-        sighting.add_arguments(call, piece)
+        observed.add_arguments(call, piece)
     piece = function.input
     if type(piece) is str:
-        sighting.add_arguments(call, piece)
+        observed.add_arguments(call, piece)
 
 
 def joined_text(content: object) -> str | None:
@@ -304,7 +304,7 @@ def _has_content(choice: _Choice) -> bool:
     return delta.audio not in _NOTHING
 
 
-def _read_usage(usage: _Usage, sighting: ObservedResponse) -> None:
+def _read_usage(usage: _Usage, observed: ObservedResponse) -> None:
     details = usage.prompt_tokens_details
     cached_tokens = None if details is None else details.cached_tokens
-    sighting.merge_usage(usage.prompt_tokens, cached_tokens, usage.completion_tokens)
+    observed.merge_usage(usage.prompt_tokens, cached_tokens, usage.completion_tokens)

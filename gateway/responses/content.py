@@ -1,11 +1,10 @@
-"""What an answer says, piece by piece, as its client can send it back.
+"""The content of a response, in the form in which its client sends it back.
 
-Readers of answers tell a `ResponseContent` every piece that they read, if there is one; there is none unless
-somebody wants to know what the next request will hold, or what was said. What no client sends back in a way
-that is known here (audio, calls of the server's own, calls that are no functions) makes the answer unknown.
+Protocol readers add every piece to a `ResponseContent`, if there is one: for speculative prefills, which
+predict the next request, and for exported contents. Audio, the server's own calls and custom calls make the
+content unknown, as clients return them in other forms.
 
-Invariants: holds at most `max_bytes`, beside names and signatures; an answer that says more, or something
-unknown, is not whole.
+Invariants: holds at most `max_bytes`, beside names and signatures; longer or unknown content is not whole.
 """
 
 from enum import Enum
@@ -24,7 +23,7 @@ class Kind(Enum):
 
 
 class Part(msgspec.Struct, eq=False):
-    """A text, a thought or a call. `data`: what it says; a call's arguments, as JSON."""
+    """A text, a thought or a call. `data`: its text; a call's arguments, as JSON."""
 
     kind: Kind
     data: bytearray = msgspec.field(default_factory=bytearray)

@@ -62,8 +62,8 @@ class EventTemplate:
         return b"%s%s%s" % (self._before, text.encode(), self._after)
 
 
-class NumberedGap(EventTemplate):
-    """The same of one event alone, where it says its number behind the text, another one each time."""
+class NumberedTemplate(EventTemplate):
+    """The same of a single event with a sequence number, which differs each time, behind its text."""
 
     __slots__ = ("_middle",)
 
@@ -82,16 +82,16 @@ class NumberedGap(EventTemplate):
 
 
 class Piece(NamedTuple):
-    """All that an event says."""
+    """The content of one event."""
 
     kind: Kind
     place: object
-    """Whose arguments, or which thoughts, in the words of whoever reads the protocol."""
+    """The call or the thought that it belongs to: any key of the protocol reader's."""
     text: str
 
 
 PieceOf = Callable[[bytes], Piece | None]
-"""What an event's data says if it is one piece, and nothing besides. May raise one of `body.UNREADABLE`."""
+"""The piece in an event's data; None if it holds anything else. May raise one of `body.UNREADABLE`."""
 
 
 class Pieces:
@@ -100,7 +100,7 @@ class Pieces:
     def __init__(self, piece_of: PieceOf) -> None:
         self._piece_of = piece_of
         self._tries = _MAX_TRIES
-        self.gap: EventTemplate | None = None
+        self.template: EventTemplate | None = None
         self.kind = TEXT
         self.place: object = None
 
@@ -115,9 +115,9 @@ class Pieces:
             self._tries -= 1
             other = piece._replace(text="" if piece.text else "?")
             for start in _STARTS:
-                gap = _around(event, start)
-                if gap is not None and self._piece_of(_data_of(gap.with_text(other.text))) == other:
-                    self.gap, self.kind, self.place = gap, piece.kind, piece.place
+                template = _around(event, start)
+                if template is not None and self._piece_of(_data_of(template.with_text(other.text))) == other:
+                    self.template, self.kind, self.place = template, piece.kind, piece.place
                     return
         except UNREADABLE:
             return
@@ -137,6 +137,6 @@ def _around(event: bytes, start: bytes) -> EventTemplate | None:
             number = _NUMBER.search(event, end)
             if number is None:
                 return EventTemplate(event[:at], event[end:])
-            return NumberedGap(event[:at], event[end : number.start(1)], event[number.end() :])
+            return NumberedTemplate(event[:at], event[end : number.start(1)], event[number.end() :])
         end += 1
     return None

@@ -80,86 +80,86 @@ class MessagesReader:
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 
-    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
+    def take(self, chunk: bytes, observed: ObservedResponse) -> bool | None:
         pieces = self._pieces
-        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        text = None if pieces.template is None else pieces.template.text_of(chunk)
         if text is None:
             return None
         kind = pieces.kind
-        if sighting.said is not None and text:
-            sighting.said.add(pieces.place, kind, text)
+        if observed.content is not None and text:
+            observed.content.add(pieces.place, kind, text)
         if kind is TEXT:
-            sighting.add_text(text)
+            observed.add_text(text)
         elif kind is CALL:
-            return sighting.add_arguments(pieces.place, text)
+            return observed.add_arguments(pieces.place, text)
         else:
-            sighting.count(text)
+            observed.count(text)
         return False
 
-    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_event(self, data: bytes, observed: ObservedResponse) -> None:
         event = _EVENT.decode(data)
         match event.type:
             case "content_block_delta":
-                sighting.has_first_token = True
+                observed.has_first_token = True
                 if event.delta is not None:
-                    sighting.add_text(event.delta.text)
-                    sighting.count(event.delta.thinking)
-                    sighting.add_arguments(event.index, event.delta.partial_json)
-                    if sighting.said is not None:
-                        _keep_piece(event.index, event.delta, sighting.said)
+                    observed.add_text(event.delta.text)
+                    observed.count(event.delta.thinking)
+                    observed.add_arguments(event.index, event.delta.partial_json)
+                    if observed.content is not None:
+                        _keep_piece(event.index, event.delta, observed.content)
             case "content_block_start" if event.content_block is not None:
-                self._read_block(event.content_block, sighting, key=event.index)
-                if sighting.said is not None:
-                    _keep_block(event.index, event.content_block, sighting.said)
+                self._read_block(event.content_block, observed, key=event.index)
+                if observed.content is not None:
+                    _keep_block(event.index, event.content_block, observed.content)
             case "content_block_stop":
-                sighting.close_call(event.index)
+                observed.close_call(event.index)
             case "message_start" if event.message is not None:
-                sighting.add_names(event.message.id, event.message.model)
-                self._read_usage(event.message.usage, sighting)
+                observed.add_names(event.message.id, event.message.model)
+                self._read_usage(event.message.usage, observed)
             case "message_delta":
-                self._read_stop(event.delta.stop_reason if event.delta else None, sighting)
-                self._read_usage(event.usage, sighting)
+                self._read_stop(event.delta.stop_reason if event.delta else None, observed)
+                self._read_usage(event.usage, observed)
             case "message_stop":
-                sighting.has_terminal = True
+                observed.has_terminal = True
             case _:  # errors, pings, and what is not known yet
-                _read_error(event, sighting)
+                _read_error(event, observed)
 
-    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_body(self, data: bytes, observed: ObservedResponse) -> None:
         message = _MESSAGE.decode(data)
-        sighting.add_names(message.id, message.model)
+        observed.add_names(message.id, message.model)
         for place, block in enumerate(message.content or ()):
-            self._read_block(block, sighting)
-            sighting.close_call(block.id)
-            if sighting.said is not None:
-                _keep_block(place, block, sighting.said)
-        self._read_stop(message.stop_reason, sighting)
-        _read_error(message, sighting)
-        self._read_usage(message.usage, sighting)
-        sighting.has_terminal |= message.content is not None or message.stop_reason is not None
-        sighting.has_first_token |= bool(message.content) or message.stop_reason is not None
+            self._read_block(block, observed)
+            observed.close_call(block.id)
+            if observed.content is not None:
+                _keep_block(place, block, observed.content)
+        self._read_stop(message.stop_reason, observed)
+        _read_error(message, observed)
+        self._read_usage(message.usage, observed)
+        observed.has_terminal |= message.content is not None or message.stop_reason is not None
+        observed.has_first_token |= bool(message.content) or message.stop_reason is not None
 
-    def _read_block(self, block: _Block, sighting: ObservedResponse, key: int | None = None) -> None:
+    def _read_block(self, block: _Block, observed: ObservedResponse, key: int | None = None) -> None:
         if block.type is not None and block.type.endswith("tool_use"):
-            sighting.has_first_token = True
+            observed.has_first_token = True
             is_whole = bytes(block.input) not in _NO_INPUT  # streamed, it begins empty and grows
             is_at_engine = block.type != "tool_use"
             place = block.id if is_whole or key is None else key
-            sighting.add_call(block.id, block.name, key=place, is_at_engine=is_at_engine)
+            observed.add_call(block.id, block.name, key=place, is_at_engine=is_at_engine)
             if is_whole:
-                sighting.add_arguments(block.id, bytes(block.input).decode())
+                observed.add_arguments(block.id, bytes(block.input).decode())
         elif block.type == "text":
             if block.text:
-                sighting.add_text(block.text + "\n")
+                observed.add_text(block.text + "\n")
         else:
-            sighting.count(block.thinking)
+            observed.count(block.thinking)
 
-    def _read_stop(self, stop_reason: str | None, sighting: ObservedResponse) -> None:
+    def _read_stop(self, stop_reason: str | None, observed: ObservedResponse) -> None:
         if stop_reason is not None:
-            sighting.finish_reason = stop_reason
+            observed.finish_reason = stop_reason
         if stop_reason == ERROR_FINISH:
-            sighting.fail(None)
+            observed.fail(None)
 
-    def _read_usage(self, usage: _Usage | None, sighting: ObservedResponse) -> None:
+    def _read_usage(self, usage: _Usage | None, observed: ObservedResponse) -> None:
         if usage is None:
             return
         known = {name: value for name, value in msgspec.structs.asdict(usage).items() if value is not None}
@@ -167,13 +167,13 @@ class MessagesReader:
         prompt_tokens = merged.input_tokens
         if prompt_tokens is not None:
             prompt_tokens += (merged.cache_read_input_tokens or 0) + (merged.cache_creation_input_tokens or 0)
-        sighting.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)
+        observed.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)
 
 
-def _read_error(part: _Event | _Message, sighting: ObservedResponse) -> None:
+def _read_error(part: _Event | _Message, observed: ObservedResponse) -> None:
     error = reported(part.error, part.type, part.object, part.code)
     if error is not None:
-        sighting.fail(error)
+        observed.fail(error)
 
 
 def _piece_of(data: bytes) -> Piece | None:
@@ -181,8 +181,8 @@ def _piece_of(data: bytes) -> Piece | None:
     delta = event.delta
     if event.type != "content_block_delta" or delta is None or event.content_block or event.message:
         return None
-    said = (delta.stop_reason, delta.signature, delta.text, delta.partial_json, delta.thinking)
-    if event.usage is not None or sum(each is not None for each in said) != 1:
+    values = (delta.stop_reason, delta.signature, delta.text, delta.partial_json, delta.thinking)
+    if event.usage is not None or sum(each is not None for each in values) != 1:
         return None
     match delta:
         case _Delta(type="text_delta", text=str(text)):
@@ -195,28 +195,28 @@ def _piece_of(data: bytes) -> Piece | None:
             return None
 
 
-def _keep_block(place: int | None, block: _Block, said: ResponseContent) -> None:
+def _keep_block(place: int | None, block: _Block, content: ResponseContent) -> None:
     match block.type:
         case "text":
-            said.add(place, Kind.TEXT, block.text)
+            content.add(place, Kind.TEXT, block.text)
         case "thinking":
-            said.add(place, Kind.THOUGHT, block.thinking, signature=block.signature)
+            content.add(place, Kind.THOUGHT, block.thinking, signature=block.signature)
         case "tool_use":
             arguments = bytes(block.input).decode() if bytes(block.input) not in _NO_INPUT else None
-            said.add(place, Kind.CALL, arguments, id=block.id, name=block.name)
+            content.add(place, Kind.CALL, arguments, id=block.id, name=block.name)
         case _:
-            said.give_up()
+            content.give_up()
 
 
-def _keep_piece(place: int | None, delta: _Delta, said: ResponseContent) -> None:
+def _keep_piece(place: int | None, delta: _Delta, content: ResponseContent) -> None:
     match delta.type:
         case "text_delta":
-            said.add(place, Kind.TEXT, delta.text)
+            content.add(place, Kind.TEXT, delta.text)
         case "thinking_delta":
-            said.add(place, Kind.THOUGHT, delta.thinking)
+            content.add(place, Kind.THOUGHT, delta.thinking)
         case "signature_delta":
-            said.add(place, Kind.THOUGHT, signature=delta.signature)
+            content.add(place, Kind.THOUGHT, signature=delta.signature)
         case "input_json_delta":
-            said.add(place, Kind.CALL, delta.partial_json)
+            content.add(place, Kind.CALL, delta.partial_json)
         case _:
-            said.give_up()
+            content.give_up()

@@ -1,4 +1,4 @@
-"""What has been seen of one answer so far. Protocol readers write it, the observer's user reads it."""
+"""The state of one response while it is read: protocol readers write it, the observer's user reads it."""
 
 from typing import Protocol as Interface
 
@@ -9,15 +9,16 @@ from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.identity.items import INPUT, THOUGHT_TAG, as_run, without_thought
 from gateway.responses.content import ResponseContent
 from gateway.responses.errors import error_status
-from gateway.responses.response_text import Spoken
+from gateway.responses.response_text import ResponseText
 from gateway.wire.hashing import text_hash
 from gateway.wire.object_end import ObjectEnd
 
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024
-MAX_SAID_BYTES = 2**18
+MAX_OUTPUT_BYTES = 2**18
+"""Text and arguments of calls. A longer response is not recognised by its content."""
 MAX_TOKENS = 2**40
-"""A response that says more, calls' arguments included, is not recognised by what it says."""
+"""More in a usage count is a fault of the engine's."""
 
 ERROR_FINISH = "error"
 """The finish reason of an answer that began well and then reported an error in its body."""
@@ -51,12 +52,12 @@ class ObservedResponse:
     """What an error that it reports would be as a status."""
     response_id: str | None = None
     model: str | None = None
-    unsaid_bytes = 0
-    """Of what the model wrote beside its utterance: thoughts, refusals, further choices, what nobody read."""
+    other_bytes = 0
+    """Output beside the utterance: thoughts, refusals, further choices, unread events."""
     streamed_bytes = 0
     """Of texts that a stream repeats when they are complete."""
-    said: ResponseContent | None = None
-    """Told all that the answer says, if somebody wants to know."""
+    content: ResponseContent | None = None
+    """Collects the whole content, where it is needed."""
     milestones = 0
     """Calls and ids seen, and calls that were closed."""
 
@@ -71,9 +72,9 @@ class ObservedResponse:
         """Ids of what the replica stores for later requests, in order."""
         self._known_state_ids: set[str] = set()
         # Not lists of pieces: a stream has one for each token, and a small string takes 60 bytes.
-        self._said = bytearray()
+        self._text = bytearray()
         self._arguments: dict[object, bytearray] = {}
-        self._bytes_left = MAX_SAID_BYTES
+        self._bytes_left = MAX_OUTPUT_BYTES
 
     def fail(self, error: object, finish_reason: str = ERROR_FINISH) -> None:
         self.finish_reason, self.has_terminal = finish_reason, True
@@ -96,9 +97,9 @@ class ObservedResponse:
         is_json: bool = True,
         is_at_engine: bool = False,
     ) -> None:
-        """A tool call, as soon as both are known; told again, it is not counted again.
+        """Adds a tool call once its id and name are known. A repeated call counts once.
 
-        `key`: what `add_arguments` is told for it; `is_json`: its arguments are an object, as mostly.
+        `key`: the call's key in `add_arguments`; `is_json`: its arguments are an object, as mostly.
         """
         if not call_id or not name or call_id in self.call_ids or len(self.tool_calls) >= MAX_CALLS:
             return
@@ -127,25 +128,25 @@ class ObservedResponse:
             self.milestones += 1
 
     def count(self, value: object) -> None:
-        """More that the model wrote, and that is not in its utterance."""
+        """Counts output that is not in the utterance."""
         if type(value) is str:
             is_ascii = value.isascii()
-            self.unsaid_bytes += len(value) if is_ascii else len(value.encode("utf-8", "surrogatepass"))
+            self.other_bytes += len(value) if is_ascii else len(value.encode("utf-8", "surrogatepass"))
         elif value:
-            self.unsaid_bytes += len(msgspec.json.encode(value))
+            self.other_bytes += len(msgspec.json.encode(value))
 
     def add_text(self, text: str | None) -> None:
         if text:
             piece = text.encode("utf-8", "surrogatepass")
             self._bytes_left -= len(piece)
             if self._bytes_left >= 0:
-                self._said += piece
+                self._text += piece
             else:
-                self._forget_said()
+                self._drop_output()
 
     def add_arguments(self, call: object, piece: str | None) -> bool:
-        """A piece of the arguments of a call, whatever the protocol tells calls apart by. Whether they are
-        complete with it."""
+        """Adds a piece of a call's arguments; whether they are complete with it. `call`: any key of the
+        protocol's."""
         known = self._arguments.get(call)
         if not piece:
             return False
@@ -155,7 +156,7 @@ class ObservedResponse:
         encoded = piece.encode("utf-8", "surrogatepass")
         self._bytes_left -= len(encoded)
         if self._bytes_left < 0:
-            self._forget_said()
+            self._drop_output()
             return False
         if known is None:
             self._arguments[call] = bytearray(encoded)
@@ -205,8 +206,8 @@ class ObservedResponse:
         return bytes(self._arguments.get(self._closed_keys[number], b"")) if self._bytes_left >= 0 else None
 
     @property
-    def has_said(self) -> bool:
-        return bool(self._said or self._arguments)
+    def has_output(self) -> bool:
+        return bool(self._text or self._arguments)
 
     def merge_usage(self, prompt: int | None, cached: int | None, output: int | None) -> None:
         old = self.usage
@@ -224,26 +225,26 @@ class ObservedResponse:
             utterance=self._utterance(),
             state_ids=tuple(self.state_ids),
             usage=self.usage,
-            said_bytes=max(MAX_SAID_BYTES - self._bytes_left + self.unsaid_bytes, self.streamed_bytes),
+            content_bytes=max(MAX_OUTPUT_BYTES - self._bytes_left + self.other_bytes, self.streamed_bytes),
             finish_reason=clean_name(self.finish_reason) if self.finish_reason else self.finish_reason,
             response_id=self.response_id,
             model=self.model,
             has_terminal=self.has_terminal,
         )
 
-    def _forget_said(self) -> None:
-        self._said.clear()
+    def _drop_output(self) -> None:
+        self._text.clear()
         self._arguments.clear()
         self._open_calls.clear()
 
     def _utterance(self) -> Utterance:
         if self._bytes_left < 0:
             return Utterance()
-        spoken = self._said.decode("utf-8", "surrogatepass")
-        if THOUGHT_TAG in spoken:
-            spoken = without_thought(spoken)
-        text = text_hash(as_run(spoken) if INPUT in spoken else spoken)
-        return Spoken(text, spoken, tuple(map(bytes, self._arguments.values())))
+        response_text = self._text.decode("utf-8", "surrogatepass")
+        if THOUGHT_TAG in response_text:
+            response_text = without_thought(response_text)
+        text = text_hash(as_run(response_text) if INPUT in response_text else response_text)
+        return ResponseText(text, response_text, tuple(map(bytes, self._arguments.values())))
 
 
 class AnswerReader(Interface):
@@ -252,7 +253,7 @@ class AnswerReader(Interface):
     knows_answers: bool
     """What holds none of its protocol is a failure."""
 
-    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
+    def take(self, chunk: bytes, observed: ObservedResponse) -> bool | None:
         """Takes in whole events that plainly bring a piece of text or of arguments, and need not be decoded:
         whether they bring a milestone. None if these are others; then nothing was taken.
 
@@ -263,8 +264,8 @@ class AnswerReader(Interface):
     def learn(self, event: bytes) -> None:
         """One event as it came, behind the first token, to know others like it by."""
 
-    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_event(self, data: bytes, observed: ObservedResponse) -> None:
         """One event of a stream."""
 
-    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_body(self, data: bytes, observed: ObservedResponse) -> None:
         """A whole answer that was not streamed."""

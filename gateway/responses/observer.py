@@ -1,8 +1,7 @@
-"""Watching an answer go by: its bytes become milestones.
+"""Observes a passing response: its bytes become milestones.
 
-The relay hands every chunk to an observer and to the client; the observer keeps no chunk that it does
-not need and never raises, so it can slow or break nothing. What it says does not depend on how the
-bytes were cut into chunks, except how early it says it.
+The relay passes every chunk to an observer and to the client. The observer keeps no chunk that it does not
+need, and never raises. The cuts between chunks change how early a milestone is reported, and nothing else.
 """
 
 import re
@@ -58,27 +57,27 @@ _ERROR_EVENT: Final = re.compile(rb"^(?:\xef\xbb\xbf)?event: ?(?:response\.)?err
 _DONE: Final = b"[DONE]"
 _TAKES_TOKENS: Final = (Work.GENERATE, Work.POOL)
 _TEXTS: Final = ("", "application/octet-stream", "application/xml")
-"""Content types of what may be an answer or a page that says why there is none, beside `text/…`."""
+"""Content types, beside `text/…`, of responses and of error pages alike."""
 
 
 class ResponseObserver:
-    """Sees one answer: `feed` every chunk in order, then ask for the `answer`. This one sees nothing."""
+    """Observes one response: `feed` every chunk in order, then read `answer`. This one observes nothing."""
 
     is_stream = False
-    """It sees an answer grow, so that what it sees first came first."""
+    """The response is read while it grows, so milestones come in the order of its content."""
     has_backlog = False
     """More has come than was read at once; `feed(b"")` goes on with it."""
 
-    def __init__(self, sighting: ObservedResponse | None = None) -> None:
-        self.seen = sighting or ObservedResponse()
+    def __init__(self, observed: ObservedResponse | None = None) -> None:
+        self.seen = observed or ObservedResponse()
 
     @property
     def events_left(self) -> int:
         return MAX_EVENTS
 
-    def tell(self, said: ResponseContent) -> None:
-        """What the answer says goes there, too; to be called before the first chunk."""
-        self.seen.said = said
+    def collect(self, content: ResponseContent) -> None:
+        """Collects the response's content there, too; to be called before the first chunk."""
+        self.seen.content = content
 
     def feed(self, chunk: bytes) -> bool:
         """The next bytes of the body. False if they brought no milestone."""
@@ -89,14 +88,14 @@ class ResponseObserver:
         return Answer(status=status)
 
     def _begin(self) -> None:
-        said = self.seen.said
+        content = self.seen.content
         self.seen = ObservedResponse()
-        if said is not None:
-            said.begin()
-            self.seen.said = said
+        if content is not None:
+            content.begin()
+            self.seen.content = content
 
     def _answer(self, status: int, *, is_known: bool, lacks: str = "truncated") -> Answer:
-        # An error says nothing about the session: what it mentions was not made.
+        # The ids in an error belong to nothing that exists.
         if status >= 400:
             return Answer(status=status)
         is_judged = is_known and status < 300 and status not in (202, 204, 205)  # they need no answer
@@ -110,7 +109,7 @@ class SilentObserver(ResponseObserver):
     def __init__(self, _: MayKeep | None = None) -> None:
         super().__init__(_NOTHING)
 
-    def tell(self, said: ResponseContent) -> None: ...
+    def collect(self, content: ResponseContent) -> None: ...
 
 
 class StreamObserver(ResponseObserver):
@@ -122,9 +121,9 @@ class StreamObserver(ResponseObserver):
         self,
         make_reader: type[AnswerReader],
         may_keep: MayKeep | None = None,
-        sighting: ObservedResponse | None = None,
+        observed: ObservedResponse | None = None,
     ) -> None:
-        self.seen = sighting or ObservedResponse()
+        self.seen = observed or ObservedResponse()
         self._reader = make_reader()
         self._splitter = EventSplitter()
         self._events_left = MAX_EVENTS
@@ -139,15 +138,15 @@ class StreamObserver(ResponseObserver):
         return -1 if self._splitter.is_stopped else self._events_left
 
     def feed(self, chunk: bytes) -> bool:
-        was_between, sighting = self._is_between, self.seen
-        if was_between and sighting.has_first_token and self._has_learnt:
-            has_news = self._reader.take(chunk, sighting)
+        was_between, observed = self._is_between, self.seen
+        if was_between and observed.has_first_token and self._has_learnt:
+            has_news = self._reader.take(chunk, observed)
             if has_news is not None:
                 return has_news
-        before = sighting.milestones, sighting.has_first_token
+        before = observed.milestones, observed.has_first_token
         if was_between and _PLAIN(chunk) is not None:
             try:
-                self._reader.read_event(chunk[6:-2], sighting)
+                self._reader.read_event(chunk[6:-2], observed)
             except UNREADABLE:
                 self._read(chunk[:-2])
             if self._unlearnt:
@@ -156,10 +155,10 @@ class StreamObserver(ResponseObserver):
                 self._learn(chunk)
         else:
             self._feed_any(chunk)
-        return (sighting.milestones, sighting.has_first_token) != before
+        return (observed.milestones, observed.has_first_token) != before
 
     def _feed_any(self, chunk: bytes) -> None:
-        was_between, sighting = self._is_between, self.seen
+        was_between, observed = self._is_between, self.seen
         blocks = self._splitter.feed(chunk)
         count = len(blocks)
         if count > 1:
@@ -169,14 +168,14 @@ class StreamObserver(ResponseObserver):
                 self._splitter.stop()
                 del blocks[MAX_EVENTS_AT_ONCE:]
         if self._splitter.is_stopped:
-            sighting.unsaid_bytes += len(chunk)
+            observed.other_bytes += len(chunk)
         tries = _SEVERAL if count >= _SEVERAL else 0
         for block in blocks:
-            is_likely = tries > 0 and sighting.has_first_token
-            if is_likely and self._reader.take(block + _END, sighting) is not None:
+            is_likely = tries > 0 and observed.has_first_token
+            if is_likely and self._reader.take(block + _END, observed) is not None:
                 continue
             self._read(block)
-            if is_likely and sighting.finish_reason is None:
+            if is_likely and observed.finish_reason is None:
                 self._has_learnt = True
                 self._reader.learn(block + _END)
                 tries -= 1
@@ -188,8 +187,8 @@ class StreamObserver(ResponseObserver):
                 self._learn(chunk)
 
     def _learn(self, event: bytes) -> None:
-        sighting = self.seen
-        if sighting.has_first_token and sighting.finish_reason is None:
+        observed = self.seen
+        if observed.has_first_token and observed.finish_reason is None:
             self._has_learnt = True
             self._reader.learn(event)
 
@@ -205,31 +204,31 @@ class StreamObserver(ResponseObserver):
     def _read(self, block: bytes) -> None:
         is_plain = block.startswith(b"data: ") and b"\n" not in block
         data = block[6:] if is_plain else event_data(block)
-        read, sighting = self._reader.read_event, self.seen
+        read, observed = self._reader.read_event, self.seen
         if not data and block.lstrip(_BLANK).startswith(b"{"):  # a whole answer, under this content type
             data, read = block, self._reader.read_body
         if data:
             try:
                 is_lost = is_unread = len(data) > MAX_STRUCTURE and _is_dense(data)
                 if not is_unread:
-                    read(data, sighting)
+                    read(data, observed)
             except UNREADABLE:
                 if data.strip() == _DONE:
-                    sighting.has_terminal = True
+                    observed.has_terminal = True
                     return
                 self._loose_left -= 1
-                found = read_anyway(data, read, sighting) if self._loose_left >= 0 else None
+                found = read_anyway(data, read, observed) if self._loose_left >= 0 else None
                 is_unread = found is None
                 is_lost = is_unread or (found is False and data is not block)  # False: nothing is in it
             self._has_unread |= is_unread
-            sighting.unsaid_bytes += len(data) * is_lost
+            observed.other_bytes += len(data) * is_lost
         has_fields = len(block) != len(data) + len(b"data: ")
-        if has_fields and b"error" in block and not sighting.error_status and _ERROR_EVENT.search(block):
-            sighting.fail(None)
+        if has_fields and b"error" in block and not observed.error_status and _ERROR_EVENT.search(block):
+            observed.fail(None)
 
 
 class BodyObserver(ResponseObserver):
-    """Sees one JSON document, or a stream that does not say that it is one."""
+    """Sees one JSON document, or a stream under another content type."""
 
     def __init__(self, make_reader: type[AnswerReader], may_keep: MayKeep | None = None) -> None:
         super().__init__()
@@ -292,7 +291,7 @@ class BodyObserver(ResponseObserver):
 
     def _go_on_as_stream(self) -> bool:
         self.is_stream = True
-        self._stream = StreamObserver(self._make_reader, sighting=self.seen)
+        self._stream = StreamObserver(self._make_reader, observed=self.seen)
         pieces, self._pieces = self._pieces, []
         return self._stream.feed(b"".join(pieces))
 
@@ -345,18 +344,17 @@ def observe(
     content_type: str,
     content_encoding: str | None,
     *,
-    said: ResponseContent | None = None,
+    content: ResponseContent | None = None,
     may_keep: MayKeep | None = None,
     head: bytes = b"",
 ) -> ResponseObserver:
-    """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
-    told what the answer says; `may_keep`: asked before so many more bytes of it are kept; `head`: its head,
-    where vLLM says what it took if the body is bytes."""
+    """A silent observer if the response cannot be read. `content`: collects its content; `may_keep`: reserves
+    memory for so many more bytes; `head`: its head, which holds vLLM's usage if the body is binary."""
     observer = _choose(protocol, work, content_type, content_encoding)(may_keep)
     if work is Work.POOL and (found := METADATA.search(head)) is not None:
         observer = cast(ResponseObserver, UsageObserver(observer, is_generated=False, metadata=found[0]))
-    if said is not None:
-        observer.tell(said)
+    if content is not None:
+        observer.collect(content)
     return observer
 
 

@@ -13,14 +13,14 @@ from gateway.wire.engine_json import read_loosely
 _MAX_BYTES: Final = 2**18
 """Of what is read again."""
 _ANSWERS: Final = ("choices", "content", "output")
-"""Lists of what a model said; no error has one."""
+"""Lists of a model's output; no error has one."""
 
 
 def read_anyway(
-    data: bytes, read: Callable[[bytes, ObservedResponse], None], sighting: ObservedResponse
+    data: bytes, read: Callable[[bytes, ObservedResponse], None], observed: ObservedResponse
 ) -> bool | None:
-    """Reads what is no strict JSON, or has fields of other types than it should. Whether there is an answer,
-    or an error, in it; None if nobody knows."""
+    """Reads what is no strict JSON, or has fields of wrong types. Whether it holds an answer or an error;
+    None if that is unknown."""
     if len(data) > _MAX_BYTES:
         whole = data.strip()
         return None if whole.startswith(b"{") and whole.endswith(b"}") else False
@@ -34,13 +34,13 @@ def read_anyway(
         return False
     try:
         if copy:
-            read(copy, sighting)
+            read(copy, observed)
             return True
     except UNREADABLE:
         pass
     error = error_in(value)
     if error is not None:
-        sighting.fail(error)
+        observed.fail(error)
     has_answer = any(isinstance(value.get(name), list) and value[name] for name in _ANSWERS)
     return None if has_answer else error is not None
 
@@ -57,20 +57,23 @@ _ANSWER = msgspec.json.Decoder(_Answer)
 
 
 class ErrorReader(AnswerReader):
-    """For protocols that have no reader: embeddings, scores, engines' own. Only an object is an error there,
-    as nobody knows what else is called so, and only in an answer without an id or a status: a job that is
-    looked up may have failed, and JSON-RPC answers whoever called wrongly."""
+    """For protocols without a reader: embeddings, scores, engines' own.
+
+    Only an object counts as an error, as other values of `error` have other meanings. In a response with an
+    id or a status it does not count: a job that is looked up may have failed, and JSON-RPC reports faulty
+    calls.
+    """
 
     knows_answers = False
 
-    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_event(self, data: bytes, observed: ObservedResponse) -> None:
         if b'"error"' in data:
-            self.read_body(data, sighting)
+            self.read_body(data, observed)
 
-    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_body(self, data: bytes, observed: ObservedResponse) -> None:
         answer = _ANSWER.decode(data)
         if isinstance(answer.error, dict) and is_error(answer.error):
             if answer.id is None and answer.status is None:
-                sighting.fail(answer.error)
+                observed.fail(answer.error)
         elif answer.object == "error":
-            sighting.fail({"code": answer.code})
+            observed.fail({"code": answer.code})

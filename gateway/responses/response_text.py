@@ -1,23 +1,23 @@
-"""An answer whose text and arguments are at hand: how it calls its tools is read when somebody asks."""
+"""A response's utterance with its text: the style of its tool calls is read on first use."""
 
 from collections.abc import Sequence
 
-from gateway.domain.request import Manner, Utterance
-from gateway.identity.tool_call_style import read_manner
+from gateway.domain.request import ToolCallStyle, Utterance
+from gateway.identity.tool_call_style import read_tool_call_style
 
 
-class Spoken(Utterance):
-    __slots__ = ("_arguments", "_manner", "_text")
+class ResponseText(Utterance):
+    __slots__ = ("_arguments", "_text", "_tool_call_style")
 
-    def __init__(self, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
-        self.text, self.chars = text, len(spoken)
-        self._text = spoken
+    def __init__(self, text: int, response_text: str, arguments: Sequence[bytes]) -> None:
+        self.text, self.chars = text, len(response_text)
+        self._text = response_text
         self._arguments = arguments
-        self._manner: Manner | None = None
+        self._tool_call_style: ToolCallStyle | None = None
 
     @property
-    def manner(self) -> Manner:
-        if self._manner is None:
-            self._manner = read_manner(self._text, self._arguments)
+    def tool_call_style(self) -> ToolCallStyle:
+        if self._tool_call_style is None:
+            self._tool_call_style = read_tool_call_style(self._text, self._arguments)
             self._text, self._arguments = "", ()
-        return self._manner
+        return self._tool_call_style

@@ -91,7 +91,7 @@ def _kinds(before: str, names: tuple[str, ...], after: str) -> tuple[bytes, ...]
     )
 
 
-# OpenAI says of what kind an event is before everything else, vLLM behind it.
+# OpenAI writes an event's type first, vLLM last.
 _TEXT_STARTS, _TEXT_ENDS = _kinds("{", _TEXTS, ","), _kinds("", _TEXTS, "}")
 _CALL = ("function_call_arguments",)
 _CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
@@ -112,80 +112,81 @@ class ResponsesReader:
     def __init__(self) -> None:
         self._calls: dict[object, str] = {}
         """The ids of calls whose arguments come in pieces, by their places in the output."""
-        self._was_said = False
-        """Items came whole, before the response that repeats them."""
-        self._told = 0
-        """Items that came so, of whatever kind."""
+        self._has_output = False
+        """Text or arguments were read from whole items, before the response that repeats them."""
+        self._item_count = 0
+        """Whole items of any kind, read before that response."""
         self._pieces = Pieces(_piece_of)
         self.learn = self._pieces.learn
 
-    def take(self, chunk: bytes, sighting: ObservedResponse) -> bool | None:
+    def take(self, chunk: bytes, observed: ObservedResponse) -> bool | None:
         if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
             size = len(chunk)  # as `_count`, for each token
-            sighting.streamed_bytes += size - _FIELDS_BYTES if size > _UNPACED_BELOW_BYTES else _TOKEN_BYTES
+            observed.streamed_bytes += size - _FIELDS_BYTES if size > _UNPACED_BELOW_BYTES else _TOKEN_BYTES
             return False
         pieces = self._pieces
-        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        text = None if pieces.template is None else pieces.template.text_of(chunk)
         if text is None:
             return None
         call_id = self._calls.get(pieces.place)
         if call_id is None:
-            _count(chunk, sighting)
+            _count(chunk, observed)
             return False
-        return sighting.add_arguments(call_id, text)
+        return observed.add_arguments(call_id, text)
 
-    def read_event(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_event(self, data: bytes, observed: ObservedResponse) -> None:
         if data.endswith(_TEXT_ENDS) or data.startswith(_TEXT_STARTS):
-            sighting.has_first_token = True
-            _count(data, sighting)
+            observed.has_first_token = True
+            _count(data, observed)
             return
         if data.endswith(_CALL_ENDS) or data.startswith(_CALL_STARTS):
-            sighting.has_first_token = True
-            self._read_piece(data, sighting)
+            observed.has_first_token = True
+            self._read_piece(data, observed)
             return
         event = _EVENT.decode(data)
         kind = event.type or ""
         if kind.endswith(".delta"):
-            sighting.has_first_token = True
+            observed.has_first_token = True
             if kind == "response.function_call_arguments.delta":
-                self._read_piece(data, sighting)
+                self._read_piece(data, observed)
             else:
-                _count(data, sighting)
+                _count(data, observed)
             return
         if event.item is not None and kind.startswith("response.output_item."):
-            _read_item(event.item, sighting)
+            _read_item(event.item, observed)
             if kind == "response.output_item.done":
-                _read_content(event.item, sighting)
-                self._was_said = self._was_said or sighting.has_said
-                self._told += 1
-                if sighting.said is not None:
-                    _keep(self._told, event.item, sighting.said)
+                _read_content(event.item, observed)
+                self._has_output = self._has_output or observed.has_output
+                self._item_count += 1
+                if observed.content is not None:
+                    _keep(self._item_count, event.item, observed.content)
             elif event.item.type == "function_call" and event.output_index is not None:
                 if event.item.call_id is not None and len(self._calls) < MAX_CALLS:
                     self._calls[event.output_index] = event.item.call_id
         if event.response is not None:
-            _read_stored(event.response, sighting, was_said=self._was_said, was_told=bool(self._told))
+            has_items = self._item_count > 0
+            _read_stored(event.response, observed, has_output=self._has_output, has_items=has_items)
         if kind in _TERMINALS:
-            sighting.has_terminal = True
+            observed.has_terminal = True
         error = reported(event.error, kind, event.object, event.code)
-        if error is not None or (kind == "response.failed" and not sighting.error_status):
-            sighting.fail(error)
+        if error is not None or (kind == "response.failed" and not observed.error_status):
+            observed.fail(error)
 
-    def _read_piece(self, data: bytes, sighting: ObservedResponse) -> None:
+    def _read_piece(self, data: bytes, observed: ObservedResponse) -> None:
         piece = _PIECE.decode(data) if self._calls else _Piece()
         call_id = self._calls.get(piece.output_index) if piece.output_index is not None else None
         if call_id is not None:
-            sighting.add_arguments(call_id, piece.delta)
+            observed.add_arguments(call_id, piece.delta)
         else:
-            _count(data, sighting)
+            _count(data, observed)
 
-    def read_body(self, data: bytes, sighting: ObservedResponse) -> None:
+    def read_body(self, data: bytes, observed: ObservedResponse) -> None:
         stored = _STORED.decode(data)
         if self._is_answer(stored):
-            _read_stored(stored, sighting, was_said=False, was_told=False)
-            sighting.has_first_token = sighting.has_terminal = True
+            _read_stored(stored, observed, has_output=False, has_items=False)
+            observed.has_first_token = observed.has_terminal = True
         elif (error := _error_of(stored)) is not None:
-            sighting.fail(error)
+            observed.fail(error)
 
     def _is_answer(self, stored: _Stored) -> bool:
         is_named = isinstance(stored.object, str) and stored.object.startswith("response")
@@ -193,7 +194,7 @@ class ResponsesReader:
 
 
 class StoredReader(ResponsesReader):
-    """Reads what is stored: responses, conversations, items, and that they were deleted."""
+    """Reads stored responses, conversations and items, and confirmations of their deletion."""
 
     def _is_answer(self, stored: _Stored) -> bool:
         return True
@@ -214,29 +215,30 @@ def _piece_of(data: bytes) -> Piece | None:
     return Piece(Kind.CALL, piece.output_index, piece.delta) if piece.delta is not None else None
 
 
-def _read_stored(stored: _Stored, sighting: ObservedResponse, *, was_said: bool, was_told: bool) -> None:
+def _read_stored(stored: _Stored, observed: ObservedResponse, *, has_output: bool, has_items: bool) -> None:
+    """`has_output`, `has_items`: the stream brought them already, ahead of this response."""
     if stored.deleted:
         return
-    sighting.add_names(stored.id, stored.model)
-    sighting.add_state_id(stored.id)
-    sighting.add_state_id(read_text_or_id(stored.conversation))
+    observed.add_names(stored.id, stored.model)
+    observed.add_state_id(stored.id)
+    observed.add_state_id(read_text_or_id(stored.conversation))
     for place, item in enumerate(stored.output or ()):
-        _read_item(item, sighting)
-        if not was_said:
-            _read_content(item, sighting)
-        if not was_told and sighting.said is not None:
-            _keep(place, item, sighting.said)
+        _read_item(item, observed)
+        if not has_output:
+            _read_content(item, observed)
+        if not has_items and observed.content is not None:
+            _keep(place, item, observed.content)
     for item in stored.data or ():
-        sighting.add_state_id(item.id)
+        observed.add_state_id(item.id)
     if stored.usage is not None:
-        _read_usage(stored.usage, sighting)
+        _read_usage(stored.usage, observed)
     details = stored.incomplete_details
     if details is not None and details.reason is not None:
-        sighting.finish_reason = details.reason
+        observed.finish_reason = details.reason
     elif stored.status is not None and stored.status not in _UNFINISHED:
-        sighting.finish_reason = stored.status
+        observed.finish_reason = stored.status
     if (error := _error_of(stored)) is not None:
-        sighting.fail(error, "failed" if stored.status == "failed" else ERROR_FINISH)
+        observed.fail(error, "failed" if stored.status == "failed" else ERROR_FINISH)
 
 
 def _error_of(stored: _Stored) -> object | None:
@@ -244,51 +246,51 @@ def _error_of(stored: _Stored) -> object | None:
     return {} if error is None and stored.status == "failed" else error
 
 
-def _read_item(item: _Item, sighting: ObservedResponse) -> None:
-    sighting.add_state_id(item.id)
+def _read_item(item: _Item, observed: ObservedResponse) -> None:
+    observed.add_state_id(item.id)
     if item.call_id is not None and item.type is not None and item.type.endswith("_call"):
-        sighting.has_first_token = True
+        observed.has_first_token = True
         # Calls of built-in tools (local_shell_call, computer_call) are named by their type alone.
         name = item.name or item.type.removesuffix("_call")
         if item.namespace:
             name = f"{item.namespace}__{name}"
-        sighting.add_call(item.call_id, name, key=item.call_id, is_json=item.type == "function_call")
+        observed.add_call(item.call_id, name, key=item.call_id, is_json=item.type == "function_call")
 
 
-def _keep(place: int, item: _Item, said: ResponseContent) -> None:
+def _keep(place: int, item: _Item, content: ResponseContent) -> None:
     kind = item.type or ""
     if kind == "message":
-        said.add(place, Kind.TEXT, joined_text(item.content))
+        content.add(place, Kind.TEXT, joined_text(item.content))
     elif kind == "reasoning":
         thoughts = (joined_text(item.summary), joined_text(item.content))
-        said.add(place, Kind.THOUGHT, "\n".join(filter(None, thoughts)))
+        content.add(place, Kind.THOUGHT, "\n".join(filter(None, thoughts)))
     elif kind.endswith("_call"):
         arguments = read_text(item.arguments) or read_text(item.input)
         name = item.name or kind.removesuffix("_call")
-        said.add(place, Kind.CALL, arguments, id=item.call_id or item.id, name=name)
+        content.add(place, Kind.CALL, arguments, id=item.call_id or item.id, name=name)
 
 
-def _count(event: bytes, sighting: ObservedResponse) -> None:
+def _count(event: bytes, observed: ObservedResponse) -> None:
     is_large = len(event) > _UNPACED_BELOW_BYTES
-    sighting.streamed_bytes += len(event) - _FIELDS_BYTES if is_large else _TOKEN_BYTES
+    observed.streamed_bytes += len(event) - _FIELDS_BYTES if is_large else _TOKEN_BYTES
 
 
-def _read_content(item: _Item, sighting: ObservedResponse) -> None:
+def _read_content(item: _Item, observed: ObservedResponse) -> None:
     if item.type == "message":
-        said = joined_text(item.content)
-        sighting.add_text(said)
-        if not said:
-            sighting.count(item.content)
+        text = joined_text(item.content)
+        observed.add_text(text)
+        if not text:
+            observed.count(item.content)
     elif item.type == "reasoning":
-        sighting.count(item.summary)
-        sighting.count(item.content)
+        observed.count(item.summary)
+        observed.count(item.content)
     elif item.call_id is not None:
         if arguments := read_text(item.arguments) or read_text(item.input):
-            sighting.set_arguments(item.call_id, arguments)
-        sighting.close_call(item.call_id)
+            observed.set_arguments(item.call_id, arguments)
+        observed.close_call(item.call_id)
 
 
-def _read_usage(usage: _Usage, sighting: ObservedResponse) -> None:
+def _read_usage(usage: _Usage, observed: ObservedResponse) -> None:
     details = usage.input_tokens_details
     cached_tokens = None if details is None else details.cached_tokens
-    sighting.merge_usage(usage.input_tokens, cached_tokens, usage.output_tokens)
+    observed.merge_usage(usage.input_tokens, cached_tokens, usage.output_tokens)

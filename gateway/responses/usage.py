@@ -1,9 +1,9 @@
-"""How many tokens an answer says that it took, where no more of it is read: embeddings, scores, rerankings,
-engines' own protocols, whole answers that are too large.
+"""Token usage of responses of which nothing else is read: embeddings, scores, rerankings, engines' own
+protocols, whole responses that are too large.
 
-These are megabytes of numbers, and engines write their usage at the end, vLLM's reranking at the beginning. A
-few kilobytes of both are kept, and no more. In a JSON text a quote is escaped, so no text says `"usage":`;
-a document that is an object may, deeper inside.
+These are megabytes of numbers. Engines write their usage at the end, vLLM's reranking at the beginning, so a
+few kilobytes of both are kept. Quotes are escaped in JSON strings, so no string contains `"usage":`; nested
+objects may.
 """
 
 import contextlib
@@ -70,8 +70,8 @@ class AnswerEnds:
         if answer.status >= 400 or answer.usage.prompt_tokens is not None:
             return answer
         usage = self._usage()
-        said_bytes = self._seen_bytes if self._is_generated and usage.output_tokens is None else 0
-        return msgspec.structs.replace(answer, usage=usage, said_bytes=said_bytes)
+        content_bytes = self._seen_bytes if self._is_generated and usage.output_tokens is None else 0
+        return msgspec.structs.replace(answer, usage=usage, content_bytes=content_bytes)
 
     def _found(self) -> Iterator[_Usage]:
         with contextlib.suppress(*UNREADABLE):

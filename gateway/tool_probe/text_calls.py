@@ -67,10 +67,10 @@ class TextCalls:
     def names(self, agent: int, facts: RequestFacts, answer: Answer) -> tuple[str, ...]:
         if facts.tool_count or answer.tool_calls:
             return ()
-        manner = answer.utterance.manner
-        if manner.is_code and agent not in self._runs_code:
+        style = answer.utterance.tool_call_style
+        if style.is_code and agent not in self._runs_code:
             return ()
-        return manner.names
+        return style.names
 
     def observed(self, agent: int, before: tuple[int, ...], now: tuple[int, ...]) -> bool:
         """Behind two code blocks in a row stood texts that look like this. Whether the type is known to run

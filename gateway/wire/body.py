@@ -82,7 +82,7 @@ _WORDS = {
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
 }
 _MAX_FLAG_BYTES = 64
-"""With every letter escaped, none is longer, but for numbers that nobody writes."""
+"""The longest flag with every letter escaped; longer numbers do not occur."""
 
 MAX_STRUCTURE = 2**19
 """Values that a body may hold and still be read, counted by commas, brackets and braces, those in texts
@@ -134,7 +134,7 @@ def decode_each(body: bytes, *, is_responses: bool) -> RequestBody:
 
 
 def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, RequestBody]:
-    """The fields of a body, in slices. Raises one of `UNREADABLE`; of these, `Oversized` says that it may be
+    """The fields of a body, in slices. Raises one of `UNREADABLE`; after `Oversized` the body may be
     well-formed."""
     yield from measuring(body)
     return _decode(body, is_responses=is_responses)

@@ -3,7 +3,7 @@
 One table of patterns, read from top to bottom; the first row that fits wins. Paths are compared the
 way a backend compares them: percent-decoded once, without repeated or trailing slashes. Whatever two
 parsers could read differently is *ambiguous* (`is_ambiguous_path`), and the server refuses it before
-it asks for the endpoint: a path that we take for harmless must not be `/sleep` to somebody behind us.
+it classifies the path: a path that is harmless here must not be `/sleep` to a server behind us.
 """
 
 import re
@@ -20,7 +20,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     protocol: Protocol
     work: Work
     is_replayable: bool
-    """Running it twice harms nobody, as far as the path can say; a body that stores overrules it."""
+    """It may run twice, by its path; a body that stores overrules it."""
     state_id: str | None = None
     """The stored thing that the path names."""
     is_control: bool = False
@@ -35,7 +35,7 @@ _CHAT, _COMPLETIONS, _RESPONSES = Protocol.CHAT, Protocol.COMPLETIONS, Protocol.
 _MESSAGES, _OTHER = Protocol.MESSAGES, Protocol.OTHER
 
 RELEASES = ("/finish_session", "/programs/release", "/v1/finish_session", "/v1/programs/release")
-"""By which a client says that its session is over; no engine has them."""
+"""Paths that end a session; no engine has them."""
 
 _OF_OTHER_ENGINES = ("/generate", "/api/chat", "/api/generate", "/vertex_generate", "/completion", "/infill")
 """vLLM's demo server, SGLang, llama.cpp."""
@@ -164,9 +164,9 @@ def classify(method: str, path: str) -> Endpoint:
             return msgspec.structs.replace(endpoint, state_id=match.groupdict().get("id"))
     is_control = _STEERS.search(path) is not None or _is_below(path, _CONTROL_TREES)
     return Endpoint(
-        # An Anthropic client reads Anthropic errors, whatever it asked for.
+        # An Anthropic client reads Anthropic errors, on unknown paths too.
         protocol=_MESSAGES if _is_below(path, ("/v1/messages",)) else _OTHER,
-        # What an engine does for a path that nobody knows here is counted by its bytes, and by what it tells.
+        # The work of an unknown path is counted by its bytes and the engine's usage.
         work=Work.POOL if verb in ("POST", "PUT", "PATCH") and not is_control else Work.LIGHT,
         is_replayable=verb in _SAFE_METHODS,
         is_control=is_control,

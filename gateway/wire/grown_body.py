@@ -3,7 +3,7 @@
 A conversation's request repeats the one before, with some items more. So of a large body it is remembered
 where its conversation began and ended, and a hash of all up to there. The next one that has the same bytes
 there is read without the known items: what stands before the conversation, its new items, and what follows.
-The known ones are known by their hashes, and read if somebody asks for one all the same.
+The known ones are represented by their hashes, and read on access alone.
 
 Invariants: what is read is what reading all of it would give, but for a body that names its conversation
 twice; whatever is left out was read as an item before, so no field can hide there; no body is kept, and of
@@ -37,7 +37,7 @@ _KEPT: Final = 4
 _KEPT_ITEMS: Final = 2_048
 """Of all of these together: 16 KiB, and agents' conversations have some hundred."""
 _NEAR_BYTES: Final = 32
-"""Before the end of a conversation, by which most others are told apart without hashing."""
+"""Before the end of a conversation: their comparison rules out most others without hashing."""
 _OPENINGS: Final = {
     is_responses: re.compile(rb'"%s"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*\Z' % name)
     for is_responses, name in ((False, b"messages"), (True, b"input"))

@@ -1,4 +1,4 @@
-"""The opening handshake of a WebSocket (RFC 6455 §4): what both sides have to say of it."""
+"""The opening handshake of a WebSocket (RFC 6455 §4)."""
 
 import base64
 import hashlib

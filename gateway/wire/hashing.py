@@ -1,12 +1,12 @@
-"""The one hash by which what clients and engines say is recognised, seeded for each process.
+"""The one hash that recognises content of clients and engines, seeded for each process.
 
-Invariants: equal bytes have equal hashes within a process; with a seed that nobody outside knows, nobody can
-make two texts, or two conversations, of the same hash. A seed does not keep a guesser away who reads hashes:
-xxh3 of one short text that he knows gives it away. So where hashes leave the process (a recording, a store
-that gateways share) they are keyed as well: what is read there confirms no guess without the key.
-`seed_hashes` or `key_hashes` is called before anything is hashed, or not at all (simulations, evaluations and
-tests run with seed 0, and so are repeatable). Names that must outlive a process (`agent_type.py`) are not
-made with this hash.
+Invariants: equal bytes have equal hashes within a process; with a secret seed no client can make two texts,
+or two conversations, of the same hash. A seed does not keep a guesser away who reads hashes: xxh3 of one
+short text that he knows gives it away. So where hashes leave the process (a recording, a store that gateways
+share) they are keyed as well: what is read there confirms no guess without the key. `seed_hashes` or
+`key_hashes` is called before anything is hashed, or not at all (simulations, evaluations and tests run with
+seed 0, and so are repeatable). Names that must outlive a process (`agent_type.py`) are not made with this
+hash.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def seed_hashes(seed: int) -> None:
 
 
 def key_hashes(secret: bytes) -> None:
-    """Hash from now on so that only who knows the secret can tell which text a hash is of."""
+    """Keys all later hashes: without the secret, no text can be matched to its hash."""
     _seed[0] = int.from_bytes(hashlib.blake2b(b"seed", key=secret, digest_size=8).digest(), "big")
     _key[0], _secret[0] = hashlib.blake2b(key=secret, digest_size=8), secret
 

@@ -78,9 +78,9 @@ class Inflater:
                     raise SwollenError("the body swells beyond the limit")
 
     def _open(self, chunk: bytes) -> "_Stream | zstd.ZstdDecompressor":
-        """For the next member; its first byte tells zlib's wrapper (RFC 1950 §2.2) from bare deflate.
+        """For the next member; its first byte distinguishes zlib's wrapper (RFC 1950 §2.2) from bare deflate.
 
-        RFC 9110 §8.4.1.2 asks for the wrapper, but some servers leave it out.
+        RFC 9110 §8.4.1.2 requires the wrapper, but some servers leave it out.
         """
         self._members += 1
         if self._members > 1 and self._coding == "deflate":

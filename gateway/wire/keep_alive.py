@@ -1,7 +1,7 @@
-"""What a client is sent while its streamed answer has not begun, and how it is told then of an error.
+"""Keep-alives before the first event of a streamed response, and error events behind them.
 
-Once a keep-alive was sent, the head is out with it: status 200 and an event stream. From there on only
-events can follow, so what would have been a status becomes the protocol's error event.
+The first keep-alive sends the response's head: status 200 and an event stream. Only events can follow it, so
+a later failure becomes the protocol's error event.
 """
 
 from typing import Final
@@ -17,12 +17,12 @@ _COMMENT: Final = b": keep-alive\n"
 """Without an empty line: some readers, of Go mostly, take the end of an event without data for a fault."""
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _KEEP_ALIVE: Final = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
-_MAX_TOLD: Final = 2000
+_MAX_TEXT_BYTES: Final = 2000
 
 
 def keep_alive(protocol: Protocol, *, is_codex: bool = False) -> bytes:
-    """What means nothing. Codex does not count comments, and counts every event; helpers of OpenAI's SDK take
-    no event before `response.created`, and skip comments."""
+    """Bytes without a meaning. Codex counts every event, and no comments; helpers of OpenAI's SDK accept no
+    event before `response.created`, and skip comments."""
     if protocol is Protocol.MESSAGES:
         return _PING
     return _KEEP_ALIVE if is_codex and protocol is Protocol.RESPONSES else _COMMENT
@@ -41,7 +41,7 @@ def is_codex(headers: RawHeaders) -> bool:
 
 def error_event(protocol: Protocol, status: int, body: bytes) -> bytes:
     """The end of a stream that has failed. `body`: that of the response with this status."""
-    text = body[:_MAX_TOLD].decode("utf-8", "replace") or f"The backend answered with status {status}."
+    text = body[:_MAX_TEXT_BYTES].decode("utf-8", "replace") or f"The backend answered with status {status}."
     plain: dict[str, object] = {"message": text, "type": "server_error"}
     try:
         return _event(protocol, status, _error_in(body) or plain)
@@ -51,22 +51,22 @@ def error_event(protocol: Protocol, status: int, body: bytes) -> bytes:
 
 def _event(protocol: Protocol, status: int, error: dict[str, object]) -> bytes:
     if protocol is Protocol.MESSAGES:
-        told = msgspec.json.encode({"type": "error", "error": error})
-        return b"event: error\ndata: %s\n\n" % told
+        data = msgspec.json.encode({"type": "error", "error": error})
+        return b"event: error\ndata: %s\n\n" % data
     error.setdefault("code", status)
     if protocol is Protocol.RESPONSES:
         fields = {"code": str(error["code"]), "message": error.get("message"), "param": error.get("param")}
-        told = msgspec.json.encode({"type": "error", "sequence_number": 0, **fields, "error": error})
-        return b"event: error\ndata: %s\n\n" % told
+        data = msgspec.json.encode({"type": "error", "sequence_number": 0, **fields, "error": error})
+        return b"event: error\ndata: %s\n\n" % data
     return b"data: %s\n\ndata: [DONE]\n\n" % msgspec.json.encode({"error": error})
 
 
 def _error_in(body: bytes) -> dict[str, object] | None:
     try:
-        told = msgspec.json.decode(read_loosely(body)[1])
+        document = msgspec.json.decode(read_loosely(body)[1])
     except UNREADABLE:
         return None
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         return None
-    error = told.get("error", told)
+    error = document.get("error", document)
     return error if isinstance(error, dict) and isinstance(error.get("message"), str) else None

@@ -1,8 +1,7 @@
 """Knowing the head of a request again: equal to one that was read, but for the digits of its length.
 
-On one connection heads hardly differ, so most need not be read. What is known again are the bytes that a
-strict parser took, and a length that says in plain decimal what follows. So nothing gets in that the parser
-would have read otherwise.
+On one connection heads hardly differ, so most need not be read. Only bytes that a strict parser
+accepted before match, with a length in plain decimal, which the parser would read in the same way.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: who a proxy's connection is for (pure).
+"""The PROXY protocol, versions 1 and 2: the client of a proxied connection (pure).
 
 Source: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
 
@@ -11,7 +11,7 @@ import re
 from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 536
-"""What the document asks receivers to take at least; of version 1, 107 bytes are the longest."""
+"""The least that the document requires of receivers; headers of version 1 have at most 107 bytes."""
 _MAX_V1_BYTES: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _HEAD_BYTES: Final = 16
@@ -28,7 +28,7 @@ class ProxyProtocolError(ValueError):
 
 class ProxyHeader(NamedTuple):
     client: str | None
-    """The client's address; None if the proxy speaks for itself, or does not know."""
+    """The client's address; None for the proxy's own connections, or if unknown."""
     size: int
     """Bytes of the header; what follows is the client's."""
 

@@ -194,9 +194,9 @@ class Conversations:
     def doubted(
         self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
     ) -> None:
-        known, manner = self._threads.get(ref.thread), answer.utterance.manner
-        if known is not None and manner.is_code and not facts.tool_count:
-            known.text_calls.doubted(turn, Block(known.key, ref.session, manner.names, now))
+        known, style = self._threads.get(ref.thread), answer.utterance.tool_call_style
+        if known is not None and style.is_code and not facts.tool_count:
+            known.text_calls.doubted(turn, Block(known.key, ref.session, style.names, now))
 
     def session_over(self, session: SessionId) -> None:
         for thread in self._sessions.pop(session, ()):
@@ -205,7 +205,7 @@ class Conversations:
                 self._leave(known, as_task=True)
 
     def _step(self, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer) -> Step:
-        usage, manner = answer.usage, answer.utterance.manner
+        usage, style = answer.usage, answer.utterance.tool_call_style
         known.turns += 1
         if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
             graph.saw_turn(known.turns, tokens=None, grown=None)
@@ -220,8 +220,8 @@ class Conversations:
         names = tuple([call.name for call in answer.tool_calls if not call.is_at_engine])
         tools = tool_set(names or known.text_calls.names(known.key, facts, answer))
         graph.saw_step(known.step.tools if known.step is not None else None, tools)
-        step = known.step = Step(tools, manner.opening if tools else manner.close)
-        known.is_code = manner.is_code
+        step = known.step = Step(tools, style.opening if tools else style.close)
+        known.is_code = style.is_code
         known.has_gone_on = known.is_supposed_over = known.is_over = False
         return step
 

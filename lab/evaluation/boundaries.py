@@ -59,7 +59,7 @@ def true_ends(exchanges: Sequence[Exchange]) -> list[Ended]:
             if not call.is_at_engine:
                 open_calls.setdefault((session, call.id), (call.name, ended_s))
         body = exchange.body if isinstance(exchange.body, dict) else {}
-        names = answer.utterance.manner.names
+        names = answer.utterance.tool_call_style.names
         if names and not answer.tool_calls and not body.get("tools") and not exchange.is_broken:
             in_text[number] = (names, ended_s)
     return found

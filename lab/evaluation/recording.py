@@ -96,7 +96,7 @@ class Exchange(msgspec.Struct):
         endpoint = self.endpoint
         if self.status >= 400 or (self.response is None and self.response_id is None):
             return Answer(status=self.status or 502, retry_after_s=self.retry_after_s)
-        observer = observe(endpoint.protocol, endpoint.work, "application/json", None, said=said)
+        observer = observe(endpoint.protocol, endpoint.work, "application/json", None, content=said)
         observer.feed(msgspec.json.encode(_ANSWERS[endpoint.protocol](self)))
         answer = observer.answer(self.status or 200)
         return msgspec.structs.replace(answer, has_terminal=not self.is_broken)

@@ -186,7 +186,7 @@ def _symbol(exchange: Exchange) -> ToolSet:
     names = [call.name for call in answer.tool_calls if not call.is_at_engine]
     body = exchange.body if isinstance(exchange.body, dict) else {}
     if not names and not body.get("tools"):
-        return tool_set(answer.utterance.manner.names)
+        return tool_set(answer.utterance.tool_call_style.names)
     return tool_set(tuple(names))
 
 

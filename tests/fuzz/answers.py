@@ -67,7 +67,7 @@ def make(rng: random.Random) -> tuple[Protocol, str, list[bytes]]:
 
 def _observed(protocol: Protocol, kind: str, fed: list[bytes]) -> tuple[Any, ...]:
     said = ResponseContent()
-    observer = observe(protocol, Work.GENERATE, kind, None, said=said)
+    observer = observe(protocol, Work.GENERATE, kind, None, content=said)
     for piece in fed:
         observer.feed(piece)
     answer = observer.answer(200)

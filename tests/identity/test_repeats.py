@@ -114,7 +114,7 @@ def test_a_reader_tells_steps_if_it_is_asked_to(step):
     reader = TranscriptReader()
     silent = finish(reader.reading(fields, items))[0].new
     assert (silent.called, silent.brought) == (0, 0) and silent != NewItems()
-    reader.tells_steps = True
+    reader.reads_steps = True
     told = finish(reader.reading(fields, items))[0].new
     assert (told.called, told.brought) == hashes((answer, news))
     assert told.size == silent.size

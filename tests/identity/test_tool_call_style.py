@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.domain.request import NO_MANNER
-from gateway.identity.tool_call_style import read_manner
+from gateway.domain.request import NO_TOOL_CALL_STYLE
+from gateway.identity.tool_call_style import read_tool_call_style
 
 
 @pytest.mark.parametrize(
-    ("spoken", "names", "is_code"),
+    ("response_text", "names", "is_code"),
     [
         (
             'Thought: go\nAction: get_data\nAction Input: {"n": 1}\nObservation: no',
@@ -23,13 +23,13 @@ from gateway.identity.tool_call_style import read_manner
         ("Let me look.\n```\nfind_file x.py\n```", ("find_file",), True),
     ],
 )
-def test_calls_in_text(spoken, names, is_code):
-    manner = read_manner(spoken, ())
-    assert (manner.names, manner.is_code) == (names, is_code)
+def test_calls_in_text(response_text, names, is_code):
+    style = read_tool_call_style(response_text, ())
+    assert (style.names, style.is_code) == (names, is_code)
 
 
 @pytest.mark.parametrize(
-    "spoken",
+    "response_text",
     [
         "Just an answer.",
         "Action: none\nis asked of you",
@@ -41,34 +41,38 @@ def test_calls_in_text(spoken, names, is_code):
         "<b>bold</b> <function>",
     ],
 )
-def test_no_call(spoken):
-    assert read_manner(spoken, ()).names == ()
+def test_no_call(response_text):
+    assert read_tool_call_style(response_text, ()).names == ()
 
 
 def test_nothing_was_said():
-    assert read_manner("", ()) == NO_MANNER
+    assert read_tool_call_style("", ()) == NO_TOOL_CALL_STYLE
 
 
 def test_the_last_word_and_its_mark():
     over, same, other = (
-        read_manner(text, ()).close
+        read_tool_call_style(text, ()).close
         for text in ("Done. Safe travels! 👋", "All is booked, safe  Travels!", "Shall I book those travels?")
     )
-    assert over == same != other != 0 and read_manner("…", ()).close == 0
+    assert over == same != other != 0 and read_tool_call_style("…", ()).close == 0
 
 
 def test_what_is_run_counts_and_not_where():
     one, other = b'{"command": "cd /a/b && python -m pytest"}', b'{"command":"python x.py"}'
-    assert read_manner("", (one,)) == read_manner("", (other,)) != NO_MANNER
-    assert read_manner("", (one,)) != read_manner("", (b'{"command": "git diff"}',))
-    assert read_manner("", (b'{"command": "npm test"}',)) != read_manner("", (b'{"command": "pm test"}',))
-    assert read_manner("", (b'{"command": "A=1 npm i"}',)) == read_manner("", (b'{"command": "npm test"}',))
+    assert read_tool_call_style("", (one,)) == read_tool_call_style("", (other,)) != NO_TOOL_CALL_STYLE
+    assert read_tool_call_style("", (one,)) != read_tool_call_style("", (b'{"command": "git diff"}',))
+    assert read_tool_call_style("", (b'{"command": "npm test"}',)) != read_tool_call_style(
+        "", (b'{"command": "pm test"}',)
+    )
+    assert read_tool_call_style("", (b'{"command": "A=1 npm i"}',)) == read_tool_call_style(
+        "", (b'{"command": "npm test"}',)
+    )
 
 
 def test_arguments_that_are_none():
-    assert read_manner("", (b"{}",)).names == () and read_manner("", (b"\xff",)) is not None
+    assert read_tool_call_style("", (b"{}",)).names == () and read_tool_call_style("", (b"\xff",)) is not None
 
 
 def test_a_line_that_names_nothing_is_passed_over():
-    assert read_manner("Action: no, such!\nAction: ls\nAction Input: x", ()).names == ("ls",)
-    assert read_manner("Action: ls\nAction: no, such!", ()).names == ()
+    assert read_tool_call_style("Action: no, such!\nAction: ls\nAction Input: x", ()).names == ("ls",)
+    assert read_tool_call_style("Action: ls\nAction: no, such!", ()).names == ()

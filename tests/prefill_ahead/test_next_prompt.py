@@ -31,7 +31,7 @@ TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
 
 def said_in(protocol: Protocol, body: dict[str, Any]) -> ResponseContent:
     said = ResponseContent()
-    observer = observe(protocol, Work.GENERATE, "application/json", None, said=said)
+    observer = observe(protocol, Work.GENERATE, "application/json", None, content=said)
     observer.feed(encode(body))
     observer.answer(200)
     return said
@@ -63,7 +63,7 @@ class TestWhatWasSaid:
             "messages": (Protocol.MESSAGES, message_events),
         }[shape]
         said = ResponseContent()
-        observer = observe(protocol, Work.GENERATE, "text/event-stream", None, said=said)
+        observer = observe(protocol, Work.GENERATE, "text/event-stream", None, content=said)
         data = sse(events(), named=shape == "messages")
         for at in range(0, len(data), cut):
             observer.feed(data[at : at + cut])
@@ -83,7 +83,7 @@ class TestWhatWasSaid:
     def test_text_that_streams_by_is_kept_whole(self) -> None:
         """Pieces of text are found without being decoded, and thoughts between them are not lost."""
         said = ResponseContent()
-        observer = observe(Protocol.CHAT, Work.GENERATE, "text/event-stream", None, said=said)
+        observer = observe(Protocol.CHAT, Work.GENERATE, "text/event-stream", None, content=said)
         deltas = [{"content": f"t{number} "} for number in range(30)]
         deltas[10:10] = [{"reasoning": "hm "}] * 20
         for delta in deltas:
@@ -95,7 +95,7 @@ class TestWhatWasSaid:
 
     def test_a_body_that_is_read_twice_is_said_once(self) -> None:
         said = ResponseContent()
-        observer = observe(Protocol.CHAT, Work.GENERATE, "application/json", None, said=said)
+        observer = observe(Protocol.CHAT, Work.GENERATE, "application/json", None, content=said)
         body = encode({"choices": [{"index": 0, "message": {"role": "assistant", "content": "a}"}}]})
         at = body.index(b"}")
         observer.feed(body[: at + 1])

@@ -13,10 +13,10 @@ A, B = ToolCall("call_a", "ls"), ToolCall("call_b", "cat")
 
 
 def stream(*events: Any) -> ObservedResponse:
-    reader, sighting = ChatReader(), ObservedResponse()
+    reader, observed = ChatReader(), ObservedResponse()
     for event in events:
-        reader.read_event(event if isinstance(event, bytes) else encode(event), sighting)
-    return sighting
+        reader.read_event(event if isinstance(event, bytes) else encode(event), observed)
+    return observed
 
 
 def chunk(*choices: Any, **more: Any) -> dict[str, Any]:
@@ -64,11 +64,11 @@ def test_no_token_yet(choice):
 
 
 def test_a_call_appears_with_its_id_and_name():
-    reader, sighting = ChatReader(), ObservedResponse()
-    reader.read_event(encode(chunk(piece(id="call_a", function=named(None)))), sighting)
-    assert sighting.tool_calls == []
-    reader.read_event(encode(chunk(piece(function=named("ls")))), sighting)
-    assert sighting.tool_calls == [A]
+    reader, observed = ChatReader(), ObservedResponse()
+    reader.read_event(encode(chunk(piece(id="call_a", function=named(None)))), observed)
+    assert observed.tool_calls == []
+    reader.read_event(encode(chunk(piece(function=named("ls")))), observed)
+    assert observed.tool_calls == [A]
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_open_calls_are_bounded(monkeypatch):
 
 
 def test_an_error_inside_a_stream():
-    sighting = stream(chunk({"delta": {"content": "x"}}), {"error": {"message": "broke", "code": 500}})
-    assert sighting.finish_reason == "error" and sighting.error_status == 500
+    observed = stream(chunk({"delta": {"content": "x"}}), {"error": {"message": "broke", "code": 500}})
+    assert observed.finish_reason == "error" and observed.error_status == 500
     assert stream(chunk({"finish_reason": "stop"}), chunk(error=None)).finish_reason == "stop"
 
 
@@ -159,12 +159,12 @@ def block(event: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_events_that_say_more_than_a_piece_are_never_known_again(other):
-    reader, sighting = ChatReader(), ObservedResponse()
+    reader, observed = ChatReader(), ObservedResponse()
     reader.learn(block(other))
-    assert reader.take(block(other), sighting) is None
+    assert reader.take(block(other), observed) is None
     plain = block(chunk({"index": 0, "delta": {"content": "a"}}))
     reader.learn(plain)
-    assert reader.take(plain, sighting) is False
-    assert reader.take(block(other), sighting) is None
-    assert reader.take(b"data: [DONE]\n\n", sighting) is None
-    assert sighting.answer(200).said_bytes == 1
+    assert reader.take(plain, observed) is False
+    assert reader.take(block(other), observed) is None
+    assert reader.take(b"data: [DONE]\n\n", observed) is None
+    assert observed.answer(200).content_bytes == 1

@@ -189,7 +189,7 @@ def test_whole_messages():
 
 
 def test_of_an_answer_that_says_too_much_no_call_is_told(monkeypatch):
-    monkeypatch.setattr(module, "MAX_SAID_BYTES", 8)
+    monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", 8)
     assert closed(Protocol.CHAT, chat(first("a", arguments="{}"))) == [(0, "a", b"{}")]
     assert not closed(Protocol.CHAT, chat(first("a", arguments='{"x": "yz"}')), chat(finish="tool_calls"))
     observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)

@@ -12,16 +12,16 @@ USAGE = Usage(prompt_tokens=30, cached_tokens=16, output_tokens=7)
 
 
 def stream(*events: Any) -> ObservedResponse:
-    reader, sighting = MessagesReader(), ObservedResponse()
+    reader, observed = MessagesReader(), ObservedResponse()
     for event in events:
-        reader.read_event(encode(event), sighting)
-    return sighting
+        reader.read_event(encode(event), observed)
+    return observed
 
 
 def body(value: Any) -> ObservedResponse:
-    sighting = ObservedResponse()
-    MessagesReader().read_body(value if isinstance(value, bytes) else encode(value), sighting)
-    return sighting
+    observed = ObservedResponse()
+    MessagesReader().read_body(value if isinstance(value, bytes) else encode(value), observed)
+    return observed
 
 
 def test_the_first_token():
@@ -50,8 +50,8 @@ def test_usage_is_cumulative_and_comes_in_parts():
     [{"type": "message_start"}, {"type": "content_block_start"}, {"type": "message_delta", "delta": {}}, {}],
 )
 def test_events_without_their_parts(event):
-    sighting = stream(event)
-    assert sighting.answer(200) == ObservedResponse().answer(200) and not sighting.has_first_token
+    observed = stream(event)
+    assert observed.answer(200) == ObservedResponse().answer(200) and not observed.has_first_token
 
 
 def test_errors():

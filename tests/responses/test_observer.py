@@ -79,7 +79,9 @@ def watch(observer: ResponseObserver, stream: bytes, at: list[int]) -> Answer:
 
 def plain(answer: Answer) -> Answer:
     """Without what was said, and what it is called, which have tests of their own."""
-    return msgspec.structs.replace(answer, utterance=Utterance(), said_bytes=0, response_id=None, model=None)
+    return msgspec.structs.replace(
+        answer, utterance=Utterance(), content_bytes=0, response_id=None, model=None
+    )
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
@@ -280,7 +282,7 @@ def test_what_was_said(protocol, content_type, stream):
     observer = observe(protocol, Work.GENERATE, content_type, None)
     observer.feed(stream)
     said = observer.answer(200).utterance
-    assert said.text == text_hash(SAID) and said.chars >= len(SAID) and said.manner.opening
+    assert said.text == text_hash(SAID) and said.chars >= len(SAID) and said.tool_call_style.opening
 
 
 def test_the_first_of_several_answers_is_the_one():

@@ -12,16 +12,16 @@ CALLS = [ToolCall("call_a", "ls"), ToolCall("call_b", "local_shell")]
 
 
 def stream(*events: Any) -> ObservedResponse:
-    reader, sighting = ResponsesReader(), ObservedResponse()
+    reader, observed = ResponsesReader(), ObservedResponse()
     for event in events:
-        reader.read_event(encode(event), sighting)
-    return sighting
+        reader.read_event(encode(event), observed)
+    return observed
 
 
 def body(value: Any) -> ObservedResponse:
-    sighting = ObservedResponse()
-    StoredReader().read_body(encode(value), sighting)
-    return sighting
+    observed = ObservedResponse()
+    StoredReader().read_body(encode(value), observed)
+    return observed
 
 
 def test_milestones_come_as_early_as_they_can():
@@ -37,9 +37,9 @@ def test_milestones_come_as_early_as_they_can():
 
 def test_other_ids_for_the_same_items_are_kept_too():
     last = response("completed", [{"type": "function_call", "id": "fc_9", "call_id": "call_z", "name": "ls"}])
-    sighting = stream(*responses_events()[:8], {"type": "response.completed", "response": last})
-    assert [call.id for call in sighting.tool_calls] == ["call_a", "call_z"]
-    assert sighting.state_ids[-2:] == ["fc_1", "fc_9"]
+    observed = stream(*responses_events()[:8], {"type": "response.completed", "response": last})
+    assert [call.id for call in observed.tool_calls] == ["call_a", "call_z"]
+    assert observed.state_ids[-2:] == ["fc_1", "fc_9"]
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_other_ids_for_the_same_items_are_kept_too():
 )
 def test_ends(kind, status, details, finish):
     event = {"type": f"response.{kind}", "response": response(status, [], incomplete_details=details)}
-    sighting = stream(event)
-    assert sighting.has_terminal and sighting.finish_reason == finish
+    observed = stream(event)
+    assert observed.has_terminal and observed.finish_reason == finish
 
 
 def test_an_error_event():
-    sighting = stream({"type": "error", "message": "broke"})
-    assert sighting.has_terminal and sighting.finish_reason == "error"
+    observed = stream({"type": "error", "message": "broke"})
+    assert observed.has_terminal and observed.finish_reason == "error"
 
 
 def test_items_that_are_no_calls_for_the_client():
@@ -79,8 +79,8 @@ def test_conversations_and_their_items():
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
 def test_a_response_that_runs_in_the_background_has_not_finished(status):
-    sighting = body(response(status, []))
-    assert sighting.finish_reason is None and sighting.state_ids == ["resp_1"]
+    observed = body(response(status, []))
+    assert observed.finish_reason is None and observed.state_ids == ["resp_1"]
 
 
 def test_usage_without_details():
@@ -91,8 +91,8 @@ def test_usage_without_details():
     "event", [{}, {"type": "response.queued"}, {"type": "keepalive", "item": {"id": "x"}}]
 )
 def test_events_that_say_nothing(event):
-    sighting = stream(event)
-    assert sighting.answer(200) == ObservedResponse().answer(200) and not sighting.has_first_token
+    observed = stream(event)
+    assert observed.answer(200) == ObservedResponse().answer(200) and not observed.has_first_token
 
 
 @pytest.mark.parametrize("value", [[], {"output": 3}])

@@ -24,7 +24,7 @@ PRICES = [{"model": "m", "input": 1000.0, "output": 10_000.0}]
 @pytest.fixture(autouse=True)
 def silent():
     yield
-    TRANSCRIPTS.tells_steps = False
+    TRANSCRIPTS.reads_steps = False
 
 
 def bearer(tenant: str) -> bytes:

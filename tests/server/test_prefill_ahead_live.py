@@ -70,7 +70,7 @@ def test_the_next_turn_finds_what_was_foreseen(
 
     said = ResponseContent()
     kind = "text/event-stream" if streams else "application/json"
-    observer = observe(protocol, Work.GENERATE, kind, None, said=said)
+    observer = observe(protocol, Work.GENERATE, kind, None, content=said)
     observer.feed(post(url, first))
     assert observer.answer(200).has_terminal and said.is_whole and len(said.parts) == 3
 

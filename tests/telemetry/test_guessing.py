@@ -18,7 +18,7 @@ from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer
 from gateway.identity.agent_type import agent_skeleton
 from gateway.requests.facts import read_facts
-from gateway.responses.response_text import Spoken
+from gateway.responses.response_text import ResponseText
 from gateway.telemetry.recorder import Recorder
 from gateway.wire.endpoints import classify
 from gateway.wire.hashing import seed_hashes, text_hash
@@ -72,7 +72,9 @@ def events(secret: str) -> Iterator[ev.Event]:
         yield ev.RequestArrived(
             RequestId(name), TenantId("t"), read_facts(classify("POST", "/v1/chat/completions"), [], body)
         )
-        said = Spoken(text=text_hash(ANSWER.format(secret)), spoken=ANSWER.format(secret), arguments=())
+        said = ResponseText(
+            text=text_hash(ANSWER.format(secret)), response_text=ANSWER.format(secret), arguments=()
+        )
         yield ev.ResponseFinished(RequestId(name), Answer(status=200, utterance=said))
 
 

@@ -1,7 +1,16 @@
 """When a code block is a call: once what comes back looks like a program's."""
 
 from gateway.domain.ids import RequestId, SessionId
-from gateway.domain.request import Answer, Manner, NewItems, Protocol, RequestFacts, ToolCall, Utterance, Work
+from gateway.domain.request import (
+    Answer,
+    NewItems,
+    Protocol,
+    RequestFacts,
+    ToolCall,
+    ToolCallStyle,
+    Utterance,
+    Work,
+)
 from gateway.tool_probe import text_calls
 from gateway.tool_probe.text_calls import Block, TextCalls
 
@@ -10,17 +19,17 @@ PLAIN = RequestFacts(protocol=Protocol.CHAT, work=Work.GENERATE)
 
 
 class Said(Utterance):
-    def __init__(self, manner: Manner) -> None:
+    def __init__(self, tool_call_style: ToolCallStyle) -> None:
         super().__init__()
-        self._manner = manner
+        self._tool_call_style = tool_call_style
 
     @property
-    def manner(self) -> Manner:
-        return self._manner
+    def tool_call_style(self) -> ToolCallStyle:
+        return self._tool_call_style
 
 
 def answer(*names: str, is_code: bool = False, calls: tuple[ToolCall, ...] = ()) -> Answer:
-    return Answer(status=200, tool_calls=calls, utterance=Said(Manner(names, is_code, 1)))
+    return Answer(status=200, tool_calls=calls, utterance=Said(ToolCallStyle(names, is_code, 1)))
 
 
 def test_a_code_block_counts_when_observations_look_alike():

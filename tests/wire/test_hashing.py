@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from gateway.domain.request import Answer, Manner, Utterance
+from gateway.domain.request import Answer, ToolCallStyle, Utterance
 from gateway.identity.agent_type import agent_skeleton
 from gateway.identity.hashed_words import hash_words, words_of_hashes
 from gateway.identity.transcript import TranscriptReader
 from gateway.requests.facts import read_facts
-from gateway.responses.response_text import Spoken
+from gateway.responses.response_text import ResponseText
 from gateway.wire.endpoints import classify
 from gateway.wire.hashing import digest, digest_all, hash_seed, hash_text, seed_hashes, text_hash
 from gateway.wire.slices import finish
@@ -70,11 +70,16 @@ def recorded(value: Any) -> Any:
 
 
 def test_a_recorded_answer_says_what_the_answer_said_and_no_text():
-    said = Spoken(text=7, spoken=LONG, arguments=(b'{"prompt": "look into the tests of the parser"}',))
+    said = ResponseText(
+        text=7, response_text=LONG, arguments=(b'{"prompt": "look into the tests of the parser"}',)
+    )
     line = msgspec.json.encode(Answer(status=200, utterance=said), enc_hook=hash_words)
     assert not any(word.encode() in line for word in LONG.split() if len(word) > 3)
     answer = recorded(Answer(status=200, utterance=said))
-    assert answer.utterance == said and answer.utterance.manner == said.manner != Manner()
+    assert (
+        answer.utterance == said
+        and answer.utterance.tool_call_style == said.tool_call_style != ToolCallStyle()
+    )
     assert recorded(Answer(status=200)).utterance == Utterance()
 
 

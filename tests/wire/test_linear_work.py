@@ -207,7 +207,7 @@ def read_answer(protocol: Protocol, kind: str, body: bytes) -> None:
     observer = observe(protocol, Work.GENERATE, kind, None)
     for at in range(0, len(body), 512):
         observer.feed(body[at : at + 512])
-    _ = observer.answer(200).utterance.manner
+    _ = observer.answer(200).utterance.tool_call_style
 
 
 SMALL, LARGE = 250, 1_000

@@ -272,7 +272,7 @@ CUSTOM = {"id": "c1", "type": "custom", "custom": {"name": "edit", "input": "fre
 )
 def test_answers_tell_all_that_they_say(protocol, answer, expected, is_whole):
     said = ResponseContent()
-    observer = observe(protocol, Work.GENERATE, "application/json", None, said=said)
+    observer = observe(protocol, Work.GENERATE, "application/json", None, content=said)
     observer.feed(json.dumps(answer).encode())
     observer.answer(200)
     assert told(said) == expected and said.is_whole is is_whole
@@ -287,7 +287,7 @@ def test_an_item_that_comes_twice_is_told_once():
     ]
     for some in (events, events[1:]):
         said = ResponseContent()
-        observer = observe(Protocol.RESPONSES, Work.GENERATE, "text/event-stream", None, said=said)
+        observer = observe(Protocol.RESPONSES, Work.GENERATE, "text/event-stream", None, content=said)
         for event in some:
             observer.feed(b"data: %s\n\n" % json.dumps(event).encode())
         assert told(said) == [(Kind.TEXT, "once")]
@@ -336,7 +336,7 @@ def test_of_a_stream_all_that_is_written_counts(protocol, event, texts):
     for _ in range(50):
         observer.feed(f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode())
     expected = 50 * texts * len(W)
-    assert expected <= observer.answer(200).said_bytes <= 4 * expected
+    assert expected <= observer.answer(200).content_bytes <= 4 * expected
 
 
 WHOLE: list[tuple[Protocol, dict[str, Any], int]] = [
@@ -351,4 +351,4 @@ WHOLE: list[tuple[Protocol, dict[str, Any], int]] = [
 def test_and_of_a_whole_answer(protocol, body, texts):
     observer = observe(protocol, Work.GENERATE, "application/json", None)
     observer.feed(json.dumps(body).encode())
-    assert texts * len(W) <= observer.answer(200).said_bytes <= 5 * texts * len(W)
+    assert texts * len(W) <= observer.answer(200).content_bytes <= 5 * texts * len(W)

@@ -11,11 +11,11 @@ from gateway.domain.ids import SessionId, ThreadId
 from gateway.domain.request import (
     Answer,
     ExplicitId,
-    Manner,
     NewItems,
     Protocol,
     RequestFacts,
     ToolCall,
+    ToolCallStyle,
     Transcript,
     Usage,
     Work,
@@ -366,7 +366,7 @@ def test_how_texts_end_tells_steps_apart():
     for number in range(20):
         for close in (5, 6):
             name = f"s{number}.{close}"
-            said = msgspec.structs.replace(answer(), utterance=Said(Manner(close=close)))
+            said = msgspec.structs.replace(answer(), utterance=Said(ToolCallStyle(close=close)))
             world.known.arrived(ref(name), facts(), now=world.now)
             world.known.answered(ref(name), facts(), said, now=world.now)
             if close == 6:

@@ -14,7 +14,7 @@ from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.session_ids import numbered_ids
 from gateway.requests.facts import read_facts
-from gateway.responses.response_text import Spoken
+from gateway.responses.response_text import ResponseText
 from gateway.wire.endpoints import classify
 from gateway.workflow import session_store as shelf
 from gateway.workflow.sessions import Sessions, SessionsConfig
@@ -239,8 +239,8 @@ def test_a_session_takes_less_than_ten_kilobytes():
             sessions.arrived(request, T, found, now=float(at))
             sessions.learn_id(request, given_id(f"call_{at}_{step}_aaaaaa"), is_call=True)
             text = f"I will take step {step} for {at} now"
-            spoken = Spoken(text=hash((at, step)), spoken=text, arguments=())
-            sessions.ended(request, answer(utterance=spoken), Outcome.ANSWERED, now=float(at))
+            utterance = ResponseText(text=hash((at, step)), response_text=text, arguments=())
+            sessions.ended(request, answer(utterance=utterance), Outcome.ANSWERED, now=float(at))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(sessions) == count and size / count < 10_000

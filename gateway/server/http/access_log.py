@@ -1,10 +1,9 @@
-"""The access log: a line of JSON for each request, at its end, for whoever keeps or counts them elsewhere.
+"""The access log: a line of JSON for each request, at its end.
 
-A line has nothing that a client said but the names of its product and of a model, and no address or key.
+Of the client's data a line contains the names of its product and of a model; no address, no key.
 
-Theory of operation. Where there is such a log, clients' connections are `LoggedConnection`s, which count
-bytes and make the line; else nobody does any of it. What is passed on to another gateway has its line there.
-A thread writes the lines.
+Theory of operation. With a log, clients' connections are `LoggedConnection`s, which count bytes and make the
+line. A request forwarded to another gateway has its line there. A thread writes the lines.
 """
 
 import asyncio
@@ -97,7 +96,7 @@ class LoggedConnection(ClientConnection):
         method, target, headers = parser.refused_method, parser.refused_target, parser.refused_headers
         if method:  # else the head had not been read
             endpoint = self._listener.door.endpoint(method, target.partition(b"?")[0].decode("latin-1")).name
-            if refusal.reason is not RefusalReason.UNAUTHENTICATED:  # the door may not have been asked
+            if refusal.reason is not RefusalReason.UNAUTHENTICATED:  # it may not have been authenticated yet
                 visitor = self._judge(method, target, headers)
                 tenant = visitor.tenant.id if isinstance(visitor, Caller) else None
         client = read_header_facts(headers).client_name

@@ -6,8 +6,8 @@ from gateway.domain.ids import TenantId
 class BufferBudget:
     """The bytes that the bodies of all requests together may hold.
 
-    Half of it is anybody's. Of the other half nobody gets more who holds an equal share already, counting one
-    tenant more than those that hold something: whoever comes next finds room.
+    The first half is first come, first served. In the second half a tenant gets no more than an equal share,
+    with one tenant more than the present holders in the count: the next tenant finds room.
     """
 
     def __init__(self, max_bytes: int) -> None:

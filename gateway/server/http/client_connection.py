@@ -106,7 +106,7 @@ class ClientConnection(ResponseWriter):
                 return  # an empty line, which some clients send behind a body
             parser.hold(data)
         else:
-            return  # nobody reads it any more
+            return  # the connection is closing
         if parser.unread_bytes > _MAX_UNREAD_BYTES and self._is_reading:
             self._is_reading = False
             self.transport.pause_reading()
@@ -155,9 +155,9 @@ class ClientConnection(ResponseWriter):
     # --- another protocol ------------------------------------------------------------------------
 
     def switch(self, lines: bytes, protocol: asyncio.Protocol, check: Callable[[float], None]) -> bytes:
-        """Switches to `protocol`, which has the transport from now on, and tells this when it is lost. The
-        handler goes on until then, or until it ends the connection. `lines`: the response; `check` is called
-        about once a second. Returns what the client has sent behind its request."""
+        """Gives the transport to `protocol`, which reports its loss here. The handler goes on until then, or
+        until it ends the connection. `lines`: the response; `check` is called about once a second. Returns
+        the client's bytes behind its request."""
         if not self.leave_serving(State.SWITCHED):
             return b""
         self._check_tunnel, self.status = check, int(lines[9:12])
@@ -227,18 +227,17 @@ class ClientConnection(ResponseWriter):
             self._serve()
 
     def _count(self, request: HttpRequest) -> None:
-        """How it ended, for its client; as nginx does, 499 if that left before it was answered."""
+        """Counts the request under its status; as in nginx, 499 if the client left before the response."""
         self.status = self.status or (499 if self.state is State.CLOSED else 500)
         has_failed = self.has_failed or self.state in (State.ANSWERING, State.CLOSING)  # it was cut
         self._listener.counted(request.head.visitor.endpoint.name, self.status, has_failed=has_failed)
 
-    def refuse_instead(self, spoken: WireProtocol, refusal: Refusal) -> None:
-        """Ends the current request, whatever its handler waits for: it is refused, or cut if its answer has
-        begun."""
+    def refuse_instead(self, protocol: WireProtocol, refusal: Refusal) -> None:
+        """Ends the current request and its handler: refuses it, or cuts a response that has begun."""
         if self.state is not State.SERVING or self._run is None:
             self.abort()
             return
-        self.refuse(spoken, refusal)
+        self.refuse(protocol, refusal)
         self._run.cancel()
 
     def let_go_of_body(self) -> None:

@@ -41,7 +41,7 @@ class Listener:
         access_log: AccessLog | None = None,
         now: Callable[[], float],
     ) -> None:
-        """`proxies`: who begins connections with a header of the PROXY protocol; None if nobody does."""
+        """`proxies`: senders of PROXY protocol headers; None if there are none."""
         self.access_log = access_log
         self._connect: Callable[[], ClientConnection] = partial(ClientConnection, self)
         if access_log is not None:
@@ -69,7 +69,7 @@ class Listener:
         """By reason."""
 
     def counted(self, endpoint: str, status: int, *, has_failed: bool = False) -> None:
-        """A request was answered. `has_failed`: our fault or the replica's, whatever the status says."""
+        """Counts a response. `has_failed`: by a fault of ours or the replica's, under any status."""
         self.requests[endpoint, status, has_failed or status >= 500] += 1
 
     @property

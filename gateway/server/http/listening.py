@@ -1,4 +1,4 @@
-"""Listening sockets: bound here, served by whoever gets them; and what the log says of them."""
+"""Binds listening sockets."""
 
 import asyncio
 import contextlib
@@ -27,8 +27,8 @@ def binding(setting: str, listen: str) -> Iterator[None]:
 
 
 async def listening_sockets(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """One for each address that the host has. Raises OSError if one cannot be bound. `reuse_port`: others of
-    this user that say so, too, may listen there; the system deals new connections out."""
+    """One for each address of the host. Raises OSError if one cannot be bound. `reuse_port`: processes of the
+    same user share the port; the system distributes new connections."""
     found = await _addresses(host, port)
     with contextlib.ExitStack() as opened:
         sockets = []

@@ -28,7 +28,7 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     visitor: Caller
     facts: HeaderFacts
     is_websocket: bool = False
-    """It asks for a WebSocket, by a handshake that is in order."""
+    """It is a valid WebSocket handshake."""
     passed_on: dict[Replica, bytes] = {}
     """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
 
@@ -45,7 +45,7 @@ def check_head(
 ) -> int | None:
     """How long the body is; None if it comes in chunks.
 
-    Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much.
+    Raises `RefusedRequest` for a head that two parsers could read in two ways, or that exceeds a limit.
     """
     hosts = lengths = codings = length = 0
     is_websocket = False
@@ -66,7 +66,7 @@ def check_head(
             case b"upgrade" if value.lower() == b"websocket":
                 is_websocket = True
     if version not in ("1.0", "1.1"):
-        raise malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise malformed("only HTTP/1.0 and HTTP/1.1 are supported")
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         raise malformed("exactly one Host is required")
     if lengths > 1 or codings > 1 or (lengths and codings) or (codings and version == "1.0"):
@@ -80,8 +80,8 @@ def check_head(
 
 
 def path_of(target: bytes, method: bytes) -> bytes:
-    """Of an absolute target (RFC 9112 §3.2.2), what stands behind the server: which server answers is not the
-    client's to say, there as little as in `Host`. Any other target stays."""
+    """Of an absolute target (RFC 9112 §3.2.2), the part behind the server: clients do not choose the server,
+    there as little as by `Host`. Any other target stays."""
     found = _ABSOLUTE.fullmatch(target)
     if found is None:
         return target
@@ -93,7 +93,7 @@ def path_of(target: bytes, method: bytes) -> bytes:
 _ABSOLUTE: Final = re.compile(rb"https?://[A-Za-z0-9._~:%\[\]-]+(|[/?].*)", re.IGNORECASE | re.DOTALL)
 
 
-def asks_for_websocket(headers: RawHeaders) -> bool:
+def is_websocket_upgrade(headers: RawHeaders) -> bool:
     return any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
 
 

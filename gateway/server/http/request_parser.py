@@ -1,12 +1,12 @@
 """From bytes of one client connection to requests: HTTP/1.1 read strictly, within limits.
 
 llhttp (through httptools) does the parsing, in its strict mode. On top of it this module closes the
-gaps through which requests are smuggled, asks the door, and bounds what a client can make us hold. A
-body is collected whole and later framed anew for the backend, so no framing of a client's ever gets there;
-neither do its trailer fields, which came after the head had been judged.
+gaps through which requests are smuggled, authenticates them, and bounds the memory that a client can take. A
+body is collected whole and later framed anew for the backend, so no client's framing ever gets there;
+neither do its trailer fields, which follow after the head was judged.
 
-Requests are read one at a time: what follows a whole one stays unread bytes until the next is asked for,
-because a request of 30 bytes takes two kilobytes once it is read.
+Requests are read one at a time: bytes behind a whole one stay unread until the next `next_request`, because a
+request of 30 bytes takes two kilobytes once it is read.
 
 Sans-I/O: `hold` takes bytes, `next_request` reads them; nothing here touches a socket or a clock.
 """
@@ -26,9 +26,9 @@ from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.request_head import (
     RefusedRequest,
     RequestHead,
-    asks_for_websocket,
     check_head,
     headers_too_large,
+    is_websocket_upgrade,
     malformed,
     no_room,
     path_of,
@@ -81,7 +81,7 @@ class RequestParser:
         self._length: int | None = 0
         """Of the body that is being read; None if it comes in chunks."""
         self._unreported_bytes = 0
-        """Fed since llhttp last told us of anything."""
+        """Fed since llhttp's last callback."""
         self._pieces = 0
         """Of bodies, in this call of `next_request`."""
         self._last: tuple[KnownHead, RequestHead] | None = None
@@ -144,7 +144,7 @@ class RequestParser:
 
     def _follow(self, data: bytes, known: KnownHead, head: RequestHead) -> bool:
         """Whether this begins with the last one's head, and may be read without llhttp. What follows behind
-        its body may not, nor a body that is too large: llhttp's callbacks say why."""
+        its body may not, nor a body that is too large: llhttp's callbacks refuse it."""
         found = known.find(data)
         if found is None:
             return False
@@ -245,7 +245,7 @@ class RequestParser:
             self._budget.give_back(self._visitor.tenant.id, self._body_bytes)
 
     def _without_upgrade(self) -> bytes:
-        """The head just read, to be read again as if no upgrade had been asked for.
+        """The head just read, without its upgrade, to be read again.
 
         Upgrades may be ignored (RFC 9110 §7.8), but llhttp takes what follows the head for the other
         protocol: a body would become a request of its own.
@@ -318,7 +318,7 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         self._unreported_bytes = 0
-        is_websocket = self._parser.should_upgrade() and asks_for_websocket(self._headers)
+        is_websocket = self._parser.should_upgrade() and is_websocket_upgrade(self._headers)
         if self._parser.should_upgrade() and not is_websocket:
             return  # it is read again without
         head = RequestHead(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Framing(enum.Enum):
-    """How the end of a response's body is told."""
+    """What marks the end of a response's body."""
 
     NONE = "none"
     """No body at all (HEAD, 204, 304)."""
@@ -56,10 +56,10 @@ class ResponseWriter(asyncio.Protocol):
         """The head of that response, while it has not been sent."""
         self.status = 0
         self.has_failed = False
-        """It is no good one, whatever its status says."""
+        """It is no good one, under any status."""
         self.refused: RefusalReason | None = None
         self.ticket: Ticket | None = None
-        """Of the current request, if the brain was told of it."""
+        """Of the current request, if it reached the brain."""
         self.is_logged = True
         """False if another gateway's access log has the current request."""
 
@@ -139,8 +139,8 @@ class ResponseWriter(asyncio.Protocol):
         self.write([body], is_last=True)
 
     def own_lines(self) -> bytes:
-        """What every response of the gateway's own says; to a page of another origin, that it may read it, as
-        vLLM lets it by default."""
+        """Lines of every response of the gateway's own; those for a page of another origin let it read the
+        response, as vLLM does by default."""
         headers = self._refused_headers if self._current is None else self._current.head.headers
         date = b"Date: %s\r\n" % formatdate(usegmt=True).encode()
         return date if get_header(headers, b"origin") is None else date + _FOR_PAGES
@@ -183,6 +183,6 @@ def refusal_parts(
     status = http_status(refusal.reason)
     if status == 401:
         lines += b"WWW-Authenticate: Bearer\r\n"
-    elif status == 426:  # it must say what is spoken (RFC 9110 §15.5.22)
+    elif status == 426:  # it must name a protocol (RFC 9110 §15.5.22)
         lines += b"Upgrade: HTTP/1.1\r\nConnection: Upgrade\r\n"
     return status, lines, error_body(protocol, refusal, request_id=request_id)

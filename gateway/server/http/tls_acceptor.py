@@ -1,4 +1,4 @@
-"""Accepts connections of clients that speak TLS, and leads each through its handshake.
+"""Accepts TLS connections, and leads each through its handshake.
 
 `loop.create_server(ssl=...)` reports a connection only after its handshake. Connections that never finish
 theirs would not count, and could use up all file descriptors.

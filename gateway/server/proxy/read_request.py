@@ -40,7 +40,7 @@ class Reading:
 
     def apply_config(self, config: Config) -> None:
         if any(each.counts_repeats for each in config.bounds):
-            TRANSCRIPTS.tells_steps = True
+            TRANSCRIPTS.reads_steps = True
 
     @property
     def is_splicing(self) -> bool:

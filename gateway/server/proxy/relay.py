@@ -30,7 +30,7 @@ class ResponseRelay:
             endpoint = request.head.visitor.endpoint
             observer = observe(
                 *(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding),
-                said=content,
+                content=content,
                 may_keep=client.keep_more,
                 head=head.start,
             )
