@@ -42,6 +42,17 @@ class Timed(NamedTuple):
     """Tokens behind those that decode."""
 
 
+class EngineHooks(NamedTuple):
+    """What the scheduler around it does for the plugin."""
+
+    is_running: Callable[[Any], bool]
+    watch: Callable[[bool], None]
+    """Look at each request's output, or no more."""
+    wake: Callable[[], None]
+    failed: Callable[[Exception], None]
+    """Takes what goes wrong outside of the scheduler's own calls."""
+
+
 class EnginePlugin:
     def __init__(
         self,
@@ -50,14 +61,10 @@ class EnginePlugin:
         features: dict[str, str],
         *,
         clock: Callable[[], float],
-        is_running: Callable[[Any], bool],
-        watch: Callable[[bool], None],
-        wake: Callable[[], None],
-        failed: Callable[[Exception], None],
+        hooks: EngineHooks,
         hint_key: str | None = None,
     ) -> None:
-        """``failed`` hears of what goes wrong outside of the seams; ``hint_key``: with what hints in requests
-        are signed; None follows all of them."""
+        """``hint_key``: with what hints in requests are signed; None follows all of them."""
         self.scheduler = scheduler
         self.settings = settings
         self.features = features
@@ -70,9 +77,9 @@ class EnginePlugin:
         """Since the server started."""
         self.hint_counts: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
-        self._wake = wake
-        self._failed = failed
-        self._is_running = is_running
+        self._wake = hooks.wake
+        self._failed = hooks.failed
+        self._is_running = hooks.is_running
         self.sessions = Sessions(settings.max_sessions)
         self.pace = StepTimeModel()
         self.pool = KvPool(scheduler.kv_cache_manager, scheduler.block_size)
@@ -89,8 +96,8 @@ class EnginePlugin:
             self.state_of,
             None if settings.coordinator is None else Coordinator(settings.coordinator),
             None if classes is None else Piggyback(classes, self.pace),
-            is_running,
-            watch,
+            hooks.is_running,
+            hooks.watch,
         )
         self.planner.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")

@@ -20,7 +20,7 @@ from vllm.v1.request import RequestStatus
 
 from turnpike_vllm.api.secret_keys import hint_key
 from turnpike_vllm.detection import CHUNK_SEAM, detect
-from turnpike_vllm.engine_plugin import EnginePlugin
+from turnpike_vllm.engine_plugin import EngineHooks, EnginePlugin
 from turnpike_vllm.method_patches import MAX_RETRIES, RETRY_AFTER_S, MethodPatches
 from turnpike_vllm.request_state import ATTRIBUTE, RequestState
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
@@ -67,10 +67,12 @@ class TurnpikeMixin:
             settings,
             features,
             clock=time.monotonic,
-            is_running=_is_running,
-            watch=self._watch_requests,
-            wake=lambda: self._safely(self._install_seams),
-            failed=self._give_up,
+            hooks=EngineHooks(
+                is_running=_is_running,
+                watch=self._watch_requests,
+                wake=lambda: self._safely(self._install_seams),
+                failed=self._give_up,
+            ),
             hint_key=hint_key() if wanted.signed_hints else None,
         )
 

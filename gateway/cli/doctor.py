@@ -19,7 +19,7 @@ from gateway.config.load import DEFAULT_FILE, ConfigError, load_config, read_api
 from gateway.config.upstream import PoolConfig, ReplicaConfig, UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.printable import printable
-from gateway.upstream.replica import Address, Replica
+from gateway.upstream.replica import Address, Replica, Transport
 from gateway.upstream.tls import upstream_tls
 
 _AT_ONCE: Final = 32
@@ -108,7 +108,7 @@ async def examine_all(config: Config, environ: Mapping[str, str], *, may_generat
             address,
             config=config.upstream,
             api_key=key,
-            tls=tls if address.is_tls else None,
+            transport=Transport(tls if address.is_tls else None),
         )
         async with some:
             seen = await examine(
@@ -133,7 +133,6 @@ async def examine_url(url: str, config: UpstreamConfig) -> BackendProbe:
         Address.of_backend(url),
         config=config,
         api_key=None,
-        tls=None,
     )
     return await examine(replica, config, kv_events=None, may_generate=False)
 

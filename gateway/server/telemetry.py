@@ -21,7 +21,7 @@ from gateway.domain.engine import EngineSignals, PluginReport
 from gateway.domain.ids import ReplicaId
 from gateway.domain.records import Record
 from gateway.server.admin.access import ControlAccess
-from gateway.server.admin.api import ControlPlane
+from gateway.server.admin.api import ControlPlane, Process
 from gateway.server.admin.audit import Audit
 from gateway.server.admin.certificates import ending
 from gateway.server.admin.events import Events
@@ -190,11 +190,13 @@ class Telemetry:
             access,
             self.audit,
             self._history,
-            usage=self._view_usage,
-            is_retiring=is_retiring,
-            failing=failing,
-            up_to_date=self._handover.flush,
-            publish_stop=self.peers.directory.stopped if self.peers is not None else None,
+            Process(
+                usage=self._view_usage,
+                is_retiring=is_retiring,
+                failing=failing,
+                flush=self._handover.flush,
+                publish_stop=self.peers.directory.stopped if self.peers is not None else None,
+            ),
         )
 
     def apply_config(self, config: Config) -> None:

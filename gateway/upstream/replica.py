@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -98,6 +98,17 @@ class Address(msgspec.Struct, frozen=True):
         return cls.parse(address.url[: found.start()])
 
 
+class Transport(NamedTuple):
+    tls: ssl.SSLContext | None = None
+    keepalive_s: int | None = None
+    """Of TCP; None for never."""
+    may_connect_to: Callable[[str], bool] = lambda _: True
+    """Of the addresses that the replica's name has."""
+
+
+PLAIN: Final = Transport()
+
+
 class Replica:
     """Opens, reuses and bounds connections. One event loop only."""
 
@@ -109,14 +120,11 @@ class Replica:
         *,
         config: UpstreamConfig,
         api_key: str | None,
-        tls: ssl.SSLContext | None,
+        transport: Transport = PLAIN,
         local_faults: LocalFaults | None = None,
-        keepalive_s: int | None = None,
         responses_websocket: bool = False,
-        may_connect_to: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`local_faults`: where to count them; by default apart. `keepalive_s`: None for never;
-        `may_connect_to`: of the addresses that its name has."""
+        """`local_faults`: where to count them; by default apart."""
         self.id = replica
         self.pool = pool
         self.address = address
@@ -125,10 +133,10 @@ class Replica:
         self.hint_key: str | None = None
         """Signs hints to its engine; the engine makes a new one at each start."""
         self._config = config
-        self._tls = tls
+        self._tls = transport.tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()
-        self._keepalive_s = keepalive_s
-        self._may_connect_to = may_connect_to
+        self._keepalive_s = transport.keepalive_s
+        self._may_connect_to = transport.may_connect_to
         self._resolver = Resolver(address.host, address.port)
         self._idle: list[UpstreamConnection] = []
         """Most recently used last."""

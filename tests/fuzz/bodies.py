@@ -66,7 +66,7 @@ _TOP = (
 )
 _KEY = "k" * 64
 _REPLICA = Replica(
-    ReplicaId("a"), PoolId("p"), Address.parse("http://a:1"), config=UpstreamConfig(), api_key=None, tls=None
+    ReplicaId("a"), PoolId("p"), Address.parse("http://a:1"), config=UpstreamConfig(), api_key=None
 )
 _REPLICA.hint_key = _KEY
 _ABILITIES = Abilities(engine="vllm", turnpike_hints=True)

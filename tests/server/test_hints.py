@@ -47,7 +47,7 @@ async def told(engine: Engine, hints: list[str], *, waits: bool = True) -> HintS
     await site.start()
     port = runner.addresses[0][1]
     address = Address.parse(f"http://127.0.0.1:{port}")
-    replica = Replica(A, PoolId("p"), address, config=UpstreamConfig(), api_key="k", tls=None)
+    replica = Replica(A, PoolId("p"), address, config=UpstreamConfig(), api_key="k")
     tasks = TaskGroup()
     sender = HintSender({A: replica}, tasks)
     sender.send(ReplicaId("nobody"), "{}")

@@ -46,9 +46,7 @@ class Server:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         address = Address.parse(f"http://127.0.0.1:{port}")
-        self.replica = Replica(
-            ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None
-        )
+        self.replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None)
         return self
 
     async def __aexit__(self, *_):
@@ -221,7 +219,7 @@ class _Opened(UpstreamConnection):
 @pytest.mark.parametrize("is_ready", [False, True], ids=["not yet there", "just there"])
 async def test_whoever_leaves_while_a_connection_is_made_leaves_none_behind(monkeypatch, is_ready):
     address = Address.parse("http://localhost:9")
-    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None)
     opened, outcome = _Opened(), []
 
     async def opens():
@@ -278,7 +276,7 @@ async def test_what_is_asked_of_a_replica_that_is_closed_meanwhile_is_not_sent_a
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = Address.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None)
 
     async def ask() -> UpstreamConnection:
         request: list[Chunk] = [b"GET / HTTP/1.1\r\nHost: r\r\n\r\n"]

@@ -52,7 +52,7 @@ class SlowServer(Server):
 async def first_word(url: str, key: str | None = None) -> str:
     """What the first check says: `up`, or why not."""
     config, address = UpstreamConfig(), Address.of_backend(url)
-    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=config, api_key=key, tls=None)
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=config, api_key=key)
     facts, why = await _checked(replica, config)
     return "up" if facts is not None else why
 
@@ -152,9 +152,7 @@ async def test_who_accepts_and_stays_silent_is_named_once_it_is_late(timeout_s, 
     silent = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
     url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     config = UpstreamConfig(health_timeout_s=timeout_s)
-    replica = Replica(
-        ReplicaId("r"), PoolId("p"), Address.of_backend(url), config=config, api_key=None, tls=None
-    )
+    replica = Replica(ReplicaId("r"), PoolId("p"), Address.of_backend(url), config=config, api_key=None)
     causes: asyncio.Queue[str] = asyncio.Queue()
     checks = HealthChecks(
         {replica.id: replica},
@@ -265,7 +263,6 @@ async def watched(engine: Engine, *, key=None, **asked):
         Address.parse(f"http://127.0.0.1:{port}"),
         config=CONFIG,
         api_key=key,
-        tls=None,
     )
     told: list[tuple[ReplicaId, EngineSignals]] = []
     watch = EngineWatch({replica.id: replica}, CONFIG, on_report=lambda *report: told.append(report), **asked)

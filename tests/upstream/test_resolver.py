@@ -88,7 +88,7 @@ async def test_what_is_known_is_used_while_dns_is_down():
 def replica_at(port, dns, **config):
     address = Address.parse(f"http://gpu:{port}")
     settings = UpstreamConfig(**config)
-    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=settings, api_key=None, tls=None)
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=settings, api_key=None)
     replica._resolver = dns
     return replica
 

@@ -49,6 +49,20 @@ class Stopping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What becomes of turns that run."""
 
 
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """What the API needs of the process around it."""
+
+    usage: Callable[[], dict[str, Any]]
+    """Of tenants."""
+    is_retiring: Callable[[], bool]
+    failing: Callable[[], list[str]]
+    """Background loops that fail, and what lacks for connections."""
+    flush: Callable[[], None]
+    """Applies pending records, before a read."""
+    publish_stop: Callable[[SessionId, float], None] | None
+    """Sends the other gateways, if there are any, for how long a session is stopped."""
+
+
 class ControlPlane:
     def __init__(
         self,
@@ -59,16 +73,9 @@ class ControlPlane:
         access: ControlAccess,
         audit: Audit,
         history: HistoryProxy,
-        *,
-        usage: Callable[[], dict[str, Any]],
-        is_retiring: Callable[[], bool],
-        failing: Callable[[], list[str]],
-        up_to_date: Callable[[], None],
-        publish_stop: Callable[[SessionId, float], None] | None = None,
+        process: Process,
     ) -> None:
-        """`events`: None if no record is kept. `usage`: what tenants used. `failing`: the background loops
-        that fail, and what lacks for connections. `up_to_date` applies pending records before a read.
-        `publish_stop`: sends the other gateways, if there are any, for how long a session is stopped."""
+        """`events`: None if no record is kept."""
         self._driver = driver
         self._metrics = Reused(metrics.render, max_age_s=_MAX_AGE_S)
         self._gauges = Reused(views.gauges, max_age_s=_MAX_AGE_S)
@@ -77,11 +84,7 @@ class ControlPlane:
         self._access = access
         self._audit = audit
         self._history = history
-        self._usage = usage
-        self._is_retiring = is_retiring
-        self._failing = failing
-        self._up_to_date = up_to_date
-        self._publish_stop = publish_stop
+        self._process = process
 
     def app(self) -> web.Application:
         outer = [self._audit.watch, self._access.check]
@@ -114,11 +117,11 @@ class ControlPlane:
 
     @web.middleware
     async def _bring_up_to_date(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._up_to_date()
+        self._process.flush()
         return await handler(request)
 
     async def _close_events(self, _: web.Application) -> None:
-        self._up_to_date()
+        self._process.flush()
         if self._events is not None:
             self._events.close()
 
@@ -138,8 +141,10 @@ class ControlPlane:
         """Requests can be served: a replica is up and not drained, and we do not end. A background loop that
         fails and a replica that is down, ejected or fails are named, and no more: the others still serve."""
         fleet = self._driver.coordinator.fleet
-        is_ready = not self._is_retiring() and any(state.is_up and not state.is_draining for state in fleet)
-        failing = self._failing()
+        is_ready = not self._process.is_retiring() and any(
+            state.is_up and not state.is_draining for state in fleet
+        )
+        failing = self._process.failing()
         for each in fleet:
             if not each.is_draining and (how := fleet.health.failing(each.facts.id)) is not None:
                 failing.append(f"{each.facts.id} {how}")
@@ -187,7 +192,7 @@ class ControlPlane:
         return _json(msgspec.json.encode(self._views.graphs()))
 
     async def _get_usage(self, request: web.Request) -> web.Response:
-        return usage_response(request, self._usage())
+        return usage_response(request, self._process.usage())
 
     async def _finish_session(self, request: web.Request) -> web.Response:
         session = SessionId(request.match_info["id"])
@@ -210,8 +215,8 @@ class ControlPlane:
             return web.json_response({"error": str(error)}, status=400)
         by = key_hash(request)[_NAMED] if "Authorization" in request.headers else ""
         self._driver.send(ev.SessionStopped(session, stop.for_s, stop.in_flight == "cancel", by))
-        if self._publish_stop is not None:
-            self._publish_stop(session, stop.for_s)
+        if self._process.publish_stop is not None:
+            self._process.publish_stop(session, stop.for_s)
         return web.json_response({"session": session, "stopped_for_s": stop.for_s})
 
     async def _get_metrics(self, _: web.Request) -> web.Response:

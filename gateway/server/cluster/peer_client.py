@@ -26,7 +26,7 @@ from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.byte_pump import framing_of
 from gateway.telemetry.log_lines import log_event
 from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
-from gateway.upstream.replica import Address, Replica
+from gateway.upstream.replica import Address, Replica, Transport
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk
 
@@ -70,9 +70,7 @@ class PeerLinks:
             address,
             config=self._config,
             api_key=None,
-            tls=self._tls,
-            keepalive_s=self._keepalive_s,
-            may_connect_to=self.is_allowed,
+            transport=Transport(self._tls, self._keepalive_s, self.is_allowed),
         )
         return True
 

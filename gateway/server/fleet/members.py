@@ -28,7 +28,7 @@ from gateway.upstream.discovery import Discovery
 from gateway.upstream.endpoint_slices import EndpointSnapshot
 from gateway.upstream.kubernetes import KubernetesDiscovery
 from gateway.upstream.local_faults import LocalFaults
-from gateway.upstream.replica import Address, Replica
+from gateway.upstream.replica import Address, Replica, Transport
 
 _LOOK_PERIOD_S: Final = 1.0
 _KUBERNETES: Final = "service"
@@ -190,9 +190,11 @@ class Members:
             address,
             config=self._config.upstream,
             api_key=self._key_of(member.name, member.pool),
-            tls=self._references.upstream_tls if address.is_tls else None,
+            transport=Transport(
+                self._references.upstream_tls if address.is_tls else None,
+                self._config.server.limits.tcp_keepalive_s,
+            ),
             local_faults=self._local_faults,
-            keepalive_s=self._config.server.limits.tcp_keepalive_s,
             responses_websocket=self._takes_websockets(member.name, member.pool),
         )
 

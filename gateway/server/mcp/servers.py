@@ -14,7 +14,7 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.server.http.request_head import RequestHead
 from gateway.upstream.errors import AnswerTimedOut, ConnectFailed, LocalFault, UpstreamError
 from gateway.upstream.local_faults import LocalFaults
-from gateway.upstream.replica import Address, Replica
+from gateway.upstream.replica import Address, Replica, Transport
 
 
 class McpServer:
@@ -45,9 +45,8 @@ class McpServer:
             address,
             config=patience,
             api_key=api_key,
-            tls=tls if address.is_tls else None,
+            transport=Transport(tls if address.is_tls else None, gateway.server.limits.tcp_keepalive_s),
             local_faults=local_faults,
-            keepalive_s=gateway.server.limits.tcp_keepalive_s,
         )
 
     def target(self, head: RequestHead) -> bytes:
