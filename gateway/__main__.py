@@ -192,7 +192,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-public-without-keys",
         action="store_true",
-        help="serve other hosts though no key is asked for",
+        help="serve other hosts though no key is required",
     )
 
 

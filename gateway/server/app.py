@@ -333,16 +333,16 @@ class Gateway:
         try:
             await self.start()
             port = self.listener.port if self._picker is None else self.picker_port
-            told = listening.listening_on(self._config, port, self.control_port, self._picker is not None)
-            log_event(logging.INFO, "listening", told, port=port, control_port=self.control_port)
+            message = listening.listening_on(self._config, port, self.control_port, self._picker is not None)
+            log_event(logging.INFO, "listening", message, port=port, control_port=self.control_port)
             if self._picker is None:
                 self.observation.views.listens_at = listening.agents_url(self._config.server, port)
             at = listening.dashboard_url(self._config.server.control, self.control_port)
             log_event(logging.INFO, "dashboard", f"the dashboard is at {at}", url=at)
             settings = set_by_hand(self._config)
-            told = "; ".join(f"{key} = {value}" for key, value in settings.items())
-            told = f"version {__version__}, with these settings: {told}"
-            log_event(logging.INFO, "started", told, version=__version__, settings=settings)
+            message = "; ".join(f"{key} = {value}" for key, value in settings.items())
+            message = f"version {__version__}, with these settings: {message}"
+            log_event(logging.INFO, "started", message, version=__version__, settings=settings)
             if on_serving is not None:
                 on_serving(self.leaving.signalled)
             await self.leaving.wait(self._tasks)

@@ -65,16 +65,16 @@ class GracefulShutdown:
     async def wait(self, tasks: TaskGroup) -> None:
         await self._begun.wait()
         leaving = tasks.spawn(self._leave())
-        told = tasks.spawn(self._over.wait())
-        await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
+        ended = tasks.spawn(self._over.wait())
+        await asyncio.wait((leaving, ended), return_when=asyncio.FIRST_COMPLETED)
 
     async def _leave(self) -> None:
         if self._shutdown_delay_s and not self._hurry.is_set():
-            told = f"not ready any more; serving for another {self._shutdown_delay_s:g} s"
-            log_event(logging.INFO, "not_ready", told, shutdown_delay_s=self._shutdown_delay_s)
+            message = f"not ready any more; serving for another {self._shutdown_delay_s:g} s"
+            log_event(logging.INFO, "not_ready", message, shutdown_delay_s=self._shutdown_delay_s)
             await self.retire()
-        told = "draining; signal again to stop at once"
-        log_event(logging.INFO, "drain", told, drain_s=self._drain_s)
+        message = "draining; signal again to stop at once"
+        log_event(logging.INFO, "drain", message, drain_s=self._drain_s)
         await self.drain()
 
     async def retire(self) -> None:
@@ -99,5 +99,5 @@ class GracefulShutdown:
         listeners = [self._listener, *([self._peers.listener] if self._peers is not None else [])]
         await asyncio.gather(*(each.drain(self._drain_s) for each in listeners))
         if left := sum(each.connection_count for each in listeners):
-            told = f"{left} connections are cut off at the end of the drain"
-            log_event(logging.WARNING, "drain_cut", told, connections=left)
+            message = f"{left} connections are cut off at the end of the drain"
+            log_event(logging.WARNING, "drain_cut", message, connections=left)

@@ -117,7 +117,7 @@ class Telemetry:
         self.traces: TraceContexts | None = None
         """For the handlers; None if nobody traces."""
         self.contents = Contents(config.otel) if config.otel.content else None
-        """For the handlers; None if nobody may know what is said."""
+        """For the handlers; None if no reader may have texts."""
         self.first_words = FirstWords() if config.server.first_words else None
         self.views.first_words = self.first_words if self.first_words is not None else {}
         self._export: TraceExport | None = None
@@ -144,8 +144,8 @@ class Telemetry:
             )
             yield self._export.take
         if self.contents is not None:
-            told = "otel.content: spans say what requests and answers say, prompts and secrets included"
-            log_event(logging.WARNING, "content_traced", told)
+            message = "otel.content: spans say what requests and answers say, prompts and secrets included"
+            log_event(logging.WARNING, "content_traced", message)
 
     def _count(self, who: str, name: str) -> int:
         counter = getattr(self, who)
@@ -234,7 +234,7 @@ class Telemetry:
             *self._tasks.failing(),
             *(["the shared store"] if self._is_store_up() is False else []),
             *(f"connections to replicas ({kind})" for kind in lacking),
-            *(told for _, _, told in ending(self.metrics.certificate_ends, now=wall_clock())),
+            *(message for _, _, message in ending(self.metrics.certificate_ends, now=wall_clock())),
             *([tenants.keys_fault] if tenants.keys_fault else []),
             *(["stream.path cannot be written"] if self._file is not None and self._file.is_failing else []),
             *(["no client key is valid, so every request is refused"] if tenants.has_no_key else []),
@@ -266,7 +266,7 @@ _COUNTED_ELSEWHERE: Final = (
     ("sessions_adopted", "Sessions that went on here when their gateway was gone", "peers", "adopted"),
     ("peer_forward_failures", "Requests that another gateway did not take", "peers", "unreached"),
     ("shared_entries_withheld", "Entries not shared: their tenant has enough", "peers", "withheld"),
-    ("event_gaps", "Gaps told to readers of events", "_frames", "gaps"),
+    ("event_gaps", "Gaps in streams of events", "_frames", "gaps"),
     ("spans_sent", "Spans that a collector took", "_export", "sent"),
     ("spans_dropped", "Spans that no collector took", "_export", "dropped"),
     ("control_actions_unrecorded", "Actions that came too fast to be recorded", "audit", "left_out"),

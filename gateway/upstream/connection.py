@@ -243,7 +243,7 @@ class UpstreamConnection(asyncio.Protocol):
             if state is State.SWITCHED:
                 self._read.append(data)
             elif state is not State.CLOSING:
-                self.abort()  # a response nobody asked for
+                self.abort()  # a response without a request
             return
         self.last_read = self._now()
         if not self._feed(data):
@@ -362,7 +362,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._end()
 
     def _switch(self) -> None:
-        """Only to a WebSocket that was asked for, and by a replica that read this very handshake."""
+        """Only to the handshake of a WebSocket, and by a replica that read this very handshake."""
         assert self._parser is not None
         key, names = self.websocket_key, {name.lower() for name, _ in self._headers}
         if (

@@ -135,7 +135,7 @@ class Driver:
             raise
         except Exception:  # noqa: BLE001 - a bug of ours costs what we decide, not those who wait for it
             if not self.coordinator.faults:
-                _log.exception("the gateway failed, and goes on (told once)")
+                _log.exception("scheduler error; fallback routing (logged once)")
             commands = self.coordinator.recover(now=now)
         if recorder is not None:
             recorder.answered(commands, now=now)
@@ -176,9 +176,9 @@ class Driver:
 
     def _with_causes(self, refusal: Refusal) -> Refusal:
         down = self.coordinator.fleet.down()
-        told = "; ".join(f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES))
+        causes = "; ".join(f"{name}: {cause}" for name, cause in itertools.islice(down.items(), _MAX_CAUSES))
         more = f"; {len(down) - _MAX_CAUSES} more" if len(down) > _MAX_CAUSES else ""
-        why = f"Down: {told}{more}." if self.tells_causes else "The operator finds why at /turnpike/readyz."
+        why = f"Down: {causes}{more}." if self.tells_causes else "The operator finds why at /turnpike/readyz."
         return msgspec.structs.replace(refusal, message=f"{refusal.message} {why}") if down else refusal
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ class Ticket:
         self.seen: Callable[[], Answer] | None = None
         """What has been seen of the answer, for the case that the client leaves."""
         self.fetch: Fetch | None = None
-        """What its engine was told to fetch, of the attempt that is answered."""
+        """What its engine has to fetch, of the attempt that is answered."""
 
     def __enter__(self) -> "Ticket":
         return self

@@ -46,7 +46,7 @@ class QueueKeepAlive:
         self._receipt = b"x-turnpike-request: %s\r\n" % name.encode() if name else b""
         self._protocol = facts.protocol
         self._is_http_1_0 = request.head.is_http_1_0
-        self._told = keep_alive(facts.protocol, is_codex=is_codex(request.head.headers))
+        self._keepalive = keep_alive(facts.protocol, is_codex=is_codex(request.head.headers))
         self._loop = asyncio.get_running_loop()
         self._period_s = config.period_s
         self.has_begun = False
@@ -104,7 +104,7 @@ class QueueKeepAlive:
             head = _HEAD + self._receipt + self._client.own_lines()
             self._client.start_response(head, Framing.CLOSE if self._is_http_1_0 else Framing.CHUNKED)
         if not self._client.is_paused:
-            self._client.write([self._told])
+            self._client.write([self._keepalive])
         self._timer = self._loop.call_later(self._period_s, self._send_keepalive)
 
 

@@ -112,7 +112,7 @@ class Reading:
         """To be called while an exception is handled."""
         if not self._has_misread:
             self._has_misread = True
-            _log.exception("a request to %s was not understood (told once)", endpoint.name)
+            _log.exception("a request to %s was not understood (logged once)", endpoint.name)
         facts = unread_facts(endpoint, request.head.facts, len(request.body), is_hidden=True)
         moves_kv = finish(may_have_kv_fields(request.body))
         is_relayed = self._is_relay and endpoint.work is Work.GENERATE
