@@ -43,9 +43,10 @@ minors: setup  ## the engine plugin on vLLM's last eight minors: schedulers, and
 check: setup  ## format, lint, types, import contracts, fast tests (under a minute, on two cores)
 	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=2 fast types lint imports
 
-lint: setup  ## format and lint alone
+lint: setup  ## format, lint and the words that the code does without
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
+	$(bin)/python -m tools.words
 
 types: setup  ## types alone
 	$(bin)/mypy $(python_trees)

@@ -1,10 +1,12 @@
 """Linters over what is not Python: shell, YAML, container files."""
 
 import json
+import sys
 
 import pytest
 
 from tests.project.layout import BIN, ROOT, run
+from tools.words import found
 
 SHELL = [ROOT / ".ci/run", *sorted(ROOT.glob("tools/*.sh"))]
 DOCKERFILES = sorted(ROOT.glob("docker/*.Dockerfile"))
@@ -18,6 +20,23 @@ def test_shellcheck():
 def test_yamllint():
     done = run(BIN / "yamllint", "--strict", ROOT / "docker-compose.yml", ROOT / ".yamllint")
     assert done.returncode == 0, done.stdout
+
+
+def test_the_code_does_without_the_listed_words():
+    done = run(sys.executable, "-m", "tools.words", cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+
+
+def test_words_are_found_in_names_and_prose():
+    source = 'def f(told, at_once):\n    """What was\n    Said."""\n    return told_s  # heard: a shelf\n'
+    words = dict.fromkeys(("said", "told", "heard", "Shelf", "at_once"), "")
+    assert sorted(found(source, words)) == [
+        (1, "at_once"),
+        (1, "told"),
+        (3, "said"),
+        (4, "heard"),
+        (4, "told"),
+    ]
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
