@@ -42,7 +42,7 @@ _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (rec.ReplicaChanged, "replica_changes", "Changes of replicas' states", "replica state"),
     (rec.PrefilledAhead, "prefill_ahead", "Next prompts, computed while tools ran", "outcome"),
     (None, "prefill_ahead_tokens", "Tokens of them, computed and found", "what"),
-    (rec.PrefillLegEnded, "prefill_legs", "Prompts computed for another replica", "replica outcome"),
+    (rec.PrefillLegEnded, "remote_prefills", "Prompts computed for another replica", "replica outcome"),
 )
 """Name, what it is, and labels. With a type of records, these are counted by their fields of those names."""
 _OF_REPLICAS: Final = tuple(name for _, name, _, labels in _COUNTERS if labels.startswith("replica "))

@@ -23,7 +23,7 @@ def gauge_families(now: Gauges) -> Iterator[Metric]:
     yield _gauge("sessions", "Sessions known", now.session_count)
     yield _gauge("running", "Requests on replicas", now.running)
     yield _gauge("waiting", "Turns in the waiting room", now.waiting)
-    yield _gauge("tools_active", "Sessions whose tools run", now.active_tools)
+    yield _gauge("sessions_in_tools", "Sessions whose tools run", now.active_tools)
     yield gauge("waiting_by_class", "Turns in the waiting room", ["class"], now.waiting_by)
     yield from _of_each("replica", now.replicas, _OF_REPLICAS)
     yield from _of_each("pool", now.pools, _OF_POOLS)

@@ -46,7 +46,7 @@ def told(**more) -> dict[tuple[str, ...], float]:
 
 def test_how_things_are():
     seen = told(replicas=(REPLICA,), pools=(POOL,), tenants=(tenant(1),), waiting_by={"reactive": 1})
-    assert seen["turnpike_sessions",] == 3 and seen["turnpike_tools_active",] == 1
+    assert seen["turnpike_sessions",] == 3 and seen["turnpike_sessions_in_tools",] == 1
     assert seen["turnpike_waiting_by_class", "reactive"] == 1
     assert seen["turnpike_replica_up", "r0"] == 1.0 and seen["turnpike_replica_sessions", "r0"] == 3
     assert seen["turnpike_engine_kv_used_ratio", "r0"] == 0.25

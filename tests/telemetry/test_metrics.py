@@ -96,7 +96,7 @@ def test_records_are_counted():
         'turnpike_prefill_ahead_total{outcome="used"} 1.0',
         'turnpike_prefill_ahead_tokens_total{what="computed"} 6.0',
         'turnpike_prefill_ahead_tokens_total{what="used"} 5.0',
-        'turnpike_prefill_legs_total{outcome="ready",replica="r0"} 1.0',
+        'turnpike_remote_prefills_total{outcome="ready",replica="r0"} 1.0',
         "turnpike_queue_seconds_sum 1.5",
         'turnpike_queue_seconds_bucket{le="1.0"} 0.0',
         'turnpike_queue_seconds_bucket{le="3.0"} 1.0',
