@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decay import DecayedMean
 from gateway.domain.engine import HostSignals
 from gateway.domain.ids import PoolId, TenantId

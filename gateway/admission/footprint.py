@@ -17,7 +17,7 @@ Invariants: demand at horizon 0 is what is held now; the sum is that of its part
 
 from typing import Final
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.workflow.aeg.graph import Graph
 from gateway.workflow.aeg.graphs import Graphs
 from gateway.workflow.aeg.lifetimes import HORIZONS

@@ -37,7 +37,7 @@ from gateway.admission.classes import ServiceClass
 from gateway.admission.footprint import demand_of
 from gateway.admission.sessions import Member
 from gateway.admission.tenants.fair_share import FairShare
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import SessionId, TenantId
 from gateway.workflow.aeg.graph import Graph
 

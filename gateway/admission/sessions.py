@@ -33,7 +33,7 @@ from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Demand, Residents, demand_of
 from gateway.admission.turn_request import TurnRequest
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
 from gateway.workflow.aeg.graph import Pause, Silence
 from gateway.workflow.aeg.graphs import Graphs

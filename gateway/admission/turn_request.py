@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.cost.estimator import IsolatedCost
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId

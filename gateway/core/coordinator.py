@@ -21,10 +21,10 @@ from gateway.core.to_engines import ToEngines
 from gateway.core.turns.attempts import Attempts
 from gateway.core.turns.completion import Completion
 from gateway.core.turns.dispatcher import Dispatcher
+from gateway.core.turns.fault_recovery import rescue
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import LifecycleError
 from gateway.core.turns.live import LiveRequest
-from gateway.core.turns.recovery import rescue
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, TenantId
 from gateway.domain.request import Protocol, Work
@@ -101,7 +101,7 @@ class Coordinator:
     def recover(self, *, now: float) -> list[Command]:
         """After `handle` raised, by a fault of ours: what there is to do all the same.
 
-        Everybody is decided (`recovery.py`), and the books of whoever is over are closed.
+        Everybody is decided (`fault_recovery.py`), and the books of whoever is over are closed.
         """
         self.faults += 1
         self._rescue(now=now)

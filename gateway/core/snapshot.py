@@ -12,7 +12,7 @@ import msgspec
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import ReplicaState
 from gateway.core.pool_views import PoolView, TenantView, view_members, view_pools, view_tenants
-from gateway.core.sessions.conduct import ConductView
+from gateway.core.sessions.client_habits import ConductView
 from gateway.core.turns.lifecycle import State
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.engine import EngineSignals, PluginFeature, PluginReport, SessionKv

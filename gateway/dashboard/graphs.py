@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.wire.hashing import hash_text
 from gateway.workflow.aeg.graph import END, START, Graph
 from gateway.workflow.aeg.graphs import Graphs, Tier

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 
 class RefusalReason(Word):

@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.domain.ids import PoolId
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 
 class Fallback(Word):

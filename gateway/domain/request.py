@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 
 class Protocol(Word):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 from gateway.fleet.outliers import Phase
 
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.ids import ReplicaId
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 FAR_LATER: Final = 3.0
 """Times as late as others: less than that is no fault of the replica's."""

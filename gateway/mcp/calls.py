@@ -15,8 +15,8 @@ import msgspec
 
 from gateway.domain.ids import PoolId, SessionId, TenantId
 from gateway.domain.ids import RequestId as TurnId
+from gateway.domain.string_enums import Word
 from gateway.domain.tenant_lru import TenantLru
-from gateway.domain.words import Word
 from gateway.mcp.call_limit import Place
 from gateway.mcp.messages import Message, RequestId
 from gateway.mcp.sessions import McpSession

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 from gateway.wire.body import UNREADABLE
 
 MAX_READ_BYTES: Final = 4 << 20

@@ -29,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, Guess, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId

@@ -8,7 +8,7 @@ abort it in any state; then it is *closing* until the transport reports it as *c
 happen by itself. An interim response (1xx) changes nothing.
 """
 
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 
 class State(Word):

@@ -23,7 +23,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.by_agent import AgentKey, agent_key, kind_of
+from gateway.domain.agent_key import AgentKey, agent_key, kind_of
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts

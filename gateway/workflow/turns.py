@@ -81,7 +81,7 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     is_twin: bool = False
     """It was another gateway's, where another session was given the same: it proves nothing."""
     changed: tuple[str, int] | None = None
-    """Where its prompt began to differ from the one before (`gateway/core/sessions/conduct.py`)."""
+    """Where its prompt began to differ from the one before (`gateway/core/sessions/client_habits.py`)."""
 
     @property
     def session(self) -> "Session":

@@ -9,7 +9,7 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.turn_request import ReplicaCapacity, TurnOutcome, TurnRequest
 from gateway.domain.admission_records import WindowUpdated
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, SessionSource, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad

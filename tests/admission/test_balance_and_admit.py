@@ -9,7 +9,7 @@ from gateway.admission.packing import Entry, TenantQueue
 from gateway.admission.partition import LEAST, MOST_TOLD, max_min, part_of
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.tenants.quotas import Quota
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.decision import Wait, WaitReason
 from gateway.domain.engine import HostSignals
 from gateway.domain.ids import SessionId, TenantId

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.footprint import NOTHING, Residents, demand_of
 from gateway.admission.sessions import Member, PausesConfig, Places
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.ids import SessionId, TenantId
 from gateway.workflow.aeg.graph import Pause, Silence, Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs

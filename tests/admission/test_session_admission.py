@@ -13,7 +13,7 @@ from gateway.admission.tenants.quotas import Quota
 from gateway.admission.turn_request import TurnOutcome
 from gateway.cost.estimator import IsolatedCost
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims

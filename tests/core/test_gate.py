@@ -6,7 +6,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.core.turns.lifecycle import State
 from gateway.domain import records as rec
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Transcript, Usage, Work

@@ -11,7 +11,7 @@ from gateway.domain import records as rec
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
 from gateway.routing.placement import Asked
-from gateway.server.proxy.receipts import receipts
+from gateway.server.proxy.decision_headers import receipts
 from tests.workflow.world import GuessingWorld as World
 from tests.workflow.world import call, result, said, user
 

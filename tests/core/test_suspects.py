@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
-from gateway.core.turns import suspects
+from gateway.core.turns import poison_requests as suspects
 from gateway.core.turns.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource

@@ -1,7 +1,7 @@
 import msgspec
 
 from gateway.dashboard.graphs import name_of, view_graphs
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import NOBODYS, TenantId
 from gateway.workflow.aeg.graph import Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs

@@ -10,7 +10,7 @@ from gateway.core import events as ev
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import TurnArrived
-from gateway.server.proxy.receipts import receipts
+from gateway.server.proxy.decision_headers import receipts
 from tests.workflow.world import World, call, result, said, user
 
 _TENANTS = ("alpha", "beta")

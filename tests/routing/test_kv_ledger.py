@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId

@@ -5,7 +5,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.decision import Edge, Guess, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad

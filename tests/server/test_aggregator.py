@@ -16,7 +16,7 @@ from gateway.core.snapshot import ReplicaView
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.server.admin import history_proxy
 from gateway.server.admin.history_proxy import HistoryProxy
-from gateway.server.aggregator.control_plane import AggregatedControl
+from gateway.server.aggregator.merged_api import AggregatedControl
 from gateway.server.aggregator.merged_events import Positions
 from gateway.server.aggregator.merged_views import merge_graphs, merge_snapshots
 from gateway.server.auth.tenants import hash_key

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import NOBODYS, SessionId, ThreadId
 from gateway.domain.request import Claims
 from gateway.tool_probe.quantiles import LogQuantiles

@@ -9,12 +9,12 @@ ends takes its open tool calls with it; every `session_start` is followed by at 
 from collections.abc import Container
 from typing import NamedTuple
 
-from gateway.core.sessions.conduct import Conduct
+from gateway.core.sessions.client_habits import Conduct
 from gateway.core.sessions.publishing import Publishing
 from gateway.core.turns.lifecycle import State
 from gateway.core.turns.live import LiveRequest
 from gateway.domain import records as rec
-from gateway.domain.by_agent import agent_key
+from gateway.domain.agent_key import agent_key
 from gateway.domain.decision import Edge
 from gateway.domain.ids import ReplicaId, SessionId, TenantId
 from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall, Usage

@@ -3,7 +3,7 @@ sent again or refused; its client leaves.
 
 Invariants: a request is sent again only while no replica has begun to answer it, and only if running it
 twice harms nobody. One that was sent and got no head may be what the replica died of: it is sent once more,
-wherever that is, and no further; a client that sends it again does not begin anew (`suspects.py`).
+wherever that is, and no further; a client that sends it again does not begin anew (`poison_requests.py`).
 """
 
 from gateway.core import events as ev
@@ -15,7 +15,8 @@ from gateway.core.turns.dispatcher import Dispatcher
 from gateway.core.turns.gate import Gate
 from gateway.core.turns.lifecycle import LifecycleError, State, Step
 from gateway.core.turns.live import LiveRequest
-from gateway.core.turns.suspects import MOST_DEATHS, Failure, Suspects
+from gateway.core.turns.poison_requests import MOST_DEATHS, Failure, Suspects
+from gateway.core.turns.retry import Retry
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import Body, ReplicaId, RequestId
 from gateway.domain.request import Answer
@@ -33,7 +34,6 @@ class Attempts:
         models: ModelChoices,
         admit: Admit,
     ) -> None:
-        self._config = books.config
         self._live = books.live
         self._sessions = books.sessions
         self._forecasts = books.forecasts
@@ -42,8 +42,8 @@ class Attempts:
         self._gate = gate
         self._dispatcher = dispatcher
         self._completion = completion
-        self._models = models
         self._admit = admit
+        self._retry = Retry(books, gate, models, admit)
         self.suspects = Suspects(books.fleet)
 
     def resume(self, live: LiveRequest, *, now: float) -> Refusal | None:
@@ -177,18 +177,8 @@ class Attempts:
         if event.is_local:
             live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
         is_poison = max(live.unanswered, deaths) >= MOST_DEATHS
-        may_repeat = not (event.timed_out or is_poison) and (not event.was_sent or live.facts.is_replayable)
-        if may_repeat and live.attempts < self._config.max_attempts:
-            is_elsewhere = bool(self._gate.candidates(live.lane))
-            if not is_elsewhere and self._models.falls_back(live, now=now):
-                return
-            if not is_elsewhere and self._config.no_replica_wait_s:
-                live.tried.clear()  # then wherever somebody is there again
-            if is_elsewhere or not live.tried:
-                self._admit(live, now=now)
-                return
-            if self._models.falls_back(live, is_refused=True, now=now):
-                return
+        if self._retry.sends_again(live, event, is_poison=is_poison, now=now):
+            return
         # A kept connection and a fresh one of one replica broke: it died once, and its client may ask again.
         is_one_death = live.unanswered == times and deaths < MOST_DEATHS
         refusal = (

@@ -10,7 +10,7 @@ request reaches exactly one of them, exactly once, whatever happens.
 Any pair that is not in the table is a bug in a driver or in the brain, and raises `LifecycleError`.
 """
 
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 
 class State(Word):

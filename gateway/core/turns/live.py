@@ -6,7 +6,7 @@ from gateway.admission.turn_request import TurnRequest
 from gateway.admission.waiting_room import Lane
 from gateway.core.turns.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.cost.estimator import IsolatedCost
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.agent_key import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, Body, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice, Fallback, Target

@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway.config.addresses import check_url
 from gateway.config.server import listen_of, split_listen
 from gateway.server.aggregator.control_client import ControlClient
-from gateway.server.aggregator.control_plane import AggregatedControl
+from gateway.server.aggregator.merged_api import AggregatedControl
 from gateway.server.http.listening import binding, dashboard_url
 from gateway.telemetry.log_lines import log_event
 

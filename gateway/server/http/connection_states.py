@@ -12,7 +12,7 @@ cannot know yet that its client is gone.
 Whether the client reads is independent of all of these: see `ClientConnection.is_paused`.
 """
 
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 
 class State(Word):

@@ -21,8 +21,8 @@ from gateway.server.cluster.peers import Peers
 from gateway.server.http.client_connection import ClientConnection
 from gateway.server.http.request_parser import HttpRequest
 from gateway.server.proxy.driver import Driver
+from gateway.server.proxy.finish_session import release
 from gateway.server.proxy.read_request import Reading
-from gateway.server.proxy.releases import release
 from gateway.server.proxy.upstream_request import is_form_alone
 from gateway.upstream.health import HealthChecks
 from gateway.wire.endpoints import RELEASES

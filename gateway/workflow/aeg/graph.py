@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.decay import DecayedMean
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.aeg.lifetimes import Lifetimes, Outlook

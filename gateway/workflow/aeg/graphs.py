@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import NOBODYS, TenantId
 from gateway.domain.tenant_lru import TenantLru
 from gateway.workflow.aeg.graph import Family, Graph

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import NOBODYS, TenantId
 from gateway.workflow.aeg.graph import END, MAX_NODES, OTHER, START, Family, Graph, Pause, Step, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gateway.domain.by_agent import AgentKey
+from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import TenantId
 from gateway.workflow.aeg.graph import Graph, Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs

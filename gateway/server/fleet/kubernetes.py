@@ -25,9 +25,7 @@ from yarl import URL
 
 from gateway.config.kubernetes import KubernetesConfig
 from gateway.fleet.membership import MOST
-from gateway.telemetry.log_lines import ChangeLog
-from gateway.upstream.bounded_answers import read_at_most
-from gateway.upstream.endpoint_slices import (
+from gateway.server.fleet.endpoint_slices import (
     EndpointSlice,
     EndpointSliceList,
     EndpointSnapshot,
@@ -35,6 +33,8 @@ from gateway.upstream.endpoint_slices import (
     Status,
     WatchEvent,
 )
+from gateway.telemetry.log_lines import ChangeLog
+from gateway.upstream.bounded_answers import read_at_most
 
 OnSnapshot = Callable[[EndpointSnapshot], None]
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from gateway.core.fleet import Fleet
 from gateway.core.turns.live import LiveRequest
 from gateway.domain.ids import Body, ReplicaId
-from gateway.domain.words import Word
+from gateway.domain.string_enums import Word
 
 MOST_DEATHS = 2
 """Replicas that may have died of a body; then nobody gets it any more."""
