@@ -139,14 +139,14 @@ class Forecasts:
         usage = answer.usage
         prompt, output = usage.prompt_tokens, usage.output_tokens
         is_whole = answer.has_terminal or answer.finish_reason is not None
-        is_final = is_whole and (output or (output == 0 and not answer.said_bytes))  # some say 0 at first
+        is_final = is_whole and (output or (output == 0 and not answer.content_bytes))  # some say 0 at first
         if prompt is not None and is_final:
             return answer
         of_model = self._of_model(live)
         if prompt is None:
             prompt = round(of_model.expect(live.text_bytes, before))
         if not is_final:
-            output = max(output or 0, math.ceil(answer.said_bytes * of_model.ratio))
+            output = max(output or 0, math.ceil(answer.content_bytes * of_model.ratio))
         guessed = Usage(prompt_tokens=prompt, cached_tokens=usage.cached_tokens, output_tokens=output)
         return msgspec.structs.replace(answer, usage=guessed)
 

@@ -12,7 +12,7 @@ waiting for prefills ahead, sharing steps with rows that decode, reading the pro
 replica really takes is fitted online to launch delays and decode rates (`fit.py`), so a profile that is
 wrong, or a guess because nothing is known of the server, costs some tens of observations. A replica
 without a profile is predicted as a peer of its pool is, until it has answered itself. Error bars are
-not the model's own: they are what its predictions lately turned out to be off by (`spread.py`).
+not the model's own: they are what its predictions lately turned out to be off by (`error_bars.py`).
 
 Invariants: memory is constant; predictions are positive, and p10 ≤ p90; predicting changes nothing.
 """
@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.cost.error_bars import ErrorBars
 from gateway.cost.fit import DecayingFit
 from gateway.cost.formula import (
     LEAST_S,
@@ -31,7 +32,6 @@ from gateway.cost.formula import (
     weight_bytes_read,
 )
 from gateway.cost.profile import Hardware, Model, Profile
-from gateway.cost.spread import Spread
 
 UNKNOWN: Final = Profile(
     hardware=Hardware(
@@ -144,8 +144,8 @@ class Estimator:
         self._per_token = DecayingFit(_DECODE_BELIEF, trust=trust)
         self._undisturbed = DecayingFit(_UNDISTURBED_BELIEF, trust=trust)
         """Of a token, too, but for the prompts that were computed meanwhile: known at the end alone."""
-        self._first_token_spread = Spread(untried)
-        self._completion_spreads = {True: Spread(untried), False: Spread(untried)}
+        self._first_token_errors = ErrorBars(untried)
+        self._completion_errors = {True: ErrorBars(untried), False: ErrorBars(untried)}
         """By whether the length of the output was known."""
         self._log_output = math.log(OUTPUT_TOKENS)
         self._outputs = 0
@@ -198,8 +198,8 @@ class Estimator:
         )
 
     def _multiplied_out(self) -> Formula:
-        self._first_token_bars = self._first_token_spread.bars()
-        known, unknown = self._completion_spreads[True], self._completion_spreads[False]
+        self._first_token_bars = self._first_token_errors.bars()
+        known, unknown = self._completion_errors[True], self._completion_errors[False]
         self._completion_bars = {True: known.bars(), False: unknown.bars()}
         if self._peers is not None and self.is_unseen:
             peer = self._peers.median
@@ -247,7 +247,7 @@ class Estimator:
         """The turn had its first token so long after it was sent. `actual`: as usage has it, once known."""
         launch_delay_s = max(LEAST_S, launch_delay_s)
         self._formula = None
-        self._first_token_spread.observe(launch_delay_s / prediction.first_token.seconds)
+        self._first_token_errors.observe(launch_delay_s / prediction.first_token.seconds)
         features = self._first_token_features(actual or prediction.work, prediction.load)
         was_unseen = self.is_unseen
         self._first_token.observe(features, launch_delay_s)
@@ -268,7 +268,7 @@ class Estimator:
         `beside_s`: what prompts of others take that were computed after it, each alone."""
         self._formula = None
         knew = prediction.work.output_tokens is not None
-        self._completion_spreads[knew].observe(max(LEAST_S, duration_s) / prediction.completion.seconds)
+        self._completion_errors[knew].observe(max(LEAST_S, duration_s) / prediction.completion.seconds)
         if output_tokens < 1:
             return
         self._outputs += 1

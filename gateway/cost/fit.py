@@ -102,7 +102,7 @@ class DecayingFit:
                 theta[i] = max(0.0, (rest + BELIEF * own * centre) / (own * (1 + BELIEF)))
 
     def _scale(self) -> float:
-        told = sum(map(mul, self._belief, self._targets))
+        observed = sum(map(mul, self._belief, self._targets))
         expected = [sum(map(mul, row, self._belief)) for row in self._products]
         believed = sum(map(mul, self._belief, expected))
-        return (told + self._trust) / (believed + self._trust) if believed > _TINY else 1.0
+        return (observed + self._trust) / (believed + self._trust) if believed > _TINY else 1.0

@@ -108,7 +108,7 @@ class Routed(_OfTurn, frozen=True, kw_only=True, tag="routing"):
 class ModelChosen(_OfTurn, frozen=True, kw_only=True, tag="model"):
     """A turn for a name of the operator's was sent; `routing` says where."""
 
-    asked: str
+    requested: str = msgspec.field(name="asked")
     model: str
     """What its replica is asked for instead."""
     fallback: Fallback | None

@@ -14,7 +14,7 @@ class PoolShare(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Sessions."""
     held: dict[TenantId, float]
     """Places that the tenant's sessions have."""
-    asked: dict[TenantId, float]
+    wanted: dict[TenantId, float]
     """The same, with those that wait."""
 
 

@@ -14,26 +14,26 @@ from gateway.domain.ids import ReplicaId, RequestId
 class AdapterSlots:
     def __init__(self) -> None:
         self._listed: dict[ReplicaId, frozenset[str]] = {}
-        self._told: dict[ReplicaId, tuple[int, tuple[str, ...]]] = {}
+        self._reported: dict[ReplicaId, tuple[int, tuple[str, ...]]] = {}
         """How many may run there, and which did when the engine was asked last."""
         self.running: dict[ReplicaId, dict[RequestId, str]] = {}
         """Of the turns sent there by this gateway; to be read only."""
-        self.are_told = False
+        self.is_used = False
         """Some replica has adapters, and some says how many may run at a time: else nothing need be asked."""
 
     def listed(self, replica: ReplicaId, adapters: Iterable[str]) -> None:
         self._listed.pop(replica, None)
         if found := frozenset(adapters):
             self._listed[replica] = found
-        self.are_told = bool(self._listed and self._told)
+        self.is_used = bool(self._listed and self._reported)
 
-    def told(self, replica: ReplicaId, most: int | None, running: tuple[str, ...]) -> None:
+    def engine_reported(self, replica: ReplicaId, most: int | None, running: tuple[str, ...]) -> None:
         if most is not None:
-            self._told[replica] = most, running
-            self.are_told = bool(self._listed)
+            self._reported[replica] = most, running
+            self.is_used = bool(self._listed)
 
     def left(self, replica: ReplicaId) -> None:
-        self._told.pop(replica, None)
+        self._reported.pop(replica, None)
         self.running.pop(replica, None)
         self.listed(replica, ())
 
@@ -49,10 +49,10 @@ class AdapterSlots:
     def is_full(self, replica: ReplicaId, model: str | None, *, have_others: bool) -> bool:
         """Whether so many others run there that one of them has to end first. `have_others`: turns run there
         that this gateway did not send; then what the engine told counts, too, though it is a second old."""
-        if model is None or model not in self._listed.get(replica, ()) or replica not in self._told:
+        if model is None or model not in self._listed.get(replica, ()) or replica not in self._reported:
             return False
-        most, told = self._told[replica]
+        most, there = self._reported[replica]
         running = set(self.running.get(replica, {}).values())
         if have_others:
-            running.update(told)
+            running.update(there)
         return model not in running and len(running) >= most

@@ -156,7 +156,7 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
 
     def excuse_others(self, tenant: TenantId, effort: int, *, now: float) -> None:
         """A turn of this tenant's went well, that asked so much."""
-        for whose in [each for each, asked in self.failed.items() if each != tenant and effort >= asked]:
+        for whose in [each for each, at in self.failed.items() if each != tenant and effort >= at]:
             del self.failed[whose]
             _keep_two(self.excused_s, whose, now)
 

@@ -54,7 +54,7 @@ class FleetHealth:
         self._began_s: dict[PoolId, float] = {}
         self.outliers = OutlierDetection(lasts_s=config.ejection_s)
         self.silence = Silence(config.slow_until_out)
-        self.said: list[Changed] = []
+        self.changes: list[Changed] = []
         self.next_due_s = self._look_s = inf
         """`pass_time` changes nothing before."""
         self.all_up = True
@@ -209,7 +209,7 @@ class FleetHealth:
         elif failed is not None and effort:
             if breaker.failures and effort >= breaker.failed_effort:
                 if self.failing(replica) is not None:
-                    self.said.append(Changed(replica, breaker.state.value, "answers again"))
+                    self.changes.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.clear_failures()
             breaker.served_s = now
             if breaker.failed:
@@ -309,7 +309,9 @@ class FleetHealth:
             is_out = self._eject(breaker, how, now=now)
             if not is_out and breaker.state in SERVING and breaker.failures == most:
                 breaker.why = how
-                self.said.append(Changed(breaker.replica, FAILING, f"{how}; it stays, or too few were left"))
+                self.changes.append(
+                    Changed(breaker.replica, FAILING, f"{how}; it stays, or too few were left")
+                )
 
     def _others(self, breaker: CircuitBreaker) -> Iterator[ReplicaId]:
         for name, each in self._breakers.items():
@@ -329,7 +331,7 @@ class FleetHealth:
     def _step(self, breaker: CircuitBreaker, state: BreakerState, why: str = "", *, now: float) -> None:
         breaker.step(state, now=now)
         if why:
-            self.said.append(Changed(breaker.replica, state.value, why))
+            self.changes.append(Changed(breaker.replica, state.value, why))
         self._take_stock()
 
     def _take_stock(self) -> None:

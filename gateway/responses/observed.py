@@ -224,7 +224,7 @@ class ObservedResponse:
             utterance=self._utterance(),
             state_ids=tuple(self.state_ids),
             usage=self.usage,
-            said_bytes=max(MAX_SAID_BYTES - self._bytes_left + self.unsaid_bytes, self.streamed_bytes),
+            content_bytes=max(MAX_SAID_BYTES - self._bytes_left + self.unsaid_bytes, self.streamed_bytes),
             finish_reason=clean_name(self.finish_reason) if self.finish_reason else self.finish_reason,
             response_id=self.response_id,
             model=self.model,

@@ -70,8 +70,8 @@ class AnswerEnds:
         if answer.status >= 400 or answer.usage.prompt_tokens is not None:
             return answer
         usage = self._usage()
-        said_bytes = self._seen_bytes if self._is_generated and usage.output_tokens is None else 0
-        return msgspec.structs.replace(answer, usage=usage, said_bytes=said_bytes)
+        content_bytes = self._seen_bytes if self._is_generated and usage.output_tokens is None else 0
+        return msgspec.structs.replace(answer, usage=usage, content_bytes=content_bytes)
 
     def _found(self) -> Iterator[_Usage]:
         with contextlib.suppress(*UNREADABLE):

@@ -13,7 +13,7 @@ counts again with its next turn. It is expected to grow as its agent type's exec
 Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
 what was used least recently, so what a conversation left is gone once about as many tokens were written
 behind it as the cache has room for (the *horizon*). Where an engine tells which blocks of a session it holds
-(`told`), that is believed instead; where it holds fewer than a conversation left, they are those from its
+(`resident`), that is believed instead; where it holds fewer than a conversation left, they are those from its
 beginning.
 
 Invariants: a conversation has at most one home; `held` is never more than was left, and nothing where a
@@ -110,7 +110,7 @@ class _Replica(msgspec.Struct, eq=False):
     fits: float = float("inf")
     """Tokens, with those of a host tier, for all that live there: what is there need not be computed again.
     Infinite while its engine has not said it."""
-    told: dict[SessionId, float] | None = None
+    resident: dict[SessionId, float] | None = None
     named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
     """Of which sessions it ever said something. It may know some by other names, or not at all."""
 
@@ -145,8 +145,8 @@ class KvLedger:
         own = self._sums.get(replica, _NOTHING)
         return ReplicaShare(running=running, sessions=own.sessions, held=own.held, wanted=own.wanted)
 
-    def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
-        self._elsewhere[replica] = said
+    def others_have(self, replica: ReplicaId, shares: Sequence[ReplicaShare]) -> None:
+        self._elsewhere[replica] = shares
 
     def sums(self, replica: ReplicaId) -> Sums:
         own = self._sums.get(replica, _NOTHING)
@@ -184,8 +184,8 @@ class KvLedger:
         if entry is None or copy is None or copy.life != known.life:
             return 0.0
         if not if_nothing_was_evicted:
-            if known.told is not None and conversation[0] in known.named:
-                return min(copy.tokens, known.told.get(conversation[0], 0.0))
+            if known.resident is not None and conversation[0] in known.named:
+                return min(copy.tokens, known.resident.get(conversation[0], 0.0))
             if known.written - copy.written > known.horizon:
                 return 0.0
         return copy.tokens * max(entry.found)
@@ -319,7 +319,7 @@ class KvLedger:
     def replica_lost(self, replica: ReplicaId) -> None:
         known = self.replicas[replica]
         known.life = next(self._lives)
-        known.told = {} if known.told is not None else None
+        known.resident = {} if known.resident is not None else None
 
     def replica_left(self, replica: ReplicaId) -> None:
         self.replicas.pop(replica, None)
@@ -331,10 +331,10 @@ class KvLedger:
             known.horizon = _HORIZON_SHARE * signals.kv_tokens
             known.fits = float(signals.kept_kv_tokens or 0)
 
-    def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
+    def residency_reported(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
         """What the engine holds of its sessions; None: it does not say any more."""
         known = self.replicas[replica]
-        known.told = dict(tokens) if tokens is not None else None
+        known.resident = dict(tokens) if tokens is not None else None
         known.named.update(dict.fromkeys(tokens or ()))
         while len(known.named) > self._max:
             known.named.popitem(last=False)

@@ -18,7 +18,7 @@ from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Query(msgspec.Struct, frozen=True):
     """What is known of a turn before it is placed."""
 
     now: float = 0.0
@@ -33,7 +33,7 @@ class Asked(msgspec.Struct, frozen=True):
     """Tokens of its prompt that were computed for wherever it goes."""
 
 
-NOTHING_KNOWN = Asked()
+NOTHING_KNOWN = Query()
 
 
 class LeastLoaded:
@@ -59,7 +59,7 @@ class PlacementPolicy:
         self._by_load = LeastLoaded()
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
         raise NotImplementedError

@@ -34,7 +34,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
-from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
 from gateway.workflow.aeg.graphs import Graphs
 
 _FEW: Final = 3
@@ -86,19 +86,19 @@ class PredictedPlacement(PlacementPolicy):
     # --- where -------------------------------------------------------------------------------------
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
-        self.ledger.pass_time(now=asked.now)
-        chosen, reason = self._choose(candidates, session, asked)
+        self.ledger.pass_time(now=query.now)
+        chosen, reason = self._choose(candidates, session, query)
         if session.guess is not None and (before := _before(session)) is not None:
             self.ledger.expect_no_more(before)  # it probably lives on as this one
-        self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
+        self.ledger.settle(session, chosen, agent=query.agent, now=query.now)
         return Placement(replica=chosen, reason=reason)
 
     def _choose(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, query: Query
     ) -> tuple[ReplicaId, PlacementReason]:
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
         if home is None and (guess := session.followed) is not None:
@@ -113,7 +113,7 @@ class PredictedPlacement(PlacementPolicy):
             if len(candidates) == 1:
                 return candidates[0].replica, reason
             wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
-            return _best(self._costs(wary, session, asked), reason)
+            return _best(self._costs(wary, session, query), reason)
         if len(candidates) == 1:
             return home, stays
         is_full = self.ledger.sums(home).held > self.ledger.replicas[home].fits
@@ -123,7 +123,7 @@ class PredictedPlacement(PlacementPolicy):
             return home, stays
         others = [load for load in candidates if load.replica != home]
         if is_full and not is_busy:
-            roomy = self._less_full(home, others, session, asked)
+            roomy = self._less_full(home, others, session, query)
             is_full = bool(roomy)
             others = roomy or others
         if not (is_busy or is_full):
@@ -134,13 +134,13 @@ class PredictedPlacement(PlacementPolicy):
         reason = PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
         if never_had_one:
             reason = PlacementReason.LEAST_LOADED
-        best, reason = _best(self._costs([at_home, *some], session, asked), reason, home=home)
+        best, reason = _best(self._costs([at_home, *some], session, query), reason, home=home)
         return best, stays if best == home else reason
 
     def _less_full(
-        self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+        self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, query: Query
     ) -> list[ReplicaLoad]:
-        wants = max(self.ledger.counted(session.session)[1], asked.tokens())
+        wants = max(self.ledger.counted(session.session)[1], query.tokens())
         most = _LESS_FULL * self.ledger.sums(home).wanted / self._room(home)
         return [
             load
@@ -150,13 +150,13 @@ class PredictedPlacement(PlacementPolicy):
 
     # --- what it costs -----------------------------------------------------------------------------
 
-    def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked) -> list[_Cost]:
-        tokens = asked.tokens()
+    def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, query: Query) -> list[_Cost]:
+        tokens = query.tokens()
         counted_at, wants = self.ledger.counted(session.session)
         if counted_at is None and (before := _before(session)) is not None:
             counted_at, wants = self.ledger.counted(before)
         if counted_at is None:
-            wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
+            wants = max(wants, self.ledger.grows_to(query.agent, tokens=tokens))
         wants = max(wants, tokens)
         usual = self._new_tokens, self._context_tokens, _OUTPUT_TOKENS
         alone_s = {load.replica: self._foresight.turn_s(load.replica, *usual) for load in candidates}
@@ -164,13 +164,13 @@ class PredictedPlacement(PlacementPolicy):
         costs = []
         for load in candidates:
             replica, usual_s = load.replica, alone_s[load.replica] * load.slower
-            held = self.ledger.held_by(session, replica, tokens, asked.agent)
-            held = min(max(held, asked.handed_over), tokens)
+            held = self.ledger.held_by(session, replica, tokens, query.agent)
+            held = min(max(held, query.handed_over), tokens)
             work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
-            lasts_s = self._foresight.completion_s(replica, work, now=asked.now) * load.slower
+            lasts_s = self._foresight.completion_s(replica, work, now=query.now) * load.slower
             prefill_s = self._foresight.turn_s(replica, tokens - held, held, 1)
             turn_s = lasts_s + HOLDS_UP * prefill_s * load.running
-            if replica in asked.waits_at:
+            if replica in query.waits_at:
                 turn_s += usual_s
             is_counted, sums = replica == counted_at, self.ledger.sums(replica)
             there = sums.sessions + 1 - is_counted

@@ -42,7 +42,7 @@ class LateCalls(msgspec.Struct, frozen=True, kw_only=True):
     agent: int
     session: SessionId
     names: tuple[str, ...]
-    asked: RequestId
+    made_by: RequestId
     """The turn whose answer asked for them."""
     came: RequestId
     came_s: float
@@ -100,7 +100,7 @@ class TextCalls:
                 agent=block.agent,
                 session=block.session,
                 names=block.names,
-                asked=went_on,
+                made_by=went_on,
                 came=turn,
                 came_s=now,
                 duration_s=now - block.ended_s,

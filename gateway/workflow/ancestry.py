@@ -28,7 +28,7 @@ from gateway.workflow.turns import CONFIDENCE, Identity, Outcome, Turn
 
 PUNCTUAL_S: Final = 0.1
 """Clients come back when they were told to: none earlier, most within 50 ms."""
-UNTOLD_S: Final = 0.5
+UNSCHEDULED_S: Final = 0.5
 OBEYED_S: Final = 30.0
 """Longer waits than this are ignored by some."""
 PATIENCE_S: Final = 10.0
@@ -56,7 +56,7 @@ class Link(msgspec.Struct, frozen=True):
     """Another session would have fitted as well."""
     is_proof: bool = False
     """Nobody but the session itself could have sent the request, as far as what was said goes."""
-    is_told: bool = False
+    has_private_answer: bool = False
     """The conversation in the request holds an answer that nobody else was given."""
 
 
@@ -102,7 +102,7 @@ class Search:
             edge=edge,
             parent=turn,
             has_secrets=turn.has_secrets if edge is Edge.RETRIES else link.is_proof,
-            has_private_answer=link.is_told,
+            has_private_answer=link.has_private_answer,
         )
 
     def _known(self, index: Holders, key: int) -> _Found:
@@ -127,7 +127,7 @@ class Search:
 
     def _late_s(self, turn: Turn) -> float:
         """How far from the moment at which its client was told to come; one that was not told is late."""
-        return UNTOLD_S if turn.due_s is None else abs(self.now - turn.due_s)
+        return UNSCHEDULED_S if turn.due_s is None else abs(self.now - turn.due_s)
 
     def _knows_secrets(self, turn: Turn) -> bool:
         """Whoever repeats an opening may be somebody else with the same question."""
@@ -182,15 +182,15 @@ class Search:
         is_continued = turn.next is not None and turn.is_continued
         if turn.client != self.facts.client or is_continued or turn.is_twin:
             return link
-        is_told = self._was_told(turn)
+        has_private_answer = self._has_private_answer(turn)
         is_by_id = link.source is not SessionSource.ECHO and not self._has_counters
         is_by_id = is_by_id and not self._traces.is_twin_by_id(turn)
         for key in self._ids if is_by_id else ():
             minted = self._traces.minted
             is_by_id = is_by_id and (minted.get(key) is turn or _is_alone(turn, holders(minted, key)))
-        return Link(turn, link.source, False, is_by_id or is_told, is_told)
+        return Link(turn, link.source, False, is_by_id or has_private_answer, has_private_answer)
 
-    def _was_told(self, turn: Turn) -> bool:
+    def _has_private_answer(self, turn: Turn) -> bool:
         traces, agent, blocks = self._traces, self._script.agent, iter(self._script.blocks)
         for block in blocks:
             if (block.tail or agent) == turn.tail and (turn.has_private_answer or block.text == turn.text):
@@ -198,8 +198,10 @@ class Search:
         else:
             return False
         # Who was given another answer before has another conversation.
-        said = block if block.text else next((each for each in blocks if each.text), None)
-        if said is not None and traces.is_twin_by_answer(turn.session.tenant, said.tail or agent, said.text):
+        answer = block if block.text else next((each for each in blocks if each.text), None)
+        if answer is not None and traces.is_twin_by_answer(
+            turn.session.tenant, answer.tail or agent, answer.text
+        ):
             return False
         for other in holders(traces.tails, turn.tail):
             if other is not turn and other.text == turn.text and other.session is not turn.session:
@@ -308,8 +310,8 @@ class Search:
 
 def retried_within_s(turn: Turn) -> float:
     """How long after its end a failed attempt may be repeated; later, somebody else asks the same."""
-    told_s = max(0.0, (turn.due_s or 0.0) - turn.ended_s)
-    return told_s + max(PATIENCE_S, BACKING_OFF * (turn.ended_s - turn.first_s))
+    backoff_s = max(0.0, (turn.due_s or 0.0) - turn.ended_s)
+    return backoff_s + max(PATIENCE_S, BACKING_OFF * (turn.ended_s - turn.first_s))
 
 
 def _is_alone(turn: Turn, others: _Found) -> bool:

@@ -29,7 +29,7 @@ from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import Block, TextCalls
-from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence, Step, ToolSet, tool_set
+from gateway.workflow.aeg.graph import Graph, HeldContext, Pause, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 
 MAX_OF_SESSION: Final = 64
@@ -247,7 +247,7 @@ class Conversations:
             grows=graph.outlook().growth(known.turns + 1),
         )
 
-    def held(self, session: SessionId) -> Held | None:
+    def held(self, session: SessionId) -> HeldContext | None:
         """Its longest conversation, and others that are at work: what a sub-agent that is done, or a title,
         leaves behind is of no use to the others. None if none of them has made a step."""
         known = self._of(session)
@@ -255,11 +255,11 @@ class Conversations:
         if longest is None or not longest.turns:
             return None
         if len(known) == 1:
-            return Held(longest.tokens, longest.agent, longest.turns)
+            return HeldContext(longest.tokens, longest.agent, longest.turns)
         tokens = 0.0 if longest.works else longest.tokens
         for each in known:
             tokens += each.tokens if each.works else 0.0
-        return Held(tokens, longest.agent, longest.turns)
+        return HeldContext(tokens, longest.agent, longest.turns)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last

@@ -47,7 +47,7 @@ class Hints:
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._number = 0
         self._kv_used: dict[ReplicaId, float] = {}
-        self._told: dict[SessionId, ReplicaId] = {}
+        self._engines: dict[SessionId, ReplicaId] = {}
         """Live sessions of which an engine was told something, and which one."""
 
     def engine_reported(self, replica: ReplicaId, kv_used: float | None) -> None:
@@ -79,14 +79,14 @@ class Hints:
         is_final: bool = False,
         stated: Claims | None = None,
     ) -> str | None:
-        self._told[ref.session] = replica
+        self._engines[ref.session] = replica
         decision = self._provisional(thread, replica, stated)
         return self.write(
             ref.session, ref.thread, decision, is_final=is_final, age_s=age_s, service_class=service_class
         )
 
     def where_it_was(self, ref: SessionRef, replica: ReplicaId) -> tuple[ReplicaId, str] | None:
-        before = self._told.get(ref.session)
+        before = self._engines.get(ref.session)
         if before is None or before == replica or ref.edge is not Edge.CONTINUES:
             return None
         hint = self.write(ref.session, ref.thread, _GONE)
@@ -99,7 +99,7 @@ class Hints:
         return self.write(session, thread_id, decision, service_class="proactive")
 
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
-        replica = self._told.pop(session, None)
+        replica = self._engines.pop(session, None)
         if replica is None or not HAS_CONTRACT:
             return []
         self._number += 1
@@ -126,16 +126,16 @@ class Hints:
             return None
         self._number += 1
         # As `Hint.as_json` writes it, in a tenth of the time. Ids are ours: they need no escaping.
-        said = (
+        text = (
             f'{{"v":{VERSION},"session":"{session}","seq":{self._number},"thread":"{thread}",'
             f'"retain_s":{min(decision.retain_s, MAX_SECONDS):.3f},"reuse":{decision.reuse:.4f}'
         )
         if service_class is not None:
-            said += f',"class":"{service_class}"'
+            text += f',"class":"{service_class}"'
         if age_s is not None:
-            said += f',"age_s":{max(0.0, age_s):.3f}'
+            text += f',"age_s":{max(0.0, age_s):.3f}'
         if decision.returns_in_s is not None:
-            said += f',"prefetch_in_s":{min(decision.returns_in_s, MAX_SECONDS):.3f}'
+            text += f',"prefetch_in_s":{min(decision.returns_in_s, MAX_SECONDS):.3f}'
         if is_final:
-            said += ',"final":true'
-        return said + "}"
+            text += ',"final":true'
+        return text + "}"

@@ -149,7 +149,7 @@ def test_who_leaves_before_its_answer_pays_all_the_same():
 def test_a_stream_that_does_not_count_is_guessed():
     play = bounded(tokens=1000)
     play >> arrived("r1", explicit=stated("x"), body_bytes=400) << dispatch("r1", to="a")
-    play >> started("r1") >> first_token("r1") >> finished("r1", said_bytes=80)
+    play >> started("r1") >> first_token("r1") >> finished("r1", content_bytes=80)
     assert bounds_of(play).sessions[play.session.id].used == Amounts(1, 120, 0)
 
 

@@ -46,7 +46,7 @@ def one_turn(
         _ = play >> first_token(request)
     play.now += rest_s
     told = Usage(prompt_tokens=tokens, cached_tokens=max(0, tokens - 500), output_tokens=50)
-    _ = play >> finished(request, usage=told if usage else Usage(), said_bytes=200)
+    _ = play >> finished(request, usage=told if usage else Usage(), content_bytes=200)
     return play.seen(rec.GpuSubmit)[-1].expected
 
 
@@ -102,7 +102,7 @@ def test_what_an_engine_counts_at_the_beginning_is_not_the_end(output, ending, i
     play = Playbook(tenants=[tenant])
     _ = play.begins("r1", tenant="t", body_bytes=4_000, stream=True) >> first_token("r1")
     usage = Usage(prompt_tokens=1_300, output_tokens=output)
-    _ = play >> finished("r1", usage=usage, said_bytes=1_200, **ending)
+    _ = play >> finished("r1", usage=usage, content_bytes=1_200, **ending)
     assert isinstance(play.arrives("r2", tenant="t", body_bytes=8), Refuse) is is_beyond
 
 
@@ -113,7 +113,7 @@ def test_whoever_is_not_counted_pays_for_what_is_guessed():
         request = f"r{number}"
         play >> arrived(request, tenant="t", body_bytes=2_400, stream=True) << dispatch(request, to="a")
         _ = play >> started(request) >> first_token(request)
-        _ = play >> finished(request, usage=Usage(), said_bytes=1_200)
+        _ = play >> finished(request, usage=Usage(), content_bytes=1_200)
     told = play >> arrived("r2", tenant="t", body_bytes=2_400, stream=True)
     assert isinstance(refused := told.take(), Refuse)
     assert refused.refusal.reason is RefusalReason.TENANT_QUOTA, "of 1,500 tokens 1,800 were used"
@@ -381,6 +381,6 @@ def test_what_a_failed_answer_said_is_paid_for_whatever_way_it_came():
     play = Playbook(bounds=[{"name": "b", "scope": "tenant", "period": "day", "tokens": 1_000}])
     play >> arrived("r1", body_bytes=400) << dispatch("r1", to="a")
     usage = Usage(prompt_tokens=900, output_tokens=300)
-    seen = answer(failure="error", usage=usage, said_bytes=1_200)
+    seen = answer(failure="error", usage=usage, content_bytes=1_200)
     _ = play >> ev.AnsweredAtOnce(RequestId("r1"), seen, has_first_token=False)
     assert isinstance(play.arrives("r2", body_bytes=400), Refuse)

@@ -59,7 +59,7 @@ def slots(most: int = 1) -> AdapterSlots:
     known = AdapterSlots()
     for replica in (A, B):
         known.listed(replica, ("sql", "law"))
-        known.told(replica, most, ())
+        known.engine_reported(replica, most, ())
     return known
 
 
@@ -95,16 +95,16 @@ def test_several_may_run_at_a_time():
 
 def test_what_others_run_counts_where_they_do():
     known = slots()
-    known.told(A, 1, ("sql",))
+    known.engine_reported(A, 1, ("sql",))
     assert full(known, "law") == [] and full(known, "law", have_others=True) == [A]
 
 
 def test_nobody_waits_where_nothing_is_said_of_places():
     known = AdapterSlots()
     known.listed(A, ("sql", "law"))
-    known.told(A, None, ())
+    known.engine_reported(A, None, ())
     known.began(R1, A, "sql")
-    assert not known.are_told
+    assert not known.is_used
     assert full(known, "law") == []
 
 

@@ -167,4 +167,4 @@ def test_events_that_say_more_than_a_piece_are_never_known_again(other):
     assert reader.take(plain, sighting) is False
     assert reader.take(block(other), sighting) is None
     assert reader.take(b"data: [DONE]\n\n", sighting) is None
-    assert sighting.answer(200).said_bytes == 1
+    assert sighting.answer(200).content_bytes == 1

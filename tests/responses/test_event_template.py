@@ -122,8 +122,8 @@ def test_what_an_answer_says_does_not_depend_on_how_it_is_read(protocol, said, e
         parts = [(part.kind, part.data, part.id) for part in kept.parts] if kept is not None else []
         arguments = [observer.seen.arguments_of(at) for at in range(len(observer.seen.closed_calls))]
         is_broken = any(text == b'"a\nb"' for _, text in said)  # no JSON, and no event
-        said_bytes = 0 if is_broken else answer.said_bytes
-        return answer.utterance.text, said_bytes, observer.seen.closed_calls, arguments, parts
+        content_bytes = 0 if is_broken else answer.content_bytes
+        return answer.utterance.text, content_bytes, observer.seen.closed_calls, arguments, parts
 
     stream = b"".join(blocks)
     in_pieces = seen([stream[at : at + 7] for at in range(0, len(stream), 7)])
@@ -218,7 +218,7 @@ def test_of_an_answer_that_is_too_much_to_be_read_usage_is_found_in_its_middle()
     observer.feed(body)
     answer = observer.answer(200, is_over=True)
     assert answer.usage == Usage(prompt_tokens=9, output_tokens=8)
-    assert not answer.said_bytes, "bytes count where nothing else does"
+    assert not answer.content_bytes, "bytes count where nothing else does"
 
 
 def test_a_usage_that_cannot_be_is_none():
@@ -262,7 +262,7 @@ def test_what_a_model_wrote_counts_also_where_it_is_not_read(
         observer.feed(b"")
     answer = observer.answer(200)
     assert answer.usage == (Usage(prompt_tokens=9, output_tokens=8) if is_counted else Usage())
-    assert is_counted or answer.said_bytes == len(body)
+    assert is_counted or answer.content_bytes == len(body)
 
 
 def test_vllm_says_beside_bytes_what_they_took():

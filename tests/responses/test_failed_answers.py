@@ -209,4 +209,4 @@ def test_what_a_strict_reader_refuses_is_read_all_the_same():
     )
     answer = observer.answer(200, is_over=True)
     assert answer.failure == "truncated" and answer.usage.prompt_tokens == 7
-    assert observer.seen.has_first_token and answer.said_bytes == 1
+    assert observer.seen.has_first_token and answer.content_bytes == 1

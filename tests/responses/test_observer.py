@@ -79,7 +79,9 @@ def watch(observer: ResponseObserver, stream: bytes, at: list[int]) -> Answer:
 
 def plain(answer: Answer) -> Answer:
     """Without what was said, and what it is called, which have tests of their own."""
-    return msgspec.structs.replace(answer, utterance=Utterance(), said_bytes=0, response_id=None, model=None)
+    return msgspec.structs.replace(
+        answer, utterance=Utterance(), content_bytes=0, response_id=None, model=None
+    )
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)

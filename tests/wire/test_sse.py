@@ -336,7 +336,7 @@ def test_of_a_stream_all_that_is_written_counts(protocol, event, texts):
     for _ in range(50):
         observer.feed(f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode())
     expected = 50 * texts * len(W)
-    assert expected <= observer.answer(200).said_bytes <= 4 * expected
+    assert expected <= observer.answer(200).content_bytes <= 4 * expected
 
 
 WHOLE: list[tuple[Protocol, dict[str, Any], int]] = [
@@ -351,4 +351,4 @@ WHOLE: list[tuple[Protocol, dict[str, Any], int]] = [
 def test_and_of_a_whole_answer(protocol, body, texts):
     observer = observe(protocol, Work.GENERATE, "application/json", None)
     observer.feed(json.dumps(body).encode())
-    assert texts * len(W) <= observer.answer(200).said_bytes <= 5 * texts * len(W)
+    assert texts * len(W) <= observer.answer(200).content_bytes <= 5 * texts * len(W)

@@ -140,7 +140,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
 
     def is_served_by(self, answer: Answer) -> bool:
         """An engine has worked for it, to the end or not."""
-        some = self.saw_first_token or bool(answer.said_bytes)
+        some = self.saw_first_token or bool(answer.content_bytes)
         return answer.is_good or (answer.status < 400 and some)
 
     def require(self, state: State) -> None:

@@ -90,7 +90,7 @@ class Silence(NamedTuple):
     """What is expected; None if nothing is known."""
 
 
-class Held(NamedTuple):
+class HeldContext(NamedTuple):
     """What a session has come to: its longest conversation is what it is about."""
 
     tokens: float

@@ -15,7 +15,7 @@ WINDOW: Final = 128
 _TAIL: Final = 0.1
 
 
-class Spread:
+class ErrorBars:
     def __init__(self, untried: float) -> None:
         """`untried`: the factor to either side, until there is experience."""
         self._untried = untried
