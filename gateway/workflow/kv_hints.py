@@ -1,9 +1,8 @@
-"""A hint in vLLM's own envelope, for a vLLM that follows such hints without our plugin.
+"""A hint in vLLM's own envelope, for a vLLM without our plugin.
 
 Source: vLLM, `vllm/v1/kv_hints/protocol.py` (0.31 and newer, vllm#53423). `kv.retain` and `vllm.set_priority`
-are the actions of two executors that are proposed to vLLM and in no release yet; whoever reads an envelope
-passes over actions that it does not know. Their common sense: blocks of a greater priority are evicted later,
-for so long after the turn's end; nothing is pinned.
+are actions of two proposed executors, in no release yet; readers skip unknown actions. Both evict blocks of a
+greater priority later, for a time after the turn's end; neither pins.
 
 Invariants: one action of each type; a thread's claim has one name, and its revisions grow; no id in it is the
 client's.
@@ -33,7 +32,7 @@ _DECODER: Final = msgspec.json.Decoder(_Hint)
 
 
 def envelope(hint: str, ours: str | None) -> dict[str, Any]:
-    """`hint`: as `Hints.write` made it; `ours`: the same as the plugin reads it, None where there is none."""
+    """`hint`: of `Hints.write`; `ours`: the same for the plugin, None without it."""
     fields = _DECODER.decode(hint)
     claim = f"turnpike/{fields.session}/{fields.thread}"
     actions = [] if ours is None else [_action(TURNPIKE, "1", {"hint": ours})]
@@ -54,7 +53,7 @@ def _priority(fields: _Hint) -> int:
 
 
 def _directive(fields: _Hint) -> dict[str, Any]:
-    """Of all tokens, those of the answer too; 0 gives up what the claim kept before."""
+    """For all tokens, the answer's too; priority 0 gives up an earlier claim."""
     duration = {"duration": fields.retain_s} if _priority(fields) else {}
     return {"start": 0, "end": None, "priority": _priority(fields), **duration}
 
