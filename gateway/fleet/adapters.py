@@ -1,9 +1,9 @@
-"""Which LoRA adapters run where, and where a turn would wait for a place for its own?
+"""LoRA adapters: which run where, and where does a turn wait for a slot?
 
 Source: ours; the engines' rule is vLLM's (`max_loras`: so many different adapters are in one batch, and a
 request for one more waits until all requests of one of them are over).
 
-Invariants: what is kept of a request goes with it; nobody waits for a place where nothing is said of them.
+Invariants: a request leaves nothing behind; without reports all slots count as free.
 """
 
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ class AdapterSlots:
     def __init__(self) -> None:
         self._listed: dict[ReplicaId, frozenset[str]] = {}
         self._reported: dict[ReplicaId, tuple[int, tuple[str, ...]]] = {}
-        """How many may run there, and which did when the engine was asked last."""
+        """Slots, and the running adapters."""
         self.running: dict[ReplicaId, dict[RequestId, str]] = {}
-        """Of the turns sent there by this gateway; to be read only."""
+        """Of this gateway's turns. Read only."""
         self.is_used = False
-        """Some replica has adapters, and some says how many may run at a time: else nothing need be asked."""
+        """A replica has adapters, and a replica reports slots: a shortcut for fleets without."""
 
     def listed(self, replica: ReplicaId, adapters: Iterable[str]) -> None:
         self._listed.pop(replica, None)
@@ -47,8 +47,8 @@ class AdapterSlots:
             del self.running[replica]
 
     def is_full(self, replica: ReplicaId, model: str | None, *, have_others: bool) -> bool:
-        """Whether so many others run there that one of them has to end first. `have_others`: turns run there
-        that this gateway did not send; then what the engine told counts, too, though it is a second old."""
+        """Whether another adapter has to end first. `have_others`: turns of other senders run there; then
+        the engine's report counts, too, though it is a second old."""
         if model is None or model not in self._listed.get(replica, ()) or replica not in self._reported:
             return False
         most, there = self._reported[replica]

@@ -1,19 +1,15 @@
-"""Placement by prediction: where is the turn done soonest, counting what it costs the sessions that are
-there?
+"""Placement by prediction: where is the turn done soonest, with its cost for the sessions there?
 
 Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`), which binds background prompts to one
 device and reactive ones to any (§4.3); SAGA (§5.1) for affinity.
 
-Theory of operation. Replicas are compared by one cost, in seconds. It is the predicted completion of the
-turn there, its prompt computed as far as it is not held there; the time by which that prefill holds up
-those that run there; and, as a session will make many more turns, one more turn of each session that lives
-there then, with what has to be computed again because the KV cache cannot hold all of them when they are
-grown as sessions of their agent are in the end. Where a turn's LoRA adapter would wait for a place, another
-adapter's turns have to end first, which is taken to last one usual turn. Where replicas have prices, what
-this turn and a usual one take of one is worth so many seconds by which it may be later elsewhere: at equal
-predictions the cheaper one wins, and a dear one is used when the others would be later by more than that. A
-turn that has a home stays, without anything being predicted (some µs), unless others run far fewer, its home
-is slow or dearer than others, or those that live there do not fit.
+Theory of operation. Replicas are compared by one cost, in seconds: the predicted completion of the turn, with
+a prefill of its uncached tokens; the delay of that prefill for running turns; and, as sessions make many more
+turns, one more turn of each session at home there, with recomputation of what their final sizes exceed of the
+KV cache. A turn without a slot for its LoRA adapter waits one usual turn more. With prices, the time of this
+turn and a usual one converts to seconds: at equal predictions the cheaper replica wins, and a dear one is
+used when the others are later by more than that. A turn stays at home, without a prediction (some µs), unless
+others run far fewer turns, its home is slow or dearer, or its home's sessions do not fit.
 
 Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a home is compared with at most
 `_LOOKED_AT` others.
@@ -38,42 +34,39 @@ from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
 from gateway.workflow.aeg.graphs import Graphs
 
 _FEW: Final = 3
-"""Turns that a home may run more than another replica before anything is predicted."""
+"""Turns that a home may run more than another replica without a prediction."""
 _LOOKED_AT: Final = 3
 _GOES_ON: Final = (Edge.CONTINUES, Edge.REWINDS, Edge.COMPACTS)
-"""A guess by one of these takes a session for the one that was there before."""
+"""With these a guessed session is taken for this one."""
 _MOVE_PAYS: Final = 0.8
-"""A move must be predicted to take no more than this share of staying."""
+"""Most predicted cost of a move, as a share of staying."""
 _LESS_FULL: Final = 0.9
-"""A full home is left for one that is at most so full with it."""
+"""Most fullness of a new home, as a share of the old one's."""
 HOLDS_UP: Final = 0.5
-"""Of a prefill, what those that run meanwhile lose: it is computed in chunks, beside their decoding."""
+"""Share of a prefill that running turns lose: it is chunked, beside their decoding."""
 _ROOM: Final = 0.8
-"""Of the KV cache and a host tier, for sessions as they will be: the rest is for what runs, and for what
-those left who are gone."""
+"""Of the KV cache and a host tier, for final sizes: the rest is for running turns and leftovers."""
 _ALIKE: Final = 1.3
-"""Usual turns that take less than so many times what they take on the fastest replica count as equal: what is
-predicted of equal replicas differs by as much while little was seen, or where they share processors."""
+"""Usual turns within this factor of the fastest replica's count as equal: predictions of equal replicas
+differ by as much with scarce evidence, or shared processors."""
 _AVERAGED: Final = 0.05
 _NEW_TOKENS, _CONTEXT_TOKENS, _OUTPUT_TOKENS = 2_000.0, 20_000.0, 200
-"""Of a usual turn, until there were some."""
+"""Prior of a usual turn."""
 
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_conversations: Annotated[int, Meta(ge=1)] = 200_000
-    """Conversations of which it is remembered where they are."""
+    """Conversations with a known home."""
     price_per_s: Annotated[float, Meta(gt=0)] | None = None
-    """What it is worth that a turn is done a second sooner, in the currency of `price_per_h`: a second on a
-    replica counts as `price_per_h / 3600 / price_per_s` seconds more. Needed where replicas have a price."""
+    """Value of a second of a turn's time, in the currency of `price_per_h`: a second on a replica counts as
+    `price_per_h / 3600 / price_per_s` seconds more. Needed where replicas have a price."""
 
 
 class _Cost(NamedTuple):
-    """Of a turn on a replica."""
-
     replica: ReplicaId
     seconds: float
     price_s: float
-    """What is worth as much, where the replica has a price."""
+    """Its price, as time."""
 
 
 class PredictedPlacement(PlacementPolicy):
@@ -81,7 +74,7 @@ class PredictedPlacement(PlacementPolicy):
         self._foresight = foresight
         super().__init__(KvLedger(config.max_conversations, graphs))
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
-        """Of a usual turn: what has to be computed of its prompt, and what its session holds after it."""
+        """Of a usual turn: uncached tokens of its prompt, and its session's context after it."""
 
     # --- where -------------------------------------------------------------------------------------
 
@@ -93,7 +86,7 @@ class PredictedPlacement(PlacementPolicy):
         self.ledger.pass_time(now=query.now)
         chosen, reason = self._choose(candidates, session, query)
         if session.guess is not None and (before := _before(session)) is not None:
-            self.ledger.expect_no_more(before)  # it probably lives on as this one
+            self.ledger.expect_no_more(before)  # probably this session
         self.ledger.settle(session, chosen, agent=query.agent, now=query.now)
         return Placement(replica=chosen, reason=reason)
 
@@ -205,7 +198,7 @@ class PredictedPlacement(PlacementPolicy):
 
 
 def _before(session: SessionRef) -> SessionId | None:
-    """The session that this one probably was until now."""
+    """The session that this one probably continues."""
     guess = session.guess
     return guess.session if guess is not None and guess.edge in _GOES_ON else None
 
@@ -213,7 +206,7 @@ def _before(session: SessionRef) -> SessionId | None:
 def _best(
     costs: Sequence[_Cost], reason: PlacementReason, *, home: ReplicaId | None = None
 ) -> tuple[ReplicaId, PlacementReason]:
-    """`home`: the first of them, which is left only where that clearly pays."""
+    """`home`: the first cost, for a move that has to pay."""
 
     def cheapest(priced: float) -> ReplicaId:
         of = [(cost.seconds + priced * cost.price_s, cost.replica) for cost in costs]
