@@ -181,8 +181,8 @@ class SessionQueue:
                 self.overdue[entry.session] = entry
 
     def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool) -> Entry | None:
-        """Whoever is overdue, of whatever tenant: newcomers of ever new tenants pass nobody for good. Else
-        the next one of the most entitled tenant that may have another place."""
+        """An overdue session of any tenant, so that new tenants' sessions do not pass others for good; else
+        the next of the most entitled tenant that may have another place."""
         overdue = self._longest_overdue(may)
         if overdue is not None:
             return overdue

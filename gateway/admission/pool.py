@@ -72,7 +72,7 @@ class PoolAdmission:
         self.limits = Limits(pool, config, places=self.places, cpu=cpu, records=records)
         self.window = self.limits.window
         self.promises = self.limits.promises
-        self.giving_back = Evictor(self.places, self.fair, self.limits, cpu, self.release)
+        self.evictor = Evictor(self.places, self.fair, self.limits, cpu, self.release)
         self.queue = SessionQueue(
             config.packing.order, self.fair, age_s=config.classes.age_s, max_door_wait=config.max_door_wait
         )
@@ -168,7 +168,7 @@ class PoolAdmission:
         limits.throughput.saw_turn(
             outcome.alone, silent_s=turn.silent_s, kept_s=turn.pause_s, prompt_tokens=prompt
         )
-        if self.giving_back.is_one_above and not self.fair.holds_too_much(member.tenant):
+        if self.evictor.is_one_above and not self.fair.holds_too_much(member.tenant):
             taken_s, alone_s = now - turn.arrived_s, outcome.alone.seconds
             self.promises.saw(gap_s=turn.gap_s, taken_s=taken_s, alone_s=alone_s)
 
@@ -243,7 +243,7 @@ class PoolAdmission:
             if member.is_in:
                 self.release(member, now=now)
 
-    # --- who is next ---------------------------------------------------------------------------------
+    # --- the queue -----------------------------------------------------------------------------------
 
     def drain_queue(self, *, now: float) -> list[RequestId]:
         due_s = self.next_deadline_s()
@@ -277,7 +277,7 @@ class PoolAdmission:
         quiet_s, liveness_s = self.places.no_live_turn_since_s, self._liveness_s()
         if quiet_s is None or quiet_s + liveness_s <= self._ticked_s:
             return tick_s
-        return min(tick_s, quiet_s + liveness_s)  # nobody waits for the next tick while the pool rests
+        return min(tick_s, quiet_s + liveness_s)  # an idle pool does not wait for the next tick
 
     def choose(self, *, now: float) -> tuple[Entry, bool] | None:
         """The next session to enter, and whether it is over the limit."""
@@ -293,8 +293,8 @@ class PoolAdmission:
         return (entry, True) if entry is not None else None
 
     def _next(self, *, now: float) -> Entry | None:
-        is_bound = self._config.limit_by_tool_load and self._cpu.read(now=now).pressure >= OVERLOADED
-        return self.queue.next(self._may_hold, is_cpu_bound=is_bound)
+        is_cpu_bound = self._config.limit_by_tool_load and self._cpu.read(now=now).pressure >= OVERLOADED
+        return self.queue.next(self._may_hold, is_cpu_bound=is_cpu_bound)
 
     def _fits(self, entry: Entry) -> bool:
         bound = self._why_not(self.places.members[entry.session])
@@ -335,7 +335,7 @@ class PoolAdmission:
         held = self.places.sessions_of(tenant)
         if not self._quotas.may_hold(tenant, held):
             return BlockingLimit(WaitReason.TENANT_SESSIONS, held + 1.0, held)
-        if math.isinf(level := self.giving_back.level(tenant)):
+        if math.isinf(level := self.evictor.level(tenant)):
             return None
         charge = self.fair.charge(tenant, float(taking))
         return BlockingLimit(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
@@ -351,8 +351,8 @@ class PoolAdmission:
         waiting = len(self.queue)
         excess = self.limits.update(waiting, self.queue.peaks, blocked_by=self.blocked_by, now=now)
         if excess is not None:
-            self.giving_back.give_way(excess, now=now)
-        self.giving_back.keep_promises(waiting=len(self.queue), now=now)
+            self.evictor.give_way(excess, now=now)
+        self.evictor.keep_promises(waiting=len(self.queue), now=now)
 
     def _settle(self, *, now: float) -> bool:
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.limit_by_tool_load else 1.0
@@ -364,7 +364,7 @@ class PoolAdmission:
         if self.blocked_by in SCARCE:
             first = self._next(now=now)
             if first is not None and now - first.since_s >= BLOCKED_S:
-                self.giving_back.for_the_blocked(first.tenant, now=now)
+                self.evictor.for_the_blocked(first.tenant, now=now)
 
     def share(self) -> PoolShare:
         return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))

@@ -80,14 +80,14 @@ class SessionAdmission:
     def has_room(self, load: ReplicaLoad) -> bool:
         return load.running < self._max_running
 
-    def ask(self, applicant: TurnRequest, room: ReplicaCapacity, *, now: float) -> Admission:
+    def decide(self, applicant: TurnRequest, room: ReplicaCapacity, *, now: float) -> Admission:
         """May this turn start now, must it wait, or is it refused? A turn whose attempt failed keeps what it
         has."""
         if not room.candidates:
             return NO_REPLICA
         would_wait = None
         if applicant.session is not None:
-            decision = self._ask_for_a_place(applicant, applicant.session, room, now=now)
+            decision = self._decide_place(applicant, applicant.session, room, now=now)
             if decision is not None and not isinstance(decision, Admit):
                 return decision
             would_wait = decision
@@ -103,7 +103,7 @@ class SessionAdmission:
         known = self.pools.get(pool) if pool is not None else None
         return known.blocked_by if known is not None else None
 
-    def _ask_for_a_place(
+    def _decide_place(
         self, applicant: TurnRequest, session: SessionId, room: ReplicaCapacity, *, now: float
     ) -> Admission | None:
         """None if the session is admitted; `Admit` with the reason if only in shadow mode."""
@@ -113,7 +113,7 @@ class SessionAdmission:
         pool = self.pools.get(applicant.pool) or self._pool(applicant.pool)
         member = pool.places.members.get(session)
         if member is None:
-            member = pool.places.members[session] = self._meet(applicant, session)
+            member = pool.places.members[session] = self._new_member(applicant, session)
         elif applicant.claims is not None:
             self._apply_claims(member, applicant)
         turn = Turn(member, applicant, now)
@@ -222,7 +222,7 @@ class SessionAdmission:
             )
         return found
 
-    def _meet(self, applicant: TurnRequest, session: SessionId) -> Member:
+    def _new_member(self, applicant: TurnRequest, session: SessionId) -> Member:
         of_key = self._tenants.get(applicant.tenant, _NO_QUOTA).service_class
         return Member(
             session=session,
@@ -230,20 +230,20 @@ class SessionAdmission:
             agent=applicant.agent,
             task_arrived_s=applicant.task_arrived_s,
             service_class=classify(
-                self._believed(applicant),
+                self._trusted_claims(applicant),
                 CLASS_OF_KEY[of_key] if of_key is not None else None,
                 is_background=applicant.is_background,
             ),
             tokens=applicant.prompt_tokens,
         )
 
-    def _believed(self, applicant: TurnRequest) -> Claims | None:
+    def _trusted_claims(self, applicant: TurnRequest) -> Claims | None:
         is_trusted = applicant.tenant in self._trusted or not self._tenants
         return applicant.claims if is_trusted else None
 
     def _apply_claims(self, member: Member, applicant: TurnRequest) -> None:
         """One reactive turn makes a session reactive. In the queue it keeps its class."""
-        stated = self._believed(applicant)
+        stated = self._trusted_claims(applicant)
         if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
             member.service_class = ServiceClass.REACTIVE
 

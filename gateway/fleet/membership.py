@@ -50,7 +50,7 @@ class Membership:
     def __contains__(self, name: ReplicaId) -> bool:
         return name in self._members
 
-    def settings_say(self, members: Collection[Member]) -> Changes:
+    def replace_configured(self, members: Collection[Member]) -> Changes:
         """They replace discovered and registered members with the same address or name."""
         wanted = {member.name: member for member in members}
         urls = {member.url for member in members}
@@ -67,7 +67,7 @@ class Membership:
         self._members.update({member.name: member for member in joined})
         return Changes(joined, left)
 
-    def list_says(self, pool: PoolId, origin: str, urls: Collection[str]) -> Changes:
+    def replace_listed(self, pool: PoolId, origin: str, urls: Collection[str]) -> Changes:
         """`urls`: the complete list."""
         wanted = dict.fromkeys(url.rstrip("/") for url in urls)
         left = [member for member in self.of_list(pool, origin) if member.url not in wanted]

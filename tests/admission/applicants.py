@@ -129,7 +129,7 @@ class Play:
         asked = applicant(request, session, **fields)
         if session is not None:
             self.workflow.arrived(_ref(asked), _facts(asked), asked.tenant, now=self.now)
-        decision = self.policy.ask(asked, there, now=self.now)
+        decision = self.policy.decide(asked, there, now=self.now)
         self.known.add(session or "")
         for displaced, _ in self.policy.displaced():
             self.refused.append(self.waiting.pop(displaced).session)

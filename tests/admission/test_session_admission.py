@@ -243,7 +243,7 @@ def test_who_has_to_go_already_is_not_counted_again():
         assert play.is_admitted(name, tenant=tenant)
     play.pool.promises.level = 4.0  # half of what is held, as nothing was held lately
     for _ in range(2):
-        play.pool.giving_back.for_the_late(now=play.now)
+        play.pool.evictor.for_the_late(now=play.now)
         leaving = [each for each in play.pool.places.members.values() if each.eviction_reason]
         assert len(leaving) == 2 and {each.tenant for each in leaving} == {"flood"}
 
@@ -256,7 +256,7 @@ def test_who_asks_for_less_than_half_of_what_a_flood_does_need_not_give_way(sess
             assert play.is_admitted(f"{tenant}-{number}", tenant=tenant)
     play.pool.update_window(now=play.now + 2.0)
     play.pool.promises.level = 0.5
-    play.pool.giving_back.for_the_late(now=play.now)
+    play.pool.evictor.for_the_late(now=play.now)
     assert {each.tenant for each in play.pool.places.members.values() if each.eviction_reason} == must_go
     assert (play.ask("busy-more", tenant="busy") == Admit()) is ("busy" not in must_go)
 
@@ -310,7 +310,7 @@ def test_a_session_whose_turn_runs_yields_when_it_ends():
     play = Play()
     for number in range(6):
         play.is_admitted(f"s{number}", task_arrived_s=float(number))
-    play.pool.giving_back.newest(list(play.pool.places.members.values()), 2, "state_lost", now=play.now)
+    play.pool.evictor.newest(list(play.pool.places.members.values()), 2, "state_lost", now=play.now)
     assert play.pool.places.count == 6
     play.end("s5")
     assert play.pool.places.count == 5 and play.is_admitted("s3")
@@ -399,7 +399,7 @@ def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
     for number in range(5):
         play.is_admitted(f"s{number}")
     play.is_admitted("many")
-    play.pool.giving_back.newest([play.pool.places.members[SessionId("many")]], 1, "state_lost", now=play.now)
+    play.pool.evictor.newest([play.pool.places.members[SessionId("many")]], 1, "state_lost", now=play.now)
     for thread in range(8):
         assert not play.is_admitted("many", thread=f"{thread}")
     play.end("many")
@@ -494,12 +494,12 @@ def test_a_turn_whose_attempt_failed_keeps_its_place():
     play = capped(1)
     play.is_admitted("s1")
     again = next(iter(play.running.values()))
-    assert play.policy.ask(again, room(), now=play.now) == Admit()
+    assert play.policy.decide(again, room(), now=play.now) == Admit()
     assert play.pool.places.members[SessionId("s1")].live == 1
     play.ask("s2")
     held = next(iter(play.waiting.values()))
-    assert play.policy.ask(held, room(), now=play.now) == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.policy.ask(held, room(running=()), now=play.now) == NO_REPLICA
+    assert play.policy.decide(held, room(), now=play.now) == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.policy.decide(held, room(running=()), now=play.now) == NO_REPLICA
 
 
 def test_shadow_mode_tells_and_enforces_nothing():
@@ -686,7 +686,7 @@ def test_whoever_has_to_make_room_is_looked_for_among_those_who_are_in():
     play.pool.places.members = NotToBeScanned(play.pool.places.members)
     play.pool.promises.level = 1.0
     play.later(2.0)
-    play.pool.giving_back.for_the_late(now=play.now)
+    play.pool.evictor.for_the_late(now=play.now)
     assert play.end("t7") == ["t8"]
     play.pool.limits.window.sessions = 2.0
     play.pool.update_window(now=play.now + 100.0)

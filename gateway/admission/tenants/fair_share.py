@@ -38,7 +38,7 @@ EPOCH_S: Final = 0.1
 BLOCKED_S: Final = 0.5
 """§6.2 (4)."""
 SHARE_GRACE: Final = 1.5
-"""So many times its share is safe, whoever is late."""
+"""So many times its share is safe."""
 _MUCH: Final = 0.5
 """Of the largest demand."""
 LATELY_S: Final = 1_800.0

@@ -94,7 +94,7 @@ class Gate:
         )
         # Only a session's place is asked for by what it holds.
         tokens = self._forecasts.expected_tokens(live) if live.session is not None else 0.0
-        decision = self._admission.ask(live.applicant(tokens), room, now=now)
+        decision = self._admission.decide(live.applicant(tokens), room, now=now)
         if self._admission.records:  # before what follows from it
             self._stream.extend(self._admission.records)
             self._admission.records.clear()
