@@ -2,20 +2,20 @@
 
 Source: MARS (§4.1): active tools and a moving average of tool durations, acting on persistent contention.
 
-Symbols: *active tools* → `active`; *execution time*, EMA → `inflation`.
+Symbols: *execution time*, EMA → `inflation`.
 
-Deviations: durations differ by orders of magnitude between tools, so each is compared with what the same tool
-usually takes, as a ratio, in logarithms; the pressure counts in standard deviations of that ratio, so no
-duration has to be set. What a tool usually takes, and whether load makes the tools of an agent type slower,
-is learned of each tenant apart; how far the tools of all are off it now is a measurement of the hosts. MARS
-derives no limit: under processor sharing tools that take k times as long are k times too many, which gives
-one (`limits`). Hosts may report how many processes want to run on how many cores: a probe beside the tools,
-as in MARS. It is not known whose tools run where, so what counts is all of them together.
+Deviations: durations differ by orders of magnitude between tools, so each counts as a ratio to the same
+tool's usual duration, in logarithms. The pressure counts in standard deviations of that ratio, so no duration
+has to be set. Usual durations, and the effect of load on an agent type's tools, are learned per tenant; the
+present inflation is a measurement of the hosts, over all tenants. MARS derives no limit: under processor
+sharing, tools that take k times as long are k times too many (`limits`). Hosts may report runnable processes
+and cores: a probe beside the tools, as in MARS. Which tool runs on which host is unknown, so hosts count
+together.
 
 Invariants: tools that usually take no time are no load; fewer active tools than usual are no contention,
-however long they take; durations alone never take more than half of the sessions out; sessions whose tools
-find a core each are never too many, whatever else runs on a host; a host that falls silent is forgotten; at
-most `_MAX_TOOLS` names, as many agent types, and `_MAX_HOSTS` hosts are remembered.
+however long they take; durations alone never remove more than half of the sessions; sessions whose tools
+find a core each are never too many, whatever else runs on a host; a silent host is forgotten; at most
+`_MAX_TOOLS` names, as many agent types, and `_MAX_HOSTS` hosts are kept.
 """
 
 import math
@@ -41,30 +41,29 @@ _ENOUGH_OF_TYPE: Final = 12.0
 _LIGHT: Final = 1.4
 _LEAST_INFLATION: Final = 2.0
 _NO_LOAD_S: Final = 0.1
-"""Tools that usually take less are no load: what they wait for is the client, or the gateway."""
+"""Shorter tools wait for the client or the gateway, not for a core."""
 _DEVIATIONS: Final = 4.0
 _HOST_IS_OVERLOADED: Final = 1.5
-"""Processes that want a core, for each that there is."""
+"""Runnable processes per core."""
 _PER_CORE: Final = 8.0
-"""Sessions are in their tools for a part of the time. Too few starve the host; too many only share it."""
+"""Sessions run tools for a part of the time. Too few starve the host; too many only share it."""
 _MAX_HOSTS: Final = 1024
 _SILENT_S: Final = 30.0
 
 
 class CpuReading(msgspec.Struct, frozen=True, kw_only=True):
     pressure: float
-    """1 and more is overload; below a half all is well."""
+    """From 1 on overload; below 0.5 health."""
     reason: str
     active: int = 0
     inflation: float = 1.0
     host_load: float = 0.0
-    """Processes that want a core, for each that there is; 0 if no host says."""
+    """Runnable processes per core; 0 without reports."""
     cores: float = 0.0
-    """Of all hosts that say."""
 
     @property
     def slower(self) -> float:
-        """So many times as long as they would alone tools take, as far as is known."""
+        """Factor by which tools take longer than alone."""
         return max(self.inflation, self.host_load, 1.0)
 
 
@@ -76,20 +75,20 @@ class CpuPressure:
         self._ratio_squared = DecayedMean(half_life=_USUALLY)
         self._active_lately = DecayedMean(half_life=_LATELY)
         self._by_active = [DecayedMean(half_life=_USUALLY / 5) for _ in range(_STEPS)]
-        """The ratio, by how many tools were active: each step a half more than the one before."""
+        """The ratio by active tools: each step is 1.5 times the one before."""
         self._seen = 0
         self._types: TenantLru[TenantId, AgentKey, tuple[DecayedMean, DecayedMean]] = TenantLru(_MAX_TOOLS)
-        """The ratio, by agent type: while nothing was slow, and during overload."""
+        """The ratio by agent type: without and with overload."""
         self._is_overloaded = False
         self._unread: deque[tuple[tuple[str, ...], float, int, AgentKey]] = deque(maxlen=_MAX_UNREAD)
-        """Learned from when somebody asks; of more than so many in between, the newest teach."""
+        """Learned at the next `read`; the newest if there are more."""
         self._began_with: dict[PoolId | None, int] = {}
-        """Sessions that were in when tools became slow, by pool."""
+        """Admitted sessions when tools became slow."""
         self.active = 0
         self.are_hosts_overloaded = False
-        """By what hosts say, when somebody asked last."""
+        """At the last `read`."""
         self._hosts: OrderedDict[str, tuple[float, HostSignals]] = OrderedDict()
-        """With the time of the report, the newest last."""
+        """With the time of the report; the newest is last."""
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         self._hosts[host] = (now, signals)
@@ -98,11 +97,11 @@ class CpuPressure:
             self._hosts.popitem(last=False)
 
     def saw_tool(self, names: tuple[str, ...], duration_s: float, agent: AgentKey = UNKNOWN_AGENT) -> None:
-        """A session's tools came back; those of one answer run in parallel and count as one."""
+        """The tools of one answer run in parallel and count as one."""
         self._unread.append((names, duration_s, self.active, agent))
 
     def is_light(self, agent: AgentKey) -> bool:
-        """Overload does not make this agent type's tools slower: they need no core."""
+        """Overload does not slow this agent type's tools: they need no core."""
         found = self._types.get(agent.owner, agent)
         if found is None or min(mean.weight for mean in found) < _ENOUGH_OF_TYPE:
             return False
@@ -184,9 +183,9 @@ class CpuPressure:
     def limits(
         self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None
     ) -> tuple[float, float]:
-        """Sessions of a pool that are not too many, whatever tools take, and those whose tools the hosts can
-        bear; the latter is infinite while there is no contention. Durations have many reasons: alone they may
-        halve a window. Where hosts say that they are overloaded, what counts is who finds a core."""
+        """The floor and the limit of a pool's sessions with tools; the limit is infinite without contention.
+        Durations have many causes, so alone they halve a window at most; where hosts report overload, cores
+        count."""
         if reading.pressure < 1.0:
             self._began_with.pop(pool, None)
             return 0.0, math.inf

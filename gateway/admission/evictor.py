@@ -1,11 +1,11 @@
-"""Who gives a place back, so that others can have it, or that those who stay lose nothing.
+"""Eviction: which sessions give their places back?
 
-Source: SAGA (§6.2 (4)): what blocks others gives way.
+Source: SAGA (§6.2 (4)): work that blocks others gives way.
 
-Deviations: SAGA preempts. Here nothing that runs is stopped: a session with a live turn waits at its next.
+Deviations: SAGA preempts. Here a live turn runs on, and its session waits at the next one.
 
-Invariants: of whoever holds the most for its share, its newest session is the next to go; who has to go
-already is counted as gone; nobody has to come down to less than `SHARE_GRACE` times its share for being late.
+Invariants: the next to go is the newest session of the tenant with the most places for its weight; sessions
+already marked count as gone; late turns of others leave a tenant at least `SHARE_GRACE` times its share.
 """
 
 import math
@@ -23,14 +23,13 @@ class Evictor:
     def __init__(
         self, places: Places, fair: FairShare, limits: Limits, cpu: CpuPressure, release: Callable[..., None]
     ) -> None:
-        """`release`: gives the place back of a session that has no live turn."""
         self._places = places
         self._fair = fair
         self._limits = limits
         self._cpu = cpu
         self._release = release
         self.is_one_above = False
-        """A tenant holds far more than its share, as of the last look at the window."""
+        """A tenant holds far more than its share."""
 
     def give_way(self, excess: Excess, *, now: float) -> None:
         members = self._places.in_places()
@@ -39,7 +38,7 @@ class Evictor:
         self.newest(members, excess.sessions, excess.why, now=now)
 
     def keep_promises(self, *, waiting: int, now: float) -> None:
-        """To be called about once a second. Moves the level, and makes those beyond it give way."""
+        """Call about once a second."""
         fair, limits = self._fair, self._limits
         fair.pass_time(now=now)
         most = fair.most_charged
@@ -59,7 +58,7 @@ class Evictor:
             self.for_the_late(now=now)
 
     def level(self, tenant: TenantId) -> float:
-        """What it may be charged, as far as promises to others are concerned."""
+        """What the tenant may be charged by promises to others."""
         level = self._limits.promises.level
         if math.isinf(level) or not self._fair.is_heavy(tenant):
             return math.inf
@@ -74,7 +73,6 @@ class Evictor:
             self.newest(of_holder, 1, "fair_share", now=now)
 
     def for_the_late(self, *, now: float) -> None:
-        """Who holds too much has to come down to the level."""
         for tenant in tuple(self._fair.holders):
             of_tenant = self._places.by_tenant.get(tenant, {}).values()
             staying = [each for each in of_tenant if not each.eviction_reason]
@@ -83,8 +81,6 @@ class Evictor:
             self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
 
     def newest(self, members: Iterable[Member], count: int, why: str, *, now: float) -> None:
-        """So many places are given back: of whoever holds the most for its share, the newest, one after
-        another. Those who have to already are not counted."""
         newest: dict[TenantId, list[Member]] = {}
         held: dict[TenantId, int] = {}
         for member in sorted(members, key=lambda each: each.task_arrived_s):

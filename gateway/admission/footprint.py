@@ -1,16 +1,13 @@
-"""The KV footprint of sessions: what they hold, and what they will have grown to before they end.
+"""The KV footprint of sessions: present, and expected until they end.
 
-Source: MARS (§4.2): each queued session is annotated with an estimate of its required KV.
+Source: MARS (§4.2): each queued session has an estimate of its required KV.
 
-Symbols: *required KV blocks* → tokens here (an engine's capacity comes in both); *prefill length* →
-`Member.tokens`.
+Symbols: *required KV blocks* → tokens here; *prefill length* → `Member.tokens`.
 
-Deviations: MARS estimates from the length of the prefill. A session grows with every turn until it ends, and
-neither is known in advance: its agent type's execution graph says how fast it grows and how likely it is to
-end. A silent session counts for as much as it is likely to be back. A set of sessions does not reach its peak
-all at once, so their demand is the largest, over a few horizons, of what is expected to be alive then, and
-not the sum of the peaks. A prefix that sessions of a type share (system prompt, tools) is resident once,
-whoever they belong to.
+Deviations: MARS estimates from the length of the prefill. Sessions grow with every turn; their agent type's
+execution graph has the growth and the chance of an end. An idle session counts by its chance of a return.
+Sessions do not peak together, so the demand of a set is the largest expected sum over a few horizons, not the
+sum of peaks. A prefix that sessions of a type share (system prompt, tools) counts once, for all tenants.
 
 Invariants: demand at horizon 0 is what is held now; the sum is that of its parts, whatever came and went.
 """
@@ -29,8 +26,7 @@ NOTHING: Final[Demand] = (0.0,) * len(HORIZONS)
 
 
 def demand_of(graph: Graph, turn: int, tokens: float, *, back: float = 1.0) -> Demand:
-    """Of a session alone, its shared prefix left out, which is counted once for all. `back`: the chance that
-    it comes back at all."""
+    """Without the shared prefix, which counts once for all. `back`: the chance that the session returns."""
     own = max(0.0, tokens - graph.shared_tokens)
     return tuple(
         [back * alive * (own + grown) for alive, grown in zip(*graph.outlook().ahead(turn), strict=True)]
@@ -44,9 +40,9 @@ class Residents:
         self._graphs = graphs
         self._sum = [0.0] * len(HORIZONS)
         self.agents: dict[AgentKey, int] = {}
-        """How many of each are in."""
+        """Sessions of each."""
         self._shared_of_types: dict[int, float] | None = None
-        """Agent type → tokens that its sessions share; None after one has come or gone."""
+        """Shared tokens by agent type; None after a change of types."""
         self._shared = 0.0
         self._shared_as_of = 0
 
@@ -69,7 +65,7 @@ class Residents:
         self._sum = [total + new - old for total, new, old in zip(self._sum, after, before, strict=True)]
 
     def _of_types(self) -> dict[int, float]:
-        """Engines know no tenants: of what is expected of one type the most counts."""
+        """Engines know no tenants: the largest expectation for a type counts."""
         known, graphs = self._shared_of_types, self._graphs
         if known is None or self._shared_as_of != graphs.shared_changes:
             known = self._shared_of_types = {}
@@ -85,7 +81,7 @@ class Residents:
         return self._sum[0] + self._shared
 
     def peak(self, *, also: Demand = NOTHING, agent: AgentKey | None = None) -> float:
-        """The most tokens that they, and one more session, are expected to hold."""
+        """Expected tokens at most, with one more session."""
         of_types = self._of_types()
         shared = self._shared
         if agent is not None:

@@ -1,23 +1,19 @@
-"""GPU pressure: is useful state being thrown away, or about to be?
+"""GPU pressure: do engines evict KV state that is still needed, or are they about to?
 
 Source: MARS (§4.1, §4.2): KV occupancy and launch delay, from the unified information stream.
 
-Symbols: *KV cache occupancy* → `kv_used`.
+Deviations: occupancy (`kv_used`) alone is weak evidence: engines count nothing as used for a session in its
+tool phase. The strongest sign is *loss*: prompt tokens that a session's turn left in the cache and its next
+turn did not find. Every stock engine reports the counts for it in `usage`. Changed content and engines
+without prefix cache lose state too; what a session or its type never finds without an eviction is not
+expected (`routing/kv_ledger.py`). Launch delay is no sign: long prompts raise it as well, and holding the
+window back for it changed no mean completion. The limit of loss is where one session fewer breaks even: of n
+on a replica it costs 1 / n of the throughput, and saves at best the time of recomputation. So 1 / n of a
+replica's time is overload. A token's time follows from launch delays (`cost/estimator.py`): a tenth of the
+tokens is ruin for a dense 70B model, bearable for a sparse 3B one. Until it is known, 1 / n of the tokens is
+overload. Loss makes turns slow, so few end in a feedback time: evidence then fades more slowly.
 
-Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used.
-The strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn
-did not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
-content loses state too; so does an engine without prefix cache: what such a session or its type never finds,
-though nothing was evicted, is not expected (`routing/kv_ledger.py`). Launch delay is no sign: a long prompt
-raises it as well, and to hold the window back for it changed no mean completion. How much loss is too much
-follows from what one session fewer would gain and cost: of n on a replica it costs one part in n of what they
-get done, and at best saves the time in which what was lost is computed again. So 1 / n of a replica's time is
-overload. What a token takes is known from its own launch delays (`cost/estimator.py`): for a dense model of
-70B a tenth of the tokens is ruin, for a sparse one of 3B it is bearable. Before that is known, 1 / n of the
-tokens is overload. Where much is lost turns become slow, and few of them end in a feedback time: then what
-was seen over a longer time counts.
-
-Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
+Invariants: evidence begins anew with each decrease of the window and fades with the feedback time; a value
 that an engine does not report is no pressure.
 """
 
@@ -32,9 +28,9 @@ from gateway.domain.ids import ReplicaId
 
 LOST: Final = "state_lost"
 _LOSSES: Final = (0.02, 0.25)
-"""The least and the most that is overload."""
+"""Bounds of the share that is overload."""
 _LASTS, _LASTS_LONGER = 2.0, 10.0
-"""Feedback times until evidence has faded; the longer where so few turns end that it is not enough."""
+"""Feedback times until evidence has faded; the latter while evidence is scarce."""
 PREEMPTIONS_ARE_OVERLOAD: Final = 0.10
 """Per turn."""
 _ENOUGH_TURNS: Final = 5.0
@@ -44,38 +40,36 @@ _TOLERANCE_TOKENS: Final = 256
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     pressure: float
-    """1 and more is overload; below a half all is well."""
+    """From 1 on overload; below 0.5 health."""
     reason: str
     is_loss_known: bool = False
-    """There is evidence of how much was lost; without any, nothing is known to be well."""
     loss: float = 0.0
 
 
 class _Evidence(msgspec.Struct, kw_only=True):
-    """Sums over the time lately, all of them fading alike."""
+    """Sums that fade alike."""
 
     span_s: float = 0.0
     turns: float = 0.0
-    """That were answered."""
+    """Answered."""
     warm: float = 0.0
-    """Of these, those that should have found something and say what they found."""
+    """Turns that should find a prefix, with a report of cached tokens."""
     expected: float = 0.0
-    """Tokens that these should have found."""
+    """Tokens that warm turns should find."""
     lost: float = 0.0
-    """Of these, what they did not."""
+    """Expected tokens that were not cached."""
     timed: float = 0.0
-    """Warm turns of which is known what a token takes."""
+    """Warm turns with a known token time."""
     lost_s: float = 0.0
-    """What computing it takes that they did not find."""
+    """Recomputation of lost tokens."""
     blind: float = 0.0
-    """Turns that should have found something and do not say what they found."""
+    """Turns that should find a prefix, without a report."""
     blind_expected: float = 0.0
     hits: float = 0.0
-    """Tokens that engines say were found."""
+    """Tokens, by the engines' own counters."""
     preemptions: float = 0.0
 
     def fade(self, feedback_times: float) -> None:
-        """So many passed. Few turns fade more slowly, as long as they are hardly enough."""
         slowly, warm = math.exp(-feedback_times / _LASTS_LONGER), max(1.0, self.warm + self.blind)
         keep = max(math.exp(-feedback_times / _LASTS), min(slowly, 1.2 * _ENOUGH_TURNS / warm))
         for name in self.__struct_fields__:
@@ -99,8 +93,8 @@ class GpuPressure:
         self._signals.pop(replica, None)
 
     def saw_turn(self, left: float = 0.0, cached: int | None = None, *, token_s: float | None = None) -> None:
-        """A turn was answered. `left`: so many tokens of its prompt should have been in the cache, since its
-        session came back soon; `cached`: so many were; `token_s`: what it takes to compute one."""
+        """`left`: tokens of its prompt that should be cached; `cached`: those that were; `token_s`: what it
+        takes to compute one."""
         seen = self._seen
         seen.turns += 1
         if left <= 0:
@@ -118,22 +112,19 @@ class GpuPressure:
             seen.lost_s += lost * token_s
 
     def capacity(self, up: Iterable[ReplicaId], *, host_tokens: int = 0) -> tuple[float, float] | None:
-        """KV tokens of the replicas that are up, on the device and in the host's memory beyond it; None if
-        none says. The host has copies of what is on the device (`EngineSignals.kept_kv_tokens`).
-
-        One that does not say is taken to be like the others. `host_tokens`: of each that does not tell the
-        size of its host's.
-        """
+        """KV tokens of the replicas that are up, on the device and in host memory beyond it (the host also
+        has copies of the device's); None without a report. Replicas without one count as the mean of the
+        others. `host_tokens`: of a replica that does not report its host memory."""
         known = [self._signals.get(replica) for replica in up]
-        said = [signals for signals in known if signals is not None and signals.kv_tokens is not None]
-        if not said:
+        reporting = [signals for signals in known if signals is not None and signals.kv_tokens is not None]
+        if not reporting:
             return None
         device, beyond = 0.0, 0.0
-        for signals in said:
+        for signals in reporting:
             own = float(signals.kv_tokens or 0)
             device += own
             beyond += max(0.0, (signals.host_kv_tokens or host_tokens) - own)
-        scale = len(known) / len(said)
+        scale = len(known) / len(reporting)
         return device * scale, beyond * scale
 
     def start_afresh(self) -> None:
@@ -148,9 +139,8 @@ class GpuPressure:
         feedback_s: float,
         now: float,
     ) -> GpuReading:
-        """`sessions`: how many are in on a replica; `expected_recompute`: the share of the replicas' time in
-        which as many as are in are expected to compute what was lost (`throughput.py`); only more is
-        pressure."""
+        """`sessions`: on a replica; `expected_recompute`: the share of the replicas' time that the admitted
+        sessions are expected to spend on recomputation (`throughput.py`); only more is pressure."""
         if self._faded_s is not None:
             self._seen.fade((now - self._faded_s) / feedback_s)
             self._seen.span_s += now - self._faded_s
@@ -188,7 +178,7 @@ class GpuPressure:
 
 
 def loss_that_is_overload(sessions: float) -> float:
-    """A share of a replica's time, or of the warm tokens, where so many sessions are in on it."""
+    """Share of a replica's time, or of the warm tokens. `sessions`: on the replica."""
     least, most = _LOSSES
     return max(least, min(most, 1.0 / max(1.0, sessions)))
 

@@ -1,9 +1,6 @@
-"""How many sessions may be in a pool: its window and KV budget, and what they follow from.
+"""Limits of a pool: its window and KV budget, moved about once a second by signals of engines and turns.
 
-Engines and turns say what happens; about once a second that becomes a move of the window.
-
-Invariants: a pool with nobody in it has room; a decrease says how many have to go, and who goes is not
-decided here.
+Invariants: an empty pool has room; a decrease states how many sessions have to go, and `evictor.py` which.
 """
 
 import math
@@ -26,47 +23,50 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import Record
 
 SCARCE: Final = (WaitReason.WINDOW_FULL, WaitReason.TOOLS_FULL, WaitReason.KV_FULL)
-"""Reasons to wait that somebody else's place would remove."""
+"""Reasons to wait that another session's place would remove."""
 OVERFLOW: Final = "kv_overflow"
-"""Why the newest sessions wait at their next turn: with it those who are in would hold more than fits."""
+"""With their next turns the admitted sessions would exceed the capacity."""
 HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
-"""Why sessions may be in that do not fit, or may no longer."""
+"""Overcommitment begins, or ends."""
 _UPDATE_S: Final = 1.0
 _TURNS_AHEAD: Final = 2.0
-"""Turns by which those that run now grow before somebody who has to leave has left: the one that runs, and
-its next. With 1, too many run when the cache is full."""
+"""Growth until an evicted session has left: its live turn, and the next. With 1, too many run when the cache
+is full."""
 
 
 class BlockingLimit(NamedTuple):
-    """What keeps a session out."""
-
     reason: WaitReason
     with_it: float
-    """What would be in with it, as the reason counts: KV tokens as expected at most, sessions, or sessions
-    with tools; what its tenant is charged, in sessions."""
+    """With the session, in the unit of the reason: expected KV tokens, sessions, sessions with tools, or what
+    its tenant is charged."""
     limit: float
-    """As much may be in."""
 
 
 class Excess(NamedTuple):
-    """How many of those that are in should not be."""
+    """Admitted sessions beyond a limit."""
 
     sessions: int
     why: str
     is_of_tools: bool = False
-    """Only those whose tools are no light ones are meant."""
+    """Of sessions with heavy tools alone."""
 
 
 class Limits:
     def __init__(
-        self, pool: PoolId, config: AdmissionConfig, *, places: Places, cpu: CpuPressure, said: list[Record]
+        self,
+        pool: PoolId,
+        config: AdmissionConfig,
+        *,
+        places: Places,
+        cpu: CpuPressure,
+        records: list[Record],
     ) -> None:
         self._pool = pool
         self._config = config
         self._is_fixed = config.policy != "sessions"
         self._places = places
         self._cpu = cpu
-        self._said = said
+        self._records = records
         window = config.window
         if config.policy == "footprint":
             window = msgspec.structs.replace(window, kv_share=config.footprint_share)
@@ -75,15 +75,15 @@ class Limits:
             self.window.sessions = float(config.session_cap)
         self.gpu = GpuPressure()
         self.cycle_s = DecayedMean(half_life=100)
-        """What sessions take from one turn to the next."""
+        """From one turn to the next."""
         self.grown = DecayedMean(half_life=100)
-        """Tokens by which a turn makes its session longer."""
+        """Tokens per turn."""
         self.throughput = Throughput()
         self.update_due_s = -math.inf
         self.changed_s = -math.inf
-        """When the window was last decreased: what was lost before says nothing about now."""
+        """The last decrease: losses before it are no evidence."""
         self.part = 1.0
-        """The share of the pool that is this gateway's (`partition.py`)."""
+        """This gateway's share of the pool (`partition.py`)."""
         self._up: tuple[ReplicaId, ...] = ()
         self.promises = Promises(config.fair_share.alpha)
         self.seen: WindowInputs | None = None
@@ -113,17 +113,15 @@ class Limits:
         return None
 
     def kv_limit(self) -> float:
-        """Tokens that those who are in may be expected to hold; infinite where that is not known."""
+        """Expected tokens of admitted sessions at most; infinite where unknown."""
         return min(self.window.budget, self.throughput.knee_tokens)
 
     def overcommit_sessions(self) -> float:
-        """Sessions that may be in whether they fit or not (`throughput.py`); 0 where a fixed limit is asked
-        for."""
+        """Sessions that may be admitted beyond the KV budget (`throughput.py`); 0 with a fixed limit."""
         return 0.0 if self._is_fixed else self.throughput.most
 
     def too_many(self) -> int:
-        """So many sessions should give their places back, since those who are in will hold more than engines
-        have with their next turns, and these have no time to compute what is lost then."""
+        """Sessions to evict because the next turns would exceed the capacity."""
         seen, places = self.seen, self._places
         if seen is None or seen.capacity is None or self._is_fixed:
             return 0
@@ -135,7 +133,7 @@ class Limits:
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
 
     def max_idle_hold_s(self) -> float | None:
-        """For how long a session's place is worth holding while it is silent; None if that is not known."""
+        """How long an idle session's place is worth holding; None if unknown."""
         token_s, budget = self.throughput.token_s, self.window.budget
         if token_s is None or math.isinf(budget):
             return None
@@ -170,9 +168,8 @@ class Limits:
     def update(
         self, waiting: int, peaks: float, *, blocked_by: WaitReason | None, now: float
     ) -> Excess | None:
-        """Moves the window, and says who is too many after a decrease, or will be with the next turns; to be
-        asked from `update_due_s` on. `waiting`: sessions in the queue, which are expected to hold `peaks`
-        tokens at most."""
+        """Moves the window; returns the sessions to evict. Call from `update_due_s` on. `waiting`: sessions
+        in the queue; `peaks`: their expected tokens."""
         places, window = self._places, self.window
         self.update_due_s = now + _UPDATE_S
         places.recompute_demand()
@@ -206,12 +203,11 @@ class Limits:
         return None
 
     def record_change(self, reason: str, *, waiting: int, now: float) -> None:
-        """A change, for the information stream; what is infinite is told as None."""
         if (seen := self.seen) is None:
             return
         window, level = self.window, self.promises.level
         limit = min(window.limit(), window.tool_limit() + seen.admitted - seen.with_tools)
-        self._said.append(
+        self._records.append(
             WindowUpdated(
                 at_s=now,
                 pool=self._pool,
@@ -260,13 +256,12 @@ class Limits:
         )
 
     def capacity(self, *, is_whole: bool = False) -> float | None:
-        """KV tokens that the engines state: this gateway's part, or the whole pool's."""
+        """Stated KV tokens: this gateway's part, or the whole pool's."""
         stated = self.gpu.capacity(self._up, host_tokens=self._config.host_kv_tokens)
         if stated is None:
             return None
         device, beyond = stated
-        # Of what only the host's memory holds, what comes back as often as sessions return counts; half of
-        # the bandwidth is left for everything else.
+        # Host memory counts as far as sessions can load it back between turns, with half of the bandwidth.
         rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
         whole = device + min(beyond, 0.5 * rate * self.window.feedback_s)
         return whole if is_whole else self.part * whole

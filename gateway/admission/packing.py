@@ -1,27 +1,23 @@
 """Packing: in which order do the sessions of a pool wait for a place?
 
-Source: MARS (§4.2), PackQueue. Its Algorithm 1 is reconstructed from the prose: the text lacks it as
-typeset.
+Source: MARS (§4.2), PackQueue. Its Algorithm 1 is reconstructed from the prose: the text lacks it as typeset.
 
-Symbols: *elevated CPU pressure* → `is_cpu_bound`: those that bring the least work for tools first.
+Symbols: *elevated CPU pressure* → `is_cpu_bound`: the least work for tools is first.
 
-Deviations: MARS prefers smaller prefills; here those whose *session* is projected to hold the least KV over
-all its turns to come, in steps of a quarter, and of equal ones the order of their tasks' arrival (Sutradhara
-§4.3). That is shortest remaining work first, where what is scarce is KV times the time for which it is held.
-Where tools are the bottleneck, MARS prefers sessions with much to do on the GPU, because they bring fewer
-tools; here what they bring is expected from their agent type, and counts itself. Where KV is short MARS lets
-what fits pass what does not; that gained nothing (decision 0029).
-Sessions that were in before and gave their place back come first, in the order of their tasks' arrival: their
-state is still warm. MARS bounds no wait; here `max_door_wait` does (`overdue`).
+Deviations: MARS prefers small prefills; here the session with the least projected KV over all its turns to
+come is first, in steps of a quarter, then in the order of tasks' arrival (Sutradhara §4.3). That is shortest
+remaining work first, in KV times the time of holding it. Under CPU pressure MARS prefers sessions with much
+GPU work, because they bring fewer tools; here the expected tool time of the agent type counts itself. Where
+KV is short MARS lets fitting sessions pass; that gained nothing (decision 0029). Evicted sessions are first,
+in the order of tasks' arrival: their state is still warm. MARS bounds no wait; here `max_door_wait` does.
 
-Theory of operation. The sessions of one tenant and class wait in a `TenantQueue`, in this order; a pool's
-`SessionQueue` has them all: reactive ones, and aged ones, come before proactive ones (`classes.py`), and of a
-class those of the tenant that is entitled to most (`fair_share.py`). Whoever waited `max_door_wait` times as
-long as it is expected to stay is next, the longest overdue first, unless its tenant may not have another
-place, or holds far more than its share.
+Theory of operation. The sessions of one tenant and class wait in a `TenantQueue`, in this order. A pool's
+`SessionQueue` serves reactive and aged sessions before proactive ones (`classes.py`), and within a class the
+tenant with the lowest charge (`fair_share.py`). A session is overdue after `max_door_wait` times its expected
+stay; the longest overdue is next, unless its tenant is at its quota or far above its share.
 
-Invariants: a session is in the queue at most once; taking out or picking costs logarithmic time, whatever the
-number that waits, and looks at a bounded number of tenants.
+Invariants: a session is in the queue at most once; taking out or picking costs logarithmic time and looks at
+a bounded number of tenants.
 """
 
 import heapq
@@ -42,12 +38,12 @@ from gateway.domain.ids import SessionId, TenantId
 from gateway.workflow.aeg.graph import Graph
 
 _LOOKED_AT: Final = 32
-"""Tenants that hold nothing and are compared; those who hold something are fewer than places."""
+"""Tenants without places that are compared; those with places are bounded by the places."""
 
 
 class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     order: Literal["smallest", "arrival"] = "smallest"
-    """Which session is next: that with the least KV to come; to compare with, in order of arrival."""
+    """The least KV to come is first; `arrival` is a baseline."""
 
 
 class Entry(msgspec.Struct, kw_only=True, eq=False):
@@ -57,23 +53,23 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     tenant: TenantId
     agent: AgentKey
     peak: float
-    """KV tokens that it is expected to hold at most."""
+    """KV tokens expected at most."""
     work: float
-    """KV tokens that it is expected to hold, summed over its turns to come."""
+    """Expected KV tokens, summed over its turns to come."""
     task_arrived_s: float
     tool_s: float = 0.0
-    """What its tools are expected to take, all together."""
+    """Expected tool time, in total."""
     lasts_s: float = 0.0
-    """What its turns to come are expected to take, with the pauses between them."""
+    """Expected stay: turns and pauses."""
     is_light: bool = False
-    """Its tools are not in the way of others."""
+    """Its tools need no core."""
     since_s: float
-    """When it first asked; a retry keeps it."""
+    """Its first request; a retry keeps it."""
     is_warm: bool = False
-    """It was in before, and its state may still be there."""
+    """It was evicted, and its state may still be there."""
     is_aged: bool = False
     service_class: ServiceClass = ServiceClass.REACTIVE
-    """Among which it waits. Set by the queue, as is what follows."""
+    """Set by the queue, like `number`."""
     number: int = 0
 
 
@@ -82,7 +78,7 @@ _Heap = list[tuple[_Key, int, Entry]]
 
 
 class TenantQueue:
-    """Those of one tenant and class. Asked who is first, there has to be one."""
+    """Sessions of one tenant and class."""
 
     def __init__(self, order: str) -> None:
         self._order = order
@@ -137,8 +133,7 @@ class SessionQueue:
     """All that wait for one pool."""
 
     def __init__(self, order: str, fair: FairShare, *, age_s: float, max_door_wait: float) -> None:
-        """`age_s`: after so long a proactive session waits among the reactive ones. `max_door_wait`: a
-        session is overdue after so many times as long as it is expected to stay."""
+        """`age_s`: a proactive session ages after that. `max_door_wait`: in expected stays."""
         self._order = order
         self._fair = fair
         self._age_s = age_s
@@ -148,13 +143,12 @@ class SessionQueue:
         }
         self.entries: dict[SessionId, Entry] = {}
         self._due: list[tuple[float, int, Entry]] = []
-        """A heap: when each has aged, or is overdue."""
+        """A heap of the times at which entries age or become overdue."""
         self.overdue: dict[SessionId, Entry] = {}
-        """Those that waited for as long as anybody may, the longest overdue first. They wait among the others
-        of their tenants, too."""
+        """The longest overdue is first. They stay in their tenants' queues."""
         self._number = 0
         self.peaks = 0.0
-        """KV tokens that those that wait are expected to hold at most, all together."""
+        """The sum of expected KV tokens."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -187,8 +181,8 @@ class SessionQueue:
                 self.overdue[entry.session] = entry
 
     def next(self, may: Callable[[TenantId], bool], *, is_cpu_bound: bool) -> Entry | None:
-        """Whoever is overdue, of whatever tenant: newcomers of ever new tenants pass nobody for good. Else
-        the next one of the most entitled tenant that may have another place."""
+        """An overdue session of any tenant, so that new tenants' sessions do not pass others for good; else
+        the next of the most entitled tenant that may have another place."""
         overdue = self._longest_overdue(may)
         if overdue is not None:
             return overdue
@@ -224,14 +218,13 @@ class SessionQueue:
         return sorted(found, key=lambda entry: (*self._fair.rank(entry.tenant), entry.number))
 
     def least_entitled(self, *, apart_from: TenantId) -> TenantId | None:
-        """Of the other tenants that of whom most wait for its weight; None if nobody of them waits."""
+        """The other tenant with the most waiting sessions for its weight."""
         return max((each for each in self._fair.waiting if each != apart_from), key=self.crowd, default=None)
 
     def crowd(self, tenant: TenantId) -> float:
         return self._fair.waiting.get(tenant, 0) / self._fair.weight(tenant)
 
     def newest_of(self, tenant: TenantId) -> Entry:
-        """Of one of whom somebody waits."""
         [*_, queue] = [each[tenant] for each in self._tenants.values() if tenant in each]
         return queue.newest()
 
@@ -258,8 +251,7 @@ class SessionQueue:
 
 
 def entry_of(member: Member, graph: Graph, *, is_light: bool, cycle_s: float, since_s: float) -> Entry:
-    """A session that begins to wait, with what its type's graph says of its work to come. `cycle_s`: what
-    sessions take from one turn to the next."""
+    """`cycle_s`: from one turn of a session to the next."""
     remaining = graph.outlook().remaining(max(1, member.turn))
     turns = 1.0 + remaining.turns
     return Entry(

@@ -1,15 +1,14 @@
-"""Several gateways before one pool: what part of it is this one's?
+"""Several gateways before one pool: which part of it is this gateway's?
 
 Source: ours. SAGA (§5.2) shares its scheduler's state with a staleness of 100 ms.
 
-Theory of operation. Each gateway says what its sessions hold and who waits, and works out the same parts from
-what all of them say; for itself it then acts as if it had a smaller pool. So the parts never add up to more
-than the pool, however many sessions come to several gateways at once, but for what was said between two
-reports. Where nobody waits, each has what its own sessions may come to hold, and an equal part of the rest.
-Where somebody waits, what there is goes to tenants by max-min fairness, as it would at a single gateway, and
-what a tenant gets to the gateways by what it asks for there.
+Theory of operation. Each gateway reports its sessions' demand and its queue, and computes the same parts from
+all reports; it then acts as if its pool was smaller. So between reports the parts never exceed the pool,
+whatever arrives at several gateways at once. Without queues each gateway has its own sessions' demand, and an
+equal part of the rest. With queues the places go to tenants by max-min fairness, as at a single gateway, and
+a tenant's places to the gateways by its demand there.
 
-Invariants: the parts of all gateways add up to 1; with nobody else, all of the pool is ours.
+Invariants: the parts of all gateways add up to 1; a single gateway has the whole pool.
 """
 
 import heapq
@@ -21,31 +20,30 @@ from gateway.domain.ids import NOBODYS, TenantId
 from gateway.domain.shares import PoolShare
 
 LEAST: Final = 0.01
-"""Nobody is left with nothing: its next session has to be seen before it can be counted."""
-MOST_TOLD: Final = 256
-"""Tenants that other gateways are told of by name, those that ask for most; the rest counts as one."""
+"""No gateway has nothing: its next session has to arrive before it counts."""
+MAX_NAMED: Final = 256
+"""Tenants in a report, those with the most demand; the rest counts as one."""
 
 
 def share_of(fair: FairShare, *, demand_tokens: float, waiting: int) -> PoolShare:
-    """What the other gateways must know of this one's part of a pool. `waiting`: sessions."""
-    asked = fair.asked()
+    """This gateway's report. `waiting`: sessions."""
+    demand = fair.demand()
     held = {tenant: fair.held(tenant) for tenant in fair.holders}
-    if len(asked) > MOST_TOLD:
-        most = heapq.nlargest(MOST_TOLD, asked, key=asked.__getitem__)
-        asked, held = _by_name(asked, most), _by_name(held, most)
-    return PoolShare(demand_tokens=demand_tokens, waiting=waiting, held=held, asked=asked)
+    if len(demand) > MAX_NAMED:
+        most = heapq.nlargest(MAX_NAMED, demand, key=demand.__getitem__)
+        demand, held = _by_name(demand, most), _by_name(held, most)
+    return PoolShare(demand_tokens=demand_tokens, waiting=waiting, held=held, wanted=demand)
 
 
-def _by_name(sessions: Mapping[TenantId, float], told: Collection[TenantId]) -> dict[TenantId, float]:
-    found = {tenant: sessions[tenant] for tenant in told if tenant in sessions}
+def _by_name(sessions: Mapping[TenantId, float], named: Collection[TenantId]) -> dict[TenantId, float]:
+    found = {tenant: sessions[tenant] for tenant in named if tenant in sessions}
     return {**found, NOBODYS: sum(sessions.values()) - sum(found.values())}
 
 
 def part_of(
     own: PoolShare, others: Sequence[PoolShare], *, capacity: float | None, weights: Mapping[TenantId, float]
 ) -> float:
-    """The share of the pool that is this gateway's, 0 to 1. `capacity`: KV tokens of the pool; None if
-    unknown."""
+    """This gateway's share of the pool, 0 to 1. `capacity`: KV tokens of the pool."""
     if not others:
         return 1.0
     every = (own, *others)
@@ -66,27 +64,29 @@ def _part_of_what_is_free(own: PoolShare, every: Sequence[PoolShare], capacity: 
 
 
 def _fair_part(own: PoolShare, every: Sequence[PoolShare], weights: Mapping[TenantId, float]) -> float:
-    asked: dict[TenantId, float] = {}
+    demand: dict[TenantId, float] = {}
     for each in every:
-        for tenant, sessions in each.asked.items():
-            asked[tenant] = asked.get(tenant, 0.0) + sessions
+        for tenant, sessions in each.wanted.items():
+            demand[tenant] = demand.get(tenant, 0.0) + sessions
     there = sum(sum(each.held.values()) for each in every)
-    if there <= 0 or not asked:
+    if there <= 0 or not demand:
         return 1.0 / len(every)
-    given = max_min(asked, min(there, sum(asked.values())), weights)
-    ours = sum(given[tenant] * sessions / asked[tenant] for tenant, sessions in own.asked.items() if sessions)
+    given = max_min(demand, min(there, sum(demand.values())), weights)
+    ours = sum(
+        given[tenant] * sessions / demand[tenant] for tenant, sessions in own.wanted.items() if sessions
+    )
     return ours / sum(given.values())
 
 
 def max_min(
-    asked: Mapping[TenantId, float], there: float, weights: Mapping[TenantId, float]
+    demand: Mapping[TenantId, float], there: float, weights: Mapping[TenantId, float]
 ) -> dict[TenantId, float]:
-    """Who asks for less than its share, by weight, gets it; the others share the rest."""
+    """Demand below a weighted share is met; the others share the rest."""
     given: dict[TenantId, float] = {}
-    left, weight = there, sum(weights.get(tenant, 1.0) for tenant in asked)
-    for tenant in sorted(asked, key=lambda tenant: asked[tenant] / weights.get(tenant, 1.0)):
+    left, weight = there, sum(weights.get(tenant, 1.0) for tenant in demand)
+    for tenant in sorted(demand, key=lambda tenant: demand[tenant] / weights.get(tenant, 1.0)):
         own = weights.get(tenant, 1.0)
-        given[tenant] = min(asked[tenant], left * own / weight)
+        given[tenant] = min(demand[tenant], left * own / weight)
         left -= given[tenant]
         weight -= own
     return given

@@ -1,20 +1,19 @@
-"""Admission to one pool: the mechanisms, composed; and who of those that wait enters next.
+"""Admission to one pool: the mechanisms, composed, and the next session to enter.
 
-Source: MARS (§4.2), BalanceAndAdmit: under the pressures of the moment, the next one that fits.
+Source: MARS (§4.2), BalanceAndAdmit: under the present pressures, the next session that fits.
 
 Theory of operation. A session takes a place with its first admitted turn and keeps it through its tool
-phases; those that find none wait in the queue, which says who is next (`packing.py`). It enters
-if its tenant may hold another place, and the limits (`limits.py`) have room for it; who is blocked by tools
-lets those pass that do without. Somebody who does not fit enters all the same where the pool would rest
-otherwise, or who waited too long.
+phases; without a free place it waits in the queue (`packing.py`). It enters if its tenant may hold another
+place, and the limits (`limits.py`) have room; while tools are the limit, sessions with light tools pass. A
+session that does not fit enters where the pool would idle otherwise, or after it has aged or is overdue.
 
-Deviations: with sessions that are inferred, who seems to be at work may be gone; so a pool that rests lets
-the next one in within `LIVENESS_S`, whatever it holds up.
+Deviations: inferred sessions may be over without a sign; so an idle pool admits the next session within
+`LIVENESS_S`, whatever it holds up.
 
-Invariants: nobody enters past the queue; whoever is chosen is next by its order and fits, unless the pool
-would rest or it has aged, or does without the tools that who is next waits for; a turn of a session that is
-in never waits for a place; if no session that is in has a live turn, the next one enters within `LIVENESS_S`;
-where hosts of tools report that they are overloaded, within a feedback time.
+Invariants: nothing enters past the queue; the chosen session is next and fits, unless the pool would idle, it
+has aged or is overdue, or the next one waits for tools alone; a turn of an admitted session never waits for a
+place; without live turns of admitted sessions the next one enters within `LIVENESS_S`, or within a feedback
+time where hosts of tools report overload.
 """
 
 import math
@@ -43,11 +42,11 @@ from gateway.workflow.aeg.graphs import Graphs
 LIVENESS_S: Final = 0.1
 _UNKNOWN: Final = BlockingLimit(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
-"""Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
+"""A refused session keeps its rank for so long; `Retry-After` is at most 30 s."""
 _PART_CHANGED: Final = 0.02
-"""By so much a gateway's part of the pool has to change before its limits follow at once."""
+"""Smaller changes of a gateway's part wait for the next update."""
 _SLOWEST: Final = 20.0
-"""Tools are never waited for so many times as long as usual."""
+"""At most so many times their usual duration are tools waited for."""
 
 
 class PoolAdmission:
@@ -60,29 +59,28 @@ class PoolAdmission:
         quotas: Quotas,
         weights: dict[TenantId, float],
         graphs: Graphs,
-        said: list[Record],
+        records: list[Record],
     ) -> None:
         self._pool = pool
         self._config = config
         self._cpu = cpu
         self._quotas = quotas
-        self._said = said
+        self._records = records
         self._graphs = graphs
         self.fair = FairShare(weights)
         self.places = Places(graphs, config.gaps, self.fair.hold, cpu)
-        self.limits = Limits(pool, config, places=self.places, cpu=cpu, said=said)
+        self.limits = Limits(pool, config, places=self.places, cpu=cpu, records=records)
         self.window = self.limits.window
         self.promises = self.limits.promises
-        self.giving_back = Evictor(self.places, self.fair, self.limits, cpu, self.release)
+        self.evictor = Evictor(self.places, self.fair, self.limits, cpu, self.release)
         self.queue = SessionQueue(
             config.packing.order, self.fair, age_s=config.classes.age_s, max_door_wait=config.max_door_wait
         )
         self.held: dict[SessionId, dict[RequestId, Turn]] = {}
-        """The turns of those that are in the queue."""
+        """Turns of sessions in the queue."""
         self.bound: BlockingLimit | None = None
-        """What keeps out who is next."""
+        """Of the next session."""
         self.needs_scheduling = False
-        """Somebody may be let in, or next, who could not before."""
         self._ticked_s = -math.inf
 
     # --- turns ---------------------------------------------------------------------------------------
@@ -105,26 +103,25 @@ class PoolAdmission:
         self.held.setdefault(member.session, {})[turn.applicant.request] = turn
         is_queued = member.session in self.queue.entries
         is_back = is_queued or now - member.left_s <= _COMES_AGAIN_S
-        if member.asked_s is None or not (is_back or member.is_in):
-            member.asked_s = now
+        if member.waiting_since_s is None or not (is_back or member.is_in):
+            member.waiting_since_s = now
         if not member.is_in and not is_queued:
             self._queue_up(member, now=now)
 
     def begin(self, turn: Turn, *, now: float) -> None:
         member, silence = turn.member, turn.member.silence
-        turn.is_let_in = True
+        turn.is_admitted = True
         if not turn.is_aside:
             member.has_results = False
             if member.is_pause and member.began_s and member.live == member.side_requests:
-                self.limits.cycle_s.add(turn.asked_s - member.began_s)  # what it waits here is our doing
-            silent_s = max(0.0, turn.asked_s - member.gap_since_s) if silence is not None else 0.0
+                self.limits.cycle_s.add(turn.arrived_s - member.began_s)  # without its wait here
+            silent_s = max(0.0, turn.arrived_s - member.gap_since_s) if silence is not None else 0.0
             turn.pause_s = member.kept_s or silent_s
             turn.gap_s = silent_s if silence is not None and silence.has_tools else 0.0
             turn.may_find_warm = not member.was_evicted and member.gap_since_s >= self.limits.changed_s
         self.places.turn_began(member, is_aside=turn.is_aside, now=now)
 
     def turn_over(self, turn: Turn, outcome: TurnOutcome | None, *, now: float) -> None:
-        """Of a turn that had been let in."""
         member, places = turn.member, self.places
         is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
         if outcome is not None and is_answered:
@@ -132,7 +129,7 @@ class PoolAdmission:
             self._saw_turn(turn, outcome, now=now)
             self.needs_scheduling |= places.tokens < held
         silence = outcome.silence if outcome is not None else None
-        if silence is None or turn.applicant.edge is Edge.SERVES:  # it brought results, if it is no aside
+        if silence is None or turn.applicant.edge is Edge.SERVES:  # no aside has results
             silence = Silence(outcome is not None and outcome.has_calls, None)
         places.turn_ended(member, silence, is_answered=is_answered, is_aside=turn.is_aside, now=now)
         if member.eviction_reason and not member.live:
@@ -140,7 +137,7 @@ class PoolAdmission:
         elif member.is_over_limit and not member.live:
             others = places.sessions_of(member.tenant) - 1
             if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
-                self.release(member, now=now)  # a guest: it goes on when the pool rests again, or has room
+                self.release(member, now=now)  # admitted over the limit: it goes on when there is room
             else:
                 places.above -= 1
                 member.is_over_limit = False
@@ -148,8 +145,6 @@ class PoolAdmission:
             self.update_window(now=now)
 
     def _saw_turn(self, turn: Turn, outcome: TurnOutcome, *, now: float) -> None:
-        """What a turn that was answered needed of its engine and found there, and what its session holds
-        now."""
         member, limits, usage, held = turn.member, self.limits, outcome.usage, outcome.held
         prompt = usage.prompt_tokens if usage.prompt_tokens is not None else turn.applicant.prompt_tokens
         left, token_s = outcome.left if turn.may_find_warm else None, None
@@ -173,13 +168,12 @@ class PoolAdmission:
         limits.throughput.saw_turn(
             outcome.alone, silent_s=turn.silent_s, kept_s=turn.pause_s, prompt_tokens=prompt
         )
-        if self.giving_back.is_one_above and not self.fair.holds_too_much(member.tenant):
-            taken_s, alone_s = now - turn.asked_s, outcome.alone.seconds
+        if self.evictor.is_one_above and not self.fair.holds_too_much(member.tenant):
+            taken_s, alone_s = now - turn.arrived_s, outcome.alone.seconds
             self.promises.saw(gap_s=turn.gap_s, taken_s=taken_s, alone_s=alone_s)
 
     def withdraw(self, session: SessionId, request: RequestId, *, now: float) -> None:
-        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank for
-        a while."""
+        """With its last waiting turn a session leaves the queue; it keeps its rank for a while."""
         waiting = self.held.get(session)
         if waiting is not None and waiting.pop(request, None) is not None and not waiting:
             del self.held[session]
@@ -191,9 +185,9 @@ class PoolAdmission:
     # --- places --------------------------------------------------------------------------------------
 
     def _queue_up(self, member: Member, *, now: float) -> None:
-        assert member.asked_s is not None
+        assert member.waiting_since_s is not None
         bound = self.bound or _UNKNOWN
-        self._said.append(
+        self._records.append(
             SessionHeld(
                 at_s=now,
                 session=member.session,
@@ -212,16 +206,16 @@ class PoolAdmission:
             self._graphs.known(member.agent),
             is_light=self._cpu.is_light(member.agent),
             cycle_s=self.limits.cycle_s.mean(10.0),
-            since_s=member.asked_s,
+            since_s=member.waiting_since_s,
         )
         self.queue.put(entry, member.class_on_engines)
         self.needs_scheduling = True
 
     def admit(self, member: Member, *, is_over_limit: bool = False, now: float) -> None:
-        waited_s = now - member.asked_s if member.asked_s is not None else 0.0
+        waited_s = now - member.waiting_since_s if member.waiting_since_s is not None else 0.0
         self.places.enter(member, is_over_limit=is_over_limit, now=now)
         limit = self.limits.kv_limit()
-        self._said.append(
+        self._records.append(
             SessionAdmitted(
                 at_s=now,
                 session=member.session,
@@ -239,7 +233,7 @@ class PoolAdmission:
     def release(self, member: Member, *, now: float) -> None:
         self.places.release(member)
         self.needs_scheduling = True
-        if member.session in self.held:  # turns of it came while it had to give its place back
+        if member.session in self.held:  # its turns arrived while it was marked for eviction
             self._queue_up(member, now=now)
 
     def forget(self, session: SessionId, *, now: float) -> None:
@@ -249,9 +243,9 @@ class PoolAdmission:
             if member.is_in:
                 self.release(member, now=now)
 
-    # --- who is next ---------------------------------------------------------------------------------
+    # --- the queue -----------------------------------------------------------------------------------
 
-    def let_in(self, *, now: float) -> list[RequestId]:
+    def drain_queue(self, *, now: float) -> list[RequestId]:
         due_s = self.next_deadline_s()
         if not self.needs_scheduling and (due_s is None or due_s > now):
             return []
@@ -280,13 +274,13 @@ class PoolAdmission:
         if not len(self.queue):
             return None
         tick_s = self._ticked_s + EPOCH_S
-        quiet_s, rest_s = self.places.no_live_turn_since_s, self._rest_s()
-        if quiet_s is None or quiet_s + rest_s <= self._ticked_s:
+        quiet_s, liveness_s = self.places.no_live_turn_since_s, self._liveness_s()
+        if quiet_s is None or quiet_s + liveness_s <= self._ticked_s:
             return tick_s
-        return min(tick_s, quiet_s + rest_s)  # nobody waits for the next tick while the pool rests
+        return min(tick_s, quiet_s + liveness_s)  # an idle pool does not wait for the next tick
 
     def choose(self, *, now: float) -> tuple[Entry, bool] | None:
-        """Who enters next, and whether it does though it does not fit."""
+        """The next session to enter, and whether it is over the limit."""
         entry = self._next(now=now)
         self.bound = None
         if entry is not None and self._fits(entry):
@@ -299,19 +293,19 @@ class PoolAdmission:
         return (entry, True) if entry is not None else None
 
     def _next(self, *, now: float) -> Entry | None:
-        is_bound = self._config.limit_by_tool_load and self._cpu.read(now=now).pressure >= OVERLOADED
-        return self.queue.next(self._may_hold, is_cpu_bound=is_bound)
+        is_cpu_bound = self._config.limit_by_tool_load and self._cpu.read(now=now).pressure >= OVERLOADED
+        return self.queue.next(self._may_hold, is_cpu_bound=is_cpu_bound)
 
     def _fits(self, entry: Entry) -> bool:
         bound = self._why_not(self.places.members[entry.session])
-        self.bound = self.bound or bound  # of who is next, whoever is tried behind it
+        self.bound = self.bound or bound  # of the first one tried
         return bound is None
 
     def _admit_over_limit(self, first: Entry | None, *, now: float) -> Entry | None:
-        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; and one at
-        a time that has aged, or is overdue. What it takes the others is the controller's to get back."""
+        """For liveness, beyond a quota where all others are too; else one aged or overdue session at a time.
+        The window's controller makes up for it."""
         quiet_s = self.places.no_live_turn_since_s
-        if quiet_s is not None and now >= quiet_s + self._rest_s():
+        if quiet_s is not None and now >= quiet_s + self._liveness_s():
             return first or self.queue.next(lambda _: True, is_cpu_bound=False)
         if first is None or self.places.above:
             return None
@@ -319,12 +313,9 @@ class PoolAdmission:
         is_overdue = first.session in self.queue.overdue and not is_fixed
         return first if first.is_aged or is_overdue else None
 
-    def _rest_s(self) -> float:
-        """How long the pool may rest while somebody waits.
-
-        Not for long: those who seem to run a tool may wait for one that nobody knows to be theirs. But
-        engines rest whenever tools are the bottleneck; where hosts say so, it is a feedback time.
-        """
+    def _liveness_s(self) -> float:
+        """How long the pool may idle while sessions wait: inferred tool phases may be over. A feedback time
+        where hosts report that tools are the bottleneck."""
         if self.blocked_by is WaitReason.TOOLS_FULL and self._cpu.are_hosts_overloaded:
             return self.window.feedback_s
         return LIVENESS_S
@@ -334,7 +325,7 @@ class PoolAdmission:
         return self.bound.reason if self.bound is not None else None
 
     def _why_not(self, member: Member) -> BlockingLimit | None:
-        taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
+        taking = max(1, len(self.held.get(member.session, ())))  # all its waiting turns enter
         return self._why_not_more(member.tenant, taking) or self.limits.why_not(member, taking=taking)
 
     def _may_hold(self, tenant: TenantId) -> bool:
@@ -344,7 +335,7 @@ class PoolAdmission:
         held = self.places.sessions_of(tenant)
         if not self._quotas.may_hold(tenant, held):
             return BlockingLimit(WaitReason.TENANT_SESSIONS, held + 1.0, held)
-        if math.isinf(level := self.giving_back.level(tenant)):
+        if math.isinf(level := self.evictor.level(tenant)):
             return None
         charge = self.fair.charge(tenant, float(taking))
         return BlockingLimit(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
@@ -352,7 +343,7 @@ class PoolAdmission:
     # --- time, and other gateways --------------------------------------------------------------------
 
     def update_window(self, *, now: float) -> None:
-        """Does something at most once a second."""
+        """At most once a second."""
         if now < self.limits.update_due_s:
             return
         self.needs_scheduling = True
@@ -360,8 +351,8 @@ class PoolAdmission:
         waiting = len(self.queue)
         excess = self.limits.update(waiting, self.queue.peaks, blocked_by=self.blocked_by, now=now)
         if excess is not None:
-            self.giving_back.give_way(excess, now=now)
-        self.giving_back.keep_promises(waiting=len(self.queue), now=now)
+            self.evictor.give_way(excess, now=now)
+        self.evictor.keep_promises(waiting=len(self.queue), now=now)
 
     def _settle(self, *, now: float) -> bool:
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.limit_by_tool_load else 1.0
@@ -373,7 +364,7 @@ class PoolAdmission:
         if self.blocked_by in SCARCE:
             first = self._next(now=now)
             if first is not None and now - first.since_s >= BLOCKED_S:
-                self.giving_back.for_the_blocked(first.tenant, now=now)
+                self.evictor.for_the_blocked(first.tenant, now=now)
 
     def share(self) -> PoolShare:
         return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))

@@ -2,13 +2,12 @@
 
 Source: MARS (§4.2), BalanceAndAdmit; SAGA (§6); Agent.xpu (§4.4). Each mechanism has its module.
 
-Deviations: the papers admit turns or tasks that announce themselves. Here the place is the session's, and
+Deviations: the papers admit turns, or tasks that announce themselves. Here the place is the session's, and
 sessions are inferred; so no lineage, right or wrong, may stop the fleet (`pool.py`: liveness).
 
-Invariants: a turn is admitted only if some candidate has room for it; turns of sessions that are in never
-wait for a place; the waiting room never holds more than its bounds, and for a newcomer somebody leaves it
-only of the tenant of whom more wait than of the newcomer's own, by weight: its newest session; in shadow mode
-nothing waits for a place.
+Invariants: a turn is admitted only if a candidate has room; turns of admitted sessions never wait for a
+place; the waiting room keeps its bounds, and a newcomer displaces only the newest session of a tenant with
+more waiting sessions for its weight than the newcomer's; in shadow mode nothing waits for a place.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,7 +34,7 @@ NO_REPLICA: Final = Refusal(
     retry_after_s=2,
 )
 _BUSY_S: Final = 5.0
-"""When those who met full queues may come again at the soonest."""
+"""The earliest retry after a full queue."""
 
 
 class SessionAdmission:
@@ -47,17 +46,17 @@ class SessionAdmission:
         trusted: Collection[TenantId] = (),
         graphs: Graphs | None = None,
     ) -> None:
-        """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants."""
+        """`trusted`: tenants whose claims of class and deadline count; without tenants all claims count."""
         self._config = config
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._quotas = Quotas({})
         self._weights: dict[TenantId, float] = {}
-        """All pools have it, too."""
+        """Shared with all pools."""
         self._cpu = CpuPressure()
         self._max_running = config.max_running_per_replica
         self.pools: dict[PoolId, PoolAdmission] = {}
         self._turns: dict[RequestId, Turn] = {}
-        self.said: list[Record] = []
+        self.records: list[Record] = []
         self._displaced: list[tuple[RequestId, Refusal]] = []
         self._refusals = 0
         self.set_tenants(tenants or {}, trusted)
@@ -79,19 +78,16 @@ class SessionAdmission:
         return self._quotas.per_minute(tenant) is not None
 
     def has_room(self, load: ReplicaLoad) -> bool:
-        """Whether one more turn may run on this replica. Never changes anything."""
         return load.running < self._max_running
 
-    def ask(self, applicant: TurnRequest, room: ReplicaCapacity, *, now: float) -> Admission:
-        """May this turn start now, must it wait, or is it turned away?
-
-        Asked again about a turn whose attempt failed; it keeps what it has.
-        """
+    def decide(self, applicant: TurnRequest, room: ReplicaCapacity, *, now: float) -> Admission:
+        """May this turn start now, must it wait, or is it refused? A turn whose attempt failed keeps what it
+        has."""
         if not room.candidates:
             return NO_REPLICA
         would_wait = None
         if applicant.session is not None:
-            decision = self._ask_for_a_place(applicant, applicant.session, room, now=now)
+            decision = self._decide_place(applicant, applicant.session, room, now=now)
             if decision is not None and not isinstance(decision, Admit):
                 return decision
             would_wait = decision
@@ -107,17 +103,17 @@ class SessionAdmission:
         known = self.pools.get(pool) if pool is not None else None
         return known.blocked_by if known is not None else None
 
-    def _ask_for_a_place(
+    def _decide_place(
         self, applicant: TurnRequest, session: SessionId, room: ReplicaCapacity, *, now: float
     ) -> Admission | None:
-        """None if the session is in. `Admit` if it is in shadow mode alone; then it says why."""
+        """None if the session is admitted; `Admit` with the reason if only in shadow mode."""
         turn = self._turns.get(applicant.request)
-        if turn is not None:  # its attempt failed; or its replicas changed, and it waits as before
-            return None if turn.is_let_in else Wait(reason=WaitReason.BEHIND_OTHERS)
+        if turn is not None:  # a retry, or its replicas changed while it waits
+            return None if turn.is_admitted else Wait(reason=WaitReason.BEHIND_OTHERS)
         pool = self.pools.get(applicant.pool) or self._pool(applicant.pool)
         member = pool.places.members.get(session)
         if member is None:
-            member = pool.places.members[session] = self._meet(applicant, session)
+            member = pool.places.members[session] = self._new_member(applicant, session)
         elif applicant.claims is not None:
             self._apply_claims(member, applicant)
         turn = Turn(member, applicant, now)
@@ -148,29 +144,28 @@ class SessionAdmission:
         pool.begin(turn, now=now)
         return would_wait
 
-    def let_in(self, *, now: float) -> list[RequestId]:
-        return [request for pool in self.pools.values() for request in pool.let_in(now=now)]
+    def drain_queue(self, *, now: float) -> list[RequestId]:
+        return [request for pool in self.pools.values() for request in pool.drain_queue(now=now)]
 
     def displaced(self) -> list[tuple[RequestId, Refusal]]:
-        """Turns that have to leave the waiting room, because somebody who is entitled to more needs its
-        place; each told once. `turn_over` follows for each."""
+        """Turns that have to leave the waiting room, each once. `turn_over` follows for each."""
         out, self._displaced = self._displaced, []
         return out
 
     def next_deadline_s(self) -> float | None:
-        """When `let_in` is to be asked even if nothing happens; None for never."""
+        """When to call `drain_queue` without an event."""
         due = [at_s for pool in self.pools.values() if (at_s := pool.next_deadline_s()) is not None]
         return min(due) if due else None
 
     # --- notifications -------------------------------------------------------------------------------
 
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
-        """The turn ended; `outcome` is None if it was never let in. Unknown requests are no error."""
+        """`outcome`: None if it was never admitted. Unknown requests are no error."""
         turn = self._turns.pop(request, None)
         if turn is None:
             return
         usage, pool = _NO_USAGE, self.pools[turn.applicant.pool]
-        if not turn.is_let_in:
+        if not turn.is_admitted:
             pool.withdraw(turn.member.session, request, now=now)
         else:
             pool.turn_over(turn, outcome, now=now)
@@ -179,9 +174,7 @@ class SessionAdmission:
             self.used(turn.member.tenant, usage, charged=turn.charged, now=now)
 
     def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
-        """How engines should treat it now: as it stated, as was inferred, or behind those who hold less.
-
-        None if it is not known here."""
+        """The class for engines; None for an unknown session."""
         known = self.pools.get(pool)
         member = known.places.members.get(session) if known is not None else None
         return member.class_on_engines if member is not None else None
@@ -225,33 +218,32 @@ class SessionAdmission:
                 quotas=self._quotas,
                 weights=self._weights,
                 graphs=self._graphs,
-                said=self.said,
+                records=self.records,
             )
         return found
 
-    def _meet(self, applicant: TurnRequest, session: SessionId) -> Member:
-        of_key = self._tenants.get(applicant.tenant, _NOTHING_SAID).service_class
+    def _new_member(self, applicant: TurnRequest, session: SessionId) -> Member:
+        of_key = self._tenants.get(applicant.tenant, _NO_QUOTA).service_class
         return Member(
             session=session,
             tenant=applicant.tenant,
             agent=applicant.agent,
             task_arrived_s=applicant.task_arrived_s,
             service_class=classify(
-                self._believed(applicant),
+                self._trusted_claims(applicant),
                 CLASS_OF_KEY[of_key] if of_key is not None else None,
                 is_background=applicant.is_background,
             ),
             tokens=applicant.prompt_tokens,
         )
 
-    def _believed(self, applicant: TurnRequest) -> Claims | None:
+    def _trusted_claims(self, applicant: TurnRequest) -> Claims | None:
         is_trusted = applicant.tenant in self._trusted or not self._tenants
         return applicant.claims if is_trusted else None
 
     def _apply_claims(self, member: Member, applicant: TurnRequest) -> None:
-        """Somebody waits for a session as soon as one turn of it says so. One that waits in the queue stands
-        there as it came."""
-        stated = self._believed(applicant)
+        """One reactive turn makes a session reactive. In the queue it keeps its class."""
+        stated = self._trusted_claims(applicant)
         if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
             member.service_class = ServiceClass.REACTIVE
 
@@ -280,8 +272,7 @@ class SessionAdmission:
     def _displace_for(
         self, pool: PoolAdmission, applicant: TurnRequest, room: ReplicaCapacity
     ) -> Refusal | None:
-        """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
-        least entitled leaves."""
+        """Displaces the newest session of the least entitled tenant, or refuses the applicant."""
         queue, tenant, config = pool.queue, applicant.tenant, self._config
         least = queue.least_entitled(apart_from=tenant)
         if least is None:
@@ -296,15 +287,15 @@ class SessionAdmission:
         return None
 
     def _refuse(self, reason: RefusalReason, message: str, wait_s: float = _BUSY_S) -> Refusal:
-        """Each time another `retry_after_s`: clients that come again do not come together."""
+        """With a `retry_after_s` of its own, so that clients do not return together."""
         self._refusals += 1
         return Refusal(reason=reason, message=message, retry_after_s=retry_after_s(wait_s, self._refusals))
 
     # --- tokens by the minute ------------------------------------------------------------------------
 
     def charge(self, tenant: TenantId, tokens: float, *, now: float) -> Refusal | None:
-        """What needs no place is charged when it is over (`used`): nobody knows before how many tokens a list
-        of texts or an hour of sound is. With 0 tokens, only who owes is refused."""
+        """Requests without a place are charged at their end (`used`): the tokens of a list of texts or an
+        hour of sound are unknown before. With 0 tokens, only a debt refuses."""
         wait_s = self._quotas.charge(tenant, tokens, now=now) if self._has_quotas else 0.0
         if wait_s <= 0:
             return None
@@ -319,7 +310,7 @@ class SessionAdmission:
 
 _NO_USAGE: Final = Usage()
 _ADMIT: Final = Admit()
-_NOTHING_SAID: Final = Quota()
+_NO_QUOTA: Final = Quota()
 _FULL: Final = (RefusalReason.QUEUE_FULL, "All backends are busy and the waiting room is full.")
 _ITS_SHARE: Final = (
     RefusalReason.TENANT_SHARE,

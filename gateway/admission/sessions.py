@@ -1,25 +1,22 @@
-"""Places: which sessions are in, and since when each is silent.
+"""Places: which sessions are admitted, and since when each is idle.
 
-Source: ours (the unit is the session); MARS (§2.2) for why a session in a tool phase is still there.
+Source: ours (the unit is the session); MARS (§2.2) for places during tool phases.
 
 Symbols: *admitted session* → `Member.is_in`.
 
-How long may a session be silent before it counts as gone? SAGA (Alg. 1) sets a limit at a quantile of the
-tool's latency, of 300 s at most. Here it counts as gone as soon as that is likelier than not, by what its
-agent type's execution graph says of the step it rests behind: with P the chance that it returns at all and
-S(t) the share of pauses longer than t, that is when P S(t) < 1 - P. While nothing is known, a session is as
-likely over as not after a plain answer, so by the same rule its place is anybody's at once. There a place is
-kept for no longer than it is worth: to hold a session of c tokens for g seconds takes the share c / C of a
-replica's memory for that long, to let it go takes a prefill of c tokens. So it is worth holding for as long
-as computing the whole cache anew would take, C times a token's time; and to hold it for just so long costs at
-most twice what it would cost if it was known when it returns. Whose tools run keeps its place for longer: it
-comes back.
+Deviations: SAGA (Alg. 1) ends an idle session at a quantile of the tool's latency, of 300 s at most. Here a
+session counts as gone once that is likelier than not, by its agent type's execution graph: with P the chance
+of a return and S(t) the share of pauses longer than t, when P S(t) < 1 - P. While nothing is known, P is a
+half after a plain answer, so the place is free at once. A place is kept no longer than it is worth: holding c
+tokens for g seconds takes the share c / C of a replica's memory, evicting them a prefill of c tokens. So the
+limit is the time of computing the whole cache anew, C times a token's time; holding for just so long costs at
+most twice the optimum with a known return. During tool phases places are kept for longer, since the session
+returns.
 
-Invariants: a session is in from its first admitted turn until it ends or is silent for longer than that; a
-session with a live turn stays in; `count` is the number of places taken: of each session as many as it runs
-turns at once, and one at least; `residents` counts exactly the sessions that are in; `no_live_turn_since_s`
-is set exactly while no session that is in has a live turn; a limit lies between `least_s` and the most for
-its kind.
+Invariants: a session is in from its first admitted turn until it ends or exceeds its limit of idle time; a
+session with a live turn stays in; `count` is the number of places taken: for each session its live turns, and
+one at least; `residents` counts exactly the sessions that are in; `no_live_turn_since_s` is set exactly while
+they have no live turn; a limit lies between `least_s` and the most for its kind.
 """
 
 from collections import OrderedDict
@@ -40,74 +37,70 @@ from gateway.workflow.aeg.graphs import Graphs
 
 _LOOKED_AT: Final = 256
 _NOTICED: Final = 0.02
-"""So much a chance has to change before it is counted anew: each time costs some µs."""
+"""Smaller changes of a chance are not counted: each costs some µs."""
 
 
 class PausesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     least_s: Annotated[float, Meta(ge=0)] = 2.0
-    """A session keeps its place at least so long after its last turn."""
+    """Least time that a session keeps its place after a turn."""
     max_tool_s: Annotated[float, Meta(gt=0)] = 300.0
-    """And at most so long while its tools run."""
+    """Most time while its tools run."""
     max_idle_s: Annotated[float, Meta(gt=0)] = 60.0
-    """And at most so long after an answer without tool calls."""
+    """Most time after an answer without tool calls."""
     unknown_tool_s: Annotated[float, Meta(gt=0)] = 120.0
-    """What is used for tools while little is known."""
+    """Time for tools without known durations."""
 
 
 _UNKNOWN_PAUSE: Final = Pause(0.5, None)
 
 
 class Member(msgspec.Struct, kw_only=True, eq=False):
-    """A session as admission knows it: in, waiting, or resting."""
-
     session: SessionId
     tenant: TenantId
     agent: AgentKey
     task_arrived_s: float
     service_class: ServiceClass = ServiceClass.REACTIVE
     is_deprioritized: bool = False
-    """Others go first, whatever its class: it is beyond a bound."""
+    """Beyond a bound."""
     turn: int = 0
-    """Turns that were answered, of its longest conversation."""
+    """Answered turns of its longest conversation."""
     live: int = 0
-    """Turns that were let in and have not ended."""
+    """Admitted turns."""
     side_requests: int = 0
-    """Of these, side requests: a title or a summary, while the session itself goes on or waits."""
+    """Of the live turns: a title or a summary beside the session."""
     has_results: bool = False
-    """Its tools came back, and no turn has begun since."""
+    """Tool results without a turn since."""
     runs_tools: bool = False
-    """As far as is known, also where it gave its place back meanwhile."""
+    """Also after an eviction."""
     tokens: float = 0.0
-    """That it holds: at first those of its first prompt, by its bytes."""
+    """First an estimate by the bytes of its prompt."""
     replica: ReplicaId | None = None
-    """Where its newest turn ran."""
+    """Of its newest turn."""
     demand: Demand = NOTHING
     """As counted among the residents."""
     is_in: bool = False
     places: int = 0
-    """That it takes: who runs many turns at once takes as many."""
     is_over_limit: bool = False
-    """It is in though the window was full."""
     was_evicted: bool = False
-    """It gave its place back, so what it left behind may be gone."""
+    """Its state may be gone."""
     eviction_reason: str = ""
-    """Why its next turn waits; empty if it does not."""
-    asked_s: float | None = None
-    """Since when it wants to be in; kept over retries."""
+    """Why its next turn waits."""
+    waiting_since_s: float | None = None
+    """Kept over retries."""
     left_s: float = 0.0
-    """When it stopped waiting, if it ever did."""
+    """When it last left the queue."""
     silence: Silence | None = None
-    """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
+    """Also after an eviction; None while a turn is live."""
     keeps_s: float = 0.0
-    """For how long its place is kept meanwhile, as that says."""
+    """How long this silence keeps the place."""
     gap_since_s: float = 0.0
     is_pause: bool = True
-    """Its last turn was answered: what follows one that failed, or whose client left, is no pause."""
+    """Its last turn was answered; what follows a failure or a cancellation is no pause."""
     began_s: float = 0.0
     kept_s: float = 0.0
-    """How long it was silent before it gave its place back."""
+    """Idle time before its eviction."""
     back: float = 1.0
-    """The chance that it makes another turn: below 1 while it is silent after a plain answer."""
+    """The chance of another turn: below 1 after a plain answer."""
 
     @property
     def class_on_engines(self) -> ServiceClass:
@@ -115,24 +108,22 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Turn(msgspec.Struct):
-    """A turn that admission knows of."""
-
     member: Member
     applicant: TurnRequest
-    asked_s: float
+    arrived_s: float
     charged: float = 0.0
     """Tokens of its tenant's quota."""
     silent_s: float | None = None
-    """Since its session's turn before; None if that goes on, or there was none."""
+    """Since the session's turn before, if that has ended."""
     is_aside: bool = False
-    """A side request: it says nothing of how its session goes on."""
-    is_let_in: bool = False
+    """A side request is no evidence of how its session goes on."""
+    is_admitted: bool = False
     may_find_warm: bool = False
-    """What its session left behind was still there when it began, for all we know."""
+    """Its session's state was probably there when it began."""
     pause_s: float = 0.0
-    """How long its session was silent in its place before."""
+    """Idle time of its session in its place before."""
     gap_s: float = 0.0
-    """As long, if it ran tools."""
+    """The same of a tool phase."""
 
 
 class Places:
@@ -141,28 +132,27 @@ class Places:
     def __init__(
         self, graphs: Graphs, config: PausesConfig, hold: Callable[[TenantId, float], None], cpu: CpuPressure
     ) -> None:
-        """`hold`: is told of so many places more, or fewer, that a tenant takes; `cpu`: of tools that run."""
+        """`hold`: takes the change of a tenant's places."""
         self._graphs = graphs
         self._config = config
         self._hold = hold
         self._cpu = cpu
         self.members: dict[SessionId, Member] = {}
-        """Every session that was ever asked for and has not ended."""
+        """Every known session that has not ended."""
         self.residents = Residents(graphs)
         self.count = 0
         self.above = 0
         self.by_tenant: dict[TenantId, dict[SessionId, Member]] = {}
         self.live = 0
-        """Turns of sessions that are in."""
         self.no_live_turn_since_s: float | None = float("-inf")
         self.with_tools: dict[AgentKey, int] = {}
-        """How many of each type have tools run, in or not."""
+        """Sessions with running tools, admitted or not."""
         self.tokens = 0.0
-        """Of the sessions that are in, as far as they were told; shared prefixes count for each."""
+        """Of admitted sessions, as reported; shared prefixes count for each."""
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
-        """Those that are in and have no live turn."""
-        self._stale: dict[SessionId, Member] = {}
-        """Those of which something changed that is not counted yet."""
+        """Admitted, without a live turn."""
+        self._dirty: dict[SessionId, Member] = {}
+        """With changes that `residents` does not have yet."""
 
     def in_places(self) -> list[Member]:
         return [each for of_tenant in self.by_tenant.values() for each in of_tenant.values()]
@@ -183,17 +173,17 @@ class Places:
         self.tokens += member.tokens
         if not member.live:
             self._silent[member.session] = member
-            if member.silence is not None:  # what it waited for its place was no silence
-                asked_s = member.asked_s if member.asked_s is not None else now
-                member.gap_since_s += now - max(asked_s, member.gap_since_s)
+            if member.silence is not None:  # its wait for a place is no silence
+                since_s = member.waiting_since_s if member.waiting_since_s is not None else now
+                member.gap_since_s += now - max(since_s, member.gap_since_s)
             else:
                 member.silence, member.gap_since_s = Silence(False, None), now
-        member.asked_s = None
+        member.waiting_since_s = None
         self.residents.enter(member.agent, member.demand)
 
     def release(self, member: Member) -> None:
         assert member.is_in and not member.live
-        self._stale.pop(member.session, None)
+        self._dirty.pop(member.session, None)
         self._silent.pop(member.session, None)
         self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
@@ -215,7 +205,6 @@ class Places:
                 self.with_tools[member.agent] = count
 
     def _take(self, member: Member, turns: int = 0) -> None:
-        """It runs so many turns more, and takes the places for them."""
         member.live += turns
         self.live += turns
         places = max(1, member.live) if member.is_in else 0
@@ -227,13 +216,12 @@ class Places:
     # --- turns -------------------------------------------------------------------------------------
 
     def turn_began(self, member: Member, *, is_aside: bool = False, now: float) -> None:
-        """A turn of a session that is in was let in, or waits for a replica only. `is_aside`: it is a side
-        request, which ends no silence: tools run on beside it."""
+        """`is_aside`: a side request ends no silence: tools run on beside it."""
         assert member.is_in
         self._silent.pop(member.session, None)
         if member.back < 1.0:
             member.back = 1.0
-            self._stale[member.session] = member
+            self._dirty[member.session] = member
         self._take(member, 1)
         self.no_live_turn_since_s = None
         if is_aside:
@@ -253,7 +241,7 @@ class Places:
         is_aside: bool = False,
         now: float,
     ) -> None:
-        """`silence`: what follows, unless it was a side request: then the silence goes on as it was."""
+        """`silence`: of the session, unless this was a side request."""
         self._take(member, -1)
         member.side_requests -= is_aside
         if not self.live:
@@ -267,7 +255,7 @@ class Places:
             most_s = config.max_tool_s if is_tool else config.max_idle_s
             member.keeps_s = max(config.least_s, min(most_s, likely_s))
             self.tools_run(member, do_run=is_tool)
-        elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
+        elif is_aside and not member.turn:  # its first request was a title
             member.gap_since_s = now
         if not member.live:
             assert member.silence is not None
@@ -276,14 +264,14 @@ class Places:
                 self._weigh(member, now=now)
 
     def recompute_demand(self) -> None:
-        for member in self._stale.values():
+        for member in self._dirty.values():
             demand = self.demand_of(member, back=member.back)
             self.residents.change(member.demand, demand)
             member.demand = demand
-        self._stale.clear()
+        self._dirty.clear()
 
     def holds(self, member: Member, tokens: float, *, agent: AgentKey | None = None) -> None:
-        """It holds so many from now on. `agent`: what it turns out to be; one may begin with a title."""
+        """`agent`: may change, since the first request may be a title."""
         if agent is not None and agent != member.agent:
             ran_tools = member.runs_tools
             self.tools_run(member, do_run=False)
@@ -294,7 +282,7 @@ class Places:
             self.tools_run(member, do_run=ran_tools)
         if member.is_in:
             self.tokens += tokens - member.tokens
-            self._stale[member.session] = member
+            self._dirty[member.session] = member
         member.tokens = tokens
 
     # --- silence -----------------------------------------------------------------------------------
@@ -302,11 +290,10 @@ class Places:
     def gone(
         self, *, tools_slower: float = 1.0, max_idle_hold_s: float | None = None, now: float
     ) -> list[Member]:
-        """Releases those that have been silent for too long. Looks at a bounded number of them a call.
+        """Releases sessions that exceed their limit; looks at a bounded number of them a call.
 
-        `tools_slower`: so many times as long as usual tools take at present. Who waits for them is not gone;
-        to let others in meanwhile would make them slower still. `max_idle_hold_s`: as long as a place
-        is worth holding.
+        `tools_slower`: present factor of tool durations; admitting others meanwhile would raise it further.
+        `max_idle_hold_s`: how long a place is worth holding.
         """
         out = []
         for _ in range(min(_LOOKED_AT, len(self._silent))):
@@ -333,7 +320,7 @@ class Places:
             back = pause.back(now - member.gap_since_s)
             if abs(back - member.back) >= _NOTICED:
                 member.back = back
-                self._stale[member.session] = member
+                self._dirty[member.session] = member
 
     def demand_of(self, member: Member, *, back: float = 1.0) -> Demand:
         graph = self._graphs.known(member.agent)

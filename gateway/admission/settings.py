@@ -1,4 +1,4 @@
-"""The settings of admission, composed of those that stand beside each mechanism."""
+"""The settings of admission, composed of each mechanism's."""
 
 from typing import Annotated, Literal
 
@@ -14,30 +14,30 @@ from gateway.admission.window import WindowConfig
 
 class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Literal["sessions", "session-cap", "footprint"] = "sessions"
-    """What is counted. `sessions`: sessions, in a window that follows the engines and the tools. The others
-    are fixed, to compare with: `session-cap` of them, what fits `footprint_share`."""
+    """`sessions`: a window of sessions that follows engines and tools. The others are fixed baselines: at
+    most `session_cap` sessions, or those that fit `footprint_share`."""
     shadow: bool = False
-    """Decide everything and enforce nothing but the limits on turns; records tell what would have waited."""
+    """Decide everything, enforce only the limits on turns; records show what would have waited."""
     max_running_per_replica: Annotated[int, Meta(ge=1, le=100_000)] = 256
     """Turns sent to one replica at a time; vLLM's own default for `max_num_seqs` is 256."""
     max_waiting: Annotated[int, Meta(ge=0, le=1_000_000)] = 4096
     """Turns in the waiting room, all pools together."""
     max_waiting_bytes: Annotated[int, Meta(ge=0)] = 1 << 30
-    """Bodies held for waiting turns, all pools together."""
+    """Bodies of waiting turns, all pools together."""
     max_door_wait: Annotated[float, Meta(gt=0)] = 2.0
-    """A session that waited so many times as long as it is expected to take is next, whatever its size, and
-    one at a time enters beyond the limits. More: means are shorter, and the last wait longer."""
+    """A session that waited so many times its expected stay is next, whatever its size, and one at a time
+    enters beyond the limits. More: shorter means, longer last waits."""
     session_cap: Annotated[int, Meta(ge=1)] = 12
     """Sessions in at a time, for the policy `session-cap`."""
     footprint_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Share of the stated KV capacity, for the policy `footprint`."""
     limit_by_tool_load: bool = True
-    """Whether the window of `sessions` follows tools too; if not, engines alone, to compare with."""
+    """Whether the window of `sessions` follows tools too, or engines alone (a baseline)."""
     host_kv_tokens: Annotated[int, Meta(ge=0)] = 0
-    """KV tokens that each replica keeps copies of in the host's memory, if it does not say so itself: a vLLM
-    with `--kv-offloading-size` or the plugin does."""
+    """KV tokens in each replica's host memory, where it does not report them itself: a vLLM with
+    `--kv-offloading-size` or the plugin does."""
     host_kv_tokens_per_s: Annotated[float, Meta(gt=0)] = 250_000.0
-    """Tokens a second that come back from there."""
+    """Tokens a second that load from host memory."""
     window: WindowConfig = WindowConfig()
     packing: PackingConfig = PackingConfig()
     fair_share: FairShareConfig = FairShareConfig()

@@ -1,10 +1,10 @@
-"""How many sessions at once get the most done on a replica, and what do they lose of their KV cache then?
+"""Throughput: how many sessions at once get the most done on a replica, and how much of their cache is lost?
 
-Source: ours, of three known parts. A cache of the least recently used is one whose entries live for a
-characteristic time (Che, Tung and Wang, *Hierarchical Web Caching Systems*, IEEE JSAC 20(7), 2002). An
-engine that computes prompts is a station with a queue, and tools and people are a delay: a closed network
-(Schweitzer's approximation of mean value analysis, 1979). Where holding sessions back pays follows from
-both; MARS (§4.2) finds it by AIMD alone.
+Source: ours, of two known parts. In an LRU cache entries live for a characteristic time (Che, Tung and Wang,
+*Hierarchical Web Caching Systems*, IEEE JSAC 20(7), 2002). An engine that computes prompts is a station with
+a queue, and tools and people are a delay: a closed network (Schweitzer's approximation of mean value
+analysis, 1979). Both give the number of sessions beyond which holding back pays; MARS (§4.2) finds it by AIMD
+alone.
 
 Symbols: n → sessions on a replica; C → `kv_tokens`; c → `tokens`, of a session; g → `silences_s`, from a
 turn to the next; z → `kept_s`, the part of it in which the session keeps its place; f and p → `fresh_s` and
@@ -12,17 +12,16 @@ turn to the next; z → `kept_s`, the part of it in which the session keeps its 
 of the engine's time; h → hits.
 
 A turn needs the work D = f + b + (1 - h) (p - f) of the engine, and the delay Z = z + d - b. So each of n
-sessions is back after T = Z + R, where R² + R (Z - n D) - D Z = 0, and waits q = R - D of that. The cache is
-shared by what is used, and by what was used less than a time τ ago: n c (E min(g + q, τ) + D + d - b) = C T;
-hits are what returns sooner, h = P(g + q ≤ τ). The two meet from below: h begins at 0, because a burst that
-finds nothing in the cache keeps itself there. The throughput n / T has a cliff where n c > C if tools are
-short and prompts are long, and none where they are not. Where it has one, n / T hardly rises long before it:
-whoever has to wait waits at the door then, and not in the engine.
+sessions returns after T = Z + R, where R² + R (Z - n D) - D Z = 0, and waits q = R - D of that. The cache
+holds what is in use and what was used less than a time τ ago: n c (E min(g + q, τ) + D + d - b) = C T; hits
+are earlier returns, h = P(g + q ≤ τ). The fixed point is taken from below, with h = 0 first, because a burst
+with an empty cache keeps it empty. The throughput n / T has a cliff at n c > C if tools are short and prompts
+are long. Where it has one, n / T hardly rises long before it, so sessions wait at the gate and not in the
+engine.
 
 Deviations: all sessions are alike, of mean size.
 
-Invariants: without evidence nothing is said; memory is fixed; the throughput of so many as fit is what it is
-with every hit.
+Invariants: without evidence there is no limit; memory is fixed; sessions that fit have every hit.
 """
 
 import math
@@ -35,57 +34,48 @@ from gateway.cost.estimator import IsolatedCost
 from gateway.tool_probe.quantiles import LogQuantiles
 
 _LEVELS: Final = tuple((number + 0.5) / 10 for number in range(10))
-"""Quantiles by which the silences are known."""
+"""Quantiles of the silences."""
 _ROUNDS: Final = 30
-"""Of the fixed point; each halves the error in hits."""
+"""Each halves the error in hits."""
 _STEP: Final = 1.1
+"""Least ratio of compared numbers of sessions."""
 _COMPARED: Final = 16
-"""Numbers of sessions that are compared are at least so far apart, and at most so many."""
+"""Most numbers of sessions to compare."""
 _AS_GOOD: Final = 0.9
-"""Of the most that gets done. Of numbers of sessions that do so much the largest counts, and all that are
-there before as many as fit: to hold somebody back has to pay. From 0.85 to 0.97 that makes no difference that
-could be measured."""
+"""Of the largest throughput: the largest number of sessions with so much counts, because holding back has to
+pay. Between 0.85 and 0.97 no difference was measured."""
 _ENOUGH: Final = 0.98
-"""Of the most that as many as fit get done. Where not all can be in, no more are in than do so much: those
-beyond would only take the time of others, and lose what they hold sooner. From 0.95 to 0.98 makes a hundredth
-of a mean completion, 0.9 costs three."""
+"""Of the largest throughput of sessions that fit: more sessions would only take time and cache of the others.
+Between 0.95 and 0.98 a mean completion differs by 1 %; 0.9 costs 3 %."""
 _CACHE_SAFETY: Final = 0.85
-"""Of the cache that is expected, so much is counted on: near the cliff to be wrong by little costs much.
-Where all fit, no more of it is filled unless that gets more done."""
+"""Share of the expected cache that is relied on: near the cliff small errors cost much."""
 _PAYS: Final = 1.05
-"""So many times what gets done by as many as fit, before more than these are in, unless all are; once they
-are, they stay until as many as fit would get so many times more done."""
+"""Gain in throughput that overcommitment needs to begin, and that its end needs."""
 _HALF_LIFE: Final = 300.0
-"""Of what a turn taught, in later turns."""
+"""Turns."""
 _KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
 _ENOUGH_TURNS: Final = 4.0
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
-    """What sessions ask of a replica, turn by turn."""
+    """The mean turn, with the symbols above."""
 
     silences_s: Sequence[float]
-    """From the end of a turn to the next one's arrival: equally likely values, in order."""
+    """Equally likely values, in order."""
     kept_s: float
-    """Of that, how long the session keeps its place, on average."""
     fresh_s: float
-    """Computes what is new in a prompt."""
     full_prefill_s: float
     decode_s: float
     """From the first token to the last, alone."""
     row_s: float
-    """Of the engine's time, what decoding takes beside others."""
     tokens: float
-    """That a session holds."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes of so many sessions on a replica."""
-
     turns_per_s: float
     hits: float
     lost: float
-    """Share of the replica's time in which it computes what was lost."""
+    """Share of the replica's time that goes into recomputation."""
 
 
 def flow(sessions: float, turns: Turns, *, kv_tokens: float) -> Flow:
@@ -108,39 +98,37 @@ def flow(sessions: float, turns: Turns, *, kv_tokens: float) -> Flow:
 
 
 def _hits(turns: Turns, queued_s: float, room_s: float) -> float:
-    """The share that returns sooner than an unused entry lives: τ, with E min(g + q, τ) = `room_s`."""
+    """P(g + q ≤ τ), with E min(g + q, τ) = `room_s`."""
     if room_s <= 0:
         return 0.0
     silences, count = turns.silences_s, len(turns.silences_s)
     passed_s, before_s = 0.0, 0.0
     for number, silence_s in enumerate(silences):
         at_s = silence_s + queued_s
-        rest_s = (count - number) * (at_s - before_s) / count
-        if passed_s + rest_s >= room_s:
-            share = (room_s - passed_s) / rest_s if rest_s > 0 else 1.0
+        more_s = (count - number) * (at_s - before_s) / count
+        if passed_s + more_s >= room_s:
+            share = (room_s - passed_s) / more_s if more_s > 0 else 1.0
             return max(0.0, (number - 0.5 + share) / count) if number else 0.5 * share / count
-        passed_s += rest_s
+        passed_s += more_s
         before_s = at_s
     return 1.0
 
 
 class Throughput:
-    """Of one pool: learns what its sessions ask for, and says how many should be in."""
+    """Of one pool."""
 
     def __init__(self) -> None:
         self._silences_s = LogQuantiles(low=0.01, half_life=_HALF_LIFE)
         self._weight = 0.0
         self._sums = [0.0] * 6
-        """Of so many turns, those long ago counting less: kept, fresh, anew, decode and row seconds, tokens
-        of prompts."""
+        """Decayed: kept, fresh, full prefill, decode and row seconds, prompt tokens."""
         self.most = 0.0
-        """Sessions that may be in on all replicas though they do not fit, because so many get more done than
-        as many as fit; infinite: all that are there, and 0: none."""
+        """Sessions on all replicas beyond what fits, where that has the larger throughput; infinite: all."""
         self.lost = 0.0
-        """Share of the replicas' time that is expected to be lost with as many as are in."""
+        """Expected share of the replicas' time that goes into recomputation."""
         self.knee_tokens = math.inf
-        """KV tokens of so many sessions as get nearly the most done, of those that fit; infinite where all
-        fit, or more get more done."""
+        """KV tokens of the sessions that fit and have nearly the largest throughput; infinite where all fit,
+        or overcommitment pays."""
 
     @property
     def is_known(self) -> bool:
@@ -148,15 +136,15 @@ class Throughput:
 
     @property
     def token_s(self) -> float | None:
-        """What a token of a prompt takes that is computed anew; None if that is not known."""
+        """Prefill time of a token; None if unknown."""
         _, _, full_prefill_s, _, _, tokens = self._sums
         return full_prefill_s / tokens if self.is_known and tokens > 0 else None
 
     def saw_turn(
         self, alone: IsolatedCost, *, silent_s: float | None, kept_s: float, prompt_tokens: float
     ) -> None:
-        """A turn ended. `silent_s`: since its session's turn before, while it kept its place for `kept_s`;
-        None if there was none: a first turn teaches nothing, as nothing of it could have been lost."""
+        """`silent_s`: since the session's turn before; a first turn has none and is no evidence: nothing of
+        it could be lost."""
         if silent_s is None:
             return
         self._silences_s.add(silent_s)
@@ -176,13 +164,13 @@ class Throughput:
         demand: float,
         budget: float,
     ) -> None:
-        """`sessions`: in now, which hold `held` tokens and at most `demand`; `waiting`: those that would be
-        in, too, with at most `peaks`; `budget`: tokens that all replicas have for them."""
+        """`held`, `demand`: tokens of the admitted `sessions`, now and at most; `peaks`: of those `waiting`;
+        `budget`: tokens of all replicas."""
         had, self.most, self.lost = self.most, 0.0, 0.0
         self.knee_tokens = math.inf
         if not self.is_known or not sessions or not replicas or math.isinf(budget) or demand <= 0:
             return
-        # The mean over waiting sessions, too: without them it changes with each admission.
+        # With waiting sessions: without them the mean changes with each admission.
         tokens = (max(held, demand) + peaks) / (sessions + waiting)
         turns, kv_tokens = self._turns(tokens, grown=max(1.0, demand / max(held, 1.0))), budget / replicas
         there, fit = (sessions + waiting) / replicas, max(1.0, kv_tokens / tokens)
@@ -211,7 +199,6 @@ class Throughput:
         return enough, max(*flows, flow(fit, turns, kv_tokens=kv_tokens).turns_per_s)
 
     def _turns(self, tokens: float, *, grown: float) -> Turns:
-        """Of sessions that will hold so many, `grown` times what they hold now."""
         kept_s, fresh_s, full_prefill_s, decode_s, row_s, _ = (total / self._weight for total in self._sums)
         return Turns(
             silences_s=[self._silences_s.counted(level) or 0.0 for level in _LEVELS],

@@ -1,15 +1,13 @@
 """The waiting room: turns that wait for a place, in lanes, each turn with a deadline.
 
-Turns that may run on the same replicas wait in the same *lane*. Of a lane only the first turn matters:
-if no replica has room for it, none has room for those behind it. So what a free place costs to fill
-depends on the number of lanes (one per pool, and one per home, failed attempt or model that only some
-replicas serve), never of turns.
+Turns for the same replicas wait in the same *lane*. Only the first turn of a lane matters: if no replica has
+room for it, none has room for those behind it. So filling a free place costs time by the number of lanes (one
+per pool, and one per home, failed attempt or model that only some replicas serve), not of turns.
 
-A turn whose session has no place yet, or that has to wait for its turn to move, is *held*: it is in no lane,
-and whoever holds it says when it may go to one.
+A turn is *held*, in no lane, while its session has no place or while it is to move.
 
-Invariants: a turn is in the room at most once; a lane is served in the order in which turns entered it;
-no lane is empty; `body_bytes` is the sum over the turns that are in.
+Invariants: a turn is in the room at most once; lanes are first in, first out; no lane is empty; `body_bytes`
+is the sum over all turns.
 """
 
 import heapq
@@ -22,15 +20,15 @@ from gateway.domain.ids import NOBODYS, Body, PoolId, ReplicaId, RequestId
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """Where turns may run; the same for all that wait in it."""
+    """The replicas on which its turns may run."""
 
     pool: PoolId
     home: ReplicaId | None = None
-    """The only replica that may run them, if they depend on state that lives there."""
+    """The only replica, for turns with state there."""
     without: frozenset[ReplicaId] = frozenset()
-    """Replicas that were tried already."""
+    """Replicas with failed attempts."""
     model: str | None = None
-    """What they have to serve, if some replicas of the pool do not."""
+    """Where only some replicas of the pool serve it."""
 
 
 class Waiting(msgspec.Struct, kw_only=True, eq=False):
@@ -41,18 +39,17 @@ class Waiting(msgspec.Struct, kw_only=True, eq=False):
     arrived_s: float
     deadline_s: float
     is_held: bool = False
-    """It waits for its session's place, or to be moved, and not for a replica."""
 
 
 class WaitingRoom:
     def __init__(self) -> None:
         self.turns: dict[RequestId, Waiting] = {}
-        """To be read only."""
+        """Read only."""
         self.by_body: dict[Body, dict[RequestId, None]] = {}
-        """Those whose body is known. To be read only."""
+        """Turns with a known body. Read only."""
         self._lanes: dict[PoolId, dict[Lane, OrderedDict[RequestId, Waiting]]] = {}
         self._by_deadline: list[tuple[float, int, Waiting]] = []
-        """A heap. Turns that left stay in it for a while, but never at its head."""
+        """A heap. Turns that left may stay, but never at its head."""
         self._entries = 0
         self.body_bytes = 0
 
@@ -106,7 +103,7 @@ class WaitingRoom:
         lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
 
     def leave(self, request: RequestId) -> Waiting:
-        """Takes a turn out. Raises KeyError if it is not in."""
+        """Raises KeyError if the turn is not in."""
         waiting = self.turns.pop(request)
         if not waiting.is_held:
             self._leave_lane(waiting)

@@ -1,19 +1,18 @@
-"""The window: how many sessions may be in, and how many KV tokens they may be expected to hold.
+"""The window: limits of admitted sessions and of their expected KV tokens.
 
 Source: MARS (§4.2), UpdateWindow. Its Algorithm 1 is reconstructed from the prose: the text lacks it as
 typeset.
 
-Symbols: *raw concurrency window* → `sessions`, and `with_tools` for sessions that bring work for tools;
+Symbols: *raw concurrency window* → `sessions`, and `with_tools` for sessions with heavy tools;
 *KV-derived limit* → `budget`; *CPU-derived limit* → `cpu_limit`.
 
-Deviations: the KV-derived limit counts projected footprints of sessions, not requests, and is itself moved by
-additive increase and multiplicative decrease below a share of what the engine states as its capacity, and
-freely where it states none. So no constant belongs to a GPU or a model. Nothing limits before the first
-overload but the stated capacity. Where those who are in would fit into it, lost state moves the
-budget alone: nobody has to leave, because who leaves loses what it has. MARS lets turns in ever more slowly
-near its limit (progressive soft cap); here that changes nothing that could be measured. A decrease counts
-from the sessions that are in, and waits until it has taken effect: at most one a *feedback time*, which is
-what a session takes from one turn to its next.
+Deviations: the KV-derived limit counts projected footprints of sessions, not requests. It moves by additive
+increase and multiplicative decrease below a share of the stated capacity, or freely without one. So no
+constant belongs to a GPU or a model. Before the first overload only the stated capacity limits. Where the
+admitted sessions fit into it, lost state moves the budget alone: an eviction would lose state too. MARS
+admits ever more slowly near its limit (progressive soft cap); here that had no measurable effect. A decrease
+counts from the admitted sessions and needs time to take effect: at most one a *feedback time*, the time from
+one turn of a session to its next.
 
 Invariants: at most one decrease per feedback time; overload shorter than a feedback time changes nothing;
 between overload and health (hysteresis) nothing changes; the window never falls below one session; every
@@ -33,23 +32,22 @@ from gateway.domain.decision import WaitReason
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
 _IN_USE: Final = 0.9
-"""Share of a budget of which no capacity is stated that has to be held, before it grows."""
+"""Without a stated capacity the budget grows only while so much of it is held."""
 _CAPACITY_CHANGED: Final = 0.05
-"""A stated capacity is followed once it has changed by so large a share: a host tier's changes with what
-sessions take from turn to turn."""
+"""Smaller changes of the capacity are ignored: a host tier's part moves with the feedback time."""
 _LEAST_OF_STATED: Final = 0.6
-"""Share of a stated capacity that is believed in whatever is lost."""
+"""Share of a stated capacity that the budget never falls below."""
 
 
 class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """Share of the stated KV capacity that sessions may be expected to hold, to begin with."""
+    """First KV budget, as a share of the stated capacity."""
     decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.7
     """Factor of a decrease of the window, under CPU pressure."""
     kv_decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.85
     """Factor of a decrease of the KV budget."""
     kv_increase: Annotated[float, Meta(ge=0, lt=1)] = 0.03
-    """Share of the stated capacity by which the budget is increased."""
+    """Step of an increase, as a share of the stated capacity."""
     min_feedback_s: Annotated[float, Meta(gt=0)] = 1.0
     """Least feedback time."""
     max_feedback_s: Annotated[float, Meta(gt=0)] = 60.0
@@ -57,26 +55,24 @@ class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the window sees of its pool."""
-
     gpu: GpuReading
     cpu: CpuReading
     cpu_limit: float
     cpu_floor: float = 0.0
-    """Sessions that are not too many for the tools."""
+    """Sessions that tools can bear."""
     admitted: int
     overcommit_sessions: float = 0.0
-    """Sessions that get more done than as many as fit (`throughput.py`); 0 if none do."""
+    """As in `Limits`."""
     with_tools: int = 0
-    """Of these, whose tools are no light ones."""
+    """Admitted sessions with heavy tools."""
     held: float
-    """Tokens that the sessions that are in hold now."""
+    """Tokens of admitted sessions."""
     demand: float
-    """And what they are expected to hold at most."""
+    """Expected tokens at most."""
     capacity: float | None
-    """KV tokens stated by the engines, with those that only the host's memory holds as far as they count."""
+    """Stated KV tokens, with the host's as far as they count."""
     blocked_by: WaitReason | None
-    """What somebody waits for."""
+    """Of the next session."""
 
 
 class WindowChange(NamedTuple):
@@ -88,9 +84,7 @@ class Window:
     def __init__(self, config: WindowConfig) -> None:
         self._config = config
         self.sessions = math.inf
-        """The raw window."""
         self.with_tools = math.inf
-        """The same for sessions whose tools are no light ones."""
         self.cpu_limit = math.inf
         self.budget = math.inf
         """Tokens."""
@@ -111,7 +105,7 @@ class Window:
         return max(1.0, min(self.with_tools, self.cpu_limit))
 
     def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
-        """To be asked about once a second."""
+        """Call about once a second."""
         change = self._follow_capacity(seen)
         pressure = max(seen.gpu.pressure, seen.cpu.pressure)
         self.overloaded_since_s = _since(self.overloaded_since_s, pressure >= OVERLOADED, now=now)
@@ -130,12 +124,12 @@ class Window:
 
     @property
     def reference(self) -> float:
-        """Tokens by which it is told what holding sessions back would gain. Not the budget where that was
-        lowered: then fewer fit, it seems, and these get so little done that all might as well be in."""
+        """Tokens for the throughput model. Not a lowered budget: with it so little would fit that admitting
+        all would seem to pay."""
         return self.budget if self._capacity is None else self._ceiling()
 
     def _ceiling(self) -> float:
-        """The budget begins with it and never exceeds it: whether more fits shows by losing state alone."""
+        """The budget's first value and upper bound: whether more fits shows only by losses."""
         return self._config.kv_share * self._capacity if self._capacity is not None else math.inf
 
     def _follow_capacity(self, seen: WindowInputs) -> WindowChange | None:
@@ -159,7 +153,7 @@ class Window:
             self.budget = max(least, config.kv_decrease * min(self.budget, used))
             fits = self._capacity is not None and seen.held <= self._capacity
             if seen.gpu.reason != LOST or not fits:
-                # As many stay in as there is room for; where that is nearly all of them, nearly all.
+                # As many sessions stay as fit, between a half and nine tenths.
                 room = max(self.budget, config.kv_decrease * (self._capacity or 0.0))
                 factor = max(0.5, min(0.9, room / max(seen.held, 1.0)))
                 fewer = factor * min(self.sessions, float(seen.admitted))
@@ -191,7 +185,7 @@ class Window:
         return WindowChange("healthy")
 
     def _may_grow(self, seen: WindowInputs) -> bool:
-        """Where no capacity is stated, that has to show: nothing is lost, though the budget is in use."""
+        """Without a stated capacity only while the budget is in use and losses are known."""
         is_well = seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget
         return self.budget < self._ceiling() and (self._capacity is not None or is_well)
 

@@ -84,15 +84,15 @@ class Coordinator:
         self._takes[type(event)](event, now=now)
         if self.fleet.forgotten:
             self._replicas.forget(now=now)
-        if health.said:
+        if health.changes:
             self._replicas.report_health(now=now)
         if self.waiting_room.turns:
             self.gate.let_in(now=now)
         else:
             self.dispatcher.pools_with_room.clear()
-        if self.admission.said:
-            self._stream.extend(self.admission.said)
-            self.admission.said.clear()
+        if self.admission.records:
+            self._stream.extend(self.admission.records)
+            self.admission.records.clear()
         return self._commands() if self._out or self.sessions.publishing is not None else []
 
     def share(self) -> Share:

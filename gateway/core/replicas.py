@@ -45,7 +45,7 @@ class Replicas:
                 return stranded
             case ev.CacheResidencyReported():
                 if self._fleet.get(event.replica) is not None:
-                    self._ledger.told(event.replica, event.tokens)
+                    self._ledger.residency_reported(event.replica, event.tokens)
             case ev.EngineReported():
                 self._reported(event, now=now)
             case ev.SharesReceived():
@@ -77,9 +77,9 @@ class Replicas:
         self._fleet.forgotten.clear()
 
     def report_health(self, *, now: float) -> None:
-        for changed in self._fleet.health.said:
+        for changed in self._fleet.health.changes:
             self._stream.replica_changed(changed.replica, changed.state, changed.why, now=now)
-        self._fleet.health.said.clear()
+        self._fleet.health.changes.clear()
 
     def _came_up(self, event: ev.ReplicaCameUp, *, now: float) -> list[LiveRequest]:
         pool = event.facts.pool
@@ -126,6 +126,8 @@ class Replicas:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._hints.engine_reported(event.replica, event.signals.kv_used)
             self._ledger.engine_reported(event.replica, event.signals)
-            self._fleet.adapters.told(event.replica, event.signals.most_adapters, event.signals.adapters)
+            self._fleet.adapters.engine_reported(
+                event.replica, event.signals.most_adapters, event.signals.adapters
+            )
             if event.signals.ranks is not None:
                 self._ranks.replica_has(event.replica, event.signals.ranks)

@@ -136,7 +136,7 @@ class Stream:
                 at_s=now,
                 turn=live.request,
                 session=live.session_id,
-                asked=route.named.name,
+                requested=route.named.name,
                 model=route.choice.target.model,
                 fallback=route.fallback,
             )

@@ -1,7 +1,4 @@
-"""The seam: what admission and placement may ask about time.
-
-Whoever answers has watched the replicas; whoever asks says what the work is.
-"""
+"""The interface of time predictions for admission and placement."""
 
 from typing import Protocol
 

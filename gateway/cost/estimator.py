@@ -1,4 +1,4 @@
-"""How long will this turn take on that replica: until its first token, and until its end?
+"""The estimator: how long will this turn take on that replica, until its first token, and until its end?
 
 Source: Agent.xpu, §4.2 (predictive annotation: TTFT of a task, TPOT of a batch, from the roofline) and
 Appendix B.
@@ -6,13 +6,12 @@ Appendix B.
 Symbols: TTFT → `Prediction.first_token`; TPOT → the decode fit's prediction; W, Q, P_eff, B_eff as in
 `roofline.py`.
 
-Deviations: the paper measures kernels offline and finds their times stable. Here the roofline only says
-what a turn's time consists of, in seconds as the profile believes: launching, matrix products, attention,
-waiting for prefills ahead, sharing steps with rows that decode, reading the prompt. How much of each the
-replica really takes is fitted online to launch delays and decode rates (`fit.py`), so a profile that is
-wrong, or a guess because nothing is known of the server, costs some tens of observations. A replica
-without a profile is predicted as a peer of its pool is, until it has answered itself. Error bars are
-not the model's own: they are what its predictions lately turned out to be off by (`spread.py`).
+Deviations: the paper measures kernels offline and finds their times stable. Here the roofline only gives the
+parts of a turn's time, in seconds by the profile: launching, matrix products, attention, prefills ahead,
+steps shared with decoding rows, reading the prompt. Their weights are fitted online to launch delays and
+decode rates (`fit.py`), so a wrong or missing profile costs some tens of observations. A replica without a
+profile is predicted like a peer of its pool, until its first answer. Error bars are the recent errors of
+predictions (`error_bars.py`).
 
 Invariants: memory is constant; predictions are positive, and p10 ≤ p90; predicting changes nothing.
 """
@@ -22,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.cost.error_bars import ErrorBars
 from gateway.cost.fit import DecayingFit
 from gateway.cost.formula import (
     LEAST_S,
@@ -31,7 +31,6 @@ from gateway.cost.formula import (
     weight_bytes_read,
 )
 from gateway.cost.profile import Hardware, Model, Profile
-from gateway.cost.spread import Spread
 
 UNKNOWN: Final = Profile(
     hardware=Hardware(
@@ -51,49 +50,48 @@ UNKNOWN: Final = Profile(
         source="a guess, until observed",
     ),
 )
-"""Of a server about which nothing is known, nor about any other of its pool."""
+"""Of an unknown server without known peers."""
 
 _FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0)
 _UNDISTURBED_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 1.0)
 _TRIED: Final = 4.0
 _GUESSED: Final = 30.0
-"""Error bars to either side before there is experience: with a profile, and without."""
+"""Prior error bars to either side: with a profile, and without."""
 _LEAST_TOKEN_S: Final = 2e-4
-"""No engine is so quick. What came quicker was held up on its way and came in one piece: a server that has no
-processor left to write to its clients delivers whole answers like that."""
+"""No engine is so quick: a server without CPU time for its writes delivers whole answers at once."""
 _AMONG: Final = 16
-"""Rows that decode at once where it is asked what one of them costs; from 4 to 64 it is nearly the same."""
+"""Rows that decode beside the one in question; from 4 to 64 its cost is nearly the same."""
 OUTPUT_TOKENS: Final = 200.0
-"""That turns are taken to have, before one has ended."""
+"""A prior."""
 _USUAL_TURN: Final = (2_000.0, 20_000.0, OUTPUT_TOKENS)
-"""To compare replicas by: new tokens, cached ones, and those of the answer."""
+"""To compare replicas: new, cached and output tokens."""
 _OUTPUTS: Final = 50
-"""Turns over which their usual output is averaged."""
+"""Turns in the mean of usual output."""
 
 
 class TurnWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a turn asks of a replica; guesses, until the engine reports its usage."""
+    """Estimates, until the engine reports its usage."""
 
     new_tokens: float
-    """Of the prompt, without what is cached there."""
+    """Uncached ones of the prompt."""
     cached_tokens: float = 0.0
     output_tokens: float | None = None
-    """None: as long as turns usually are."""
+    """None: the usual number."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What else the replica is doing. `InFlight` keeps account of it."""
+    """The replica's other work, by `InFlight`."""
 
     decoding: int = 0
-    """Turns that have had their first token."""
+    """Turns after their first token."""
     decoding_context_tokens: float = 0.0
     queued_tokens: float = 0.0
-    """New tokens of the turns that wait for their first one."""
+    """New tokens of turns before their first token."""
     queued_products: float = 0.0
     """Σ of their `context_product`."""
     queued_prompt_tokens: float = 0.0
-    """Of their whole prompts: a server has to read what is cached, too."""
+    """Of their whole prompts: a server reads cached tokens, too."""
 
 
 _NOTHING_ELSE: Final = Load()
@@ -112,29 +110,29 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first_token: Estimate
     completion: Estimate
     prefill_s: float
-    """Until the first token, had the turn the replica to itself."""
+    """Until the first token, on an idle replica."""
 
 
 class IsolatedCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn takes on a replica that does nothing else."""
+    """Of a turn on an idle replica."""
 
     seconds: float
     fresh_s: float
-    """Of that, to compute what is new in its prompt."""
+    """Of that, the prefill of new tokens."""
     full_prefill_s: float
-    """What computing all of its prompt would take."""
+    """With nothing cached."""
     decode_s: float
     """From the first token to the last."""
     row_s: float
-    """Where others decode beside it: by how much it makes their steps longer, in all. An engine reads its
-    weights once for all rows, so this is far less than `decode_s`."""
+    """The time that it adds to the steps of other rows. An engine reads its weights once for all rows, so
+    this is far less than `decode_s`."""
 
 
 class Estimator:
     """Of one replica."""
 
     def __init__(self, profile: Profile | None = None, peers: "Peers | None" = None) -> None:
-        """`peers`: of its pool; one of them says what to expect while this one is unseen."""
+        """`peers`: of its pool; one of them stands for this one while it is unseen."""
         self._profile = profile or UNKNOWN
         self._flops_per_s, self._bytes_per_s = self._profile.flops_per_s, self._profile.bytes_per_s
         self._steps_alone = self._decode_steps(1.0, _NOTHING_ELSE)
@@ -143,18 +141,18 @@ class Estimator:
         self._first_token = DecayingFit(_FIRST_TOKEN_BELIEF, trust=trust)
         self._per_token = DecayingFit(_DECODE_BELIEF, trust=trust)
         self._undisturbed = DecayingFit(_UNDISTURBED_BELIEF, trust=trust)
-        """Of a token, too, but for the prompts that were computed meanwhile: known at the end alone."""
-        self._first_token_spread = Spread(untried)
-        self._completion_spreads = {True: Spread(untried), False: Spread(untried)}
-        """By whether the length of the output was known."""
+        """Of a token, without prefills meanwhile: known only at the end."""
+        self._first_token_errors = ErrorBars(untried)
+        self._completion_errors = {True: ErrorBars(untried), False: ErrorBars(untried)}
+        """By whether the output's length was known."""
         self._log_output = math.log(OUTPUT_TOKENS)
         self._outputs = 0
         self.usual_output = OUTPUT_TOKENS
-        """Tokens of an answer, as expected since the formula was worked out."""
+        """As of the formula."""
         self._first_token_bars = (1.0, 1.0)
         self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
         self._formula: Formula | None = None
-        """With the three above and the next: None if something was learned since they were worked out."""
+        """None after an observation, until it and the values around it are recomputed."""
         self._token_alone = (0.0, 0.0, 0.0, 0.0)
         self._has_profile = profile is not None
         self._peers = peers
@@ -198,14 +196,14 @@ class Estimator:
         )
 
     def _multiplied_out(self) -> Formula:
-        self._first_token_bars = self._first_token_spread.bars()
-        known, unknown = self._completion_spreads[True], self._completion_spreads[False]
+        self._first_token_bars = self._first_token_errors.bars()
+        known, unknown = self._completion_errors[True], self._completion_errors[False]
         self._completion_bars = {True: known.bars(), False: unknown.bars()}
         if self._peers is not None and self.is_unseen:
             peer = self._peers.median
             formula = peer.formula()
             self.usual_output = peer.usual_output
-            return formula  # not kept here: the peer learns
+            return formula  # not cached: the peer learns
         self.usual_output = self.usual_output_tokens
         self._formula = Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
         launch, weights, own, others, _ = self._undisturbed.coefficients
@@ -226,7 +224,6 @@ class Estimator:
         return seconds
 
     def alone(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> IsolatedCost:
-        """A turn that has this replica to itself; of a prompt so much is new."""
         formula = self.formula()
         fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
         fixed_s, own_s, among_s, others_s = self._token_alone
@@ -244,10 +241,10 @@ class Estimator:
     def observe_first_token(
         self, prediction: Prediction, launch_delay_s: float, actual: TurnWork | None = None
     ) -> None:
-        """The turn had its first token so long after it was sent. `actual`: as usage has it, once known."""
+        """`actual`: by usage, once known."""
         launch_delay_s = max(LEAST_S, launch_delay_s)
         self._formula = None
-        self._first_token_spread.observe(launch_delay_s / prediction.first_token.seconds)
+        self._first_token_errors.observe(launch_delay_s / prediction.first_token.seconds)
         features = self._first_token_features(actual or prediction.work, prediction.load)
         was_unseen = self.is_unseen
         self._first_token.observe(features, launch_delay_s)
@@ -264,11 +261,11 @@ class Estimator:
         beside_s: float = 0.0,
         actual: TurnWork | None = None,
     ) -> None:
-        """The turn ended so long after it was sent; `first_token_s` is None if nobody saw the first token.
-        `beside_s`: what prompts of others take that were computed after it, each alone."""
+        """`first_token_s`: None without a visible first token. `beside_s`: of others' prefills after it, each
+        alone."""
         self._formula = None
         knew = prediction.work.output_tokens is not None
-        self._completion_spreads[knew].observe(max(LEAST_S, duration_s) / prediction.completion.seconds)
+        self._completion_errors[knew].observe(max(LEAST_S, duration_s) / prediction.completion.seconds)
         if output_tokens < 1:
             return
         self._outputs += 1
@@ -279,7 +276,7 @@ class Estimator:
         if token_s >= _LEAST_TOKEN_S:
             work, load = actual or prediction.work, prediction.load
             steps = self._decode_steps(work.new_tokens + work.cached_tokens, load)
-            # Rows are believed to cost what they read, and no more.
+            # By the belief, rows cost only what they read.
             self._per_token.observe((*steps, self._profile.step_overhead_s * load.decoding), token_s)
             self._undisturbed.observe((*steps, beside_s / (output_tokens - 1)), token_s)
 
@@ -298,7 +295,7 @@ class Estimator:
         return (
             profile.step_overhead_s * steps,
             max(token_s * new, weights_s),
-            token_s * new,  # believed to be in the line before; there for a profile wrong about its knee
+            token_s * new,  # 0 by the belief; for a profile with a wrong knee
             product_s * context_product(new, work.cached_tokens),
             token_s * load.queued_tokens + product_s * load.queued_products,
             under_way_s,
@@ -319,7 +316,7 @@ class Estimator:
 
 
 class Peers:
-    """The replicas of a pool of which something is known."""
+    """The known replicas of a pool."""
 
     def __init__(self) -> None:
         self._seen: list[Estimator] = []

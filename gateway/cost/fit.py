@@ -1,11 +1,11 @@
-"""A linear fit that starts from a belief, follows what is observed, and forgets: seconds = Σ θ · x.
+"""A decaying linear fit with a prior belief: seconds = Σ θ · x.
 
-Features are in seconds, as the belief has them, so a coefficient says how wrong the belief is about its
-feature. Errors count relative to the prediction: a short wait weighs as much as a long one.
+Features are in seconds by the belief, so a coefficient is the belief's error factor for its feature. Errors
+are relative to the prediction: a short wait weighs as much as a long one.
 
-Invariants: memory and time of an observation are constant; no coefficient is negative; a single observation
-that nothing resembles moves the fit by no more than one at the edge of what is usual; a feature that was
-never there keeps its belief, times what is wrong about the belief as a whole.
+Invariants: memory and time of an observation are constant; no coefficient is negative; a single outlier moves
+the fit no more than an observation at the edge of the usual; a feature never observed keeps its belief, times
+the overall error factor.
 """
 
 import math
@@ -14,24 +14,24 @@ from operator import mul
 from typing import Final
 
 MEMORY: Final = 100
-"""Observations after which an old one counts 1/e."""
+"""Observations until an old one counts 1/e."""
 BELIEF: Final = 0.02
-"""What the belief counts, as a share of all that is remembered."""
+"""Weight of the belief, as a share of the memory."""
 UNUSUAL: Final = 1.5
-"""Errors beyond so many usual ones count as if they were that large (Huber)."""
+"""Clip of errors, in usual errors (Huber)."""
 CHANGED: Final = 8.0
-"""Errors to one side, each less one usual error and at most two, sum up to this: the replica has changed."""
+"""CUSUM limit: errors to one side, each less one usual error and at most two."""
 KEPT: Final = 0.02
-"""Of what was remembered, when it has."""
+"""Share of the memory kept after a change."""
 SETTLING: Final = 10
-"""Observations before anything is called unusual."""
+"""Observations without clipping."""
 _SWEEPS: Final = 3
 _TINY: Final = 1e-12
 
 
 class DecayingFit:
     def __init__(self, belief: Sequence[float], *, trust: float) -> None:
-        """`belief`: the coefficients to start from; `trust`: what they count at first, in observations."""
+        """`belief`: the prior coefficients; `trust`: their first weight, in observations."""
         self._belief = tuple(belief)
         self._trust = trust
         size = len(self._belief)
@@ -41,9 +41,8 @@ class DecayingFit:
         """Σ w x y, likewise."""
         self._usual_error = 0.0
         self._settling = SETTLING
-        """Observations to come that are not called unusual."""
         self._late = self._early = 0.0
-        """Sums of errors to either side (CUSUM)."""
+        """CUSUM, to either side."""
         self._last_scale = 1.0
         self.coefficients = list(self._belief)
         self.observations = 0
@@ -61,7 +60,7 @@ class DecayingFit:
         if is_far_off:
             self._late = self._early = 0.0
             self._settling, keep = SETTLING, KEPT
-        # By the mean of both: by the prediction alone, one that is far too long would hardly be corrected.
+        # By the geometric mean: relative to a far too long prediction alone, its error would hardly count.
         unit = math.sqrt(predicted * seconds)
         x, y = [feature / unit for feature in features], seconds / unit
         for i, row in enumerate(self._products):
@@ -102,7 +101,7 @@ class DecayingFit:
                 theta[i] = max(0.0, (rest + BELIEF * own * centre) / (own * (1 + BELIEF)))
 
     def _scale(self) -> float:
-        told = sum(map(mul, self._belief, self._targets))
+        observed = sum(map(mul, self._belief, self._targets))
         expected = [sum(map(mul, row, self._belief)) for row in self._products]
         believed = sum(map(mul, self._belief, expected))
-        return (told + self._trust) / (believed + self._trust) if believed > _TINY else 1.0
+        return (observed + self._trust) / (believed + self._trust) if believed > _TINY else 1.0

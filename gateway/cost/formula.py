@@ -1,10 +1,6 @@
-"""What a turn takes, multiplied out: the estimator's features and coefficients as one formula.
+"""The estimator's features and coefficients, multiplied out: each prediction is then a few sums.
 
-A prediction is made for every turn, an observation for some of them. So what does not depend on the turn is
-worked out when something was learned, and a prediction is a few sums.
-
-Invariant: what it says is Σ coefficient · feature of the estimator, but for rounding, and never less than
-`LEAST_S`.
+Invariant: the result is Σ coefficient · feature of the estimator, but for rounding, and at least `LEAST_S`.
 """
 
 import math
@@ -18,12 +14,12 @@ if TYPE_CHECKING:
 
 LEAST_S: Final = 1e-6
 READING_S: Final = 1e-6
-"""For each token of a prompt, cached or not: parsing, template, tokenizer, hashes of blocks."""
+"""Per prompt token, cached or not: parsing, template, tokenizer, hashes of blocks."""
 _ROWS: Final = 256
 
 
 def context_product(new_tokens: float, cached_tokens: float) -> float:
-    """What attention costs a chunk: token i of it looks at the cached ones and at i − ½ of its own."""
+    """Pairs of attention: token i of a chunk sees the cached tokens and i − ½ of its own."""
     return new_tokens * (cached_tokens + new_tokens / 2)
 
 
@@ -71,7 +67,7 @@ class Formula:
         self._log_untouched = math.log(untouched) if untouched > 0 else -math.inf
         self._profile = profile
         self._row_weights: list[float] = []
-        """By rows that decode: what a step of theirs reads."""
+        """Bytes that a step reads, by decoding rows."""
 
     def alone_s(self, new: float, cached: float) -> float:
         if new < 1.0:

@@ -1,9 +1,8 @@
-"""What a replica is doing, from what was sent to it and what came back: the load that a turn meets.
+"""A replica's turns in flight, and its load.
 
-Prefills are served in the order in which they were sent; of the first of them, what should be done by now
-is taken off.
+Prefills are served first in, first out; the first one counts without its expected progress.
 
-Invariants: a turn is in at most once; with nobody in, the load is nothing.
+Invariants: a turn is in at most once; without turns the load is 0.
 """
 
 from collections.abc import Hashable
@@ -21,12 +20,10 @@ class _Turn(msgspec.Struct, gc=False):
     prefill_s: float
     sent_s: float
     computed_s: float = 0.0
-    """What prompts had taken on the replica when its first token came."""
+    """`InFlight._computed_s` at its first token."""
 
 
 class InFlight:
-    """Of one replica; turns are named by whoever asks."""
-
     def __init__(self) -> None:
         self._prefilling: dict[Hashable, _Turn] = {}
         self._decoding: dict[Hashable, _Turn] = {}
@@ -34,7 +31,7 @@ class InFlight:
         self._queued_tokens = self._queued_products = self._queued_context = 0.0
         self._decoding_context = 0.0
         self._computed_s = 0.0
-        """What the prompts took whose first token came, each alone."""
+        """Sum of finished prefills, each alone."""
 
     def __len__(self) -> int:
         return len(self._prefilling) + len(self._decoding)
@@ -69,7 +66,7 @@ class InFlight:
         self._queued_context += context
 
     def first_token(self, turn: Hashable, *, now: float) -> None:
-        """Of a turn that is in. Once told, further calls change nothing."""
+        """Idempotent."""
         if turn not in self._decoding:
             started = self._leave_queue(turn)
             self._computed_s += started.prefill_s
@@ -79,15 +76,14 @@ class InFlight:
             self._last_first_token_s = now
 
     def ended(self, turn: Hashable) -> float:
-        """However it ended. Returns for how many seconds since its first token the replica computed prompts
-        of others."""
+        """Returns the seconds of other turns' prefills since its first token."""
         if turn in self._prefilling:
             self._leave_queue(turn)
             return 0.0
         ended = self._decoding.pop(turn)
         self._decoding_context -= ended.context_tokens
         if not self._decoding:
-            self._decoding_context = 0.0  # sums of fractions do not come back to nothing by themselves
+            self._decoding_context = 0.0  # removes rounding errors
         return self._computed_s - ended.computed_s
 
     def _leave_queue(self, turn: Hashable) -> _Turn:

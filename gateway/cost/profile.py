@@ -1,10 +1,8 @@
-"""What a replica is made of: hardware × model × how well the engine uses the one for the other.
+"""Profiles of replicas: hardware × model × engine settings.
 
-Profiles are composed: `profiles/hardware` and `profiles/models` each hold a file for one part, with its
-sources. A composed profile is named `MODEL@HARDWARE`, or `MODEL@4xHARDWARE` for tensor parallelism over
-four devices. A file of the user's own names the parts, or states them, and sets what differs.
-
-Nothing here reads files: `gateway/config/profiles.py` does.
+`profiles/hardware` and `profiles/models` have a file for each part, with its sources. A composed profile is
+named `MODEL@HARDWARE`, or `MODEL@4xHARDWARE` for tensor parallelism over four devices. A user's own file
+names or states the parts, and sets the differences. `gateway/config/profiles.py` reads the files.
 """
 
 import re
@@ -25,7 +23,7 @@ _CAPACITY_STEP: Final = 1000
 
 
 class ProfileError(ValueError):
-    """A profile, or a part of one, that is not there or not right; says what, for a person."""
+    """A missing or wrong profile, or part; its message is for a person."""
 
 
 class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,31 +31,30 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     peak_flops: Positive
-    """Dense FLOP/s that the largest matrix products attain, in the precision in which models compute.
-
-    Less than on the datasheet, which no program reaches."""
+    """Attained dense FLOP/s of the largest matrix products, in the models' precision: less than on the
+    datasheet."""
     memory_bytes_per_s: Positive
-    """That long copies attain."""
+    """Attained by long copies."""
     memory_bytes: Positive
     host_link_bytes_per_s: Positive
-    """Between the device's memory and the host's, in one direction."""
+    """One direction."""
     source: str
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     active_parameters: Positive
-    """That take part in computing one token; without the input embedding, which is only looked up."""
+    """Per token, without the input embedding, which is only looked up."""
     dense_weight_bytes: Positive
     """Read by every step."""
     expert_weight_bytes: NotNegative = 0.0
-    """Of all experts together; a step reads those of them that one of its tokens needs."""
+    """Of all experts together; a step reads those of its tokens."""
     experts: Annotated[int, Meta(ge=0)] = 0
     """In each layer; 0 for a dense model."""
     experts_per_token: Annotated[int, Meta(ge=0)] = 0
     kv_bytes_per_token: Positive
     attention_flops_per_context_token: NotNegative
-    """Attention costs a new token this many FLOPs for each token of the context before it."""
+    """Of a new token, for each token of the context before it."""
     source: str
 
     def __post_init__(self) -> None:
@@ -72,29 +69,29 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the engine is set up, and how well it does."""
+    """Settings and efficiency of the engine."""
 
     tensor_parallel: Annotated[int, Meta(ge=1)] = 1
-    """Devices that share every layer. What they say to one another is part of the efficiencies."""
+    """Devices that share every layer. Their communication is part of the efficiencies."""
     compute_efficiency: Annotated[float, Meta(gt=0, le=1)] = 0.55
     """Of the devices' FLOP/s, over a whole step."""
     memory_efficiency: Annotated[float, Meta(gt=0, le=1)] = 1.0
     step_overhead_s: NotNegative = 0.004
-    """Of each step, whatever is in it: scheduling, launching, sampling."""
+    """Of each step: scheduling, launching, sampling."""
     row_overhead_s: NotNegative = 0.0
-    """Of each sequence in a step: sampling its token, and handing it on."""
+    """Of each sequence in a step: sampling and delivery of its token."""
     chunk_tokens: Annotated[int, Meta(ge=1)] = 8192
-    """At most so many new tokens a step (vLLM: `max_num_batched_tokens`)."""
+    """Most new tokens a step (vLLM: `max_num_batched_tokens`)."""
     kv_capacity_tokens: Annotated[int, Meta(ge=1)] | None = None
-    """None: what the weights leave of the memory."""
+    """None: the memory without the weights."""
     memory_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """That the engine uses at all (vLLM: `gpu_memory_utilization`)."""
+    """Used by the engine (vLLM: `gpu_memory_utilization`)."""
     reserved_bytes: NotNegative = 2.6e9
     """On each device, for activations, captured graphs and the input embedding."""
 
 
 class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that the cost of a step depends on. Complete: nothing else is looked up."""
+    """All that the cost of a step depends on."""
 
     hardware: Hardware
     model: Model
@@ -121,7 +118,7 @@ class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens whose KV fits, as stated; else derived, to the thousand below."""
+        """Capacity, as stated; else derived, to the thousand below."""
         if self.kv_capacity_tokens is not None:
             return self.kv_capacity_tokens
         of_a_device = self.memory_share * self.hardware.memory_bytes - self.reserved_bytes
@@ -130,7 +127,7 @@ class Profile(Engine, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What profiles are composed of, by name."""
+    """By name."""
 
     hardware: Mapping[str, Hardware]
     models: Mapping[str, Model]

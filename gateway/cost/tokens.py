@@ -1,9 +1,9 @@
-"""Tokens of a prompt before the engine has counted them, from its bytes: learned from reported usage.
+"""Estimates of a prompt's tokens from its bytes, learned from reported usage.
 
-Of a conversation that goes on, only what came since its last counted turn has to be guessed.
+In a known conversation only the part after its last counted turn is estimated.
 
-Invariants: memory is constant; one odd prompt (an image in base64) moves the ratio by a factor of
-`e^(1/SLOWEST)` at most, once it has settled.
+Invariants: memory is constant; one odd prompt (an image in base64) moves the settled ratio by a factor of
+`e^(1/SLOWEST)` at most.
 """
 
 import math
@@ -19,17 +19,17 @@ from gateway.domain.tenant_lru import TenantLru
 _FIRST_GUESS: Final = 0.25
 """Four bytes a token: English and code, in JSON."""
 SLOWEST: Final = 50
-"""Observations over which the ratio is averaged."""
+"""Observations in the mean of the ratio."""
 _LARGEST_SURPRISE: Final = 1.0
 _USUAL_TO_P90: Final = 2.06
 """p90 ÷ mean of the absolute value, if errors are normal (1.6449 ÷ √(2/π))."""
 _OUTPUT_OVER: Final = 50
-"""Turns over which a tenant's usual output is averaged."""
+"""Turns in the mean of a tenant's output."""
 _TENANTS: Final = 4096
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """A prompt that the engine counted."""
+    """A prompt with the engine's count."""
 
     bytes: int
     tokens: int
@@ -38,7 +38,7 @@ class Counted(msgspec.Struct, frozen=True):
 class TokenGuess(msgspec.Struct, frozen=True):
     tokens: float
     low: float
-    """It is less than this one time in ten or fewer."""
+    """The p10."""
     high: float
 
 
@@ -46,18 +46,18 @@ _NOTHING: Final = Counted(0, 0)
 
 
 class TokensPerByte:
-    """Of one model: those who use it write alike."""
+    """Of one model."""
 
     def __init__(self) -> None:
         self._log_ratio = math.log(_FIRST_GUESS)
         self.ratio = _FIRST_GUESS
         self._error = math.log(2)
-        """Of the logarithm, absolute, averaged."""
+        """Mean absolute error of the logarithm."""
         self._factor = math.exp(_USUAL_TO_P90 * self._error)
         self._observations = 0
 
     def guess(self, size_bytes: int, before: Counted | None = None) -> TokenGuess:
-        """Tokens of a prompt; `before`: of the turn that it continues."""
+        """`before`: of the turn that it continues."""
         tokens = self.expect(size_bytes, before)
         known = before.tokens if before is not None and before.bytes <= size_bytes else 0
         rest = tokens - known
@@ -68,7 +68,7 @@ class TokensPerByte:
         return known.tokens + (size_bytes - known.bytes) * self.ratio
 
     def observe(self, counted: Counted, before: Counted | None = None) -> None:
-        """The engine reported this. What a continued turn shares with `before` teaches nothing new."""
+        """Only the part after `before` is new evidence."""
         grown_bytes, grown_tokens = counted.bytes, counted.tokens
         if before is not None and before.bytes < counted.bytes and before.tokens < counted.tokens:
             grown_bytes, grown_tokens = counted.bytes - before.bytes, counted.tokens - before.tokens
@@ -91,7 +91,7 @@ class _Usual:
 
 
 class UsualTurns:
-    """By tenant: a client chooses how many tokens its bytes have, so it teaches this of its own alone."""
+    """By tenant: a client chooses the tokens per byte, so its evidence is for its tenant alone."""
 
     def __init__(self) -> None:
         self._known: TenantLru[TenantId, None, _Usual] = TenantLru(_TENANTS)

@@ -1,13 +1,11 @@
-"""How long does a prompt's KV cache take from the engine that computed it to the one that decodes?
+"""Transfer times of KV caches from the prefill engine to the decoding one.
 
 Source: ours; Agent.xpu's devices share one memory (§4.3), so it has no such term.
 
-What is observed is what a first token came later than where the whole prompt would have been cached, for so
-many tokens. So a transfer that fails, and whose prompt is computed after all, counts as one that took as
-long as computing it. The rate is a ratio of sums that forget, from a belief that counts as one observation.
-It returns to the belief by half in `_HALF_LIFE_S`, so that what once was slow is tried again.
-
-Pairs of replicas are not told apart: of a hundred replicas most pairs would never be seen.
+An observation is a first token's delay beyond the prediction with the whole prompt cached. So a failed
+transfer counts with the time of its recomputation. The rate is a ratio of decaying sums, from a belief that
+counts as one observation. It returns to the belief by half in `_HALF_LIFE_S`, so that a slow transfer is
+tried again. All pairs of replicas count together: of a hundred replicas most pairs would never be seen.
 
 Invariants: memory is constant; times are never negative.
 """
@@ -16,7 +14,7 @@ import math
 from typing import Final
 
 _FORGETS: Final = 0.9
-"""What a sum keeps at each observation."""
+"""Decay of the sums at each observation."""
 _BELIEVED_TOKENS: Final = 4_000.0
 _HALF_LIFE_S: Final = 300.0
 
@@ -34,7 +32,7 @@ class TransferRate:
         return tokens * self._token_s(now)
 
     def observe(self, tokens: float, seconds: float, *, now: float) -> None:
-        """So many tokens took so long, or nothing if `seconds` is negative: predictions err either way."""
+        """Negative `seconds` count as 0: predictions err either way."""
         if tokens <= 0.0:
             return
         before_s = self._token_s(now)

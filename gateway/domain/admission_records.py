@@ -1,7 +1,4 @@
-"""Records that admission makes: which sessions wait for a place and why, which get one, how many there are.
-
-They are part of the information stream (`records.py`). `window_update` is of MARS's Table 1, under its name.
-"""
+"""Records of admission, a part of the information stream (`records.py`). `window_update`: MARS, Table 1."""
 
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, SessionId, TenantId
@@ -15,56 +12,54 @@ class SessionHeld(TimedRecord, frozen=True, kw_only=True, tag="session_held"):
     pool: PoolId
     tenant: TenantId
     reason: WaitReason
-    """What keeps it out; of one behind others, what keeps those out."""
+    """Of the first session in the queue."""
     ahead: int
-    """Sessions that wait already."""
+    """Waiting sessions."""
     with_it: float
-    """What would be in with it, as `reason` counts: KV tokens as expected at most, sessions, or sessions with
-    tools; what its tenant is charged, in sessions."""
+    """With this session, in the unit of `reason`: expected KV tokens, sessions, sessions with tools, or what
+    its tenant is charged, in sessions."""
     limit: float
-    """As much may be in. It enters when `with_it` is at most that, and nobody is before it."""
+    """The session enters when `with_it` is at most that, and none is before it."""
     is_deprioritized: bool = False
-    """Who is before it waits for that."""
+    """`reason` is of the session before it."""
     gave_back: str | None = None
-    """Why it had to give its place back, if it had one."""
+    """Reason of its eviction."""
 
 
 class SessionAdmitted(TimedRecord, frozen=True, kw_only=True, tag="session_admitted"):
-    """A session has a place from now on."""
-
     session: SessionId
     pool: PoolId
     tenant: TenantId
     waited_ms: float
     admitted: int
-    """Sessions that are in, this one included."""
+    """Admitted sessions, this one included."""
     tokens: float
-    """That it holds, or brings."""
+    """Of this session."""
     held: float
-    """Tokens that all that are in hold, this one too; a beginning that several share counts for each."""
+    """Tokens of all admitted sessions; a shared prefix counts for each."""
     kv_limit: float | None
-    """Tokens that they may be expected to hold; None for no limit."""
+    """Expected tokens at most; None for no limit."""
     is_over_limit: bool = False
-    """It is in though it does not fit: nobody else runs, or it waited in the background for long."""
+    """It does not fit, but nothing else runs, or it has waited for long."""
 
 
 class WindowUpdated(TimedRecord, frozen=True, kw_only=True, tag="window_update"):
     pool: PoolId
     sessions: float | None
-    """Sessions that may be in; None for no limit."""
+    """Most admitted sessions; None for no limit."""
     kv_budget: float | None
-    """Tokens that they may be expected to hold; None for no limit."""
+    """Most expected tokens; None for no limit."""
     admitted: int
     waiting: int
-    """Sessions that wait for a place."""
+    """Sessions in the queue."""
     demand: float
-    """Tokens that the sessions that are in are expected to hold at most."""
+    """Expected tokens of the admitted sessions, at most."""
     gpu_pressure: float
     cpu_pressure: float
-    """Of both, 1 and more is overload."""
+    """For both, overload from 1 on."""
     reason: str
     level: float | None = None
-    """Sessions, the mean of now and lately, that a tenant may hold beyond its share, for a weight of 1; None
-    for no limit."""
+    """Most sessions of a tenant beyond its share (mean of now and lately, for a weight of 1); None for no
+    limit."""
     overcommit_sessions: bool = False
-    """More may be in than fit, because engines have the time to compute again what is lost."""
+    """More sessions than fit, because engines have time for recomputation."""

@@ -1,4 +1,4 @@
-"""Under which it is kept what a conversation teaches.
+"""Keys of what is learned from conversations.
 
 Invariant: a type belongs to one owner, and so does its family.
 """
@@ -12,13 +12,13 @@ from gateway.domain.request import RequestFacts
 
 class AgentKey(NamedTuple):
     owner: TenantId = NOBODYS
-    """Its tenant; `NOBODYS` if all tenants share what they teach."""
+    """Its tenant, or the shared one."""
     agent_type: int = 0
-    """Hash of the prompt's skeleton and the tools (`gateway/identity/agent_type.py`); 0 if not known."""
+    """Hash of the prompt's skeleton and the tools (`gateway/identity/agent_type.py`); 0 if unknown."""
     client: int = 0
     """Hash of its software's name."""
     is_child: bool = False
-    """It works for another conversation of its session."""
+    """A sub-agent."""
 
     @property
     def family(self) -> tuple[TenantId, int, bool]:
@@ -33,5 +33,5 @@ def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey
 
 
 def kind_of(facts: RequestFacts) -> int:
-    """A date in a prompt makes no other kind."""
+    """The type without dates and the like, if known."""
     return facts.transcript.agent_type or facts.transcript.agent

@@ -1,4 +1,4 @@
-"""So many times a second: what costs more than a turn may cost is done as often as there is time for.
+"""A rate limit for work that costs more than a turn may.
 
 Invariant: over any time, at most `per_s` a second are granted, after a first `burst`.
 """
@@ -10,7 +10,7 @@ class Allowance:
     def __init__(self, *, per_s: float, burst: float) -> None:
         self.per_s = per_s
         self.left = self._burst = burst
-        """Below 0 where more was spent than was there."""
+        """May be below 0."""
         self._refilled_s: float | None = None
 
     def refill(self, *, now: float) -> None:

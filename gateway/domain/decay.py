@@ -11,12 +11,12 @@ class DecayedMean:
         self._keep = 0.5 ** (1.0 / half_life)
         self._sum = 0.0
         self.weight = 0.0
-        """How many observations it stands for; approaches 1.44 × `half_life`."""
+        """In observations; approaches 1.44 × `half_life`."""
 
     def add(self, value: float) -> None:
         self.weight = self.weight * self._keep + 1.0
         self._sum = self._sum * self._keep + value
 
     def mean(self, prior: float, strength: float = 1.0) -> float:
-        """`strength`: how many observations the prior weighs."""
+        """`strength`: of the prior, in observations."""
         return (self._sum + prior * strength) / (self.weight + strength)

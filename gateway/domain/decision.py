@@ -1,4 +1,4 @@
-"""What policies answer. Every decision carries its reason, for receipts, records and people."""
+"""Decisions of policies, each with its reason, for receipts, records and people."""
 
 from typing import Final
 
@@ -9,19 +9,19 @@ from gateway.domain.string_enums import Word
 
 
 class RefusalReason(Word):
-    """Why the gateway itself answered instead of a backend. `errors.py` gives each its status."""
+    """Why the gateway answered instead of a backend. `errors.py` has the status of each."""
 
     MALFORMED_HTTP = "malformed_http"
     HEADERS_TOO_LARGE = "headers_too_large"
     BODY_TOO_LARGE = "body_too_large"
     UNSUPPORTED_UPGRADE = "unsupported_upgrade"
     UNSUPPORTED_CODING = "unsupported_coding"
-    """The body is compressed in a way that is not known here."""
+    """The body has an unknown compression."""
     REQUEST_TIMEOUT = "request_timeout"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
     KV_FIELD = "kv_field"
-    """The body tells an engine where KV caches are."""
+    """The body has fields that direct an engine to KV caches."""
     UNKNOWN_MODEL = "unknown_model"
     UNKNOWN_PATH = "unknown_path"
     STATE_NOT_FOUND = "state_not_found"
@@ -31,7 +31,7 @@ class RefusalReason(Word):
     TENANT_SHARE = "tenant_share"
     """The waiting room is full, and this tenant has the largest part of it."""
     TENANT_QUOTA = "tenant_quota"
-    """The tenant used up what it may have."""
+    """The tenant used up its quota."""
     BOUND_REACHED = "bound_reached"
     """An operator's bound on a session, an agent type or a tenant (`gateway/admission/tenants/bounds.py`)."""
     SESSION_STOPPED = "session_stopped"
@@ -42,14 +42,14 @@ class RefusalReason(Word):
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_BROKEN = "upstream_broken"
     UPSTREAM_BROKEN_TWICE = "upstream_broken_twice"
-    """Two attempts got no whole answer: the request may be what the replicas fail of."""
+    """Two attempts got no whole answer: the request may cause the failures."""
     LOCAL_FAULT = "local_fault"
-    """The gateway's machine lacks what a connection needs: descriptors, ports, memory, DNS."""
+    """The gateway's machine lacks descriptors, ports, memory or DNS for a connection."""
     INTERNAL = "internal"
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refusal is a value: the reason, a sentence for a person, and when to come back."""
+    """`message`: a sentence for a person."""
 
     reason: RefusalReason
     message: str
@@ -58,35 +58,31 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 class WaitReason(Word):
     CONCURRENCY_FULL = "concurrency_full"
-    """Every replica that could run this turn has as many as it may."""
+    """All replicas for this turn run as many turns as they may."""
     WINDOW_FULL = "window_full"
-    """As many sessions are in as may be."""
+    """The window of sessions is full."""
     TOOLS_FULL = "tools_full"
-    """As many sessions are in as their tools' hosts can bear."""
+    """The hosts of tools bear no more sessions."""
     KV_FULL = "kv_full"
-    """The sessions that are in are expected to need all of the KV cache."""
+    """The admitted sessions are expected to fill the KV cache."""
     BEHIND_OTHERS = "behind_others"
     """Other sessions wait already."""
     TENANT_SESSIONS = "tenant_sessions"
-    """As many of the tenant's sessions are in as it may have."""
+    """The tenant has as many admitted sessions as it may."""
     OTHERS_LATE = "others_late"
     """The tenant holds more than its share, and the others' turns are late."""
     NO_REPLICA = "no_replica"
-    """No replica that could run it answers at the moment."""
+    """No replica for it answers at the moment."""
     HOME_LOST = "home_lost"
-    """Its replica was lost, and its session moves when those before it have."""
+    """Its replica was lost; its session moves after those before it."""
 
 
 class Admit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The turn may start on one of the replicas offered."""
-
     would_wait: WaitReason | None = None
-    """Why it would wait, if admission enforced what it decides."""
+    """In shadow mode."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """The turn has a place in the waiting room."""
-
     reason: WaitReason
 
 
@@ -100,45 +96,43 @@ class PlacementReason(Word):
     SESSION_LIVES_THERE = "session_lives_there"
     """The session's earlier turns ran there, so its KV cache may still be there."""
     GUESS_LIVES_THERE = "guess_lives_there"
-    """What it probably goes on from ran there: to be wrong costs a prefill, as without a guess."""
+    """Its guessed session ran there; a wrong guess costs a prefill, as without one."""
     HOME_IS_BUSY = "home_is_busy"
-    """It lives on a replica that runs far more than the others."""
+    """Its home runs far more turns than the others."""
     HOME_IS_FULL = "home_is_full"
-    """More live there than fit."""
+    """Its home has more sessions than fit."""
     AFFINITY_REPLICA_DOWN = "affinity_replica_down"
-    """It lives on a replica that cannot run this turn."""
+    """Its home cannot run this turn."""
     CHEAPER = "cheaper"
-    """Without prices it would have run elsewhere."""
+    """Without prices it would run elsewhere."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a turn runs, and why there."""
-
     replica: ReplicaId
     reason: PlacementReason
 
 
 class SessionSource(Word):
-    """How we know which session a turn belongs to, strongest first (docs/design/sessions.md)."""
+    """Evidence for a turn's session, strongest first (docs/design/sessions.md)."""
 
     TURNPIKE_HEADER = "turnpike-header"
     CLIENT_ID = "client-id"
     """A header or body field of a harness or another gateway."""
     STATE_ID = "state-id"
-    """`previous_response_id`, `conversation` or an item reference that we saw being minted."""
+    """A known `previous_response_id`, `conversation` or item reference."""
     CALL_ID = "call-id"
-    """A tool call id that we saw being minted came back."""
+    """A known tool call id."""
     ECHO = "echo"
-    """A conversation that we know, with our own answer behind it, came back."""
+    """A known conversation with our own answer after it."""
     PREFIX = "prefix"
-    """A conversation that we know came back; what stands behind it is not what we answered."""
+    """A known conversation, without our answer after it."""
     RETRY = "retry"
-    """The same request again, after an attempt that failed."""
+    """The same request after a failed attempt."""
     CONNECTION = "connection"
-    """Its body could not be read, and no header states an id: a session of its connection's."""
+    """A session per connection, for an unreadable body without a stated id."""
     NEW = "new"
     NONE = "none"
-    """Not a turn: the request belongs to no session."""
+    """No turn."""
 
 
 PROMPT_CHANGES: Final = {
@@ -147,34 +141,34 @@ PROMPT_CHANGES: Final = {
     "tool_order": "the tools come in another order",
     "message": "the first message changes",
 }
-"""Where a prompt differs from the one before, for a person."""
+"""For a person."""
 
 
 class Edge(Word):
-    """How a turn follows from the one it builds on (its lineage)."""
+    """A turn's relation to its parent."""
 
     OPENS = "opens"
-    """It builds on none that we know."""
+    """No known parent."""
     CONTINUES = "continues"
     RETRIES = "retries"
     FORKS = "forks"
-    """Its parent was continued before, and that continuation still runs: a second branch, a new thread."""
+    """Its parent has a live continuation: a second branch, a new thread."""
     REWINDS = "rewinds"
-    """Its parent was continued before, and that continuation rests: it is taken back."""
+    """Its parent has an idle continuation, which is taken back."""
     COMPACTS = "compacts"
-    """A new window of the same conversation: a summary stands for what was said."""
+    """A new window of the same conversation, after a summary."""
     SERVES = "serves"
-    """A side request (title, summary, commit message) on behalf of the thread."""
+    """A side request (title, summary, commit message) of the thread."""
     SPAWNED = "spawned"
     """A sub-agent, started by a tool call of its parent."""
 
 
 class Guess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A session that a turn may belong to. Placement follows it; nobody else acts on it."""
+    """A possible session of a turn. Only placement follows it."""
 
     session: SessionId
     thread: ThreadId | None
-    """None for a conversation of its own there."""
+    """None for a new conversation there."""
     source: SessionSource
     confidence: float
     edge: Edge
@@ -182,25 +176,22 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The session that a turn acts as: the one that it was found to belong to, or a new one if that is a
-    guess.
-
-    So whoever acts on it acts on no guess. Placement alone reads `guess`: a wrong one costs a prefill."""
+    """A turn's session: a proved one, or a new one. Placement alone reads `guess`: a wrong one costs a
+    prefill."""
 
     session: SessionId
     source: SessionSource
     confidence: float
-    """Probability that the session is the right one, 0 to 1."""
+    """Probability, 0 to 1."""
     thread: ThreadId = ThreadId("")
     edge: Edge = Edge.OPENS
     parent: RequestId | None = None
-    """The turn that this one follows."""
     guess: Guess | None = None
-    """Where else the turn may belong, if the session is new for want of proof."""
+    """If the session is new for want of proof."""
 
     @property
     def followed(self) -> Guess | None:
-        """The guess that placement follows. A request that failed and comes again left nothing where it was,
-        and another replica may do better."""
+        """For placement, without retries: a failed request left no state, and another replica may do
+        better."""
         guess = self.guess
         return guess if guess is not None and guess.edge is not Edge.RETRIES else None

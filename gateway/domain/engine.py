@@ -1,4 +1,4 @@
-"""Signals of engines and of hosts that run tools; a number is None where it is not stated."""
+"""Signals of engines and of hosts of tools; None without a report."""
 
 from typing import Annotated
 
@@ -9,57 +9,57 @@ from gateway.domain.ids import SessionId
 
 
 class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at one replica. Counters count from the engine's start."""
+    """Of one replica. Counters count from the engine's start."""
 
     kv_tokens: int | None = None
-    """Tokens whose KV fits on the device."""
+    """Capacity of the device."""
     host_kv_tokens: int | None = None
-    """And in the host's memory, where copies are kept."""
+    """Capacity of the host's memory, for copies."""
     kv_used: float | None = None
-    """Share of the device's KV that running requests hold, 0 to 1."""
+    """Share of the device's KV in running requests, 0 to 1."""
     kv_retained: float | None = None
-    """Share of it that is held for sessions that pause, as `turnpike-vllm` tells, 0 to 1."""
+    """Share of it retained for idle sessions by `turnpike-vllm`, 0 to 1."""
     running: int | None = None
     waiting: int | None = None
-    """Requests in the engine's own queue."""
+    """In the engine's own queue."""
     preemptions: int | None = None
     """A counter."""
     ranks: int | None = None
-    """Engines of the server (data parallel), each with a KV cache of its own."""
+    """Data-parallel engines of the server, each with a KV cache of its own."""
     prefix_hit: int | None = None
-    """Tokens found in the prefix cache; a counter."""
+    """Tokens; a counter."""
     most_adapters: int | None = None
-    """Different LoRA adapters that may run at a time."""
+    """Slots for different LoRA adapters."""
     adapters: tuple[str, ...] = ()
-    """Those that run."""
+    """Running ones."""
 
     @property
     def kept_kv_tokens(self) -> int | None:
-        """On the device or in the host's memory. vLLM copies to the host what it computes, and not what it
-        overwrites on the device: the same tokens are in both, so the larger one counts and not the sum."""
+        """The larger one, not the sum: vLLM copies to the host when it computes, not when it evicts, so the
+        same tokens are in both."""
         return None if self.kv_tokens is None else max(self.kv_tokens, self.host_kv_tokens or 0)
 
 
 class PluginFeature(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of `turnpike-vllm` in one engine, as the engine tells."""
+    """A part of `turnpike-vllm` in one engine."""
 
     name: str
     state: str
     """`on`, or why it is off."""
     acted: int | None = None
-    """How often it changed what vLLM would have done, since the engine started."""
+    """Changes to vLLM's own decisions since the engine's start."""
     saved_s: float | None = None
-    """Seconds of prefill that it saved, estimated."""
+    """Seconds of prefill, estimated."""
 
 
 class SessionKv(msgspec.Struct, frozen=True, kw_only=True):
-    """What one session has in an engine's cache, as `turnpike-vllm` tells it."""
+    """A session in an engine's cache, by `turnpike-vllm`."""
 
     session: SessionId
     resident_tokens: int
-    """As far as the engine knows they are still there, whoever else may use them."""
+    """Shared ones included."""
     retained_tokens: int
-    """Held for it while it pauses."""
+    """Retained while it is idle."""
 
 
 class PluginReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +71,6 @@ class HostSignals(msgspec.Struct, frozen=True, kw_only=True):
     """One report of one host: means since the one before."""
 
     cores: Annotated[float, Meta(gt=0, le=1_000_000)]
-    """That its processes may use."""
+    """For its processes."""
     runnable: Annotated[float, Meta(ge=0, le=1_000_000)]
-    """Processes that ran, or would have if there had been a core."""
+    """Processes that run or wait for a core."""

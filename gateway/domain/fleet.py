@@ -1,4 +1,4 @@
-"""The fleet as the brain sees it: replicas by id, their pool, health and abilities."""
+"""The fleet: replicas by id, their pool, load and abilities."""
 
 import msgspec
 
@@ -7,48 +7,46 @@ from gateway.domain.string_enums import Word
 
 
 class Role(Word):
-    """What a replica is for, where prompts may be computed on another one than decodes."""
+    """In a pool with remote prefills."""
 
     BOTH = "both"
     PREFILL = "prefill"
-    """It computes prompts for others, and gets no turn of its own while another replica may run it."""
+    """For others; it gets a turn of its own only if no other replica may run it."""
     DECODE = "decode"
-    """It computes no prompt for others."""
+    """Without prefills for others."""
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend is known to understand. Unknown means no: it then gets the client's bytes alone."""
+    """Of a backend. Without them it gets the client's bytes alone."""
 
     engine: str = "unknown"
     version: str | None = None
     session_header: bool = False
-    """Reads `X-Session-ID` (vLLM 0.28 and later)."""
+    """`X-Session-ID` (vLLM 0.28 and later)."""
     kv_hints: bool = False
-    """Knows the envelope `kv_hints` (vLLM 0.31 and later), and may follow actions in it."""
+    """The envelope `kv_hints` (vLLM 0.31 and later)."""
     turnpike_hints: bool = False
-    """Runs the plugin `turnpike-vllm`, and so follows hints about sessions."""
+    """The plugin `turnpike-vllm`."""
 
 
 class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica, as announced by discovery and health checks."""
+    """By discovery and health checks."""
 
     id: ReplicaId
     pool: PoolId
     abilities: Abilities = Abilities()
     models: tuple[str, ...] = ()
-    """Served model names, as the backend lists them; empty while unknown."""
+    """Names as the backend lists them; empty while unknown."""
     adapters: tuple[str, ...] = ()
-    """Of these, LoRA adapters of another one."""
+    """Of these, LoRA adapters."""
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
-    """A replica that could run a turn, and how many requests it runs now."""
-
     replica: ReplicaId
     running: int
     slower: float = 1.0
-    """Times as late as turns on the others, against what is expected of each; 1 where that is no news."""
+    """Factor of its lateness over the others' (`gateway/fleet/outliers.py`)."""
     seems_slower: float = 1.0
-    """The same, where they are late less often: for those who have nothing there to lose."""
+    """The same with less evidence, for sessions without state there."""
     price: float = 0.0
-    """Of a second there, in seconds by which turns may be later elsewhere."""
+    """Of a second there, as time."""

@@ -1,17 +1,17 @@
-"""Identifiers. All are opaque: nobody parses them, none contains an address."""
+"""Identifiers, all opaque: never parsed, without addresses."""
 
 import re
 from typing import Final, NewType
 
 TenantId = NewType("TenantId", str)
-"""Who pays; from the authenticated key, else the anonymous tenant."""
+"""Of the authenticated key, else the anonymous one."""
 
 _ANONYMOUS: Final = re.compile("anonymous-[0-9a-f]{12}")
 NOBODYS: Final = TenantId("")
-"""Whose everything is that all tenants share."""
+"""The owner of what all tenants share."""
 
 SessionId = NewType("SessionId", str)
-"""One agent run, as the brain names it (`s-…`). Unique within a gateway process group."""
+"""One agent run (`s-…`). Unique within a gateway process group."""
 
 ThreadId = NewType("ThreadId", str)
 """One conversation of a session (`s-….1`): a main agent, a sub-agent, a task."""
@@ -23,17 +23,17 @@ PoolId = NewType("PoolId", str)
 """Replicas that serve the same models."""
 
 ReplicaId = NewType("ReplicaId", str)
-"""One serving engine process. Its URL is known to the I/O shell only."""
+"""One engine process. Only the I/O shell has its URL."""
 
 Body = tuple[TenantId, int, str]
-"""What a request says: whose it is, a hash (0: unknown), and the model."""
+"""Tenant, hash (0: unknown) and model."""
 
 MAX_ID_CHARS = 256
 
 
 def clean_name(text: str) -> str:
-    """A name that somebody else gave, of a model or a tool, as it is kept and shown: at most 256 characters,
-    all of them printable. Two that differ in what is left out are taken for the same."""
+    """For untrusted names of models and tools: at most 256 printable characters. Two that differ in the rest
+    are the same."""
     text = text[:MAX_ID_CHARS]
     return text if text.isprintable() else "".join([each if each.isprintable() else "?" for each in text])
 
@@ -43,5 +43,5 @@ def is_well_formed_id(text: str) -> bool:
 
 
 def shown_tenant(tenant: str) -> str:
-    """Without what differs after each start."""
+    """Without the part that differs after each start."""
     return "anonymous" if _ANONYMOUS.fullmatch(tenant) else tenant

@@ -1,4 +1,4 @@
-"""Which model runs what clients ask for by a name of the operator's."""
+"""The models of the operator's names."""
 
 import msgspec
 
@@ -7,28 +7,27 @@ from gateway.domain.string_enums import Word
 
 
 class Fallback(Word):
-    """Why a turn runs on a model that its name does not lead to by itself."""
+    """Why a turn runs on another model than its name's target."""
 
     OUTAGE = "outage"
-    """No replica of its own model was there."""
+    """The target had no replica."""
     OVERLOAD = "overload"
-    """They were busy for too long, or nobody more may wait."""
+    """The target's replicas were busy for too long, or the waiting room was full."""
     EARLIER = "earlier"
-    """An earlier turn of its session fell back, or one that waited beside it."""
+    """An earlier or concurrent turn of its session fell back."""
 
 
 class Target(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A model as its replicas know it, and where it is asked for."""
-
     model: str
+    """As its replicas know it."""
     pool: PoolId | None = None
-    """None: whichever serves it."""
+    """None: any that serves it."""
 
 
 class Choice(msgspec.Struct, eq=False):
-    """What one name means for one session."""
+    """Of one name, for one session."""
 
     target: Target
     is_fallback: bool = False
     begun: int = 0
-    """Turns that were sent there, and not lost before an answer began."""
+    """Turns sent there, without those lost before an answer began."""

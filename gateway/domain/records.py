@@ -1,18 +1,16 @@
-"""The unified information stream: one typed record per state change (M1). What admission makes is defined in
-`admission_records.py`, all others here.
+"""The unified information stream: one typed record per state change (M1). Admission's are in
+`admission_records.py`.
 
 Source: MARS (§4.1, Table 1). One producer, the coordinator; many readers.
 
 Symbols: the records `gpu_submit`, `gpu_1st_token`, `gpu_end`, `tool_num`, `tool_start`, `tool_end` and
-`window_update` are Table 1's, under its names. `session`, `turn` (the request id) and `replica` are stable
-identifiers.
+`window_update` are Table 1's, under its names.
 
-Deviations: routing, refusal, session and replica records are ours. Until an engine reports KV blocks,
-`gpu_submit` carries the bytes of the prompt, with the tokens that they are taken for, and `gpu_end` the
-tokens that the backend reported.
+Deviations: routing, refusal, session and replica records are ours. Without KV blocks from an engine,
+`gpu_submit` carries the bytes of the prompt, with an estimate of tokens, and `gpu_end` the reported tokens.
 
-Invariants: times are seconds on the driver's clock; a turn has at most one record of each `gpu_*` type
-per replica it was sent to; every `gpu_submit` is followed by exactly one `gpu_end`.
+Invariants: times are seconds on the driver's clock; a turn has at most one record of each `gpu_*` type per
+replica; every `gpu_submit` is followed by exactly one `gpu_end`.
 """
 
 import msgspec
@@ -38,7 +36,7 @@ class SessionEnded(TimedRecord, frozen=True, kw_only=True, tag="session_end"):
     session: SessionId
     turns: int
     reason: str
-    """`finished` (somebody said so), `idle` or `evicted`."""
+    """`finished` (by a client or operator), `idle` or `evicted`."""
 
 
 class _OfTurn(TimedRecord, frozen=True, kw_only=True):
@@ -56,23 +54,21 @@ class TurnArrived(_OfTurn, frozen=True, kw_only=True, tag="turn_arrive"):
     message_count: int
     tool_count: int
     thread: ThreadId | None = None
-    """The conversation of the session that the turn belongs to."""
+    """The conversation within the session."""
     edge: Edge = Edge.OPENS
     parent: RequestId | None = None
-    """The turn that this one follows, in the way that `edge` says."""
+    """The turn before, in the relation `edge`."""
     claims: Claims | None = None
-    """What its client says of how urgent it is, trusted or not."""
+    """Trusted or not."""
     guess: Guess | None = None
-    """Where else it may belong."""
     agent: str = ""
     """Its agent type, as settings name it; empty if unknown."""
     is_streamed: bool = False
-    """Its client asked for the answer as it grows."""
     client: str = ""
-    """The product that its user agent names."""
+    """The product in its user agent."""
     changed: tuple[str, int] | None = None
-    """Where its prompt begins to differ from the previous turn's: the part (`system`, `tools`, `tool_order`,
-    `message`), and where in it."""
+    """The first change of its prompt since the previous turn: the part (`system`, `tools`, `tool_order`,
+    `message`), and the place in it."""
 
 
 class TurnWaited(_OfTurn, frozen=True, kw_only=True, tag="turn_wait"):
@@ -80,11 +76,11 @@ class TurnWaited(_OfTurn, frozen=True, kw_only=True, tag="turn_wait"):
     waiting: int
     """Turns in the waiting room, this one included."""
     first: WaitReason | None = None
-    """What the first session in the queue waits for, where this one is behind it."""
+    """Of the first session in the queue, for one behind it."""
 
 
 class TurnLeft(_OfTurn, frozen=True, kw_only=True, tag="turn_left"):
-    """Its client went away while it waited, or while its prompt was computed on another replica."""
+    """Its client left while it waited, or during its remote prefill."""
 
     waited_ms: float
     tenant: TenantId | None = None
@@ -94,7 +90,7 @@ class TurnLeft(_OfTurn, frozen=True, kw_only=True, tag="turn_left"):
 
 
 class TurnWouldWait(_OfTurn, frozen=True, kw_only=True, tag="turn_would_wait"):
-    """Shadow mode: the turn was let in, and would have had to wait."""
+    """Shadow mode: an admitted turn that would have waited."""
 
     reason: WaitReason
 
@@ -106,21 +102,20 @@ class Routed(_OfTurn, frozen=True, kw_only=True, tag="routing"):
 
 
 class ModelChosen(_OfTurn, frozen=True, kw_only=True, tag="model"):
-    """A turn for a name of the operator's was sent; `routing` says where."""
+    """A turn for a name of the operator's was sent."""
 
-    asked: str
+    requested: str = msgspec.field(name="asked")
     model: str
-    """What its replica is asked for instead."""
+    """In the request to its replica."""
     fallback: Fallback | None
-    """Why that is not what the name leads to."""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the replica is expected to make of a turn (docs/design/cost.md), before it is sent."""
+    """The prediction for a turn (docs/design/cost.md), before it is sent."""
 
     prompt_tokens: int
     cached_tokens: int
-    """Of these, those that the replica has computed before."""
+    """Of the prompt."""
     output_tokens: int
     first_token_ms: float
     """Until `gpu_1st_token`."""
@@ -140,16 +135,16 @@ class GpuSubmit(_OfTurn, frozen=True, kw_only=True, tag="gpu_submit"):
     expected: Expected | None = None
     """None for work that is no turn."""
     engine_class: str | None = None
-    """What an engine that follows hints was told that it is: `reactive` or `proactive`."""
+    """In the hint to its engine: `reactive` or `proactive`."""
     pool: PoolId | None = None
     service_class: str | None = None
-    """What admission takes its session for: `reactive` or `proactive`; None if it knows none."""
+    """At admission: `reactive` or `proactive`; None without a session."""
 
 
 class GpuFirstToken(_OfTurn, frozen=True, kw_only=True, tag="gpu_1st_token"):
     replica: ReplicaId
     launch_delay_ms: float
-    """From submission to the first generated content (or, not streaming, to the answer)."""
+    """From submission to the first generated content (without streaming, to the answer)."""
 
 
 class GpuEnd(_OfTurn, frozen=True, kw_only=True, tag="gpu_end"):
@@ -158,7 +153,7 @@ class GpuEnd(_OfTurn, frozen=True, kw_only=True, tag="gpu_end"):
     """`finished`, `failed` (no answer began), `cut` (it broke off) or `client_left`."""
     status: int | None
     failure: str = ""
-    """What is wrong with an answer whose status is good (`Answer.failure`)."""
+    """Of an answer with a good status (`Answer.failure`)."""
     tenant: TenantId | None = None
     key: str = ""
     """The name of its client's key."""
@@ -166,94 +161,92 @@ class GpuEnd(_OfTurn, frozen=True, kw_only=True, tag="gpu_end"):
     """As its replica knows it."""
     usage: Usage
     estimated_tokens: int = 0
-    """What is taken for those that the backend did not report, where it has worked."""
+    """For work without a report."""
     finish_reason: str | None
     duration_ms: float
     response_id: str | None = None
     response_model: str | None = None
-    """As its answer says."""
+    """In its answer."""
     alone_ms: float | None = None
-    """What it would have taken there with the replica to itself, as learned; None if too little is known of
-    the replica, or the backend did not count."""
+    """Estimated time on an idle replica; None without evidence, or a report."""
 
 
 class ToolNum(TimedRecord, frozen=True, kw_only=True, tag="tool_num"):
     active: int
-    """Sessions whose tools are running now, over all tenants."""
+    """Sessions with running tools, of all tenants."""
 
 
 class ToolStart(TimedRecord, frozen=True, kw_only=True, tag="tool_start"):
     session: SessionId
     turn: RequestId
-    """The turn whose response asked for the tools."""
+    """The turn that called the tools."""
     names: tuple[str, ...]
     ready_ms: tuple[float, ...] = ()
-    """Of each call whose arguments were seen to end before its response did: how long before."""
+    """For calls with complete arguments before the end of the response: how long before."""
     late_s: float = 0.0
-    """How long ago that was, where it was recognised as a call by what came back."""
+    """Delay of a record for a call that was recognised by its results."""
 
 
 class ToolEnd(TimedRecord, frozen=True, kw_only=True, tag="tool_end"):
     session: SessionId
     turn: RequestId
-    """The turn that brought the results."""
+    """The turn with the results."""
     names: tuple[str, ...]
     duration_ms: float
     calls: tuple[str, ...] = ()
-    """Their ids, in the order of their names; an empty one of a call that its answer's text asks for."""
+    """Ids in the order of names; an empty one for a call in text."""
     observation_bytes: int = 0
-    """What the turn brings since the answer that asked for the tools."""
+    """New content since the answer with the calls."""
     has_failed: bool = False
-    """One of the results says so."""
+    """By one of the results."""
     late_s: float = 0.0
-    """How long ago that was, as in `ToolStart`."""
+    """As in `ToolStart`."""
 
 
 class StepPredicted(TimedRecord, frozen=True, kw_only=True, tag="step_predict"):
-    """A step is over: what is expected to follow, of a conversation whose type is known well enough."""
+    """At the end of a step, for a conversation of a known type."""
 
     session: SessionId
     thread: ThreadId
     turn: RequestId
     tools: tuple[str, ...]
-    """What the answer asks for, each once; empty for none."""
+    """Of the step, distinct; empty for none."""
     next: tuple[str, ...] | None
-    """What the next one is expected to ask for; None if the conversation is expected to be over."""
+    """Expected tools of the next step; None for an end."""
     confidence: float
     ends: float
-    """Probability that the conversation is over."""
+    """Probability of an end."""
     reuse: float | None
-    """Probability that its KV is used again, times how much of it is; this and what follows where its engine
-    is sent hints."""
+    """Probability that its KV is used again, times the share; for engines with hints, like the next two."""
     retain_s: float | None
     """For how long it is worth holding."""
     returns_in_s: float | None
-    """When the next turn is expected; None if none is."""
+    """The expected pause; None without a next turn."""
 
 
 class PrefilledAhead(TimedRecord, frozen=True, kw_only=True, tag="prefill_ahead"):
-    """What was known of a next prompt was to be computed while tools ran; this became of it."""
+    """The outcome of a prefill during tool calls, of the known part of the next prompt."""
 
     session: SessionId
     thread: ThreadId
     turn: RequestId
-    """The one before."""
+    """The turn before."""
     replica: ReplicaId
     outcome: str
     """As `gateway/prefill_ahead/worth.py` names them."""
     usage: Usage
-    """Of the prefill; empty if it did not come to its end."""
+    """Of the prefill; empty if it did not finish."""
     used_tokens: int
-    """Of what was computed, as the next turn found them."""
+    """Found by the next turn."""
     duration_ms: float
 
 
 class PrefillLegEnded(_OfTurn, frozen=True, kw_only=True, tag="prefill_leg"):
-    """A turn's prompt was to be computed on another replica than the one that decodes; that has ended."""
+    """The end of a turn's remote prefill."""
 
     replica: ReplicaId
     outcome: str
-    """`ready`, `failed` (the turn is computed where it is decoded) or `client_left`."""
+    """`ready`, `failed` (the decoding replica computes the prompt) or `client_left`."""
     usage: Usage
     duration_ms: float
 
@@ -266,24 +259,24 @@ class BoundReached(_OfTurn, frozen=True, kw_only=True, tag="bound"):
     """Its agent type, as settings name it."""
     bound: str
     limit: str
-    """Which of its limits: `turns`, `tokens`, `cost`, `max_duration_s`, `repeats` or `same_calls`."""
+    """`turns`, `tokens`, `cost`, `max_duration_s`, `repeats` or `same_calls`."""
     used: float
-    """With this turn, as it is expected to be."""
+    """With this turn's expected use."""
     most: float
     action: str
-    """`warn`, `behind` or `refuse`; `shadow` if nothing is done."""
+    """`warn`, `deprioritize` or `refuse`; `shadow` if nothing is done."""
 
 
 class SessionStopped(TimedRecord, frozen=True, kw_only=True, tag="session_stop"):
-    """An operator stopped a session: its turns are refused for a while."""
+    """By an operator: its turns are refused for a while."""
 
     session: SessionId
     tenant: TenantId
     for_s: float
     cancelled: int
-    """Turns that were waiting or running."""
+    """Waiting and running turns."""
     by: str
-    """The beginning of the hash of the control key that asked for it; empty where none is needed."""
+    """The beginning of the control key's hash; empty without a key."""
 
 
 class Refused(_OfTurn, frozen=True, kw_only=True, tag="refusal"):
@@ -291,28 +284,29 @@ class Refused(_OfTurn, frozen=True, kw_only=True, tag="refusal"):
     reason: RefusalReason
     waited_ms: float
     message: str = ""
-    """What its client was answered."""
+    """To its client."""
     key: str = ""
     model: str | None = None
-    """As its replica would know it, empty if it names none; None if no engine has to work for it."""
+    """As its replica would know it, empty without a name; None for work without an engine."""
 
 
 class ReplicaChanged(TimedRecord, frozen=True, kw_only=True, tag="replica"):
     replica: ReplicaId
     state: str
-    """`up`, `down`; `ejected`, `failing`, `tried`, `warming`, by what became of turns; `draining`; `left`."""
+    """`up`, `down`; `ejected`, `failing`, `tried`, `warming`, by the outcomes of turns; `draining`;
+    `left`."""
     why: str
 
 
 class ControlActed(TimedRecord, frozen=True, kw_only=True, tag="control"):
-    """Somebody did something on the control plane, or tried to."""
+    """A request to the control plane, or an attempt."""
 
     who: str
     """`key`, and the beginning of its hash; `no key`; or a signal."""
     what: str
     """Method and path."""
     outcome: int
-    """The HTTP status that was answered."""
+    """The HTTP status."""
 
 
 Record = (

@@ -1,4 +1,4 @@
-"""What the brain knows of a request and of its answer: facts, never bytes."""
+"""Facts about a request and its answer, never bytes."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from gateway.domain.string_enums import Word
 
 
 class Protocol(Word):
-    """The wire protocol a path belongs to; it fixes the shape of errors and of streamed events."""
+    """Of the path; it fixes the shape of errors and of streamed events."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -20,7 +20,7 @@ class Protocol(Word):
 
 
 class Work(Word):
-    """What a request makes an engine do; only `GENERATE` and `TUNNEL` requests are turns of a session."""
+    """Only `GENERATE` and `TUNNEL` requests are turns of a session."""
 
     GENERATE = "generate"
     POOL = "pool"
@@ -28,44 +28,42 @@ class Work(Word):
     STATE = "state"
     """Reads, deletes or cancels something a replica stores, such as a response by its id."""
     TUNNEL = "tunnel"
-    """A WebSocket, unread: it takes a place, as one turn of its session, for as long as it is open."""
+    """A WebSocket, unread: it counts as one turn of its session while it is open."""
     LIGHT = "light"
-    """Tokenize, count tokens, list models, and whatever else a backend offers."""
+    """Tokenize, count tokens, list models, and the rest of a backend's paths."""
 
 
 class ExplicitId(msgspec.Struct, frozen=True, kw_only=True):
     """An identity that the client stated. Untrusted: opaque, capped, scoped by tenant."""
 
     schema: str
-    """Which convention it came in, for example `codex` or `x-turnpike-session`."""
+    """The convention, for example `codex` or `x-turnpike-session`."""
     session: str
     thread: str | None = None
-    """The chain within the session, where the client tells several apart (sub-agents)."""
+    """A conversation within the session (sub-agents)."""
     parent: str | None = None
     """The session or thread that spawned this one."""
     final: bool = False
-    """The client says that the session ends with this turn."""
+    """The session ends with this turn."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client says of its session's urgency and future. It counts only if its tenant is trusted to say
-    so."""
+    """A client's statements of urgency and future; they count only if its tenant is trusted."""
 
     service_class: str | None = None
-    """`reactive` (somebody waits) or `proactive` (background)."""
+    """`reactive` or `proactive`."""
     service_tier: str | None = None
-    """As in OpenAI's API; only those that tell a class."""
+    """As in OpenAI's API; only those with a class."""
     retain_s: float | None = None
-    """For how long what this turn leaves in the cache should be held."""
+    """How long to hold the turn's state in the cache."""
     resumes: bool | None = None
-    """Whether its conversation goes on behind this turn."""
+    """Whether its conversation goes on after this turn."""
     malformed: tuple[str, ...] = ()
-    """What was sent and could not be read: `class`, `retention`, `resume`, `service_tier`,
-    `tools`."""
+    """Unreadable ones: `class`, `retention`, `resume`, `service_tier`, `tools`."""
 
 
 class AssistantBlock(msgspec.Struct, frozen=True, gc=False):
-    """What a response may have left behind in a conversation: a run of items of the model's, to its end."""
+    """A run of the model's items in a conversation: possibly one response."""
 
     tail: int
     """Hash of the conversation before it; 0 if there is none."""
@@ -75,17 +73,16 @@ class AssistantBlock(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewItems(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a request brings since the newest answer: results of tools, what a person or a program wrote."""
+    """Items after the newest answer: results of tools, and messages of a person or program."""
 
     size: int = 0
-    """In bytes, as they were sent."""
+    """Bytes on the wire."""
     looks: tuple[int, ...] = ()
-    """Hashes of how its newest text begins and ends: programs begin or end all of theirs alike."""
+    """Hashes of the beginning and end of its newest text, which programs repeat."""
     has_failed: bool = False
-    """A tool's result says that it failed."""
+    """By a tool's result."""
     called: int = 0
-    """Hash of what the newest answer calls for, without ids; 0 for nothing, and where repeats are not
-    counted."""
+    """Hash of the newest answer's calls, without ids; 0 for none, and where repeats are not counted."""
     brought: int = 0
     """The same, of these items."""
 
@@ -94,7 +91,7 @@ NO_NEW_ITEMS: Final = NewItems()
 
 
 class PromptHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a prompt begins with, as hashes of four bytes each (`gateway/identity/prompt_head.py`)."""
+    """The beginning of a prompt, as hashes of four bytes each (`gateway/identity/prompt_head.py`)."""
 
     tools: bytes = b""
     system: bytes = b""
@@ -103,7 +100,7 @@ class PromptHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
-    """What identity needs of a conversation: hashes of its canonical content, never the content.
+    """Hashes of a conversation's canonical content, for identity.
 
     System and developer messages, tools and reasoning are no part of it: they change in the middle of a
     session, and thousands of sessions share them.
@@ -116,75 +113,68 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[AssistantBlock, ...] = ()
     """Newest first; a bounded number."""
     newest_run: int = 0
-    """How many of the blocks belong to the newest run of items of the model's."""
+    """Blocks of the newest run of the model's items."""
     body: int = 0
-    """Equal for two requests that ask for the same answer, streamed or not."""
+    """Equal for two requests for the same answer, streamed or not."""
     agent: int = 0
-    """Hash of the system prompt and the tools: what kind of agent speaks."""
+    """Hash of the system prompt and the tools."""
     agent_type: int = 0
-    """The same, without what differs from run to run: dates, paths, counters; 0 if there is neither."""
+    """The same without dates, paths and counters; 0 if there is neither."""
     head: PromptHead | None = None
     new: NewItems = NO_NEW_ITEMS
-    """What stands behind the newest answer."""
     media_bytes: int = 0
-    """Of the body, what is neither text nor counts as some (`gateway/identity/media.py`)."""
+    """Of the body, without text (`gateway/identity/media.py`)."""
 
 
 _OF_SESSIONS: Final = (Work.GENERATE, Work.TUNNEL)
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The few fields of a request that decisions are made from."""
-
     protocol: Protocol
     work: Work
     model: str | None = None
     stream: bool = False
     body_bytes: int = 0
     body: int = 0
-    """Hash of its bytes, if it holds no conversation (of these, see `Transcript.body`)."""
+    """Hash of its bytes without a conversation (else see `Transcript.body`)."""
     message_count: int = 0
     tool_count: int = 0
     """Tools offered to the model; side requests (titles, summaries) offer none."""
     explicit: ExplicitId | None = None
     claims: Claims | None = None
-    """None if the client says nothing of how urgent it is."""
     echoed_ids: tuple[str, ...] = ()
-    """Call ids in the newest assistant block and in the tool results after it, newest first: ids that
-    a backend minted, if the client is telling the truth."""
+    """Call ids in the newest assistant block and in the tool results after it, newest first. A backend minted
+    them, unless the client forged them."""
     tool_result_ids: tuple[str, ...] = ()
-    """Call ids whose results this request brings."""
     transcript: Transcript = Transcript()
     attempt: int | None = None
-    """How often the client's transport sent this before, if it says so; the application above it may ask
-    again from 0."""
+    """By the client's transport, if it counts; the application above it may begin again at 0."""
     client: int = 0
-    """Hash of the client software's name, as it gives it; 0 if it gives none."""
+    """Hash of the client software's name; 0 without one."""
     client_name: str = ""
-    """What of it names the product, to be shown."""
+    """The product, for display."""
     state_ids: tuple[str, ...] = ()
-    """Ids of things a replica stores that this request builds on (`previous_response_id`,
-    `conversation`, item references) or names in its path."""
+    """Ids of stored state in this request (`previous_response_id`, `conversation`, item references) or its
+    path."""
     stores: bool = False
     """The replica may keep state for later requests, so this one must not run twice."""
     is_background: bool = False
     is_replayable: bool = False
-    """Running it a second time harms nobody, as long as no byte of an answer has been passed on."""
+    """A second run does no harm, as long as no byte of an answer has been passed on."""
     is_readable: bool = True
-    """False when the body could not be read; of its session no more is known then than ids and connections
-    say."""
+    """False for an unreadable body, with ids and connections as the only evidence of its session."""
     is_oversized: bool = False
-    """It was not read because that would have taken too long."""
+    """Unread for its size."""
     is_hidden: bool = False
-    """And an engine may read more in it: an id, a model, where KV caches are."""
+    """Unreadable here, but an engine may find an id, a model or KV fields in it."""
     is_form: bool = False
-    """A form, as sound is sent: most of its bytes are no text."""
+    """A form, as for sound: mostly no text."""
     is_relayed: bool = False
-    """Nobody asks which session it is of: it is placed by load alone, and nothing is learned from it."""
+    """Without identity: placed by load alone, and no evidence."""
     moves_kv: bool = False
-    """It tells an engine itself where KV caches are, or may do so (`gateway/requests/kv_fields.py`)."""
+    """It directs an engine to KV caches, or may do so (`gateway/requests/kv_fields.py`)."""
     names_response: bool = False
-    """It gives the response its id (vLLM's `request_id`), which may be another's."""
+    """It sets the response's id (vLLM's `request_id`), which may be another's."""
 
     @property
     def text_bytes(self) -> int:
@@ -200,32 +190,32 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool call in a response."""
+    """In a response."""
 
     id: str
     name: str
     is_at_engine: bool = False
-    """Whoever answers runs the tool, too: its result stands in the same answer."""
+    """Run by the engine, with its result in the same answer."""
 
 
 class ToolCallStyle(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How an answer calls its tools, beyond their names."""
+    """The form of an answer's calls."""
 
     names: tuple[str, ...] = ()
-    """Tools that its text asks for, by a protocol of the application's own (ReAct, a code block)."""
+    """Tools called in its text (ReAct, a code block)."""
     is_code: bool = False
-    """It does so by a code block alone, as answers to people do."""
+    """By a code block alone, as in answers to people."""
     opening: int = 0
-    """Hash of the word that each call begins with, such as the program that a shell is to run."""
+    """Hash of the first word of each call, such as a shell's program."""
     close: int = 0
-    """Hash of the word that its text ends with, and of the mark behind it; 0 of one that calls a tool."""
+    """Hash of its text's last word and mark; 0 with a call."""
 
 
 NO_TOOL_CALL_STYLE: Final = ToolCallStyle()
 
 
 class Utterance:
-    """What a response said, as hashes (`Transcript` explains them)."""
+    """Hashes of a response's content (see `Transcript`)."""
 
     __slots__ = ("chars", "text")
 
@@ -260,7 +250,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a response by the time it ended."""
+    """A response at its end."""
 
     status: int
     tool_calls: tuple[ToolCall, ...] = ()
@@ -269,18 +259,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Ids under which the replica may have stored something (response, conversation, items)."""
     usage: Usage = Usage()
     content_bytes: int = msgspec.field(default=0, name="said_bytes")
-    """What it says to its reader, with the arguments of calls."""
+    """Text, with the arguments of calls."""
     finish_reason: str | None = None
     response_id: str | None = None
     model: str | None = None
-    """What the backend says that it is of."""
+    """By the backend."""
     has_terminal: bool = False
-    """The protocol's own end of the answer was seen."""
+    """With the protocol's own end."""
     retry_after_s: float | None = None
-    """How long the client was told to wait before it asks again."""
     failure: str = ""
-    """What is wrong with one whose status is good: `error` (it reports one of the server's), `rejected` (one
-    of its client's), `truncated` (its end is missing), `empty`, or `malformed` (it is no answer at all)."""
+    """With a good status: `error` (the server's), `rejected` (its client's), `truncated` (its end is
+    missing), `empty`, or `malformed` (no answer at all)."""
 
     @property
     def is_good(self) -> bool:
@@ -288,6 +277,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fault(self) -> bool:
-        if self.status == 501:  # it lacks what it was asked for
+        if self.status == 501:  # a missing feature
             return False
         return self.status >= 500 or self.failure in ("error", "truncated", "empty", "malformed")

@@ -1,7 +1,7 @@
 """Names for new sessions.
 
-Who knows the name of a session can end it (`POST /turnpike/sessions/{id}/finish`) and tell an engine
-about it, and every client is shown the names of its own sessions. So a name says nothing about the next one.
+A session's name is enough to end it (`POST /turnpike/sessions/{id}/finish`), and clients see the names of
+their own sessions. So a name must not reveal the next one.
 """
 
 from base64 import b32encode
@@ -13,13 +13,11 @@ from typing import Final
 from gateway.domain.ids import SessionId
 
 _ID_BYTES: Final = 10
-"""80 bits: nobody guesses one of a million sessions, and no two processes mint the same. Fills 16 letters."""
+"""80 bits: no guess hits one of a million sessions, and no two processes mint the same. Fills 16 letters."""
 
 
 def keyed_ids(key: bytes) -> Iterator[SessionId]:
-    """Names that nobody can foretell without the key.
-
-    `key`: 16 to 32 bytes, secret, and new for each process."""
+    """`key`: 16 to 32 bytes, secret, and new for each process."""
     for number in count(1):
         digest = blake2s(number.to_bytes(8, "big"), key=key, digest_size=_ID_BYTES).digest()
         yield SessionId(f"s-{b32encode(digest).decode('ascii').lower()}")

@@ -1,4 +1,4 @@
-"""What each of several gateways says of its sessions, so that all together take no more than there is."""
+"""Reports between several gateways, so that together they stay within the capacity."""
 
 import msgspec
 
@@ -9,26 +9,26 @@ class PoolShare(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of one pool."""
 
     demand_tokens: float
-    """That the sessions which are in are expected to hold at most."""
+    """Of the admitted sessions, at most."""
     waiting: int
     """Sessions."""
     held: dict[TenantId, float]
-    """Places that the tenant's sessions have."""
-    asked: dict[TenantId, float]
-    """The same, with those that wait."""
+    """Places."""
+    wanted: dict[TenantId, float]
+    """Places, with waiting sessions."""
 
 
 class ReplicaShare(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Of one replica."""
 
     running: int
-    """Turns that it was sent and that are not over."""
+    """Turns."""
     sessions: int
-    """That live there and are expected."""
+    """Expected sessions at home there."""
     held: float
-    """Tokens that these hold."""
+    """Their tokens."""
     wanted: float
-    """Tokens that they are expected to grow to."""
+    """Their expected final tokens."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -1,4 +1,4 @@
-"""What is counted of a tenant over a day or a month: words for the brain, the shared store and the file."""
+"""A tenant's use over a day or a month: types of the brain, the shared store and the file."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from gateway.domain.ids import TenantId
 class Amounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     turns: float = 0.0
     tokens: float = 0.0
-    """Of prompts and outputs, those from the cache included."""
+    """Of prompts and outputs, cached ones included."""
     cost: float = 0.0
 
     def plus(self, other: "Amounts") -> "Amounts":
@@ -29,31 +29,29 @@ NOTHING: Final = Amounts()
 
 
 class Account(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Whose use is added up, and over which time."""
-
     tenant: TenantId
     agent: int
-    """An agent type of the tenant's; `ALL_AGENTS` for all of them together."""
+    """An agent type, or `ALL_AGENTS` together."""
     period: str
     """A day (`2026-11-25`) or a month (`2026-11`), in UTC."""
 
 
 ALL_AGENTS: Final = 0
 OTHER_AGENTS: Final = 1
-"""Those for which a tenant has no account of their own left."""
+"""Types beyond the tenant's number of accounts."""
 
 
 class Reserved(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """For a request, in the shared store."""
 
     spent: "tuple[Spent, ...]"
-    """Of each account that pays for it, with what is reserved."""
+    """Of each of its accounts, with the reservation."""
     amounts: Amounts
-    """That were reserved, in each."""
+    """Reserved in each."""
 
 
 class Spent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was used of an account, with what is reserved for turns that run."""
+    """An account's use, with reservations of live turns."""
 
     account: Account
     amounts: Amounts

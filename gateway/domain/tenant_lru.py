@@ -1,10 +1,10 @@
-"""A bounded map that several tenants share: when it is full, whoever holds most loses something first.
+"""A bounded map of several tenants: when it is full, the tenant with the most entries loses one first.
 
-So nobody can push out what others hold by adding more of its own.
+So no tenant can evict the entries of others by adding its own.
 
-Invariants: the weights amount to at most `max_weight`; what is dropped is the longest unseen entry of the
-tenant that holds most, of several such tenants the longest unseen of all; a tenant without entries leaves no
-trace; `get`, `put` and `pop` take O(log tenants) on average.
+Invariants: the weights sum up to at most `max_weight`; the longest unseen entry of the heaviest tenant goes
+first, of several such tenants the longest unseen of all; a tenant without entries leaves no trace; `get`,
+`put` and `pop` take O(log tenants) on average.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _SPARE: Final = 64
-"""Outdated marks that are kept besides one for each tenant."""
+"""Outdated marks, besides one for each tenant."""
 
 
 class _Entry(Generic[V]):
@@ -30,18 +30,16 @@ class _Entry(Generic[V]):
 
 
 class _Held(Generic[K, V]):
-    """What one tenant holds."""
-
     __slots__ = ("entries", "marked", "number", "weight")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Breaks ties in the heap; none is given twice."""
+        """Unique; breaks ties in the heap."""
         self.entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         """The longest unseen first."""
         self.weight = 0
         self.marked = (0, 0, 0)
-        """Its newest mark in the heap; all others of it are outdated."""
+        """Its newest mark in the heap; others are outdated."""
 
     def mark(self) -> tuple[int, int, int]:
         self.marked = (-self.weight, next(iter(self.entries.values())).seen, self.number)
@@ -116,7 +114,7 @@ class TenantLru(Generic[T, K, V]):
             held = self._held.get(tenant)
             if held is None or held.marked != mark:
                 heappop(self._marks)
-            elif (now := held.mark()) != mark:  # its oldest was seen since, which only makes it later
+            elif (now := held.mark()) != mark:  # its oldest entry was used since
                 heapreplace(self._marks, (now, tenant))
             else:
                 return tenant

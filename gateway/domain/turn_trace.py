@@ -1,4 +1,4 @@
-"""What a gateway tells the others of a turn that is over: enough to go on with its session."""
+"""A gateway's report of a finished turn to the others: enough to continue its session."""
 
 import msgspec
 
@@ -7,20 +7,19 @@ from gateway.domain.model_choice import Target
 
 
 class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
-    """Hashes and ids only, never content; `gateway/workflow/turns.py` explains the fields."""
+    """Hashes and ids only, never content; see `gateway/workflow/turns.py`."""
 
     tenant: TenantId
     session: SessionId
     source: str
     confidence: float
     keys: tuple[tuple[str, str], ...]
-    """Schema and id of each name that clients state for the session."""
+    """Schema and id of each stated id."""
     parent: SessionId | None
     turns: int
-    """That the session had so far."""
+    """Of the session, like `thread_number`."""
     thread: ThreadId
     thread_number: int
-    """How many threads the session had so far."""
     name: str | None
     agent: int
     request: RequestId
@@ -37,18 +36,17 @@ class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     minted: tuple[int, ...]
     calls: int
     is_secret: bool
-    """Nobody else was given its answer."""
+    """No other session received its answer."""
     is_twin: bool
-    """Another session was given the same."""
+    """Another session received the same."""
     has_secrets: bool
     has_private_answer: bool
     replica: ReplicaId | None = None
-    """Where it ran, so where its state is."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     states: tuple[tuple[bytes, ReplicaId], ...] = ()
-    """Keys of what it stored at a replica, and which one that is."""
+    """Keys of stored state, with their replicas."""
     runs_on: tuple[tuple[str, Target, bool], ...] = ()
-    """What the operator's names of models mean for its session, and whether it fell back to that."""
+    """Models for the operator's names, and whether they are fallbacks."""
     stopped_for_s: float = 0.0
-    """For so long the session's turns are refused, as an operator said; set by who takes it over."""
+    """Rest of an operator's stop; set at a takeover."""

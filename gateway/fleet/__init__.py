@@ -1,1 +1,1 @@
-"""The fleet: who is a member of it, and what may be sent to each member."""
+"""The fleet: its members, and the work that each may take."""

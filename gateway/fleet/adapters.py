@@ -1,9 +1,9 @@
-"""Which LoRA adapters run where, and where a turn would wait for a place for its own?
+"""LoRA adapters: which run where, and where does a turn wait for a slot?
 
 Source: ours; the engines' rule is vLLM's (`max_loras`: so many different adapters are in one batch, and a
 request for one more waits until all requests of one of them are over).
 
-Invariants: what is kept of a request goes with it; nobody waits for a place where nothing is said of them.
+Invariants: a request leaves nothing behind; without reports all slots count as free.
 """
 
 from collections.abc import Iterable
@@ -14,26 +14,26 @@ from gateway.domain.ids import ReplicaId, RequestId
 class AdapterSlots:
     def __init__(self) -> None:
         self._listed: dict[ReplicaId, frozenset[str]] = {}
-        self._told: dict[ReplicaId, tuple[int, tuple[str, ...]]] = {}
-        """How many may run there, and which did when the engine was asked last."""
+        self._reported: dict[ReplicaId, tuple[int, tuple[str, ...]]] = {}
+        """Slots, and the running adapters."""
         self.running: dict[ReplicaId, dict[RequestId, str]] = {}
-        """Of the turns sent there by this gateway; to be read only."""
-        self.are_told = False
-        """Some replica has adapters, and some says how many may run at a time: else nothing need be asked."""
+        """Of this gateway's turns. Read only."""
+        self.is_used = False
+        """A replica has adapters, and a replica reports slots: a shortcut for fleets without."""
 
     def listed(self, replica: ReplicaId, adapters: Iterable[str]) -> None:
         self._listed.pop(replica, None)
         if found := frozenset(adapters):
             self._listed[replica] = found
-        self.are_told = bool(self._listed and self._told)
+        self.is_used = bool(self._listed and self._reported)
 
-    def told(self, replica: ReplicaId, most: int | None, running: tuple[str, ...]) -> None:
+    def engine_reported(self, replica: ReplicaId, most: int | None, running: tuple[str, ...]) -> None:
         if most is not None:
-            self._told[replica] = most, running
-            self.are_told = bool(self._listed)
+            self._reported[replica] = most, running
+            self.is_used = bool(self._listed)
 
     def left(self, replica: ReplicaId) -> None:
-        self._told.pop(replica, None)
+        self._reported.pop(replica, None)
         self.running.pop(replica, None)
         self.listed(replica, ())
 
@@ -47,12 +47,12 @@ class AdapterSlots:
             del self.running[replica]
 
     def is_full(self, replica: ReplicaId, model: str | None, *, have_others: bool) -> bool:
-        """Whether so many others run there that one of them has to end first. `have_others`: turns run there
-        that this gateway did not send; then what the engine told counts, too, though it is a second old."""
-        if model is None or model not in self._listed.get(replica, ()) or replica not in self._told:
+        """Whether another adapter has to end first. `have_others`: turns of other senders run there; then
+        the engine's report counts, too, though it is a second old."""
+        if model is None or model not in self._listed.get(replica, ()) or replica not in self._reported:
             return False
-        most, told = self._told[replica]
+        most, there = self._reported[replica]
         running = set(self.running.get(replica, {}).values())
         if have_others:
-            running.update(told)
+            running.update(there)
         return model not in running and len(running) >= most

@@ -1,10 +1,10 @@
 """The circuit breaker of a replica: its states as a table, and the settings (U5).
 
-Source: as `health.py`, which decides which events there are. `EJECTED` is the open state, `TRIED` the
-half-open one, `WARMING` slow start.
+Source: as `health.py`, which decides the events. `EJECTED` is the open state, `TRIED` the half-open one,
+`WARMING` slow start.
 
-Invariants: a step that is not in the table raises; never more than a share of a pool is out
-for what became of its turns, but for replicas that serve nobody while another serves; never the last one.
+Invariants: a step that is not in the table raises; never more than a share of a pool is ejected, except
+replicas that serve no turn while another serves; never the last one.
 """
 
 from typing import Annotated, Any, Final
@@ -21,24 +21,24 @@ _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     failures_until_out: Annotated[int, Meta(ge=1, le=1000)] = 3
-    """Turns in a row that a replica failed (no answer, one that broke off, a 5xx) before it is ejected."""
+    """Failed turns in a row (no answer, a cut one, a 5xx) before an ejection."""
     slow_until_out: Annotated[int, Meta(ge=1, le=1000)] = 3
-    """The same for turns that were too slow."""
+    """Slow turns in a row before an ejection."""
     slow_factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    """Too slow is a first token after so many times what nine in ten were expected to stay below, and what it
-    and the prompts before it take if nothing of them is cached, …"""
+    """A first token is slow after so many times its expected p90, and the time of its prompt and those before
+    it with nothing cached, …"""
     slow_least_s: _Seconds = 0.25
-    """… and after this long."""
+    """… and after this time."""
     ejection_s: _Seconds = 5.0
-    """How long nothing is sent to an ejected replica the first time; twice as long each time after it, …"""
+    """Duration of a first ejection; twice as long each time after it, …"""
     max_ejection_s: _Seconds = 60.0
     """… up to this."""
     slow_start_s: _Seconds = 10.0
-    """Until a replica that came back has its full share."""
+    """Until a returned replica has its full share."""
     max_ejected_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """Share of a pool that may be ejected; 0 ejects nobody."""
+    """Share of a pool that may be ejected; 0: none."""
     slow_ejections_limit: Annotated[int, Meta(ge=1, le=100)] = 5
-    """Ejections in a row for being slow, before a replica counts as one that is slow by nature."""
+    """Ejections in a row for slowness, before a replica counts as slow by nature."""
 
 
 class BreakerState(Word):
@@ -52,10 +52,10 @@ class BreakerState(Word):
 SERVING: Final = (BreakerState.UP, BreakerState.WARMING)
 OUT: Final = (BreakerState.EJECTED, BreakerState.TRIED)
 _LATELY_S: Final = 30.0
-"""For so long a tenant's failures are taken for its own after another was served where it failed; who served
-nobody for so long goes even beyond `max_ejected_share`."""
+"""So long a tenant's failures count as its own, after another tenant's success on the same replica; a replica
+without a success for so long is ejected even beyond `max_ejected_share`."""
 FAILING: Final = "failing"
-"""It serves and fails its turns, and would be ejected if enough others were left."""
+"""Its turns fail, but too few others are left for an ejection."""
 
 MAY_BECOME: Final = {
     BreakerState.UP: (BreakerState.EJECTED, BreakerState.DOWN),
@@ -67,30 +67,29 @@ MAY_BECOME: Final = {
 
 
 class Awaited(msgspec.Struct, eq=False):
-    """A turn without a first token yet, or without an end."""
+    """A turn before its first token, or its end."""
 
     breaker: "CircuitBreaker"
     sent_s: float
     patience_s: float
-    """It counts as slow after this long, and again after each such time without a first token; infinite if
-    nobody sees that."""
+    """It counts as slow after this time, and after each such time without a first token; infinite without a
+    visible first token."""
     end_patience_s: float
     overdue_s: float
     worst_s: float
-    """Counted in `CircuitBreaker.ahead_s` until its first token."""
+    """Part of `CircuitBreaker.ahead_s` until its first token."""
     phase: Phase = Phase.START
     is_overdue: bool = False
     is_late: bool = False
-    """What is awaited of it was counted as late already."""
+    """Counted as late in this phase."""
     output_tokens: float | None = None
 
     def leave_queue(self) -> None:
-        """Its prompt is computed, or nobody waits for that any more."""
         self.breaker.ahead_s = max(0.0, self.breaker.ahead_s - self.worst_s)
         self.worst_s = 0.0
 
     def can_be_judged(self, output_tokens: int | None) -> bool:
-        """At its end: a longer answer may take longer, and of one of unknown length nothing is known."""
+        """At its end: a longer answer may take longer; one of unknown length is no evidence."""
         if self.phase is Phase.END:
             if output_tokens is None or not self.output_tokens:
                 return False
@@ -122,26 +121,26 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
     failures: int = 0
     failed_effort: int = 0
     failed_of: tuple[TenantId, ...] = ()
-    """The tenants of the failures in a row, two at most."""
+    """Tenants of the failures in a row, two at most."""
     failed: dict[TenantId, int] = msgspec.field(default_factory=dict)
-    """The last two tenants that failed since another was served, and the effort of their turns."""
+    """The last two tenants with failures since another's success, and the effort of their turns."""
     excused_s: dict[TenantId, float] = msgspec.field(default_factory=dict)
-    """When another was served after them, with as much effort."""
+    """When another tenant succeeded after their failures, with as much effort."""
     served_s: float = float("-inf")
-    """When a turn went well last."""
+    """The last success."""
     slow: dict[Phase, int] = msgspec.field(default_factory=dict)
-    """Turns in a row that were too slow, by what of them was."""
+    """Slow turns in a row."""
     ahead_s: float = 0.0
-    """What the prompts take that were sent and have no first token yet, if nothing of them is cached."""
+    """Prefill time of the prompts without a first token, with nothing cached."""
     ejections: int = 0
     """In a row."""
     slow_ejections: int = 0
     why: str = ""
-    """It was ejected last, or fails its turns and stays."""
+    """Of the last ejection, or of `FAILING`."""
     trial: RequestId | None = None
 
     def due_s(self, config: HealthConfig) -> float:
-        """When it is tried, or warm; infinite if it waits for neither."""
+        """When it is tried, or warm."""
         if self.state is BreakerState.EJECTED:
             doubled_s = config.ejection_s * 2.0 ** min(30, max(0, self.ejections - 1))
             return self.since_s + min(doubled_s, config.max_ejection_s)
@@ -151,12 +150,12 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
         return now - self.served_s < _LATELY_S
 
     def excuses(self, tenant: TenantId, *, now: float) -> bool:
-        """Turns of this tenant failed here, and then one of another's went well: no replica is to blame."""
+        """After this tenant's failures another's turn succeeded here: the replica is not at fault."""
         return now - self.excused_s.get(tenant, float("-inf")) < _LATELY_S
 
     def excuse_others(self, tenant: TenantId, effort: int, *, now: float) -> None:
-        """A turn of this tenant's went well, that asked so much."""
-        for whose in [each for each, asked in self.failed.items() if each != tenant and effort >= asked]:
+        """After a success of this tenant with so much effort."""
+        for whose in [each for each, at in self.failed.items() if each != tenant and effort >= at]:
             del self.failed[whose]
             _keep_two(self.excused_s, whose, now)
 
@@ -177,7 +176,6 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
 
 
 def may_be_ejected(breaker: CircuitBreaker, pool: list[CircuitBreaker], share: float, *, now: float) -> bool:
-    """Whether it may be ejected, `pool` being as it is."""
     serving = [each for each in pool if each is not breaker and each.state in SERVING]
     if not share or not serving:
         return False

@@ -1,26 +1,24 @@
-"""Passive health: what may be sent to a replica, by what became of what was sent to it (U5).
+"""Passive health: the load that a replica may take, by the outcomes of its turns (U5).
 
 Source: ours; the circuit breaker (closed, open, half open), slow start and outlier ejection with a floor, as
 in Envoy.
 
-Theory of operation. A replica that answers is *up*. Failures in a row, or turns in a row that were far slower
-than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it is
-*tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to that
-of the others. One that is *down* does not answer at all; it comes back warming, too. Before it is ejected, it
-may count as an outlier (`outliers.py`).
+Theory of operation. A replica that answers is *up*. Failures in a row, or slow turns in a row, *eject* it: it
+gets no turns for a while, twice as long each time. Then it is *tried* with one turn at a time, and after a
+success it is *warming*: its share grows from one turn to that of the others. A replica that does not answer
+at all is *down*; it returns warming, too. Before an ejection it may count as an outlier (`outliers.py`).
 
-A turn is slow as soon as its first token is overdue; nobody waits until it is there. Ends count apart from
-first tokens, for what was generated, as usage tells: else long answers make a replica late every few seconds,
-and its sessions leave at once. A turn is not overdue before the prompts that are ahead of it, and its own,
-could have been computed with nothing cached: else busy replicas are ejected, and their sessions make the next
-one late.
+A turn is slow as soon as its first token is overdue. Ends count apart from first tokens, by the tokens of the
+reported usage: else long answers make a replica late every few seconds, and its sessions leave at once. A
+turn is not overdue before its prompt, and those ahead, could have been computed with nothing cached: else
+busy replicas are ejected, and their sessions overload the next one.
 
-Deviations: Envoy compares replicas with each other. Here each is held against what is expected of it
-(`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only how late their turns
-are against what is expected of them, and where all are late it is no fault of this one.
+Deviations: Envoy compares replicas with each other. Here each is compared with its own prediction
+(`gateway/cost`), so unlike replicas may be in one pool; only the lateness against predictions is compared, so
+that where all are late no replica is at fault.
 
-Invariants: those of `circuit_breaker.py`; what is slow and stays it is let back after `slow_ejections_limit`,
-for placement to judge; memory is bounded by replicas and live turns.
+Invariants: those of `circuit_breaker.py`; a replica that stays slow returns after `slow_ejections_limit`, for
+placement to judge; memory is bounded by replicas and live turns.
 """
 
 import heapq
@@ -50,23 +48,23 @@ class FleetHealth:
         self._breakers: dict[ReplicaId, CircuitBreaker] = {}
         self._awaited: dict[RequestId, Awaited] = {}
         self._overdue: list[tuple[float, RequestId]] = []
-        """A heap; those that are not awaited any more stay in it until they come up."""
+        """A heap; outdated entries stay until they are due."""
         self._began_s: dict[PoolId, float] = {}
         self.outliers = OutlierDetection(lasts_s=config.ejection_s)
         self.silence = Silence(config.slow_until_out)
-        self.said: list[Changed] = []
+        self.changes: list[Changed] = []
         self.next_due_s = self._look_s = inf
         """`pass_time` changes nothing before."""
         self.all_up = True
         self.compares = False
-        """A replica that stands alone is judged by its failures: it could not be ejected for its pace."""
+        """A single replica is judged by its failures alone."""
 
     def state(self, replica: ReplicaId) -> BreakerState:
         breaker = self._breakers.get(replica)
         return breaker.state if breaker is not None else BreakerState.DOWN
 
     def ejected(self, replica: ReplicaId) -> tuple[str, float | None] | None:
-        """Why, and when it is tried; None while it is."""
+        """The reason, and when it is tried; None for the time while it is."""
         breaker = self._breakers.get(replica)
         if breaker is None or breaker.state not in OUT:
             return None
@@ -74,14 +72,14 @@ class FleetHealth:
         return breaker.why, breaker.due_s(self._config) if is_out else None
 
     def failing(self, replica: ReplicaId) -> str | None:
-        """With what it fails its turns, if it does and is not ejected."""
+        """The failures of a replica that is not ejected for them."""
         found = self._breakers.get(replica)
         if found is None or found.state not in SERVING or found.failures < self._config.failures_until_out:
             return None
         return found.why
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
-        """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
+        """`usual`: the others' mean of running turns."""
         breaker = self._breakers.get(replica)
         if breaker is None:
             return False
@@ -126,11 +124,9 @@ class FleetHealth:
         output_tokens: float | None = None,
         now: float,
     ) -> None:
-        """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
-        nothing is expected, or of a replica of which too little was seen to expect anything; infinite for a
-        first token that nobody will see. `worst_s`: to compute all of its prompt, alone, and its answer, too,
-        where nothing is expected and nobody sees the first token. `output_tokens`: of its answer, as
-        expected."""
+        """`p90_s`, `end_p90_s`: until its first token, and its end; None without a prediction; infinite for a
+        first token that is not visible. `worst_s`: to compute its whole prompt, alone, and its answer, too,
+        without a prediction or a visible first token. `output_tokens`: expected."""
         breaker = self._breakers[replica]
         if breaker.state is BreakerState.TRIED:
             breaker.trial = request
@@ -187,9 +183,9 @@ class FleetHealth:
         tenant: TenantId = NOBODYS,
         now: float,
     ) -> None:
-        """`failed`: it was the replica's fault; None if the turn says nothing about that. `output_tokens`: of
-        its answer, if that was told. `effort`: what it asks of a replica. What succeeds excuses no failure of
-        what asks more; 0, as of counting tokens or of an error of the client's, excuses none."""
+        """`failed`: by the replica's fault; None without evidence. `output_tokens`: as reported. `effort`: of
+        the request; a success excuses only failures of at most its effort, and with 0 (counting tokens, a
+        client's error) none."""
         awaited, breaker = self._awaited.pop(request, None), self._breakers.get(replica)
         if breaker is None:  # it left the fleet
             return
@@ -209,7 +205,7 @@ class FleetHealth:
         elif failed is not None and effort:
             if breaker.failures and effort >= breaker.failed_effort:
                 if self.failing(replica) is not None:
-                    self.said.append(Changed(replica, breaker.state.value, "answers again"))
+                    self.changes.append(Changed(replica, breaker.state.value, "answers again"))
                 breaker.clear_failures()
             breaker.served_s = now
             if breaker.failed:
@@ -230,7 +226,7 @@ class FleetHealth:
             heapq.heappush(self._overdue, (awaited.overdue_s, request))
             self._judge(request, awaited, is_over=False, now=now)
         self.outliers.pass_time(now=now)
-        if now >= self._look_s:  # where nothing ends any more, since all wait for who is silent
+        if now >= self._look_s:  # in case all turns wait on silent replicas, so none ends
             self._look_s = now + LEAST_S if self.silence.awaited else inf
             for pool in {self._breakers[replica].pool for replica in self.silence.awaited}:
                 self._look(pool, now=now)
@@ -265,7 +261,7 @@ class FleetHealth:
             self._eject(self._breakers[wedged], "answers nothing while others do", now=now)
 
     def _judge(self, request: RequestId, awaited: Awaited, *, is_over: bool, now: float) -> None:
-        """`is_over`: it has come; else it is overdue."""
+        """`is_over`: its phase has ended; else it is overdue."""
         if is_over and awaited.is_late:
             return
         breaker, phase = awaited.breaker, awaited.phase
@@ -309,7 +305,9 @@ class FleetHealth:
             is_out = self._eject(breaker, how, now=now)
             if not is_out and breaker.state in SERVING and breaker.failures == most:
                 breaker.why = how
-                self.said.append(Changed(breaker.replica, FAILING, f"{how}; it stays, or too few were left"))
+                self.changes.append(
+                    Changed(breaker.replica, FAILING, f"{how}; it stays, or too few were left")
+                )
 
     def _others(self, breaker: CircuitBreaker) -> Iterator[ReplicaId]:
         for name, each in self._breakers.items():
@@ -329,7 +327,7 @@ class FleetHealth:
     def _step(self, breaker: CircuitBreaker, state: BreakerState, why: str = "", *, now: float) -> None:
         breaker.step(state, now=now)
         if why:
-            self.said.append(Changed(breaker.replica, state.value, why))
+            self.changes.append(Changed(breaker.replica, state.value, why))
         self._take_stock()
 
     def _take_stock(self) -> None:

@@ -1,12 +1,12 @@
-"""Membership: which replicas the fleet has, by what was set, found or registered (U5).
+"""Membership: the fleet's replicas by settings, discovery and registration (U5).
 
 Source: Sutradhara (§4.4), membership by heartbeat.
 
-Deviations: a member that is merely silent is not lost at once: it is lost when its time to live has passed,
-and health checks know sooner. What a list says (a file, DNS) is a member for as long as the list says it.
+Deviations: a silent member is lost only after its time to live; health checks notice sooner. Entries of a
+list (a file, DNS) are members while they are listed.
 
-Invariants: an address is a member at most once, under one name; a name is never given to two members at a
-time; of each pool at most `most` have joined that were not set.
+Invariants: an address is a member at most once, under one name; two members never have one name; of each pool
+at most `most` members are not from settings.
 """
 
 import re
@@ -18,7 +18,7 @@ import msgspec
 from gateway.domain.ids import PoolId, ReplicaId
 
 MOST: Final = 1024
-"""Of a pool, found or registered."""
+"""Of a pool, discovered or registered."""
 _NAME_CHARACTERS: Final = 63
 SET: Final = "set"
 REGISTERED: Final = "registered"
@@ -29,7 +29,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolId
     url: str
     origin: str
-    """`set`, `registered`, or the list that it stands in."""
+    """`set`, `registered`, or the name of its list."""
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class MembershipError(Exception):
-    """Why somebody cannot be a member, for a person."""
+    """Its message is for a person."""
 
 
 class Membership:
@@ -50,9 +50,8 @@ class Membership:
     def __contains__(self, name: ReplicaId) -> bool:
         return name in self._members
 
-    def settings_say(self, members: Collection[Member]) -> Changes:
-        """Those that are set from now on. Who was found or has registered under the address or the name of
-        one of them gives way."""
+    def replace_configured(self, members: Collection[Member]) -> Changes:
+        """They replace discovered and registered members with the same address or name."""
         wanted = {member.name: member for member in members}
         urls = {member.url for member in members}
         left = tuple(
@@ -68,8 +67,8 @@ class Membership:
         self._members.update({member.name: member for member in joined})
         return Changes(joined, left)
 
-    def list_says(self, pool: PoolId, origin: str, urls: Collection[str]) -> Changes:
-        """All that this list says now; what it said before and says no more, leaves."""
+    def replace_listed(self, pool: PoolId, origin: str, urls: Collection[str]) -> Changes:
+        """`urls`: the complete list."""
         wanted = dict.fromkeys(url.rstrip("/") for url in urls)
         left = [member for member in self.of_list(pool, origin) if member.url not in wanted]
         for member in left:
@@ -104,7 +103,7 @@ class Membership:
         return member, is_new
 
     def withdraw(self, name: ReplicaId) -> Member:
-        """It says that it leaves. Raises MembershipError if that is not for it to say."""
+        """Raises MembershipError for a member that has not registered."""
         member = self._members.get(name)
         if member is None or member.origin != REGISTERED:
             raise MembershipError(f"no member of the name {name} has registered")
@@ -112,7 +111,7 @@ class Membership:
         return member
 
     def expired(self, *, now: float) -> tuple[Member, ...]:
-        """Those that were not heard of for too long; they are members no more."""
+        """Removes members without a heartbeat in time."""
         gone = [name for name, expires_s in self._expires_s.items() if expires_s <= now]
         for name in gone:
             del self._expires_s[name]
@@ -125,8 +124,7 @@ class Membership:
         return sum(each.pool == pool and each.origin != SET for each in self._members.values())
 
     def _join(self, pool: PoolId, url: str, origin: str, name: str | None = None) -> Member:
-        """Without a name of its own it is called by its address; clients read that in receipts, so operators
-        who mind name their replicas."""
+        """The default name is the address, which clients see in receipts."""
         address = re.sub(r"[^A-Za-z0-9]+", "-", url.split("://", 1)[-1]).strip("-")
         stem = f"{pool}-{address}"[:_NAME_CHARACTERS]
         chosen, number = ReplicaId(name or stem), 2

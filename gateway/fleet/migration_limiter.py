@@ -1,10 +1,9 @@
-"""The trickle: when a replica is lost, its sessions move to the others few at a time.
+"""The migration limiter: sessions of a lost replica move to the others a few at a time.
 
-Source: ours; SGLang's router, where the sessions of one lost backend, all at once, took the next one down.
+Source: ours; SGLang's router, where all sessions of one lost backend at once took the next one down.
 
-Invariants: at most `moving_at_once` turns for each replica that is there compute a lost prompt anew at a
-time; they go in the order in which they came; a turn is moving from when it may go until it has its first
-token, or ended.
+Invariants: at most `moving_at_once` turns for each replica recompute a lost prompt at a time, first in, first
+out; a turn moves from its permission to its first token, or its end.
 """
 
 from collections import OrderedDict, defaultdict
@@ -18,10 +17,9 @@ from gateway.domain.ids import PoolId, RequestId
 
 class TrickleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     moving_at_once: Annotated[int, Meta(ge=1, le=10_000)] = 2
-    """Turns of sessions whose replica was lost, for each of the others, that may compute their prompt anew
-    at a time."""
+    """Turns of a lost replica that may recompute their prompts at a time, for each remaining replica."""
     unpaced_below_bytes: Annotated[int, Meta(ge=0)] = 16_384
-    """A request that is not larger than this just goes."""
+    """Requests up to this size move at once."""
 
 
 class MigrationLimiter:
@@ -30,7 +28,7 @@ class MigrationLimiter:
         self._moving: defaultdict[PoolId, set[RequestId]] = defaultdict(set)
         self._waiting: defaultdict[PoolId, OrderedDict[RequestId, None]] = defaultdict(OrderedDict)
         self.known: dict[RequestId, PoolId] = {}
-        """Those that move, or wait for it; to be read only."""
+        """Moving and waiting turns. Read only."""
 
     def may_move(self, request: RequestId, pool: PoolId, body_bytes: int, replicas: int) -> bool:
         moving, waiting = self._moving[pool], self._waiting[pool]
@@ -52,7 +50,7 @@ class MigrationLimiter:
         return request
 
     def pools(self) -> list[PoolId]:
-        """Where some wait."""
+        """With waiting turns."""
         return [pool for pool, waiting in self._waiting.items() if waiting]
 
     def over(self, request: RequestId) -> None:

@@ -2,19 +2,17 @@
 
 Source: ours; Envoy's outlier detection compares success rates in the same way.
 
-Theory of operation. The lateness of a turn is what it took over what nine in ten were expected to stay
-below: so unlike replicas can be compared. Where all are late it is no fault of one. A replica whose turns
-are far later than those of the others, two in a row or most of them, is an outlier for a while: placement
-reckons with it (`slower`), long before it is ejected for it. That needs no certainty, because whoever
-stays pays little for it, and whoever moves computes a prompt. Whoever has nothing there to lose needs less:
-it is enough that the last turn was late, or several were before it (it *seems* slower), so one that was slow
-for a while gets its own sessions back before new ones. First tokens and ends are looked at apart: a replica
-that decodes slowly finds what it has cached as fast as ever. What is awaited still may be late already, but
-says nothing of being in time.
+Theory of operation. A turn's lateness is its time over its expected p90, so unlike replicas can be compared.
+Where all are late no replica is at fault. A replica with turns far later than the others', two in a row or
+most of them, is an outlier for a while: placement counts it as slower (`slower`), long before an ejection.
+That needs no certainty, because a move costs only a prefill. New sessions have nothing to lose there, so for
+them one late turn, or several before it, is enough (it *seems* slower); thus a replica that was slow gets its
+own sessions back before new ones. First tokens and ends count apart: slow decoding leaves cached prefills
+fast. A live turn may be late already, but is no evidence of being in time.
 
-Invariants: a replica without others to compare it with is never late; after `lasts_s` without another
-late turn it is like the others, so nobody is avoided for good; who is slower seems slower; memory is bounded
-by replicas.
+Invariants: a replica without others to compare it with is never late; after `lasts_s` without a late turn it
+is like the others, so none is avoided for good; a slower replica also seems slower; memory is bounded by
+replicas.
 """
 
 from collections import defaultdict
@@ -27,32 +25,32 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.string_enums import Word
 
 FAR_LATER: Final = 3.0
-"""Times as late as others: less than that is no fault of the replica's."""
+"""Least factor over the others' lateness for an ejection."""
 _MUCH_LATER: Final = 5.0
-"""The same, to be reckoned with in placement: with less, busy replicas lost sessions to others."""
+"""The same for placement: with less, busy replicas lost sessions to others."""
 _LATE: Final = 1.0
-"""A turn takes as long as nine in ten were expected to stay below."""
+"""The expected p90."""
 _OFTEN: Final = 0.5
-"""Of the turns lately: two in a row are more."""
+"""Of recent turns: two in a row are more."""
 _RARELY: Final = 0.3
-"""One that is followed by one in time is less; after two it takes two."""
+"""One late turn and one in time are less; two late ones need two."""
 _SMOOTH: Final = 0.3
 _USUAL: Final = 0.5
 
 
 class Phase(Word):
-    """Of a turn: until its first token, and all of it."""
+    """Until the first token, and the whole turn."""
 
     START = "start"
     END = "end"
 
 
 class _Seen(msgspec.Struct):
-    """Of one replica's turns lately, in that phase."""
+    """Recent turns of a replica in a phase."""
 
     lateness: float = _USUAL
     late_share: float = 0.0
-    """Those that were far later than the others'."""
+    """Far later than the others'."""
 
 
 class OutlierDetection:
@@ -60,14 +58,14 @@ class OutlierDetection:
         self._lasts_s = lasts_s
         self._seen: defaultdict[tuple[ReplicaId, Phase], _Seen] = defaultdict(_Seen)
         self.late: dict[tuple[ReplicaId, Phase], tuple[float, float]] = {}
-        """Times as late as the others, and until when that counts."""
+        """The factor over the others' lateness, and its expiry."""
 
     @property
     def next_due_s(self) -> float:
         return min((until_s for _, until_s in self.late.values()), default=float("inf"))
 
     def slower(self, replica: ReplicaId, *, at_least: float = _OFTEN) -> float:
-        """Times as late as the others' turns its turns are; 1 unless at least that share of them is late."""
+        """The factor over the others' lateness; 1 unless at least that share of its turns is late."""
         late = [(replica, phase) for phase in Phase if (replica, phase) in self.late]
         often = [self.late[which][0] for which in late if self._seen[which].late_share >= at_least]
         return max(often, default=1.0)
@@ -102,7 +100,7 @@ class OutlierDetection:
 
     def pass_time(self, *, now: float) -> None:
         for which in [which for which, (_, until_s) in self.late.items() if until_s <= now]:
-            del self.late[which]  # whoever goes there now will see
+            del self.late[which]  # the next turn there is a trial
 
     def forget(self, replica: ReplicaId) -> None:
         for phase in Phase:

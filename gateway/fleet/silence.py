@@ -2,15 +2,14 @@
 
 Source: ours.
 
-Theory of operation. Replicas of one pool are compared with each other. What others took until their first
-tokens, or until the ends of answers that are not streamed, for each second that these take alone, is their
-pace. A replica that has shown no sign of life since several such turns were sent, for far longer than at the
-slowest of those paces, while as many turns that were sent later began or ended elsewhere, is wedged. A turn
-whose client has left goes on counting while others wait there, else for as long as it waited: clients with a
-time-out hide no silence.
+Theory of operation. Replicas of one pool are compared. A replica's pace is the time until its first tokens,
+or until the ends of unstreamed answers, over their time alone. A replica is wedged if several such turns have
+no sign of life for far longer than at the slowest pace of the others, while as many later turns began or
+ended elsewhere. A turn whose client has left counts on while others wait there, else for as long as it
+waited: clients with a time-out hide no silence.
 
-Invariants: memory is bounded by the turns that are awaited, `several` more of each replica, and `_PACES` for
-each pool; a look, one in `_LOOKS_S` at most, is at `several` turns of each replica.
+Invariants: memory is bounded by the awaited turns, `several` more of each replica, and `_PACES` for each
+pool; a look, one in `_LOOKS_S` at most, is at `several` turns of each replica.
 """
 
 from collections import deque
@@ -25,9 +24,9 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 _FAR: Final = 4.0
 """Times the slowest pace of the others."""
 LEAST_S: Final = 1.0
-"""Nobody is wedged before."""
+"""Before that no replica is wedged."""
 _SHORT_S: Final = 0.05
-"""A turn takes so long at least."""
+"""Least time of a turn."""
 _PACES: Final = 16
 _LOOKS_S: Final = 0.2
 
@@ -35,19 +34,19 @@ _LOOKS_S: Final = 0.2
 class Sent(msgspec.Struct):
     sent_s: float
     work_s: float
-    """Alone, as believed: to compute all of its prompt, and its answer where that is not streamed."""
+    """Predicted, alone: its whole prompt, and an unstreamed answer."""
     ahead_s: float
-    """Of those that were awaited when it was sent, and its own."""
+    """With the turns awaited before it."""
 
 
 class _Silent(msgspec.Struct):
     turns: dict[RequestId, Sent] = {}
-    """In the order in which they were sent."""
+    """In order."""
     ahead_s: float = 0.0
     left: dict[RequestId, float] = {}
-    """Of these turns, those whose clients have left since its last sign of life, and when."""
+    """When their clients left, since the last sign of life."""
     alive_s: float = float("-inf")
-    """When it showed that."""
+    """The last sign of life."""
 
 
 class Silence:
@@ -55,13 +54,13 @@ class Silence:
         """`several`: turns in a row."""
         self._several = several
         self.awaited: dict[ReplicaId, _Silent] = {}
-        """While it is empty, nobody need be told of ends and beginnings."""
+        """While it is empty, beginnings and ends need not be reported."""
         self._paces: dict[PoolId, deque[tuple[ReplicaId, float, float, float]]] = {}
-        """Of turns that began lately: where, when they were sent, paces by own work and by all work ahead."""
+        """Of recent turns: replica, time of sending, paces by own work and by all work ahead."""
         self._looked_s: dict[PoolId, float] = {}
 
     def sent(self, request: RequestId, replica: ReplicaId, work_s: float, *, now: float) -> bool:
-        """Whether it may be silent from now on."""
+        """Whether the replica may be silent from now on."""
         silent = self.awaited.get(replica) or self.awaited.setdefault(replica, _Silent())
         work_s = max(work_s, _SHORT_S)
         silent.ahead_s += work_s
@@ -69,7 +68,6 @@ class Silence:
         return len(silent.turns) >= self._several
 
     def ended(self, request: RequestId, replica: ReplicaId) -> Sent | None:
-        """The turn; None if it was not awaited."""
         silent = self.awaited.get(replica)
         if silent is None or (turn := silent.turns.pop(request, None)) is None:
             return None
@@ -97,7 +95,7 @@ class Silence:
     def answered(
         self, request: RequestId, replica: ReplicaId, pool: PoolId, sent: Sent | None, *, now: float
     ) -> bool:
-        """A turn began or ended; `sent`: if it is not awaited here. True if it is time for `wedged`."""
+        """A turn began or ended; `sent`: if it is not awaited here. Returns whether `wedged` is due."""
         self.alive(replica, now=now)
         if (sent := self.ended(request, replica) or sent) is None:
             return False
@@ -107,7 +105,7 @@ class Silence:
         return now - self._looked_s.get(pool, float("-inf")) >= _LOOKS_S
 
     def wedged(self, pool: PoolId, peers: Iterable[ReplicaId], *, now: float) -> Iterator[ReplicaId]:
-        """Of the pool's replicas, `peers`; each once, until more is sent there."""
+        """Of the pool's replicas, `peers`; each once, until its next turn."""
         paces = self._paces.get(pool, ())
         self._looked_s[pool] = now
         for replica, silent in [(each, self.awaited[each]) for each in peers if each in self.awaited]:
@@ -116,7 +114,7 @@ class Silence:
             others = [each for name, sent_s, *each in paces if name != replica and sent_s >= since_s]
             if len(oldest) < self._several or len(others) < self._several:
                 continue
-            # An engine computes turns in order or all at once: late is who is late by both paces.
+            # An engine computes turns in order or concurrently: a late one is late by both paces.
             own, queued = map(max, zip(*others, strict=True))
             do_others_wait, are_late = len(silent.turns) > len(silent.left), True
             for request, turn in oldest:

@@ -1,1 +1,1 @@
-"""Routing: which replica runs a turn, and where the state it builds on lives."""
+"""Routing: the replica of a turn, and of the state that it builds on."""

@@ -1,25 +1,24 @@
-"""The KV ledger: where each conversation lives, what it holds on which replica, and what that comes to.
+"""The KV ledger: each conversation's home and its cached tokens on each replica.
 
 Source: SAGA (§5.1): the predicate cached(w, s).
 
 Symbols: cached(w, s) → `held`, in tokens.
 
-Theory of operation. A conversation's *home* is where its last turn was placed. What its turns left is held
-there, and where it was before. A session counts as living at the home of its first conversation while its
-next turn is expected. Few clients say that a session is over, so it is expected no more once it was silent
-for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
-counts again with its next turn. It is expected to grow as its agent type's execution graph says.
+Theory of operation. A conversation's *home* is the replica of its last turn. Its state is there, and at
+earlier homes. A session counts at the home of its first conversation while its next turn is expected. Few
+clients report ends, so it counts no more after the longest tool run, or a while after an answer without
+calls; it keeps its home, and counts again with its next turn. Its growth follows its agent type's execution
+graph.
 
-Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
-what was used least recently, so what a conversation left is gone once about as many tokens were written
-behind it as the cache has room for (the *horizon*). Where an engine tells which blocks of a session it holds
-(`told`), that is believed instead; where it holds fewer than a conversation left, they are those from its
-beginning.
+Deviations: SAGA queries its workers. A stock server does not report its cache, so an LRU estimate stands for
+it: a conversation's state is gone once about as many tokens were written after it as the cache has room for
+(the *horizon*). An engine's report of a session's blocks (`resident`) replaces the estimate; if it has fewer
+than the conversation left, they are the first ones.
 
-Invariants: a conversation has at most one home; `held` is never more than was left, and nothing where a
-replica was lost; the sums of a replica are those of the sessions that live there and are expected; at most
-`max_conversations` are remembered, of one session at most `MAX_OTHERS` besides its first; the least recently
-used go first, and forgetting one only costs a prefill.
+Invariants: a conversation has at most one home; `held` is never more than was left, and nothing on a lost
+replica; the sums of a replica are those of the expected sessions at home there; at most `max_conversations`
+are kept, of one session at most `MAX_OTHERS` besides its first; the least recently used go first, at the cost
+of a prefill.
 """
 
 import itertools
@@ -38,32 +37,32 @@ from gateway.domain.shares import ReplicaShare
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 
 TOOLS_RUN_S: Final = 300.0
-"""At most so long (S4)."""
+"""At most (S4)."""
 IDLE_S: Final = 15.0
-"""After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
+"""After an answer without recognised tool calls."""
 MAX_OTHERS: Final = 256
-"""Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
+"""Conversations of one session besides its first; beyond it a session drops its own."""
 _FORKS: Final = 0.8
-"""A sub-agent under its session's own system prompt, whose prompt is at least this share of what the session
-holds, is taken to begin with that: harnesses fork themselves so."""
+"""A sub-agent with its session's system prompt, and at least this share of its tokens, is taken for a fork of
+it."""
 _UNKNOWN_HORIZON: Final = 500_000.0
 _SAFE_SHARE: Final = 0.1
 _LIKE_OTHERS: Final = 2.0
-"""Turns of a type that weigh as much as the prior: all that a turn left is found."""
+"""Turns that the prior weighs: the whole context is found."""
 _HORIZON_SHARE: Final = 0.7
-"""Of the KV cache: the rest is what runs."""
+"""Of the KV cache: running turns have the rest."""
 
 NO_THREAD: Final = ThreadId("")
 Conversation = tuple[SessionId, ThreadId]
 
 
 class Sums(msgspec.Struct, eq=False):
-    """Of the sessions that live on a replica and are expected."""
+    """Of the expected sessions at home on a replica."""
 
     sessions: int = 0
     held: float = 0.0
     wanted: float = 0.0
-    """Tokens that they are expected to grow to, or hold already."""
+    """Expected final tokens."""
 
 
 class Session(msgspec.Struct, eq=False):
@@ -72,13 +71,12 @@ class Session(msgspec.Struct, eq=False):
     grows_to: float
     """Tokens, as expected."""
     tokens: float = 0.0
-    """That its first conversation holds."""
+    """Of its first conversation, like `turns`."""
     works: bool | None = None
-    """It runs, or tools do; None: it is not expected."""
+    """A turn or tools run; None: it is not expected."""
     turns: int = 0
-    """That its first conversation made."""
     others: dict[ThreadId, None] | None = None
-    """Its other conversations, the least recently used first."""
+    """Other conversations, the least recently used first."""
 
     @property
     def wants(self) -> float:
@@ -86,7 +84,7 @@ class Session(msgspec.Struct, eq=False):
 
 
 class _Copy(msgspec.Struct, eq=False):
-    """What a conversation left on a replica."""
+    """A conversation's state on a replica."""
 
     tokens: float
     written: float
@@ -98,21 +96,20 @@ class _Conversation(msgspec.Struct, eq=False):
     home: ReplicaId
     copies: dict[ReplicaId, _Copy] = msgspec.field(default_factory=dict)
     found: tuple[float, float] = (1.0, 1.0)
-    """Shares of what must have been there that its last two turns found: less, where prompts change early."""
+    """Shares of the expected prefix that its last two turns found: less, where prompts change early."""
 
 
 class _Replica(msgspec.Struct, eq=False):
     life: int
-    """What was left in an earlier one is gone."""
+    """State of earlier ones is gone."""
     written: float = 0.0
-    """Tokens that were computed there, as far as we know."""
+    """Tokens computed there."""
     horizon: float = _UNKNOWN_HORIZON
     fits: float = float("inf")
-    """Tokens, with those of a host tier, for all that live there: what is there need not be computed again.
-    Infinite while its engine has not said it."""
-    told: dict[SessionId, float] | None = None
+    """Tokens, with a host tier's; infinite without a report."""
+    resident: dict[SessionId, float] | None = None
     named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
-    """Of which sessions it ever said something. It may know some by other names, or not at all."""
+    """Sessions in any of its reports: it may have other names for the rest."""
 
 
 _NOTHING: Final = Sums()
@@ -132,7 +129,7 @@ class KvLedger:
         self._elsewhere: dict[ReplicaId, Sequence[ReplicaShare]] = {}
         self._lives = itertools.count()
         self.replicas: defaultdict[ReplicaId, _Replica] = defaultdict(lambda: _Replica(next(self._lives)))
-        """To be read only."""
+        """Read only."""
 
     # --- where conversations live --------------------------------------------------------------------
 
@@ -141,12 +138,12 @@ class KvLedger:
         return {replica: sums.sessions for replica, sums in self._sums.items()}
 
     def share(self, replica: ReplicaId, running: int) -> ReplicaShare:
-        """What other gateways must know of our sessions there; `running`: turns of ours."""
+        """For other gateways; `running`: turns of ours."""
         own = self._sums.get(replica, _NOTHING)
         return ReplicaShare(running=running, sessions=own.sessions, held=own.held, wanted=own.wanted)
 
-    def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
-        self._elsewhere[replica] = said
+    def others_have(self, replica: ReplicaId, shares: Sequence[ReplicaShare]) -> None:
+        self._elsewhere[replica] = shares
 
     def sums(self, replica: ReplicaId) -> Sums:
         own = self._sums.get(replica, _NOTHING)
@@ -160,14 +157,14 @@ class KvLedger:
         )
 
     def home(self, session: SessionRef | Guess) -> ReplicaId | None:
-        """A conversation that is new shares its beginning with the session's first, more often than not."""
+        """A new conversation mostly shares its beginning with the session's first."""
         known = self._conversations.get((session.session, session.thread or NO_THREAD))
         if known is None and (of := self._sessions.get(session.session)) is not None:
             known = self._conversations[of.first]
         return known.home if known is not None else None
 
     def counted(self, session: SessionId) -> tuple[ReplicaId | None, float]:
-        """Where it is, if it is expected, and as how many tokens."""
+        """The home, if the session is expected, and its expected tokens."""
         known = self._sessions.get(session)
         if known is None:
             return None, 0.0
@@ -178,14 +175,14 @@ class KvLedger:
     def held(
         self, conversation: Conversation, replica: ReplicaId, *, if_nothing_was_evicted: bool = False
     ) -> float:
-        """Less than its last turn left where prompts of its, or of its type, change early."""
+        """Less than its last turn left, where prompts change early."""
         known, entry = self.replicas[replica], self._conversations.get(conversation)
         copy = entry.copies.get(replica) if entry is not None else None
         if entry is None or copy is None or copy.life != known.life:
             return 0.0
         if not if_nothing_was_evicted:
-            if known.told is not None and conversation[0] in known.named:
-                return min(copy.tokens, known.told.get(conversation[0], 0.0))
+            if known.resident is not None and conversation[0] in known.named:
+                return min(copy.tokens, known.resident.get(conversation[0], 0.0))
             if known.written - copy.written > known.horizon:
                 return 0.0
         return copy.tokens * max(entry.found)
@@ -193,7 +190,7 @@ class KvLedger:
     def held_by(
         self, session: SessionRef, replica: ReplicaId, tokens: float = 0.0, agent: AgentKey = UNKNOWN_AGENT
     ) -> float:
-        """Of what its prompt of so many tokens begins with."""
+        """Of its prompt of so many tokens."""
         own = (session.session, session.thread)
         if (held := self.held(own, replica)) or self.context(own):
             return held
@@ -213,12 +210,12 @@ class KvLedger:
         return 0.0
 
     def context(self, conversation: Conversation) -> float:
-        """Tokens that it left wherever it left most."""
+        """Tokens of its largest copy."""
         entry = self._conversations.get(conversation)
         return max([copy.tokens for copy in entry.copies.values()], default=0.0) if entry is not None else 0.0
 
     def grows_to(self, agent: AgentKey, *, turns: int = 0, tokens: float = 0.0) -> float:
-        """Tokens that a session is expected to hold in the end that made so many turns, and holds so many."""
+        """Expected final tokens of a session with so many turns and tokens."""
         outlook = self._graphs.known(agent).outlook()
         return (tokens or outlook.first_tokens) + outlook.remaining(max(1, turns)).growth
 
@@ -257,7 +254,7 @@ class KvLedger:
             self._forget(next(iter(self._conversations)))
 
     def expect(self, session: SessionId, *, works: bool, now: float) -> None:
-        """A turn of it begins, or was answered. `works`: it runs, or tools do, so another turn follows."""
+        """At the beginning and end of a turn. `works`: a turn or tools run, so another turn follows."""
         known = self._sessions.get(session)
         if known is None:
             return
@@ -289,7 +286,7 @@ class KvLedger:
             self._forget(known.first)
 
     def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> bool:
-        """Whether one of the conversation left something before."""
+        """Whether an earlier turn left state."""
         prompt, found, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens or 0
         if prompt is None:
             return False
@@ -302,7 +299,7 @@ class KvLedger:
         session = self._sessions.get(conversation[0])
         first = session if session is not None and session.first == conversation else None
         if before is not None and before.life == known.life:
-            # Where much was written since, it may have been evicted, which says nothing of the next turn.
+            # After many writes a loss may be an eviction, which is no evidence for the next turn.
             is_safe = until_now - before.written <= _SAFE_SHARE * known.horizon
             share = usage.share_found(min(before.tokens, prompt)) if is_safe else None
             if share is not None:
@@ -319,7 +316,7 @@ class KvLedger:
     def replica_lost(self, replica: ReplicaId) -> None:
         known = self.replicas[replica]
         known.life = next(self._lives)
-        known.told = {} if known.told is not None else None
+        known.resident = {} if known.resident is not None else None
 
     def replica_left(self, replica: ReplicaId) -> None:
         self.replicas.pop(replica, None)
@@ -331,10 +328,10 @@ class KvLedger:
             known.horizon = _HORIZON_SHARE * signals.kv_tokens
             known.fits = float(signals.kept_kv_tokens or 0)
 
-    def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
-        """What the engine holds of its sessions; None: it does not say any more."""
+    def residency_reported(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
+        """By the engine; None: without reports from now on."""
         known = self.replicas[replica]
-        known.told = dict(tokens) if tokens is not None else None
+        known.resident = dict(tokens) if tokens is not None else None
         known.named.update(dict.fromkeys(tokens or ()))
         while len(known.named) > self._max:
             known.named.popitem(last=False)

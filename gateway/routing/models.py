@@ -1,13 +1,13 @@
-"""Which model runs a turn that asks for a name of the operator's?
+"""Which model runs a turn for a name of the operator's?
 
-Source: ours; weighted names are what LiteLLM, vllm-router and llm-d offer, by request.
+Source: ours; LiteLLM, vllm-router and llm-d have weighted names, by request.
 
-Theory of operation. A name leads to targets with weights. Which one it is for a session follows from a hash
-of the session's id and the name, so all turns of a run get the same one, sub-agents and side requests
-included, at whatever gateway, and nothing need be shared. Fallbacks are drawn in the same way.
+Theory of operation. A name has targets with weights. A hash of session id and name draws a session's target,
+so all turns of a run, sub-agents and side requests included, have the same one at every gateway, without
+shared state. Fallbacks are drawn in the same way.
 
-Invariants: one session draws one target of a name, as long as the name's targets stay the same; a target with
-no weight is drawn by nobody; targets and models that are fallen back to are not looked up again.
+Invariants: a session draws one target of a name, as long as the name's targets stay the same; a target
+without weight is never drawn; targets and fallbacks are not resolved again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,33 +23,32 @@ from gateway.domain.model_choice import Target
 
 _RECORDED: Final = Meta(extra={"recorded": True})
 ModelName = Annotated[str, Meta(pattern=r"^[!-~]{1,256}\Z"), _RECORDED]
-"""It stands in headers of responses."""
+"""In headers of responses."""
 
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: ModelName
-    """The name by which its replicas know it; it is sent on instead of the one that was asked for."""
+    """The replicas' name for it; it replaces the requested one."""
     pool: Annotated[str, _RECORDED] | None = None
-    """Where it is asked for; by default the pool that serves it."""
+    """By default the pool that serves it."""
     weight: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
-    """Its share of new sessions, relative to the others'. 0: none; sessions that have it keep it."""
+    """Relative share of new sessions. 0: none; sessions that have it keep it."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A name that clients may ask for, and what it leads to."""
+    """A name for clients, and its targets."""
 
     name: ModelName
-    """Listed at `/v1/models`. It may be the name of a model, too."""
+    """Listed at `/v1/models`. May be a model's own name."""
     targets: tuple[TargetConfig, ...] = ()
     """By default the model of that name."""
     fallbacks: tuple[ModelName, ...] = ()
-    """Models, or other names of this table, tried in this order by a run that has not begun, where no replica
-    of its target is there, or they are overloaded."""
+    """Models, or other names of this table, in this order, for a run that has not begun, where its target's
+    replicas are out or overloaded."""
     fallback_after_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
-    """A turn that has waited for so long goes to a fallback that has room. By default only one that would be
-    refused does."""
+    """After so long a waiting turn goes to a fallback with room; by default only instead of a refusal."""
     fallback_mid_run: bool = False
-    """A run that has begun on one model may go on with another, rather than be refused."""
+    """Whether a run that has begun may go on with another model, rather than be refused."""
 
     def __post_init__(self) -> None:
         if not self.targets and not self.fallbacks:
@@ -61,8 +60,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class NamedModel:
-    """One name, resolved."""
-
     def __init__(self, config: ModelConfig) -> None:
         targets = config.targets or (TargetConfig(model=config.name),)
         self.name = config.name
@@ -76,8 +73,8 @@ class NamedModel:
         self.may_change_mid_run = config.fallback_mid_run
 
     def draw(self, session: str | None) -> Target:
-        """For what belongs to no session, the one with the greatest weight, so that embeddings of one text
-        are always of one model."""
+        """Without a session the target with the greatest weight, so that embeddings of a text are always of
+        one model."""
         if session is None:
             return self.targets[self._weights.index(max(self._weights))]
         digest = blake2s(f"{session} {self.name}".encode(), digest_size=6).digest()
@@ -86,7 +83,7 @@ class NamedModel:
         return next(target for target, until in zip(self.targets, self._until, strict=True) if at < until)
 
     def options(self, session: str | None) -> list[Target]:
-        """What its turns may run on, in the order in which that is tried; each once."""
+        """Distinct targets, in the order of trial."""
         return list(dict.fromkeys(each.draw(session) for each in (self, *self.fallbacks)))
 
     def all_targets(self) -> list[Target]:

@@ -1,9 +1,9 @@
-"""What a placement policy is asked, and the floor, for work that belongs to no session: placement by load.
+"""The interface of placement policies, and placement by load, for work outside sessions.
 
-Source: none; `predicted.py` places turns, and the simulator has others to compare it with.
+Source: none; `predicted.py` places turns, and the simulator has baselines.
 
-Invariants: the chosen replica is one of the candidates; among equally loaded ones the least recently
-chosen wins, so equal replicas take turns.
+Invariants: the chosen replica is one of the candidates; among equally loaded ones the least recently chosen
+wins.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,22 +18,21 @@ from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What is known of a turn before it is placed."""
+class Query(msgspec.Struct, frozen=True):
+    """A turn to place."""
 
     now: float = 0.0
     agent: AgentKey = UNKNOWN_AGENT
-    """Its type is the hash of what its conversation begins with."""
     text_bytes: int = 0
     tokens: Callable[[], float] = float
-    """Of its prompt, as expected. Asking takes some µs."""
+    """Expected, of its prompt. A call takes some µs."""
     waits_at: Collection[ReplicaId] = ()
-    """Where it would wait for a place for its adapter."""
+    """Where its adapter has no slot."""
     handed_over: float = 0.0
-    """Tokens of its prompt that were computed for wherever it goes."""
+    """Prompt tokens computed for any replica."""
 
 
-NOTHING_KNOWN = Asked()
+NOTHING_KNOWN = Query()
 
 
 class LeastLoaded:
@@ -59,9 +58,9 @@ class PlacementPolicy:
         self._by_load = LeastLoaded()
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
-        """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
+        """`candidates` is not empty; all of them have room. `session`: None for work that is no turn."""
         raise NotImplementedError
 
     def turn_over(
@@ -70,6 +69,5 @@ class PlacementPolicy:
         """A turn was answered, to its end. `pauses`: the session's tools run now."""
 
     def replica_left(self, replica: ReplicaId) -> None:
-        """It is no member any more, and nothing runs there."""
         self._by_load.replica_left(replica)
         self.ledger.replica_left(replica)

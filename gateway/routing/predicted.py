@@ -1,19 +1,15 @@
-"""Placement by prediction: where is the turn done soonest, counting what it costs the sessions that are
-there?
+"""Placement by prediction: where is the turn done soonest, with its cost for the sessions there?
 
 Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`), which binds background prompts to one
 device and reactive ones to any (§4.3); SAGA (§5.1) for affinity.
 
-Theory of operation. Replicas are compared by one cost, in seconds. It is the predicted completion of the
-turn there, its prompt computed as far as it is not held there; the time by which that prefill holds up
-those that run there; and, as a session will make many more turns, one more turn of each session that lives
-there then, with what has to be computed again because the KV cache cannot hold all of them when they are
-grown as sessions of their agent are in the end. Where a turn's LoRA adapter would wait for a place, another
-adapter's turns have to end first, which is taken to last one usual turn. Where replicas have prices, what
-this turn and a usual one take of one is worth so many seconds by which it may be later elsewhere: at equal
-predictions the cheaper one wins, and a dear one is used when the others would be later by more than that. A
-turn that has a home stays, without anything being predicted (some µs), unless others run far fewer, its home
-is slow or dearer than others, or those that live there do not fit.
+Theory of operation. Replicas are compared by one cost, in seconds: the predicted completion of the turn, with
+a prefill of its uncached tokens; the delay of that prefill for running turns; and, as sessions make many more
+turns, one more turn of each session at home there, with recomputation of what their final sizes exceed of the
+KV cache. A turn without a slot for its LoRA adapter waits one usual turn more. With prices, the time of this
+turn and a usual one converts to seconds: at equal predictions the cheaper replica wins, and a dear one is
+used when the others are later by more than that. A turn stays at home, without a prediction (some µs), unless
+others run far fewer turns, its home is slow or dearer, or its home's sessions do not fit.
 
 Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a home is compared with at most
 `_LOOKED_AT` others.
@@ -34,46 +30,43 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
-from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
 from gateway.workflow.aeg.graphs import Graphs
 
 _FEW: Final = 3
-"""Turns that a home may run more than another replica before anything is predicted."""
+"""Turns that a home may run more than another replica without a prediction."""
 _LOOKED_AT: Final = 3
 _GOES_ON: Final = (Edge.CONTINUES, Edge.REWINDS, Edge.COMPACTS)
-"""A guess by one of these takes a session for the one that was there before."""
+"""With these a guessed session is taken for this one."""
 _MOVE_PAYS: Final = 0.8
-"""A move must be predicted to take no more than this share of staying."""
+"""Most predicted cost of a move, as a share of staying."""
 _LESS_FULL: Final = 0.9
-"""A full home is left for one that is at most so full with it."""
+"""Most fullness of a new home, as a share of the old one's."""
 HOLDS_UP: Final = 0.5
-"""Of a prefill, what those that run meanwhile lose: it is computed in chunks, beside their decoding."""
+"""Share of a prefill that running turns lose: it is chunked, beside their decoding."""
 _ROOM: Final = 0.8
-"""Of the KV cache and a host tier, for sessions as they will be: the rest is for what runs, and for what
-those left who are gone."""
+"""Of the KV cache and a host tier, for final sizes: the rest is for running turns and leftovers."""
 _ALIKE: Final = 1.3
-"""Usual turns that take less than so many times what they take on the fastest replica count as equal: what is
-predicted of equal replicas differs by as much while little was seen, or where they share processors."""
+"""Usual turns within this factor of the fastest replica's count as equal: predictions of equal replicas
+differ by as much with scarce evidence, or shared processors."""
 _AVERAGED: Final = 0.05
 _NEW_TOKENS, _CONTEXT_TOKENS, _OUTPUT_TOKENS = 2_000.0, 20_000.0, 200
-"""Of a usual turn, until there were some."""
+"""Prior of a usual turn."""
 
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_conversations: Annotated[int, Meta(ge=1)] = 200_000
-    """Conversations of which it is remembered where they are."""
+    """Conversations with a known home."""
     price_per_s: Annotated[float, Meta(gt=0)] | None = None
-    """What it is worth that a turn is done a second sooner, in the currency of `price_per_h`: a second on a
-    replica counts as `price_per_h / 3600 / price_per_s` seconds more. Needed where replicas have a price."""
+    """Value of a second of a turn's time, in the currency of `price_per_h`: a second on a replica counts as
+    `price_per_h / 3600 / price_per_s` seconds more. Needed where replicas have a price."""
 
 
 class _Cost(NamedTuple):
-    """Of a turn on a replica."""
-
     replica: ReplicaId
     seconds: float
     price_s: float
-    """What is worth as much, where the replica has a price."""
+    """Its price, as time."""
 
 
 class PredictedPlacement(PlacementPolicy):
@@ -81,24 +74,24 @@ class PredictedPlacement(PlacementPolicy):
         self._foresight = foresight
         super().__init__(KvLedger(config.max_conversations, graphs))
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
-        """Of a usual turn: what has to be computed of its prompt, and what its session holds after it."""
+        """Of a usual turn: uncached tokens of its prompt, and its session's context after it."""
 
     # --- where -------------------------------------------------------------------------------------
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
-        self.ledger.pass_time(now=asked.now)
-        chosen, reason = self._choose(candidates, session, asked)
+        self.ledger.pass_time(now=query.now)
+        chosen, reason = self._choose(candidates, session, query)
         if session.guess is not None and (before := _before(session)) is not None:
-            self.ledger.expect_no_more(before)  # it probably lives on as this one
-        self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
+            self.ledger.expect_no_more(before)  # probably this session
+        self.ledger.settle(session, chosen, agent=query.agent, now=query.now)
         return Placement(replica=chosen, reason=reason)
 
     def _choose(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, query: Query
     ) -> tuple[ReplicaId, PlacementReason]:
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
         if home is None and (guess := session.followed) is not None:
@@ -113,7 +106,7 @@ class PredictedPlacement(PlacementPolicy):
             if len(candidates) == 1:
                 return candidates[0].replica, reason
             wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
-            return _best(self._costs(wary, session, asked), reason)
+            return _best(self._costs(wary, session, query), reason)
         if len(candidates) == 1:
             return home, stays
         is_full = self.ledger.sums(home).held > self.ledger.replicas[home].fits
@@ -123,7 +116,7 @@ class PredictedPlacement(PlacementPolicy):
             return home, stays
         others = [load for load in candidates if load.replica != home]
         if is_full and not is_busy:
-            roomy = self._less_full(home, others, session, asked)
+            roomy = self._less_full(home, others, session, query)
             is_full = bool(roomy)
             others = roomy or others
         if not (is_busy or is_full):
@@ -134,13 +127,13 @@ class PredictedPlacement(PlacementPolicy):
         reason = PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
         if never_had_one:
             reason = PlacementReason.LEAST_LOADED
-        best, reason = _best(self._costs([at_home, *some], session, asked), reason, home=home)
+        best, reason = _best(self._costs([at_home, *some], session, query), reason, home=home)
         return best, stays if best == home else reason
 
     def _less_full(
-        self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+        self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, query: Query
     ) -> list[ReplicaLoad]:
-        wants = max(self.ledger.counted(session.session)[1], asked.tokens())
+        wants = max(self.ledger.counted(session.session)[1], query.tokens())
         most = _LESS_FULL * self.ledger.sums(home).wanted / self._room(home)
         return [
             load
@@ -150,13 +143,13 @@ class PredictedPlacement(PlacementPolicy):
 
     # --- what it costs -----------------------------------------------------------------------------
 
-    def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked) -> list[_Cost]:
-        tokens = asked.tokens()
+    def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, query: Query) -> list[_Cost]:
+        tokens = query.tokens()
         counted_at, wants = self.ledger.counted(session.session)
         if counted_at is None and (before := _before(session)) is not None:
             counted_at, wants = self.ledger.counted(before)
         if counted_at is None:
-            wants = max(wants, self.ledger.grows_to(asked.agent, tokens=tokens))
+            wants = max(wants, self.ledger.grows_to(query.agent, tokens=tokens))
         wants = max(wants, tokens)
         usual = self._new_tokens, self._context_tokens, _OUTPUT_TOKENS
         alone_s = {load.replica: self._foresight.turn_s(load.replica, *usual) for load in candidates}
@@ -164,13 +157,13 @@ class PredictedPlacement(PlacementPolicy):
         costs = []
         for load in candidates:
             replica, usual_s = load.replica, alone_s[load.replica] * load.slower
-            held = self.ledger.held_by(session, replica, tokens, asked.agent)
-            held = min(max(held, asked.handed_over), tokens)
+            held = self.ledger.held_by(session, replica, tokens, query.agent)
+            held = min(max(held, query.handed_over), tokens)
             work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
-            lasts_s = self._foresight.completion_s(replica, work, now=asked.now) * load.slower
+            lasts_s = self._foresight.completion_s(replica, work, now=query.now) * load.slower
             prefill_s = self._foresight.turn_s(replica, tokens - held, held, 1)
             turn_s = lasts_s + HOLDS_UP * prefill_s * load.running
-            if replica in asked.waits_at:
+            if replica in query.waits_at:
                 turn_s += usual_s
             is_counted, sums = replica == counted_at, self.ledger.sums(replica)
             there = sums.sessions + 1 - is_counted
@@ -205,7 +198,7 @@ class PredictedPlacement(PlacementPolicy):
 
 
 def _before(session: SessionRef) -> SessionId | None:
-    """The session that this one probably was until now."""
+    """The session that this one probably continues."""
     guess = session.guess
     return guess.session if guess is not None and guess.edge in _GOES_ON else None
 
@@ -213,7 +206,7 @@ def _before(session: SessionRef) -> SessionId | None:
 def _best(
     costs: Sequence[_Cost], reason: PlacementReason, *, home: ReplicaId | None = None
 ) -> tuple[ReplicaId, PlacementReason]:
-    """`home`: the first of them, which is left only where that clearly pays."""
+    """`home`: the first cost, for a move that has to pay."""
 
     def cheapest(priced: float) -> ReplicaId:
         of = [(cost.seconds + priced * cost.price_s, cost.replica) for cost in costs]

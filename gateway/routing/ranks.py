@@ -1,13 +1,13 @@
 """Ranks: which data-parallel engine of a server runs a session's turns?
 
 Source: SAGA (§5.1), affinity, one level further down. A vLLM server with `--data-parallel-size` has an engine
-with a KV cache of its own for each rank, and hands requests to them by load; a header says which it shall be.
+with a KV cache of its own for each rank, and balances requests by load, or by a header.
 
-Deviations: a session stays on its rank as long as it stays on the server. Requests that belong
-to no session go to the rank that the server chooses.
+Deviations: a session stays on its rank as long as it stays on the server. Requests outside sessions go to the
+rank that the server chooses.
 
-Invariants: a session has at most one rank; it is one that the server has; a new one goes to the rank
-that has the fewest; what is kept is a number for each session that lives.
+Invariants: a session has at most one rank, an existing one; a new session goes to the rank with the fewest;
+memory is a number for each live session.
 """
 
 from gateway.domain.ids import ReplicaId, SessionId
@@ -16,11 +16,11 @@ from gateway.domain.ids import ReplicaId, SessionId
 class Ranks:
     def __init__(self) -> None:
         self.sessions: dict[ReplicaId, list[int]] = {}
-        """Of servers with several ranks: how many sessions each rank has; to be read only."""
+        """Sessions of each rank, for servers with several. Read only."""
         self._rank: dict[SessionId, tuple[ReplicaId, int]] = {}
 
     def replica_has(self, replica: ReplicaId, ranks: int) -> None:
-        """As many as it says; with fewer or more than before it has started anew."""
+        """A change of the number means a restart."""
         if ranks != len(self.sessions.get(replica, ())) and (ranks > 1 or replica in self.sessions):
             self.replica_lost(replica)
             if ranks > 1:
@@ -31,7 +31,7 @@ class Ranks:
             self._rank = {session: at for session, at in self._rank.items() if at[0] != replica}
 
     def of(self, session: SessionId, replica: ReplicaId) -> int | None:
-        """Where the session's turns run there, from now on; None where there is one rank only."""
+        """The session's rank from now on; None for a single rank."""
         sessions = self.sessions.get(replica)
         if sessions is None:
             return None

@@ -1,11 +1,9 @@
-"""Where stored state lives: which replica minted a response, conversation or item id, and for whom.
+"""Residence of stored state: to which replica must a request with this response, conversation or item id go?
 
-Answers one question: to which replica must a request go that names this id? State such as a stored
-response lives in one replica's memory, so a request that builds on it can run nowhere else.
+A stored response is in one replica's memory, so a request that builds on it can run nowhere else.
 
-Invariants: an id is found only under the tenant whose request minted it; at most `max_state_ids` are
-remembered, the least recently used go first; forgetting an id never routes it wrongly, it only makes
-it unknown.
+Invariants: an id is found only under its own tenant; at most `max_state_ids` are kept, the least recently
+used go first; a forgotten id is unknown, never routed wrongly.
 """
 
 import hashlib
@@ -21,7 +19,7 @@ from gateway.domain.ids import ReplicaId, SessionId, TenantId
 
 class StateResidenceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_state_ids: Annotated[int, Meta(ge=1)] = 200_000
-    """Ids of stored responses, conversations and items whose replica is remembered."""
+    """Ids of stored responses, conversations and items with a known replica."""
 
 
 class Residence(msgspec.Struct, frozen=True):
@@ -30,7 +28,7 @@ class Residence(msgspec.Struct, frozen=True):
 
 
 StateKey = NewType("StateKey", bytes)
-"""Stands for a tenant and an id of its state; neither can be read from it."""
+"""A one-way hash of a tenant and an id of its state."""
 
 
 def state_key(tenant: TenantId, state_id: str) -> StateKey:
@@ -42,7 +40,7 @@ class StateResidence:
         self._max = config.max_state_ids
         self._homes: OrderedDict[StateKey, Residence] = OrderedDict()
         self.on_learned: Callable[[StateKey, ReplicaId], None] | None = None
-        """Told of what must outlast the process; to be set by whoever keeps it."""
+        """Takes new entries, to persist them."""
 
     def __len__(self) -> int:
         return len(self._homes)

@@ -152,7 +152,7 @@ class Counts:
 
     def _take_models(self, records: list[rec.ModelChosen]) -> None:
         self._counts["models"].update(
-            [(r.asked, r.model, r.fallback.value if r.fallback else "") for r in records]
+            [(r.requested, r.model, r.fallback.value if r.fallback else "") for r in records]
         )
 
     def _take_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:

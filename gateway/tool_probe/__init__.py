@@ -1,2 +1,2 @@
-"""The tool probe: when an agent's tools run, inferred from the calls in one response and their results
-in a later request."""
+"""The tool probe: run times of an agent's tools, from the calls in a response and their results in a
+request."""

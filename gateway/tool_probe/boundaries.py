@@ -6,15 +6,15 @@ Source: MARS (§4.1): tool start and end are state changes of the unified inform
 Symbols: *active tools* → `active_sessions`.
 
 Deviations: MARS instruments the agent; we infer. A call is *ready* when its arguments end in the stream.
-Nearly all agents start their tools when the response has ended, and none says when it does: so a call is
-open, counted and timed, from then on. A call closes when a request brings its result. A call in an answer's
-text has no id; it closes when its conversation goes on. So does, without having ended, a call that the
-conversation goes on without; one that nobody ever answers (a final `finish` tool, a killed agent) stays open
-until its session ends. Tools that the engine runs itself are no boundaries.
+Nearly all agents start their tools after the response, without a sign: so a call is open, counted and timed,
+from the end of the response. It closes when a request has its result. A call in text has no id; it closes
+when its conversation goes on. So does, without an end, a call without a result; a call that is never answered
+(a final `finish` tool, a killed agent) stays open until its session ends. Tools of the engine itself are no
+boundaries.
 
 Invariants: a call is ready or open at most once; at most `max_open_calls` of either per session are kept,
-newest first; a call is ready only while the turn that asks for it lives; `active_sessions` counts exactly
-the sessions that have an open call.
+newest first; a call is ready only while its turn lives; `active_sessions` counts exactly the sessions with an
+open call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -104,8 +104,7 @@ class ToolBoundaries:
     def results_came(
         self, session: SessionId, call_ids: Iterable[str], *, went_on: RequestId | None = None, now: float
     ) -> ClosedCalls | None:
-        """A request brought these results; the conversation goes on from the turn `went_on`. None if it
-        closes no open call."""
+        """`went_on`: the turn that the request continues."""
         open_calls = self._open.get(session)
         if not open_calls:
             return None

@@ -1,4 +1,4 @@
-"""Tool calls while they are open and when they are over, and what their durations teach."""
+"""Open and closed tool calls, and their durations."""
 
 import msgspec
 
@@ -10,27 +10,27 @@ class OpenCall(msgspec.Struct, eq=False):
     name: str
     session: SessionId
     turn: RequestId
-    """Whose answer asks for it."""
+    """Of the call."""
     started_s: float
-    """When its answer ended: most agents start a tool then. While that goes on, since when it is ready."""
+    """The end of its answer, when most agents start a tool; before that, as `ready_s`."""
     ready_s: float | None = None
-    """When its arguments were complete, if that was seen before its answer ended; no tool starts sooner."""
+    """When its arguments were complete, if before the end of its answer; no tool starts sooner."""
     is_in_text: bool = False
-    """So it has no id of its client's."""
+    """Without an id."""
 
 
 class ClosedCalls(msgspec.Struct, frozen=True):
-    """Calls whose results one request brought, in the order of its results."""
+    """Calls with results in one request, in their order."""
 
     names: tuple[str, ...]
     duration_s: float
-    """From the first of them opened until now; they run in parallel."""
+    """Since the first one opened; they run in parallel."""
     ids: tuple[str, ...] = ()
-    """Empty of those in a text, which have none of their client's."""
+    """Empty for calls in text."""
 
 
 class ToolRun(msgspec.Struct, frozen=True, gc=False):
-    """How long tools took: one, or several side by side of which only that is known."""
+    """One tool, or several in parallel."""
 
     session: SessionId
     agent: int

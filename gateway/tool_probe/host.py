@@ -1,12 +1,12 @@
-"""How busy is a host? Read from what Linux says, by a probe that runs beside the tools.
+"""The load of a host, by a probe beside the tools.
 
 Source: MARS (§4.1) has no probe on the host and infers; Linux: `/proc/stat`, pressure stall information,
 cgroup v2 (`cpu.max`, `cpu.stat`, `cpu.pressure`).
 
-Deviations: of a cgroup with a limit of its own nobody says how many of its processes want to run. What it
-uses counts, and once more for the share of time in which something of it had to wait: so at most twice.
+Deviations: Linux does not count the runnable processes of a cgroup with a limit. Its CPU use stands for them,
+times one plus its share of time with a waiting process: so at most twice the use.
 
-Invariants: what cannot be read says nothing; no reading raises.
+Invariants: unreadable files are no evidence; no reading raises.
 """
 
 import re
@@ -20,7 +20,7 @@ _SOME: Final = re.compile(r"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a host; texts as the files have them, empty where there are none."""
+    """The files' texts, empty for missing ones."""
 
     at_s: float
     stat: str
@@ -32,10 +32,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostMeter:
-    """From looks, several a second, to a report about once a second."""
+    """From several samples a second to a report about once a second."""
 
     def __init__(self, *, own: int = 1) -> None:
-        """`own`: runnable processes that are the probe's; it runs whenever it looks."""
+        """`own`: runnable processes of the probe."""
         self._own = own
         self._runnable: list[int] = []
         self._last: Sample | None = None
@@ -49,7 +49,7 @@ class HostMeter:
         self._reported = self._reported or sample
 
     def report(self) -> HostSignals | None:
-        """Of what was seen since the last report; None if that is nothing."""
+        """Since the last report; None without samples."""
         last, before = self._last, self._reported
         seen, self._runnable = self._runnable, []
         if last is None or before is None:

@@ -5,12 +5,11 @@ Source: none; a histogram of logarithms whose observations decay, and a log-norm
 
 Symbols: H_t → `LogQuantiles`; μ_t, σ_t → `mu`, `sigma`; Percentile(H_t, p) → `quantile`.
 
-Deviations: a fit alone is wrong where a tool has two modes (a cached build and a whole one), counts alone are
-wrong while there are few. So the quantile is the fit's at first and goes over to the counted one.
+Deviations: a fit alone is wrong for a tool with two modes (a cached build and a whole one), counts alone are
+wrong while there are few. So the quantile moves from the fit's to the counted one.
 
-Invariants: memory is fixed; an observation weighs half as much after `half_life` later ones; no quantile is
-beyond the largest observation's bucket once there are `_COUNTED` observations; callers ask for a few shares
-only.
+Invariants: memory is fixed for a few distinct shares; an observation weighs half as much after `half_life`
+later ones; no quantile is beyond the largest observation's bucket once there are `_COUNTED` observations.
 """
 
 import math
@@ -23,9 +22,9 @@ _RATIO: Final = 1.25
 _LOG_RATIO: Final = math.log(_RATIO)
 _RESCALE_AT: Final = 1e6
 _STALE: Final = 0.03
-"""Share of new observations after which quantiles are worked out anew."""
+"""Share of new observations after which quantiles are recomputed."""
 _COUNTED: Final = 40.0
-"""Observations after which counts alone are believed."""
+"""Observations from which on counts alone are used."""
 _PRIOR_SIGMA: Final = 1.0
 _PRIOR_WEIGHT: Final = 2.0
 _LAST_SHARE, _LAST_COUNTED = -1.0, -2.0
@@ -35,7 +34,7 @@ class LogQuantiles:
     __slots__ = ("_counts", "_gain", "_keep", "_known", "_log_low", "_new", "_squares", "_sum", "_weight")
 
     def __init__(self, *, low: float, half_life: float = 300.0) -> None:
-        """`low`: what is below it is not told apart; the largest is about ten million times as much."""
+        """`low`: smaller values are equal; the largest is about ten million times as much."""
         self._log_low = math.log(low)
         self._keep = 0.5 ** (1.0 / half_life)
         self._counts = array("f", bytes(4 * _BUCKETS))
@@ -44,7 +43,7 @@ class LogQuantiles:
         self._sum = 0.0
         self._squares = 0.0
         self._known: dict[float, float] = {}
-        """Quantiles that were worked out and are still about right; of counts alone, the newest."""
+        """Cached quantiles; of counts alone, the newest."""
         self._new = 0
 
     def add(self, value: float) -> None:
@@ -88,7 +87,7 @@ class LogQuantiles:
         return math.sqrt((variance * weight + _PRIOR_SIGMA**2 * _PRIOR_WEIGHT) / (weight + _PRIOR_WEIGHT))
 
     def quantile(self, share: float) -> float | None:
-        """The value that `share` of them do not exceed; None before the first."""
+        """None before the first observation."""
         if not self._weight:
             return None
         known = self._known.get(share)
@@ -97,8 +96,8 @@ class LogQuantiles:
         return known
 
     def counted(self, share: float) -> float | None:
-        """By counts alone, however few they are: where to be wrong by a bucket is better than by a fit. To a
-        percent of `share`."""
+        """By counts alone, however few: where an error of a bucket is better than one of the fit. `share` is
+        rounded to a percent."""
         if not self._weight:
             return None
         share, known = round(share, 2), self._known
@@ -107,7 +106,7 @@ class LogQuantiles:
         return known[_LAST_COUNTED]
 
     def beyond(self, value: float) -> float:
-        """The share of observations that are not clearly smaller; 1 before the first."""
+        """The share of observations not clearly smaller; 1 before the first."""
         if not self._weight or value <= 0.0:
             return 1.0
         place = int((math.log(value) - self._log_low) / _LOG_RATIO)

@@ -1,16 +1,16 @@
 """Calls in the text of an answer: is a code block a tool call, or meant for a person?
 
-Source: ours. ReAct's `Action:` and tags in angle brackets are calls wherever they stand. A code block is one
-if its agent's program runs it, and that shows in what comes back: programs begin or end all of their
-observations alike (`<returncode>`, `Observation:`, a shell's prompt), people do not.
+Source: ours. ReAct's `Action:` and tags in angle brackets are always calls. A code block is one if its
+agent's program runs it; the evidence is the next message: programs begin or end all observations alike
+(`<returncode>`, `Observation:`, a shell's prompt), people do not.
 
-Deviations: how the observations of one agent type look is remembered, and recognised behind another's. Until
-a type is known to run its code, its blocks are calls in doubt; when it turns out that it does, those whose
-observations have come are told late, with the durations that they had.
+Deviations: the look of one agent type's observations is also recognised after another's. Until a type is
+known to run its code, its blocks are calls in doubt; then those with observations are reported late, with
+their durations.
 
-Invariants: an agent type's code blocks count once two observations in a row, each behind a code block of the
-same thread, looked alike; it is one tenant's: at most `_MAX_TYPES` types are remembered, of each at most
-`_MAX_WAITING` calls in doubt. An agent that offers native tools makes no calls in text.
+Invariants: an agent type's code blocks count after two observations in a row with the same look, each after a
+code block of the same thread; state is per tenant: at most `_MAX_TYPES` types, each with at most
+`_MAX_WAITING` calls in doubt. An agent with native tools makes no calls in text.
 """
 
 from collections import OrderedDict, deque
@@ -28,7 +28,7 @@ _MAX_OPEN: Final = 512
 
 
 class Block(msgspec.Struct, frozen=True):
-    """An answer that is a code block, and perhaps a call."""
+    """A code block of an answer, perhaps a call."""
 
     agent: int
     session: SessionId
@@ -37,13 +37,13 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class LateCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls that were recognised by what came back."""
+    """Calls recognised by their observations."""
 
     agent: int
     session: SessionId
     names: tuple[str, ...]
-    asked: RequestId
-    """The turn whose answer asked for them."""
+    made_by: RequestId
+    """The turn with the calls."""
     came: RequestId
     came_s: float
     duration_s: float
@@ -53,13 +53,13 @@ class LateCalls(msgspec.Struct, frozen=True, kw_only=True):
 class TextCalls:
     def __init__(self) -> None:
         self._runs_code: OrderedDict[int, None] = OrderedDict()
-        """Agent types whose code blocks are run."""
+        """Agent types."""
         self._looks: OrderedDict[int, None] = OrderedDict()
-        """How what comes back from them looks."""
+        """Of their observations."""
         self.doubts: OrderedDict[RequestId, Block] = OrderedDict()
-        """Calls in doubt that nothing came back from."""
+        """Calls in doubt without an observation."""
         self._in_doubt: OrderedDict[int, deque[LateCalls]] = OrderedDict()
-        """Those that something came back from, by agent type."""
+        """Calls in doubt with one, by agent type."""
 
     def __len__(self) -> int:
         return len(self._runs_code)
@@ -73,8 +73,8 @@ class TextCalls:
         return style.names
 
     def observed(self, agent: int, before: tuple[int, ...], now: tuple[int, ...]) -> bool:
-        """Behind two code blocks in a row stood texts that look like this. Whether the type is known to run
-        code."""
+        """`before`, `now`: looks of the texts after two code blocks in a row. Returns whether the type is
+        known to run code."""
         if agent in self._runs_code:
             self._runs_code.move_to_end(agent)
             return True
@@ -100,7 +100,7 @@ class TextCalls:
                 agent=block.agent,
                 session=block.session,
                 names=block.names,
-                asked=went_on,
+                made_by=went_on,
                 came=turn,
                 came_s=now,
                 duration_s=now - block.ended_s,

@@ -1,16 +1,15 @@
-"""Which turn does this request follow? From what came back: ids, echoes, the conversation itself.
+"""Which turn does this request follow? By returned ids, echoed answers, and the conversation itself.
 
-Source: ours (docs/design/sessions.md). From strong to weak: a retry of a failed attempt; an id
-that we saw being minted; the longest conversation that we know *and our own answer behind it*; that answer
-alone; the conversation alone, where it goes on without its answer. Each link says whether it is proved:
-whether nobody but the session itself could have sent the request.
+Source: ours (docs/design/sessions.md). From strong to weak: a retry of a failed attempt; an id that an answer
+minted; the longest known conversation *with our own answer behind it*; that answer alone; the conversation
+alone, where it continues without its answer. A link is proved if only the session itself can have sent the
+request.
 
-Deviations: a prefix that several conversations share (a fleet's boilerplate, two clients with one prompt)
-needs no list of boilerplate: the prefix alone links only to a turn that itself was linked, and otherwise
-the answer behind it must be the one that we gave.
+Deviations: prefixes that several conversations share (a fleet's boilerplate, two clients with one prompt)
+need no list: a prefix alone links only to a linked turn; otherwise our answer has to follow it.
 
-Invariants: nothing is changed here; where two sessions fit equally well, one that nobody continued yet is
-taken, and the answer says that it was a choice.
+Invariants: nothing is changed here; where two sessions fit equally well, one without a continuation is taken,
+and the link is marked as a choice.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,24 +26,24 @@ from gateway.workflow.traces import Holders, Traces, holders
 from gateway.workflow.turns import CONFIDENCE, Identity, Outcome, Turn
 
 PUNCTUAL_S: Final = 0.1
-"""Clients come back when they were told to: none earlier, most within 50 ms."""
-UNTOLD_S: Final = 0.5
+"""Clients obey `retry-after`: none returns earlier, most within 50 ms."""
+UNSCHEDULED_S: Final = 0.5
 OBEYED_S: Final = 30.0
-"""Longer waits than this are ignored by some."""
+"""Some clients ignore longer waits."""
 PATIENCE_S: Final = 10.0
-"""So late a client comes back that was told nothing; later, it is somebody who asks the same."""
+"""Latest retry without a `retry-after`; later, it is another client with the same request."""
 BACKING_OFF: Final = 2.0
-"""Who failed for a while waits in proportion to that."""
+"""Retries are later in proportion to the attempt's duration."""
 MAX_UNANSWERED: Final = 2
-"""Messages that a client writes behind a conversation whose answer it leaves out."""
+"""Messages of a client behind an omitted answer."""
 _MIN_ECHO_CHARS: Final = 16
-"""A shorter answer says nothing by itself, without the conversation before it."""
+"""A shorter answer is no evidence without its conversation."""
 REJECTED_S: Final = 30.0
-"""So soon a program asks on that cannot use an answer; its tools may run before that."""
+"""A program that rejects an answer follows up within this time; its tools may run before."""
 GUESS: Final = 0.8
-"""At most so sure without proof: whoever uses the same template, or was shown it all, could have sent it."""
+"""Most confidence without proof: another user of the template could have sent the request."""
 CHOICE: Final = 0.6
-"""At most so sure where another session would have fitted as well."""
+"""Most confidence where another session fits as well."""
 
 _Found = Sequence[Turn]
 
@@ -53,16 +52,14 @@ class Link(msgspec.Struct, frozen=True):
     turn: Turn
     source: SessionSource
     is_choice: bool = False
-    """Another session would have fitted as well."""
+    """Another session fits as well."""
     is_proof: bool = False
-    """Nobody but the session itself could have sent the request, as far as what was said goes."""
-    is_told: bool = False
-    """The conversation in the request holds an answer that nobody else was given."""
+    """By its content, only the session itself can have sent the request."""
+    has_private_answer: bool = False
+    """The request has an answer that only its session received."""
 
 
 class Search:
-    """For the turn that one request follows."""
-
     def __init__(self, traces: Traces, facts: RequestFacts, *, now: float) -> None:
         self.facts = facts
         self.now = now
@@ -72,10 +69,10 @@ class Search:
         ids = [*facts.state_ids, *filterfalse(is_counter_like, facts.echoed_ids)]
         self._has_counters = not ids
         self._ids = list(map(hash_text, ids or facts.echoed_ids))
-        """That it brings back, newest first; where some are no counters, those alone."""
+        """Returned ids, newest first; random ones alone, if there are any."""
 
     def identity(self, within: Callable[[Turn], bool] | None = None) -> Identity:
-        """`within`: whether a turn may be the parent at all; None: any turn of its tenant's may."""
+        """`within`: restricts the parents; None: any turn of the tenant."""
         self._within = within
         link = self.retried() if self._script.body in self._traces.bodies else None
         link = link or self._parent()
@@ -102,17 +99,17 @@ class Search:
             edge=edge,
             parent=turn,
             has_secrets=turn.has_secrets if edge is Edge.RETRIES else link.is_proof,
-            has_private_answer=link.is_told,
+            has_private_answer=link.has_private_answer,
         )
 
     def _known(self, index: Holders, key: int) -> _Found:
         found = holders(index, key)
         return found if self._within is None else [turn for turn in found if self._within(turn)]
 
-    # --- what failed, and comes again ------------------------------------------------------------
+    # --- retries ---------------------------------------------------------------------------------
 
     def retried(self) -> Link | None:
-        """The failed attempt that this repeats. Identical requests that did not fail are no retries."""
+        """Identical requests without a failure are no retries."""
         same = holders(self._traces.bodies, self._script.body)
         if not same:
             return None
@@ -126,11 +123,11 @@ class Search:
         return Link(best, SessionSource.RETRY, len(_runs(rivals)) > 1, is_proof, best.has_private_answer)
 
     def _late_s(self, turn: Turn) -> float:
-        """How far from the moment at which its client was told to come; one that was not told is late."""
-        return UNTOLD_S if turn.due_s is None else abs(self.now - turn.due_s)
+        """Distance from the time of `retry-after`."""
+        return UNSCHEDULED_S if turn.due_s is None else abs(self.now - turn.due_s)
 
     def _knows_secrets(self, turn: Turn) -> bool:
-        """Whoever repeats an opening may be somebody else with the same question."""
+        """A repeated opening may be another client's with the same question."""
         return turn.has_secrets and turn.client == self.facts.client
 
     def _may_repeat(self, turn: Turn) -> bool:
@@ -149,11 +146,11 @@ class Search:
         if facts.attempt is None or turn.attempt is None or not is_counting:
             return True
         if facts.attempt == 0 and turn.outcome is Outcome.FAILED:
-            # A transport that counts would have counted; unless it gave up, and the application asks anew.
+            # A counting transport would have counted, unless it gave up and the application sent it anew.
             return not turn.is_opening or turn.attempt > 0
         return facts.attempt in (0, turn.attempt + 1)
 
-    # --- what goes on ----------------------------------------------------------------------------
+    # --- continuations ---------------------------------------------------------------------------
 
     def _parent(self) -> Link | None:
         guess: Link | None = None
@@ -170,36 +167,34 @@ class Search:
         return guess or self._among_twins()
 
     def _prove(self, link: Link) -> Link:
-        """Whether nobody but the session itself could have sent this.
-
-        Nobody guesses an id that was drawn at random, or a long answer that was given to one session only.
-        But whoever is shown them can send them. So they count for the same software, and for who goes on
-        first.
-        """
+        """Random ids, and long answers to a single session, cannot be guessed but can be copied: they are
+        proof for the same client software, and for the first continuation."""
         turn = link.turn
         if link.is_choice or link.source is SessionSource.PREFIX:
             return link
         is_continued = turn.next is not None and turn.is_continued
         if turn.client != self.facts.client or is_continued or turn.is_twin:
             return link
-        is_told = self._was_told(turn)
+        has_private_answer = self._has_private_answer(turn)
         is_by_id = link.source is not SessionSource.ECHO and not self._has_counters
         is_by_id = is_by_id and not self._traces.is_twin_by_id(turn)
         for key in self._ids if is_by_id else ():
             minted = self._traces.minted
             is_by_id = is_by_id and (minted.get(key) is turn or _is_alone(turn, holders(minted, key)))
-        return Link(turn, link.source, False, is_by_id or is_told, is_told)
+        return Link(turn, link.source, False, is_by_id or has_private_answer, has_private_answer)
 
-    def _was_told(self, turn: Turn) -> bool:
+    def _has_private_answer(self, turn: Turn) -> bool:
         traces, agent, blocks = self._traces, self._script.agent, iter(self._script.blocks)
         for block in blocks:
             if (block.tail or agent) == turn.tail and (turn.has_private_answer or block.text == turn.text):
                 break
         else:
             return False
-        # Who was given another answer before has another conversation.
-        said = block if block.text else next((each for each in blocks if each.text), None)
-        if said is not None and traces.is_twin_by_answer(turn.session.tenant, said.tail or agent, said.text):
+        # A different answer earlier on means a different conversation.
+        answer = block if block.text else next((each for each in blocks if each.text), None)
+        if answer is not None and traces.is_twin_by_answer(
+            turn.session.tenant, answer.tail or agent, answer.text
+        ):
             return False
         for other in holders(traces.tails, turn.tail):
             if other is not turn and other.text == turn.text and other.session is not turn.session:
@@ -207,7 +202,7 @@ class Search:
         return turn.has_private_answer or traces.is_secret(turn)
 
     def _answered(self) -> set[int]:
-        """The conversations that it says were answered."""
+        """Hashes of the conversations before each answer."""
         return {block.tail or self._script.agent for block in self._script.blocks}
 
     def _by_minted_id(self) -> Link | None:
@@ -224,9 +219,9 @@ class Search:
         if answered and (self._has_counters or len(_runs(best)) > 1):
             best = [turn for turn in best if turn.tail in answered]
         if len(_runs(best)) != 1:
-            return None  # the same counters in the same conversations: the answers may tell
+            return None  # the same counters in the same conversations: the answers may decide
         turn = max(best, key=lambda turn: turn.arrived_s)
-        # Answers without calls may have followed the one that made these.
+        # Answers without calls may have followed.
         while (after := turn.successor) is not None and after.tail in answered and not after.has_failed:
             turn = after
         return Link(turn, source)
@@ -241,7 +236,7 @@ class Search:
             link = _oldest(exact, SessionSource.ECHO)
             if link is not None and (is_newest or not link.is_choice):
                 return link
-            # What stands behind the conversation is not what we answered: the client edited it.
+            # The client edited our answer.
             loose = [
                 turn
                 for turn in known
@@ -258,9 +253,9 @@ class Search:
         if turn.text != block.text or (turn.calls > 0) != block.has_calls:
             return False
         if block.has_calls and is_newest:
-            # Unknown ids are somebody else's, unless they are no ids at all.
+            # Unknown random ids are another session's.
             return not turn.minted or self._has_counters
-        # Nothing was said, and nothing is what came back.
+        # An empty answer returns as one.
         return turn.outcome is not Outcome.LIVE and (block.text != 0 or block.has_calls or turn.is_silent)
 
     def _by_echo(self) -> Link | None:
@@ -274,8 +269,7 @@ class Search:
         return Link(max(known, key=lambda turn: turn.arrived_s), SessionSource.ECHO)
 
     def _without_answer(self) -> Link | None:
-        """A conversation that we know goes on as if nobody had answered: nothing was said, or nothing that
-        the agent's program keeps."""
+        """A known conversation continues without its answer: that was empty, or the agent dropped it."""
         for tail in filter(None, self._script.recent[:MAX_UNANSWERED]):
             if tail not in self._traces.tails:
                 continue
@@ -295,7 +289,7 @@ class Search:
         return None
 
     def _among_twins(self) -> Link | None:
-        """Several sessions had the very same answer to the very same, ids included: it is one of them."""
+        """Several sessions had the same answer to the same conversation, with the same ids."""
         if self._has_counters or self.facts.state_ids or self._traces.minted.keys().isdisjoint(self._ids):
             return None
         answered = self._answered()
@@ -307,9 +301,9 @@ class Search:
 
 
 def retried_within_s(turn: Turn) -> float:
-    """How long after its end a failed attempt may be repeated; later, somebody else asks the same."""
-    told_s = max(0.0, (turn.due_s or 0.0) - turn.ended_s)
-    return told_s + max(PATIENCE_S, BACKING_OFF * (turn.ended_s - turn.first_s))
+    """After its end; a later request is another client's."""
+    backoff_s = max(0.0, (turn.due_s or 0.0) - turn.ended_s)
+    return backoff_s + max(PATIENCE_S, BACKING_OFF * (turn.ended_s - turn.first_s))
 
 
 def _is_alone(turn: Turn, others: _Found) -> bool:
@@ -324,7 +318,7 @@ def _oldest(turns: _Found, source: SessionSource) -> Link | None:
     free = [turn for turn in turns if turn.next is None]
     if not free:
         return Link(max(turns, key=lambda turn: turn.last_s), source, len(_runs(turns)) > 1)
-    # A twin that was continued by guesswork may have been this one.
+    # A twin with a guessed continuation may be this one.
     rivals = [turn for turn in turns if turn.next is None or turn.next.is_guessed]
     return Link(min(free, key=lambda turn: turn.last_s), source, len(_runs(rivals)) > 1)
 

@@ -1,17 +1,15 @@
-"""How far every conversation has come, and what is expected of it: the workflow view of live traffic.
+"""Progress of every conversation, and its prediction: the workflow view of live traffic.
 
-Source: SAGA (§3), at the granularity of one conversation of a session: a sub-agent's is of another agent
-type.
+Source: SAGA (§3), at the granularity of one conversation of a session: a sub-agent has its own agent type.
 
 Symbols: v_s → `Conversation.step`; the prediction for its successor → `StepPrediction`.
 
-Deviations: nobody says when a conversation is over. It counts as over when its session ends, or when it has
-been silent for longer than such pauses last; as a task that came to its end, when it has been for
-`gone_after_s`. Should it come back after all, that is taken back.
+Deviations: ends are not reported. A conversation counts as over with its session, or after a silence longer
+than such pauses; as a finished task after `gone_after_s`. A later turn takes that back.
 
-Invariants: a step is learned at most once, when its answer ends; of what follows it, one thing: that the
-conversation went on, or that it ended; at most `max_threads` conversations are remembered, `MAX_OF_SESSION`
-of a session; one event takes leave of a bounded number.
+Invariants: a step is learned at most once, at the end of its answer; it is followed by a turn or an end,
+once; at most `max_threads` conversations are kept, `MAX_OF_SESSION` of a session; one event ends a bounded
+number.
 """
 
 from collections import OrderedDict
@@ -29,75 +27,72 @@ from gateway.domain.ids import NOBODYS, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.text_calls import Block, TextCalls
-from gateway.workflow.aeg.graph import Graph, Held, Pause, Silence, Step, ToolSet, tool_set
+from gateway.workflow.aeg.graph import Graph, HeldContext, Pause, Silence, Step, ToolSet, tool_set
 from gateway.workflow.aeg.graphs import AegConfig, Graphs, Tier
 
 MAX_OF_SESSION: Final = 64
-"""Conversations of one session that are remembered; more, where more of them have turns at once."""
+"""Conversations kept per session; more, if more have live turns."""
 _MOST_AT_ONCE: Final = 16
 _LEAST_SILENCE_S: Final = 2.0
 _SILENT_AT_FIRST_S: Final = {True: 60.0, False: 10.0}
-"""While it is not known how long such pauses last, with tools that run and without."""
+"""Prior of pauses, with tools and without."""
 _BEGIN: Final = (Edge.OPENS, Edge.SPAWNED)
 
 
 class ConversationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_threads: Annotated[int, Meta(ge=1)] = 100_000
-    """Conversations of which it is remembered how far they have come."""
+    """Conversations kept."""
     gone_after_s: Annotated[float, Meta(gt=0)] = 300.0
-    """A conversation that is silent for so long is over, however long its pauses last."""
+    """A longer silence ends a conversation, whatever its usual pauses."""
     types: AegConfig = AegConfig()
 
 
 class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What is expected at the end of an answer."""
+    """At the end of an answer."""
 
     tier: Tier
     tools: ToolSet
     next: ToolSet | None
-    """What the next one is expected to ask for; None for the end."""
+    """None for the end."""
     confidence: float
     ends: float
     pause: Pause
     grows: float
-    """Tokens by which its next turn makes it longer."""
+    """Expected tokens of the next turn."""
 
 
 class Conversation(msgspec.Struct, eq=False):
-    """As far as it has come."""
-
     agent: AgentKey
     text_calls: TextCalls
     is_opening: bool = True
-    """It begins here, and not by another gateway, or in the middle of another one."""
+    """It begins here, not at another gateway or in the middle of another one."""
     key: int = 0
     """Of its type, among its owner's tools."""
     step: Step | None = None
-    """Its last one; None before the first."""
+    """The last one."""
     pause: Pause | None = None
-    """What is expected behind that."""
     turns: int = 0
     tokens: float = 0.0
-    """What it holds: its last prompt and answer."""
+    """Its last prompt and answer."""
     grown: float | None = None
-    """So much more than before its last turn; None if that was its first."""
+    """Since the turn before the last."""
     is_live: bool = False
     due_s: float = 0.0
     """When it counts as over."""
     look_s: float = inf
-    """When that is looked at: its place in the heap."""
+    """Its place in the heap."""
     ended_s: float = 0.0
     has_gone_on: bool = False
-    """A request came behind its last step, and that is what was learned."""
+    """Its last step is learned with a return."""
     is_supposed_over: bool = False
-    """It ended with its last step, and that is what was learned."""
+    """Its last step is learned with an end."""
     is_over: bool = False
     late: int | None = None
-    """The kind of agent whose conversation it took the place of, while its answer is on its way."""
+    """The agent type of a replaced conversation with a live turn."""
     is_code: bool = False
-    """Its last answer was a code block, and perhaps a call."""
+    """Its last answer was a code block."""
     looks: tuple[int, ...] = ()
-    """How what came behind its last code block looked."""
+    """Of the text behind its last code block."""
 
     def __post_init__(self) -> None:
         self.key = hash(self.agent[1:])
@@ -109,21 +104,20 @@ class Conversation(msgspec.Struct, eq=False):
 
 class Conversations:
     def __init__(self, config: ConversationsConfig, *, is_shared: bool = False) -> None:
-        """`is_shared`: what one tenant's conversations teach counts for all."""
+        """`is_shared`: evidence of one tenant counts for all."""
         self._config = config
         self._is_shared = is_shared
         self.graphs = Graphs(config.types)
         self.text_calls: TenantLru[TenantId, None, TextCalls] = TenantLru(config.types.max_tenants)
         self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
         self._due: list[tuple[float, ThreadId]] = []
-        """A heap: when to look whether a conversation is over."""
+        """A heap."""
         self._sessions: dict[SessionId, list[ThreadId]] = {}
 
     def __len__(self) -> int:
         return len(self._threads)
 
     def owner_of(self, tenant: TenantId) -> TenantId:
-        """Whose what it teaches is."""
         return NOBODYS if self._is_shared else tenant
 
     def thread(self, thread: ThreadId) -> Conversation | None:
@@ -154,7 +148,7 @@ class Conversations:
     def answered(
         self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
     ) -> StepPrediction | None:
-        """The turn is over. None if that was no step."""
+        """None if the turn was no step."""
         known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
         if known is None:
             return None
@@ -182,9 +176,7 @@ class Conversations:
         return found
 
     def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
-        """The type of its conversation, and what is expected behind the last step.
-
-        None while another one is on its way."""
+        """The key of its type, and the prediction after its last step; None while a turn is live."""
         known = self._threads.get(ref.thread) if ref.edge is not Edge.SERVES else None
         if known is None or known.is_live or known.has_gone_on:
             return None
@@ -207,7 +199,7 @@ class Conversations:
     def _step(self, known: Conversation, graph: Graph, facts: RequestFacts, answer: Answer) -> Step:
         usage, style = answer.usage, answer.utterance.tool_call_style
         known.turns += 1
-        if usage.prompt_tokens is None:  # as in some recordings; live it is estimated before
+        if usage.prompt_tokens is None:  # in some recordings; live it is estimated before
             graph.saw_turn(known.turns, tokens=None, grown=None)
         else:
             tokens = float(usage.prompt_tokens + (usage.output_tokens or 0))
@@ -226,13 +218,12 @@ class Conversations:
         return step
 
     def predict(self, known: Conversation) -> StepPrediction | None:
-        """What is expected behind its last step; None before the first."""
         if known.step is None:
             return None
         return self._predicted(known, self.graphs.of(known.agent), known.step, is_final=False)
 
     def _predicted(self, known: Conversation, graph: Graph, step: Step, *, is_final: bool) -> StepPrediction:
-        """`is_final`: its client says that it was the last one."""
+        """`is_final`: by its client."""
         pause, tools = graph.pause(step), step.tools
         ends = 1.0 if is_final else 1.0 - pause.returns
         following, share = graph.next(tools)
@@ -247,23 +238,23 @@ class Conversations:
             grows=graph.outlook().growth(known.turns + 1),
         )
 
-    def held(self, session: SessionId) -> Held | None:
-        """Its longest conversation, and others that are at work: what a sub-agent that is done, or a title,
-        leaves behind is of no use to the others. None if none of them has made a step."""
+    def held(self, session: SessionId) -> HeldContext | None:
+        """Of its longest conversation and active others; finished sub-agents and titles leave nothing of use.
+        None before a step."""
         known = self._of(session)
         longest = max(known, key=attrgetter("tokens"), default=None)
         if longest is None or not longest.turns:
             return None
         if len(known) == 1:
-            return Held(longest.tokens, longest.agent, longest.turns)
+            return HeldContext(longest.tokens, longest.agent, longest.turns)
         tokens = 0.0 if longest.works else longest.tokens
         for each in known:
             tokens += each.tokens if each.works else 0.0
-        return Held(tokens, longest.agent, longest.turns)
+        return HeldContext(tokens, longest.agent, longest.turns)
 
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
-        """A session goes on with whichever of its conversations is likeliest to: behind a sub-agent's last
-        answer that is its parent. None where none of them has made a step, or one is under way."""
+        """Of the conversation that is likeliest to go on: after a sub-agent's last answer its parent. None
+        before a step, or with a live turn."""
         found, most = None, -1.0
         for known in self._of(session):
             if known.is_live:
@@ -283,7 +274,7 @@ class Conversations:
             return
         known.look_s = known.due_s
         heappush(self._due, (known.due_s, thread))
-        if len(self._due) > 2 * len(self._threads) + MAX_OF_SESSION:  # most of it is outdated
+        if len(self._due) > 2 * len(self._threads) + MAX_OF_SESSION:  # mostly outdated
             self._due = [(each.look_s, of) for of, each in self._threads.items() if each.look_s < inf]
             heapify(self._due)
 
@@ -293,12 +284,12 @@ class Conversations:
         if text_calls is None:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
-        self.graphs.of(agent)  # whoever reads of it knows its family
+        self.graphs.of(agent)  # creates its family
         known = Conversation(agent, text_calls, is_opening=ref.edge in _BEGIN)
         if ref.thread not in self._threads:
             threads = self._sessions.setdefault(ref.session, [])
             threads.append(ref.thread)
-            # Of too many the oldest goes, but not its first, whom the others work for.
+            # The oldest goes, but not the first, which the others work for.
             for thread in threads[1:-1] if len(threads) > MAX_OF_SESSION else ():
                 if (other := self._threads.get(thread)) is None or not other.is_live:
                     threads.remove(thread)
@@ -309,8 +300,8 @@ class Conversations:
         return known
 
     def _end_those_before(self, session: SessionId, newest: Conversation) -> None:
-        """Under one id its client has begun anew, or a summary took the place of what was said: whatever
-        rests there of the same type is over, and what it holds of no use."""
+        """Its client has begun anew under the same id, or compacted: idle conversations of the type are over,
+        and their state is of no use."""
         for known in self._of(session):
             if known is not newest and known.agent == newest.agent and not known.works:
                 self._leave(known, as_task=True)
@@ -343,7 +334,7 @@ class Conversations:
                 continue  # outdated
             known.look_s = inf
             if known.is_live:
-                continue  # it is looked at again after its next answer
+                continue  # its next answer sets a new time
             if known.due_s <= when_s:
                 known.due_s = known.ended_s + self._config.gone_after_s
                 self._leave(known, as_task=now >= known.due_s)
@@ -351,10 +342,10 @@ class Conversations:
                     continue
             self._look_later(known, thread)
         while len(self._threads) > self._config.max_threads:
-            self._threads.popitem(last=False)  # which says nothing of its end: others push it out
+            self._threads.popitem(last=False)  # no evidence of an end
 
     def _leave(self, known: Conversation, *, as_task: bool) -> None:
-        """It is supposed to be over; `as_task`: for so long that it counts as one that came to its end."""
+        """`as_task`: it counts as a finished task."""
         if known.step is None or known.has_gone_on or known.is_over:
             return
         if known.is_supposed_over and not as_task:

@@ -1,8 +1,7 @@
-"""By what another gateway finds the one that has a session: names of 64 bits.
+"""Evidence by which other gateways find a session's gateway: names of 64 bits.
 
-Source: ours. Only what is acted upon has a name here: ids that clients state, ids that an answer minted,
-answers as they come back in a conversation, and what failed and comes again. Other gateways do not learn of
-guesses.
+Source: ours. Only evidence that decides has a name: stated ids, minted ids, echoed answers, and failed
+requests that are repeated. Guesses are not shared.
 
 Invariants: a name is a hash of the tenant and the evidence, so two tenants never share one; a request has at
 most `MAX_NAMES`, the strongest evidence first.
@@ -63,7 +62,7 @@ def of_minted(tenant: TenantId, minted: int) -> int:
 
 
 def of_answer(tenant: TenantId, tail: int, text: int) -> int:
-    """Of an answer, as the hashes of the conversation before it and of its text."""
+    """Hashes: of the conversation before the answer, and of its text."""
     return digest(f"{_ECHO}{tail:x} {text:x} {tenant}".encode())
 
 

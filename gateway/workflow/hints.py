@@ -1,7 +1,7 @@
-"""What the engine is told of a conversation: the typed hint of `turnpike-vllm`, as it travels.
+"""Hints to engines about conversations: the typed hint of `turnpike-vllm`, on the wire.
 
-The request carries a provisional one, because an engine frees a request's blocks before any gateway has seen
-the end of its answer; another follows at the pause, when it is known what the answer asks for.
+The request carries a provisional one, because an engine frees a request's blocks before a gateway sees the
+end of its answer; another follows at the pause, when the answer's calls are known.
 
 Invariants: hints about a thread have growing numbers; a hint is text of less than
 `turnpike_vllm.hints.MAX_TEXT` characters; no id in it is the client's.
@@ -18,7 +18,7 @@ from gateway.workflow.retention import RetentionConfig, RetentionDecision, at_pa
 
 try:
     from turnpike_vllm.hints import MAX_SECONDS, VERSION, Hint, sign
-except ImportError:  # a gateway may be installed without it, and then has nothing to say to engines
+except ImportError:  # optional; without it there are no hints
     HAS_CONTRACT = False
 else:
     HAS_CONTRACT = True
@@ -32,7 +32,7 @@ def signed(hint: str, key: str) -> str:
 
 
 class Hints:
-    """Writes the hints of all sessions; nothing where the contract is not installed."""
+    """Of all sessions; none without the contract."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Hints:
         *,
         has_envelopes: bool = False,
     ) -> None:
-        """`has_envelopes`: engines without the plugin get them, too, as far as they know `kv_hints`."""
+        """`has_envelopes`: hints also go to engines without the plugin that know `kv_hints`."""
         self.has_envelopes = has_envelopes
         self._config = config or RetentionConfig()
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._number = 0
         self._kv_used: dict[ReplicaId, float] = {}
-        self._told: dict[SessionId, ReplicaId] = {}
-        """Live sessions of which an engine was told something, and which one."""
+        self._engines: dict[SessionId, ReplicaId] = {}
+        """The engine with a hint of each live session."""
 
     def engine_reported(self, replica: ReplicaId, kv_used: float | None) -> None:
         if kv_used is not None and (replica in self._kv_used or len(self._kv_used) < _MAX_REPLICAS):
@@ -64,7 +64,7 @@ class Hints:
         replica: ReplicaId | None,
         stated: Claims | None = None,
     ) -> RetentionDecision:
-        """Of the state that a turn has left there. `stated`: by its client, if it is believed."""
+        """Of a turn's state on the replica. `stated`: by a trusted client."""
         used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
         return at_pause(self._config, thread, pause, kv_used=used, stated=stated)
 
@@ -79,14 +79,14 @@ class Hints:
         is_final: bool = False,
         stated: Claims | None = None,
     ) -> str | None:
-        self._told[ref.session] = replica
+        self._engines[ref.session] = replica
         decision = self._provisional(thread, replica, stated)
         return self.write(
             ref.session, ref.thread, decision, is_final=is_final, age_s=age_s, service_class=service_class
         )
 
     def where_it_was(self, ref: SessionRef, replica: ReplicaId) -> tuple[ReplicaId, str] | None:
-        before = self._told.get(ref.session)
+        before = self._engines.get(ref.session)
         if before is None or before == replica or ref.edge is not Edge.CONTINUES:
             return None
         hint = self.write(ref.session, ref.thread, _GONE)
@@ -99,7 +99,7 @@ class Hints:
         return self.write(session, thread_id, decision, service_class="proactive")
 
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
-        replica = self._told.pop(session, None)
+        replica = self._engines.pop(session, None)
         if replica is None or not HAS_CONTRACT:
             return []
         self._number += 1
@@ -126,16 +126,16 @@ class Hints:
             return None
         self._number += 1
         # As `Hint.as_json` writes it, in a tenth of the time. Ids are ours: they need no escaping.
-        said = (
+        text = (
             f'{{"v":{VERSION},"session":"{session}","seq":{self._number},"thread":"{thread}",'
             f'"retain_s":{min(decision.retain_s, MAX_SECONDS):.3f},"reuse":{decision.reuse:.4f}'
         )
         if service_class is not None:
-            said += f',"class":"{service_class}"'
+            text += f',"class":"{service_class}"'
         if age_s is not None:
-            said += f',"age_s":{max(0.0, age_s):.3f}'
+            text += f',"age_s":{max(0.0, age_s):.3f}'
         if decision.returns_in_s is not None:
-            said += f',"prefetch_in_s":{min(decision.returns_in_s, MAX_SECONDS):.3f}'
+            text += f',"prefetch_in_s":{min(decision.returns_in_s, MAX_SECONDS):.3f}'
         if is_final:
-            said += ',"final":true'
-        return said + "}"
+            text += ',"final":true'
+        return text + "}"

@@ -1,13 +1,13 @@
 """The ladder: one turn's facts in, its session, thread and place in the lineage out.
 
-Source: ours (docs/design/sessions.md). Ids that the client states come first; content says where in the
-stated run a turn belongs, and everything where nothing is stated.
+Source: ours (docs/design/sessions.md). Stated ids come first; content decides the place in the stated run,
+and all of it without a stated id.
 
-Deviations: an id under which conversations run that nothing explains is no session: a field that
-applications also fill with constants, at once; a harness's own id, when they run at the same time.
+Deviations: an id with unexplained conversations is a group, no session: at once for fields that applications
+also fill with constants; for a harness's own id, when they run at the same time.
 
-Invariants: nothing is changed here, but that a session may turn out to be a member of a group. A turn never
-leaves the run that its client states, unless that is a group.
+Invariants: nothing is changed here, except that a session may become a member of a group. A turn never leaves
+its stated run, unless that is a group.
 """
 
 from typing import Final
@@ -28,16 +28,16 @@ _INTERLEAVED_S: Final = 60.0
 
 
 def identify(
-    shelf: SessionStore, search: Search, tenant: TenantId, state_session: Session | None
+    store: SessionStore, search: Search, tenant: TenantId, state_session: Session | None
 ) -> Identity:
-    """Where a turn belongs. `state_session`: who minted the state that it builds on, if known."""
+    """`state_session`: of the state that the turn builds on."""
     stated = search.facts.explicit
     if stated is None:
         found = search.identity()
         if found.session is None and state_session is not None:
             found = Identity(
                 source=SessionSource.STATE_ID,
-                confidence=GUESS,  # nobody knows whether its turn was continued
+                confidence=GUESS,  # its turn may have a continuation already
                 session=state_session,
                 thread=state_session.main,
                 edge=Edge.CONTINUES,
@@ -45,7 +45,7 @@ def identify(
             )
         return found
     key = (tenant, stated.schema, stated.session)
-    session = shelf.find_explicit(key)
+    session = store.find_explicit(key)
     if session is not None and (group := session.group) is not None:
         found = search.identity(lambda turn: turn.session.group == group)
         is_member = found.session is not None and not (found.thread and found.thread.is_unexplained)
@@ -53,19 +53,19 @@ def identify(
     source = _SOURCES.get(stated.schema, SessionSource.CLIENT_ID)
     if session is not None:
         found = _stated(search, stated, key, session)
-    elif (own := shelf.find_own(key)) is not None:
+    elif (own := store.find_own(key)) is not None:
         found = _stated(search, stated, None, own)
     else:
-        found = _introduce(shelf, key, stated)
+        found = _introduce(store, key, stated)
     if found.group is None:
         found.source, found.confidence = source, CONFIDENCE[source]
     return found
 
 
-def _introduce(shelf: SessionStore, key: ExplicitKey, stated: ExplicitId) -> Identity:
+def _introduce(store: SessionStore, key: ExplicitKey, stated: ExplicitId) -> Identity:
     found = Identity(key=key, name=stated.thread)
     if stated.parent is not None and stated.parent != stated.session:
-        run = shelf.find_explicit((key[0], key[1], stated.parent))
+        run = store.find_explicit((key[0], key[1], stated.parent))
         if run is not None and run.group is None:
             found.session, found.edge, found.parent = run, Edge.SPAWNED, run.main.tip
             found.name = stated.thread or stated.session
@@ -73,7 +73,7 @@ def _introduce(shelf: SessionStore, key: ExplicitKey, stated: ExplicitId) -> Ide
 
 
 def _stated(search: Search, stated: ExplicitId, key: ExplicitKey | None, session: Session) -> Identity:
-    """`key`: None if the client states what answers call the session."""
+    """`key`: None if the client states our own id."""
     facts = search.facts
     is_alias = key is not None and session.explicit_keys[0] != key
     name = stated.thread or (stated.session if is_alias else None)
@@ -123,12 +123,12 @@ def _in_named_thread(
         elif tip.offers_tools and facts.tool_count == 0:
             found.edge = Edge.SERVES
         elif facts.transcript.tail and tip.outcome is Outcome.ANSWERED and not tip.has_open_calls:
-            found.edge = Edge.COMPACTS  # of all that was said nothing stands there: a summary does
+            found.edge = Edge.COMPACTS  # a summary replaces all turns
     return found
 
 
 def _is_after_title(tip: Turn | None, facts: RequestFacts) -> bool:
-    """An agent opens where a request of another kind, without tools, stands alone."""
+    """An agent's opening after a lone request of another kind, without tools."""
     if tip is None or tip.offers_tools or not tip.is_opening or not tip.agent:
         return False
     opens = facts.tool_count > 0 and not facts.transcript.blocks
@@ -136,7 +136,7 @@ def _is_after_title(tip: Turn | None, facts: RequestFacts) -> bool:
 
 
 def _notice_interleaving(found: Identity, session: Session, *, now: float) -> None:
-    """A conversation that nothing explains ran beside this one: the id names a group."""
+    """An unexplained conversation at the same time: the id names a group."""
     if found.thread is None or found.edge in (Edge.SERVES, Edge.RETRIES):
         return
     for turn in reversed(session.log):
@@ -144,7 +144,7 @@ def _notice_interleaving(found: Identity, session: Session, *, now: float) -> No
         if other is found.thread or not (other.is_unexplained or found.thread.is_unexplained):
             continue
         if not (other.is_root and found.thread.is_root):
-            continue  # one of them was called by the run itself
+            continue  # a sub-agent of the run
         before = found.parent.arrived_s if found.parent else 0.0
         if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
             session.group = session.explicit_keys[0]

@@ -1,9 +1,8 @@
-"""A hint in vLLM's own envelope, for a vLLM that follows such hints without our plugin.
+"""A hint in vLLM's own envelope, for a vLLM without our plugin.
 
 Source: vLLM, `vllm/v1/kv_hints/protocol.py` (0.31 and newer, vllm#53423). `kv.retain` and `vllm.set_priority`
-are the actions of two executors that are proposed to vLLM and in no release yet; whoever reads an envelope
-passes over actions that it does not know. Their common sense: blocks of a greater priority are evicted later,
-for so long after the turn's end; nothing is pinned.
+are actions of two proposed executors, in no release yet; readers skip unknown actions. Both evict blocks of a
+greater priority later, for a time after the turn's end; neither pins.
 
 Invariants: one action of each type; a thread's claim has one name, and its revisions grow; no id in it is the
 client's.
@@ -21,7 +20,7 @@ MOST: Final = 100
 """`kv.retain`'s highest priority; blocks without one have 0."""
 
 
-class _Said(msgspec.Struct):
+class _Hint(msgspec.Struct):
     session: str
     seq: int
     thread: str = ""
@@ -29,38 +28,38 @@ class _Said(msgspec.Struct):
     reuse: float = 0.0
 
 
-_SAID: Final = msgspec.json.Decoder(_Said)
+_DECODER: Final = msgspec.json.Decoder(_Hint)
 
 
 def envelope(hint: str, ours: str | None) -> dict[str, Any]:
-    """`hint`: as `Hints.write` made it; `ours`: the same as the plugin reads it, None where there is none."""
-    said = _SAID.decode(hint)
-    claim = f"turnpike/{said.session}/{said.thread}"
+    """`hint`: of `Hints.write`; `ours`: the same for the plugin, None without it."""
+    fields = _DECODER.decode(hint)
+    claim = f"turnpike/{fields.session}/{fields.thread}"
     actions = [] if ours is None else [_action(TURNPIKE, "1", {"hint": ours})]
     actions += [
-        _action(RETAIN, "1.0", {"scope": claim, "directives": [_directive(said)]}),
-        _action(SET_PRIORITY, "1.0", _claim(said, claim)),
+        _action(RETAIN, "1.0", {"scope": claim, "directives": [_directive(fields)]}),
+        _action(SET_PRIORITY, "1.0", _claim(fields, claim)),
     ]
-    return {"protocol_version": PROTOCOL_VERSION, "message_id": f"{claim}/{said.seq}", "actions": actions}
+    return {"protocol_version": PROTOCOL_VERSION, "message_id": f"{claim}/{fields.seq}", "actions": actions}
 
 
 def _action(kind: str, version: str, payload: dict[str, Any]) -> dict[str, Any]:
     return {"action_id": kind, "action_type": kind, "action_version": version, "payload": payload}
 
 
-def _priority(said: _Said) -> int:
+def _priority(fields: _Hint) -> int:
     """0: it need not be kept."""
-    return max(1, round(MOST * said.reuse)) if said.reuse > 0.0 and said.retain_s > 0.0 else 0
+    return max(1, round(MOST * fields.reuse)) if fields.reuse > 0.0 and fields.retain_s > 0.0 else 0
 
 
-def _directive(said: _Said) -> dict[str, Any]:
-    """Of all tokens, those of the answer too; 0 gives up what the claim kept before."""
-    duration = {"duration": said.retain_s} if _priority(said) else {}
-    return {"start": 0, "end": None, "priority": _priority(said), **duration}
+def _directive(fields: _Hint) -> dict[str, Any]:
+    """For all tokens, the answer's too; priority 0 gives up an earlier claim."""
+    duration = {"duration": fields.retain_s} if _priority(fields) else {}
+    return {"start": 0, "end": None, "priority": _priority(fields), **duration}
 
 
-def _claim(said: _Said, claim: str) -> dict[str, Any]:
-    target = {"target": "request_cached", "location": "local_g1", "claim_id": claim, "revision": said.seq}
-    if not (priority := _priority(said)):
+def _claim(fields: _Hint, claim: str) -> dict[str, Any]:
+    target = {"target": "request_cached", "location": "local_g1", "claim_id": claim, "revision": fields.seq}
+    if not (priority := _priority(fields)):
         return {**target, "value": None}
-    return {**target, "value": priority, "ttl_seconds": said.retain_s}
+    return {**target, "value": priority, "ttl_seconds": fields.retain_s}

@@ -1,4 +1,4 @@
-"""Will a conversation's KV be used again, how soon, and how long is it worth holding?
+"""Retention: will a conversation's KV be used again, how soon, and how long is it worth holding?
 
 Source: SAGA (arXiv 2605.00528), §4.1, Eq. 4–5 (P_reuse, overlap), §4.2, Alg. 1 (TTL), Eq. 6 (memory
 pressure).
@@ -8,12 +8,11 @@ Symbols: P_reuse(s) → `RetentionDecision.reuse`; overlap(s, u) → `overlap`; 
 threshold_low, threshold_high → `memory_pressure`, `low`, `high`.
 
 Deviations: m is clamped to 1: as printed, Eq. 6 exceeds it beyond threshold_high, and a TTL would go on
-shrinking where the paper evicts. The latencies are those of the step, as its agent type's execution graph
-has them, and n̂_obs is what it expects the next turn to add. A step after which the conversation is likelier
-over than not is held for nothing, but not before enough was seen of its agent: a guess may shorten a TTL and
-never end it; one that waits for a person, for at most `max_idle_s`. What is released a moment before it is
-used again costs as much as all the time before, so the TTL has a floor, `least_s`. A client that is believed
-may say how long to hold, and whether its conversation goes on; then that counts.
+shrinking where the paper evicts. Latencies and n̂_obs are the step's, by its agent type's execution graph.
+With enough evidence of the agent, a step with a likely end is not held: a guess may shorten a TTL and never
+end it. State that waits for a person is held for at most `max_idle_s`. Release just before a reuse costs as
+much as the whole hold, so the TTL has a floor, `least_s`. A trusted client's statements of a TTL and of a
+return count.
 
 Invariants: 0 ≤ `reuse` ≤ 1; 0 ≤ `retain_s` ≤ `max_s`; a finished conversation is held for 0 s.
 """
@@ -30,21 +29,21 @@ from gateway.workflow.conversations import Conversation, StepPrediction
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     percentile: Annotated[float, Meta(gt=0, lt=1)] = 0.95
-    """Of the tool's latency: hold state for so long."""
+    """The TTL is this quantile of the tool's latency."""
     least_s: Annotated[float, Meta(ge=0)] = 1.0
-    """State is held at least so long, if at all."""
+    """Least TTL above 0."""
     unknown_s: Annotated[float, Meta(ge=0)] = 6.0
-    """While nothing is known of a step."""
+    """TTL of an unknown step."""
     max_s: Annotated[float, Meta(gt=0, le=3600)] = 300.0
-    """State is held at most so long while tools run."""
+    """Most TTL while tools run."""
     max_idle_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
-    """Behind an answer without calls."""
+    """Most TTL after an answer without calls."""
     ttl_shrink_from: Annotated[float, Meta(ge=0, le=1)] = 0.7
     """Share of the KV cache in use from which on TTLs shrink."""
     ttl_half_at: Annotated[float, Meta(ge=0, le=1)] = 0.9
-    """And at which they are half as long."""
+    """Share at which TTLs are half as long."""
     end_probability: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """Probability of the end from which on nothing is held; of agents that are known."""
+    """Probability of an end from which on nothing is held, for known agents."""
 
     def __post_init__(self) -> None:
         if self.ttl_shrink_from >= self.ttl_half_at:
@@ -55,7 +54,7 @@ class RetentionDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reuse: float
     retain_s: float
     returns_in_s: float | None
-    """When the next turn is expected: the median; None if none is, or nothing is known."""
+    """The median; None without a next turn, or evidence."""
 
 
 def memory_pressure(used: float, *, low: float, high: float) -> float:
@@ -80,8 +79,7 @@ def at_pause(
     kv_used: float,
     stated: Claims | None = None,
 ) -> RetentionDecision:
-    """An answer has ended; its calls, if there are any, begin to run. `stated`: by a client that is
-    believed."""
+    """At the end of an answer. `stated`: by a trusted client."""
     tier, ends, pause = behind.tier, behind.ends, behind.pause
     if stated is not None and stated.resumes is not None:
         tier, ends = Tier.STATED, 0.0 if stated.resumes else 1.0
@@ -103,10 +101,7 @@ def at_pause(
 def provisional(
     config: RetentionConfig, goes_on: float, *, kv_used: float, stated: Claims | None = None
 ) -> RetentionDecision:
-    """A turn is sent; nobody knows yet how its answer will end. Long enough for a word at the pause.
-
-    `goes_on`: the probability that its conversation does, whatever the answer is.
-    """
+    """While a turn runs, until the hint at its pause. `goes_on`: probability of a next turn."""
     pressure = memory_pressure(kv_used, low=config.ttl_shrink_from, high=config.ttl_half_at)
     retain_s = ttl_s(config.unknown_s, pressure, least_s=config.least_s, most_s=config.max_idle_s)
     return RetentionDecision(reuse=goes_on, retain_s=_as_stated(config, stated, retain_s), returns_in_s=None)

@@ -1,9 +1,9 @@
-"""The sessions that are kept: by their ids, by the ids that clients state, by when they were last seen.
+"""The store of sessions, by their ids, stated ids and last activity.
 
-Invariants: of one session, whatever its client sends, less than a mebibyte is kept (`max_turns` turns with
-`max_call_ids` ids each, `MAX_NAMED` threads, `MAX_KEYS` ids); at most `max_sessions` are kept,
-and whoever has most of them loses some first; a session with a live turn is never forgotten; who is forgotten
-leaves no trace. Whom to forget first is found in a bounded number of steps.
+Invariants: a session takes less than a mebibyte, whatever its client sends (`max_turns` turns with
+`max_call_ids` ids each, `MAX_NAMED` threads, `MAX_KEYS` ids); at most `max_sessions` are kept, and the tenant
+with most of them loses some first; a session with a live turn is never forgotten; a forgotten one leaves no
+trace. The next to forget is found in a bounded number of steps.
 """
 
 from collections import OrderedDict
@@ -24,25 +24,23 @@ from gateway.workflow.turns import ExplicitKey, Identity, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
 MAX_NAMED: Final = 64
-"""Threads of a session that are found by the client's name for them."""
+"""Threads of a session with a name of the client's."""
 MAX_KEYS: Final = 64
-"""Stated ids that lead to one session: its own, and those of sub-agents that joined it."""
+"""Stated ids of a session: its own, and its sub-agents'."""
 
 
 class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_sessions: Annotated[int, Meta(ge=1)] = 100_000
-    """Sessions remembered; beyond it the longest unseen are forgotten, of the tenant that has most."""
+    """Sessions kept; the tenant with the most loses its longest unseen first."""
     max_turns: Annotated[int, Meta(ge=2)] = 48
-    """Turns remembered per session, newest first."""
+    """Turns kept per session, newest first."""
     max_call_ids: Annotated[int, Meta(ge=1)] = 64
-    """Minted ids remembered per turn, newest first."""
+    """Minted ids kept per turn, newest first."""
     idle_s: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
-    """A session that had no live turn for so long has ended."""
+    """A session without a live turn for so long has ended."""
 
 
 class SessionStore:
-    """Sessions, and the traces of their turns, tenant by tenant."""
-
     def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:
         self._config = config
         self._ids = ids
@@ -51,7 +49,7 @@ class SessionStore:
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
         self._with: dict[int, dict[TenantId, None]] = {}
-        """Tenants that have so many sessions."""
+        """Tenants by their number of sessions."""
         self._most = 0
         self._twins: Memory[bool] = Memory(MAX_TWINS)
 
@@ -94,10 +92,8 @@ class SessionStore:
         return len(self._sessions) > self._config.max_sessions
 
     def expire(self, *, now: float) -> list[tuple[Session, str]]:
-        """Forgets sessions that idle too long or are too many; returns them with the reason.
-
-        Looks at a bounded number of sessions a call, so one that must forget more is due again at once.
-        """
+        """Forgets sessions that are idle too long or too many; returns them with the reason. Looks at a
+        bounded number of sessions a call; with more it is due again at once."""
         gone: list[tuple[Session, str]] = []
         for _ in range(min(_EXPIRE_BATCH, len(self._sessions))):
             oldest = next(iter(self._sessions.values()))
@@ -108,7 +104,7 @@ class SessionStore:
                 oldest, reason = next(iter(self._traces[tenant].sessions.values())), "evicted"
             else:
                 break
-            if oldest.live_turns or oldest.is_stopped(now=now):  # alive, however long its turn takes
+            if oldest.live_turns or oldest.is_stopped(now=now):  # however long its turn takes
                 self.touch(oldest, now=now)
             else:
                 self.forget(oldest)
@@ -198,7 +194,7 @@ class SessionStore:
         return thread
 
     def _lead_here(self, session: Session, found: Identity) -> None:
-        """The stated id leads to this session from now on; of too many the first that joined is forgotten."""
+        """Binds the stated id to this session; beyond the limit the first that joined is dropped."""
         if found.key is None or found.group is not None or found.key in session.explicit_keys:
             return
         session.explicit_keys.append(found.key)
@@ -219,10 +215,10 @@ class SessionStore:
             is_unexplained=found.is_unexplained,
         )
         if session.thread_count == 1 or (found.begins_anew and thread.agent == session.main.agent):
-            session.main = thread  # its client has begun anew, or compacted: others work for this one now
+            session.main = thread  # its client has begun anew, or compacted
         if found.name is not None:
             session.named[found.name] = thread
             if len(session.named) > MAX_NAMED:
                 del session.named[next(iter(session.named))]
-        self._lead_here(session, found)  # it may be a sub-agent's own id, of a run that we know
+        self._lead_here(session, found)  # may be a sub-agent's own id
         return thread

@@ -2,21 +2,20 @@
 
 Source: ours (docs/design/sessions.md). The first hit wins:
 
-1. an id the client states (a header or body field of a known convention), scoped by tenant;
+1. a stated id (a header or body field of a known convention), scoped by tenant;
 2. a failed attempt that this request repeats;
-3. protocol state or a call id that we minted and that comes back (`ancestry.py`);
-4. our own answer behind a conversation that we know, or that answer alone (`ancestry.py`);
+3. protocol state or a call id that we minted (`ancestry.py`);
+4. our own answer after a known conversation, or that answer alone (`ancestry.py`);
 5. otherwise the turn starts a new session.
 
-Deviations: a *session* is the whole agent run, what admission counts: a main conversation, sub-agents, side
-requests, what came after a compaction. Each conversation is a *thread* of it. An id that a client states
-names the run; one under which unrelated conversations run at the same time names a group of runs, and its
-members are told apart by content.
+Deviations: a *session* is the whole agent run, the unit of admission: a main conversation, sub-agents, side
+requests, and the rest after a compaction. Each conversation is a *thread* of it. A stated id names the run;
+with unrelated conversations at the same time it names a group of runs, whose members differ by content.
 
-Invariants: a turn joins a session only with proof; what is only guessed is noted at the new session that
-the turn starts, and nobody else hears of it; every lookup is scoped by tenant; turns of two stated ids never
-meet; at most `max_sessions` are kept, and of each at most `max_turns`; a session with a live turn is never
-forgotten; forgetting only ever makes a later turn start anew.
+Invariants: a turn joins a session only with proof; a guess is noted at the turn's new session, and only
+there; every lookup is scoped by tenant; turns of two stated ids never meet; at most `max_sessions` are kept,
+of each at most `max_turns`; a session with a live turn is never forgotten; after forgetting, a later turn
+starts anew.
 """
 
 from collections.abc import Iterator
@@ -38,9 +37,8 @@ from gateway.workflow.turns import Identity, Outcome, Session, Thread, Turn
 __all__ = ["Session", "Sessions", "SessionsConfig"]
 
 ACTS_FROM: Final = 0.9
-"""A turn joins a session if that is at least so sure; else it starts one of its own, with the guess noted.
-
-Any value above 0.8 and up to 0.95 does the same. docs/design/session-accuracy.md has what was measured."""
+"""Least confidence to join a session; below it the turn starts one of its own, with the guess noted. All
+values above 0.8 and up to 0.95 do the same (docs/design/session-accuracy.md)."""
 _HANDED_ON: Final = (
     *("request", "tail", "body", "agent", "client", "offers_tools", "is_opening", "is_side", "attempt"),
     *("text", "chars", "minted", "calls", "has_secrets", "has_private_answer"),
@@ -62,10 +60,7 @@ class Sessions(SessionStore):
         *,
         now: float,
     ) -> tuple[Session, SessionRef]:
-        """The session of a turn that arrived now; a new one if nothing links it to an earlier turn.
-
-        `state_session` is the session that minted the state this turn builds on, if that is known.
-        """
+        """`state_session`: of the state that this turn builds on, if known."""
         traces = self._traces.get(tenant) or self.traces_of(tenant)
         known = self.get(state_session) if state_session is not None else None
         found = identify(self, Search(traces, facts, now=now), tenant, known)
@@ -95,7 +90,7 @@ class Sessions(SessionStore):
         )
 
     def _guess(self, found: Identity, session: Session, thread: Thread) -> Guess:
-        """The session that was found, of which the new one may be a part: by which nothing is decided."""
+        """Notes that the new session may be a part of the found one; nothing is decided by it."""
         assert found.session is not None
         session.may_be_part_of(found.session)
         guessed = found.thread
@@ -112,7 +107,7 @@ class Sessions(SessionStore):
         )
 
     def learn_id(self, request: RequestId, minted: str, *, is_call: bool) -> int | None:
-        """An answer carried this id: of a call, or of something that is stored. Its hash, if it is new."""
+        """`minted`: of a call, or of stored state. Its hash, if it is new."""
         turn, key = self._live.get(request), hash_text(minted)
         if turn is None or key in turn.minted:
             return None
@@ -148,8 +143,8 @@ class Sessions(SessionStore):
     # --- for the other gateways ------------------------------------------------------------------
 
     def knows(self, tenant: TenantId, facts: RequestFacts, *, now: float) -> bool:
-        """Whether a turn of ours left the newest evidence that this request brings: older evidence may be of
-        a conversation that began alike."""
+        """By the request's newest evidence: older evidence may be of another conversation with the same
+        beginning."""
         stated = facts.explicit
         if stated is not None:
             run = (tenant, stated.schema, stated.parent or stated.session)
@@ -188,8 +183,7 @@ class Sessions(SessionStore):
         )
 
     def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:
-        """Takes a turn of another gateway for one of ours, in the order in which they were; its session, if
-        that is new here."""
+        """Adopts another gateway's turn, in order; returns its session, if that is new here."""
         known = self.get(trace.session)
         session = known or self.restore(trace, now=now)
         for name, target, is_fallback in trace.runs_on:
@@ -233,7 +227,7 @@ class Sessions(SessionStore):
             first_s=now,
             tail=script.tail or script.agent,
             body=script.body,
-            # One number for all turns of a thread, not equal ones: it is a matter of memory.
+            # The same object for all turns of a thread saves memory.
             agent=before.agent if before is not None and before.agent == script.agent else script.agent,
             client=before.client if before is not None and before.client == facts.client else facts.client,
             offers_tools=facts.tool_count > 0,
@@ -259,7 +253,7 @@ class Sessions(SessionStore):
         return turn
 
     def _trim(self, session: Session, traces: Traces) -> None:
-        """The newest turn of each thread is forgotten last, one that lives never."""
+        """The newest turn of each thread goes last, a live one never."""
         while len(session.log) > self._config.max_turns:
             over = [turn for turn in session.log if turn.outcome is not Outcome.LIVE]
             if not over:

@@ -1,4 +1,4 @@
-"""The settings of the workflow view, composed of those that stand beside each mechanism."""
+"""The settings of the workflow view, composed of each mechanism's."""
 
 import msgspec
 
@@ -10,5 +10,5 @@ class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     progress: ConversationsConfig = ConversationsConfig()
     kv_retention: RetentionConfig = RetentionConfig()
     share_learned: bool = False
-    """What one tenant's sessions teach is used for all tenants. Without it every tenant starts cold; with it
-    any tenant can mislead the others."""
+    """Evidence of one tenant counts for all. Without it every tenant starts cold; with it any tenant can
+    mislead the others."""

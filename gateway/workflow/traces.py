@@ -1,7 +1,7 @@
-"""The traces that turns leave, by which later turns find them: one index per tenant.
+"""Traces of turns, an index per tenant.
 
-Invariants: a key leads to at most `MAX_HOLDERS` turns, the newest; a trace that more turns share leads to
-those, and that it is shared can be seen; removing a turn removes every way to it.
+Invariants: a key leads to at most `MAX_HOLDERS` turns, the newest, so a shared trace is recognised as one;
+removing a turn removes every way to it.
 """
 
 from collections import OrderedDict
@@ -15,10 +15,10 @@ from gateway.workflow.turns import Outcome, Session, Turn
 MAX_HOLDERS: Final = 8
 _MAX_ANSWERS: Final = 2**14
 MAX_TWINS: Final = 2**17
-"""Names of what two gateways gave that are remembered, over all tenants: at least the newer half, two minutes
-of 500 twins a second. They matter until the twins have gone on, and take 16 MB at most."""
+"""Names of evidence that two gateways minted, over all tenants: at least the newer half, two minutes of 500
+twins a second. They matter until the twins go on, and take 16 MB at most."""
 MIN_SECRET_CHARS: Final = 64
-"""A shorter answer may be one that any model gives to anybody (`Hello! How can I help you today?`)."""
+"""Shorter answers may be common (`Hello! How can I help you today?`)."""
 
 _NOBODY: Final = SessionId("")
 
@@ -26,10 +26,10 @@ Holders = dict[int, Turn | list[Turn]]
 
 
 class Traces:
-    """Of one tenant, with its sessions. What two tenants say alike never meets."""
+    """Of one tenant, with its sessions."""
 
     def __init__(self, twins: Memory[bool]) -> None:
-        """`twins`: names of what two gateways gave to sessions of their own, of all tenants."""
+        """`twins`: evidence that two gateways minted, of all tenants."""
         self.sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """The longest unseen first."""
         self.tails: Holders = {}
@@ -37,9 +37,9 @@ class Traces:
         self.minted: Holders = {}
         self.texts: Holders = {}
         self.counting: set[int] = set()
-        """Client software whose transport says how often it asked."""
+        """Client software whose transport numbers its attempts."""
         self._given: Memory[SessionId] = Memory(_MAX_ANSWERS)
-        """Long answers, and whose they are: nobody's, once several sessions were given one."""
+        """Long answers, with their session; `_NOBODY` after a second one."""
         self._twins = twins
 
     def add_arrival(self, turn: Turn) -> None:
@@ -49,7 +49,7 @@ class Traces:
             add(self.bodies, turn.body, turn)
 
     def add_answer(self, turn: Turn) -> None:
-        """What was answered can only be repeated by a new request; what failed may be asked again."""
+        """Only failed requests can be retried."""
         if turn.outcome is Outcome.ANSWERED:
             drop(self.bodies, turn.body, turn)
         if turn.chars >= MIN_SECRET_CHARS:
@@ -59,7 +59,7 @@ class Traces:
             add(self.texts, turn.text, turn)
 
     def adopt(self, turn: Turn, *, is_secret: bool) -> None:
-        """A turn of another gateway's, which is over; `is_secret`: nobody else was given its answer."""
+        """`turn`: another gateway's, with its end; `is_secret`: its answer went to no other session."""
         add(self.tails, turn.tail, turn)
         if turn.has_failed:
             add(self.bodies, turn.body, turn)
@@ -77,10 +77,7 @@ class Traces:
         return any(other.session is not turn.session for other in alike)
 
     def is_secret(self, turn: Turn) -> bool:
-        """Whether nobody knows its answer but who was given it: it is long, and was given to one session.
-
-        Of an answer that was forgotten because many others followed, nobody knows that; so it is no secret.
-        """
+        """A long answer to a single session. A forgotten answer is no secret: another session may have it."""
         return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
 
     def is_twin_by_id(self, turn: Turn) -> bool:

@@ -1,4 +1,4 @@
-"""What is remembered of a session: its threads, and the newest of their turns; what a turn was found to be.
+"""A session's threads and newest turns, and the identity of a turn.
 
 Invariants: hashes only, never content; everything here is bounded per session by `Sessions`.
 """
@@ -21,14 +21,14 @@ CONFIDENCE: Final[dict[SessionSource, float]] = {
     SessionSource.CLIENT_ID: 0.98,
     SessionSource.STATE_ID: 0.99,
     SessionSource.CALL_ID: 0.99,
-    # The conversation and the answer to it: only a copy of both, elsewhere, would mislead us.
+    # Wrong only for a copy of both the conversation and its answer.
     SessionSource.ECHO: 0.95,
-    # The very same bytes after a failure; only twins that failed together could be mistaken.
+    # The same bytes after a failure; wrong only for twins that failed together.
     SessionSource.RETRY: 0.95,
     SessionSource.PREFIX: 0.8,
-    # Not that all of it is one conversation, but that limits hold it together.
+    # Not necessarily one conversation, but one unit for limits.
     SessionSource.CONNECTION: 0.95,
-    # Nothing linked it to an earlier turn; it may still continue one that we could not recognise.
+    # It may continue a turn that was not recognised.
     SessionSource.NEW: 0.5,
 }
 
@@ -37,7 +37,7 @@ class Outcome(enum.Enum):
     LIVE = "live"
     ANSWERED = "answered"
     CUT = "cut"
-    """An answer began and broke off, or its reader left: what came of it may have been used."""
+    """Its answer broke off, or its client left; part of it may have been used."""
     FAILED = "failed"
 
 
@@ -48,40 +48,40 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     thread: "Thread"
     arrived_s: float
     tail: int
-    """Hash of the conversation that was sent; of the agent where nothing was."""
+    """Hash of the conversation in the request; of the agent if that is empty."""
     body: int
     agent: int
     client: int
     offers_tools: bool
     is_opening: bool = True
-    """It built on no turn that we know."""
+    """Without a known parent."""
     is_side: bool = False
     outcome: Outcome = Outcome.LIVE
     ended_s: float = 0.0
     text: int = 0
     chars: int = 0
     minted: tuple[int, ...] = ()
-    """Hashes of the ids that its answer minted, oldest first."""
+    """Hashes of its answer's ids, oldest first."""
     calls: int = 0
     is_answered: bool = False
-    """The results of its calls came, or its session moved on without them."""
+    """Its calls have results, or its session went on without them."""
     next: "Turn | None" = None
-    """The newest turn of its thread that continues it."""
+    """The newest continuation in its thread."""
     retried_by: "Turn | None" = None
     attempt: int | None = None
     first_s: float = 0.0
     due_s: float | None = None
-    """When its client was told to ask again."""
+    """By `retry-after`."""
     is_guessed: bool = False
-    """What it follows is a guess, so it is a turn of another session."""
+    """Its parent is a guess, in another session."""
     has_secrets: bool = False
-    """Its request holds ids or an answer that its own run alone was given."""
+    """Its request has ids or an answer that only its own run received."""
     has_private_answer: bool = False
-    """Such an answer stands in its conversation, so the hash of that is a secret, too."""
+    """Its conversation has such an answer, so its hash is a secret, too."""
     is_twin: bool = False
-    """It was another gateway's, where another session was given the same: it proves nothing."""
+    """Another gateway's, where another session received the same: no proof."""
     changed: tuple[str, int] | None = None
-    """Where its prompt began to differ from the one before (`gateway/core/sessions/client_habits.py`)."""
+    """The first change of its prompt since the turn before (`gateway/core/sessions/client_habits.py`)."""
 
     @property
     def session(self) -> "Session":
@@ -117,14 +117,14 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Thread(msgspec.Struct, kw_only=True, eq=False):
-    """One conversation: turns that follow one another."""
+    """One conversation."""
 
     id: ThreadId
     session: "Session"
     name: str | None = None
-    """As the client names it, if it does."""
+    """The client's name for it."""
     tip: Turn | None = None
-    """The newest turn of the conversation itself, side requests left out."""
+    """The newest turn without side requests."""
     agent: int = 0
     agent_type: int = 0
     """Of its first turn."""
@@ -133,7 +133,7 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     is_root: bool = False
     """Its session began with it, or it is unexplained."""
     is_unexplained: bool = False
-    """It began under its session's stated id, and nothing that the session did explains it."""
+    """It began under a stated id, without a link to that session's turns."""
 
 
 class Session(msgspec.Struct, kw_only=True, eq=False):
@@ -147,36 +147,36 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     last_seen_s: float
     schema: str | None = None
     group: ExplicitKey | None = None
-    """The id that its client shares with other runs, where it does not tell them apart."""
+    """The stated id of several runs."""
     parent: SessionId | None = None
     guess: SessionId | None = None
     """The session that it may be a part of."""
     whole: "Session | None" = None
-    """The first of the sessions that may be parts of one run with it; None if that is itself."""
+    """The first session of its possible run; None if that is itself."""
     parts: dict[SessionId, "Session"] = {}
-    """The newest of those that may be parts of one run with it, if it is the first."""
+    """The newest other sessions of its possible run, if it is the first."""
     turns: int = 0
     live_turns: int = 0
     runs_on: dict[str, Choice] = {}
-    """What the operator's names of models mean for it, of those that it asked for."""
+    """Models chosen for the operator's names."""
     prompt_tokens: int = 0
     cached_tokens: int | None = None
-    """None before an engine tells."""
+    """None without an engine's report."""
     output_tokens: int = 0
     troubles: int = 0
-    """Turns that failed, were refused or cut, or that their client left."""
+    """Turns that failed, were refused, cut or cancelled."""
     is_final: bool = False
-    """Somebody said that the session is over; it ends with the last of its live turns."""
+    """Declared over; it ends with the last of its live turns."""
     stopped_until_s: float = 0.0
-    """By an operator. It does not end before: its client cannot begin it anew."""
+    """By an operator. It is kept until then, so that its client cannot begin it anew."""
     explicit_keys: list[ExplicitKey] = []
     main: Thread = msgspec.UNSET  # type: ignore[assignment]
     thread_count: int = 0
     named: dict[str, Thread] = {}
     log: list[Turn] = []
-    """The turns that are remembered, oldest first."""
+    """Turns kept, oldest first."""
     is_forgotten: bool = False
-    """A turn of another session, which it may have followed, may still know one of its turns."""
+    """Turns of other sessions may still refer to it."""
 
     def is_stopped(self, *, now: float) -> bool:
         return now < self.stopped_until_s
@@ -193,11 +193,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
             parts.pop(next(iter(parts))).whole = None
 
     def dissolve(self) -> None:
-        """Lets go of everything, so that it dies at once.
-
-        A session's parts know one another; left to the garbage collector, the dead ones would have it walk
-        over all the living, for longer the more there are.
-        """
+        """Breaks reference cycles, so that memory is freed without the garbage collector: its walk over all
+        live sessions takes long."""
         for thread in {turn.thread for turn in self.log} | {self.main, *self.named.values()}:
             thread.tip = None
         self.is_forgotten = True
@@ -214,22 +211,19 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Identity(msgspec.Struct, kw_only=True):
-    """What a turn was found to be."""
+    """Of a turn. Without a session or thread it starts one."""
 
     source: SessionSource = SessionSource.NEW
     confidence: float = CONFIDENCE[SessionSource.NEW]
     session: Session | None = None
-    """None: a new one."""
     thread: Thread | None = None
-    """None: a new one."""
     edge: Edge = Edge.OPENS
     parent: Turn | None = None
     key: ExplicitKey | None = None
-    """The stated id that shall lead here from now on."""
+    """A stated id, to bind to the session."""
     name: str | None = None
     group: ExplicitKey | None = None
     begins_anew: bool = False
-    """Beside what its session did before, which rests."""
     is_unexplained: bool = False
     has_secrets: bool = False
     has_private_answer: bool = False

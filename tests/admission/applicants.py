@@ -129,7 +129,7 @@ class Play:
         asked = applicant(request, session, **fields)
         if session is not None:
             self.workflow.arrived(_ref(asked), _facts(asked), asked.tenant, now=self.now)
-        decision = self.policy.ask(asked, there, now=self.now)
+        decision = self.policy.decide(asked, there, now=self.now)
         self.known.add(session or "")
         for displaced, _ in self.policy.displaced():
             self.refused.append(self.waiting.pop(displaced).session)
@@ -143,13 +143,13 @@ class Play:
                 self.policy.turn_over(asked.request, None, now=self.now)
         return decision
 
-    def is_let_in(self, session: str, **fields) -> bool:
+    def is_admitted(self, session: str, **fields) -> bool:
         return type(self.ask(session, **fields)).__name__ == "Admit"
 
     def end(self, session: str, outcome: TurnOutcome | None = None, **answer) -> list[str]:
         for request in [r for r, each in self.running.items() if each.session == session]:
             self.end_one(request, outcome or answered(**answer))
-        return self.let_in()
+        return self.drain_queue()
 
     def end_one(self, request: str, outcome: TurnOutcome) -> None:
         asked = self.running.pop(request)
@@ -187,29 +187,29 @@ class Play:
         for request in [r for r, each in self.waiting.items() if each.session == session]:
             del self.waiting[request]
             self.policy.turn_over(RequestId(request), None, now=self.now)
-        return self.let_in()
+        return self.drain_queue()
 
     def told(self) -> Any:
         """What the policy said of its windows since the last time."""
         return [each for each in self.said() if isinstance(each, WindowUpdated)]
 
     def said(self) -> Any:
-        out = self.policy.said.copy()
-        self.policy.said.clear()
+        out = self.policy.records.copy()
+        self.policy.records.clear()
         return out
 
     def finish(self, session: str) -> list[str]:
         self.workflow.session_over(SessionId(session))
         self.policy.session_over(SessionId(session), now=self.now)
-        return self.let_in()
+        return self.drain_queue()
 
     def over(self, session: str) -> list[str]:
         """The session's turns end, and then it does; who is let in then."""
         self.end(session)
         return self.finish(session)
 
-    def let_in(self) -> list[str]:
-        entered = self.policy.let_in(now=self.now)
+    def drain_queue(self) -> list[str]:
+        entered = self.policy.drain_queue(now=self.now)
         for request in entered:
             self.running[request] = self.waiting.pop(request)
         return [str(self.running[request].session) for request in entered]
@@ -220,14 +220,14 @@ class Play:
         entered = []
         while (due := self.policy.next_deadline_s()) is not None and due <= until:
             self.now = max(self.now, due)
-            entered += self.let_in()
+            entered += self.drain_queue()
             assert (after := self.policy.next_deadline_s()) is None or after > self.now
         self.now = until
-        return entered + self.let_in()
+        return entered + self.drain_queue()
 
     def turn(self, session: str, *, lasts=1.0, then=0.0, **answer) -> bool:
         """A whole turn, with a pause behind it; whether it was let in."""
-        if not self.is_let_in(session):
+        if not self.is_admitted(session):
             return False
         self.now += lasts
         self.end(session, **answer)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.admission.packing import Entry, TenantQueue
-from gateway.admission.partition import LEAST, MOST_TOLD, max_min, part_of
+from gateway.admission.partition import LEAST, MAX_NAMED, max_min, part_of
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.tenants.quotas import Quota
 from gateway.domain.agent_key import AgentKey
@@ -20,12 +20,12 @@ from tests.examples import examples
 
 def test_if_nobody_who_is_in_has_a_turn_the_next_one_enters_within_100_ms():
     play = capped(1)
-    play.is_let_in("parent")
-    play.is_let_in("unlabelled sub-agent")
+    play.is_admitted("parent")
+    play.is_admitted("unlabelled sub-agent")
     play.end("parent", calls=True)
     assert play.later(0.05) == []
     assert play.later(0.051) == ["unlabelled sub-agent"]
-    play.is_let_in("another")
+    play.is_admitted("another")
     assert play.later(1.0) == []  # the pool is at work
     play.end("unlabelled sub-agent", calls=False)
     assert play.later(0.1) == ["another"]
@@ -33,7 +33,7 @@ def test_if_nobody_who_is_in_has_a_turn_the_next_one_enters_within_100_ms():
 
 def test_liveness_knows_no_quota():
     play = Play(SessionAdmission(config(), {T: Quota(max_sessions=1)}))
-    play.is_let_in("parent")
+    play.is_admitted("parent")
     assert play.ask("sub-agent") == Wait(reason=WaitReason.TENANT_SESSIONS)
     assert play.later(5.0) == []
     play.end("parent")
@@ -44,7 +44,7 @@ def test_whom_liveness_lets_in_beyond_its_quota_stays_for_a_turn():
     play = Play(SessionAdmission(config(), {T: Quota(max_sessions=2)})).has(kv_tokens=650_000)
     most = 0
     for number in range(12):
-        play.is_let_in(f"s{number}")
+        play.is_admitted(f"s{number}")
     for _ in range(20):
         for session in {str(each.session) for each in play.running.values()}:
             play.end(session)
@@ -58,20 +58,20 @@ def test_whom_liveness_lets_in_beyond_its_quota_stays_for_a_turn():
 
 def test_liveness_lets_in_who_is_within_its_quota_first():
     play = Play(SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(max_sessions=1)}))
-    play.is_let_in("t1")
-    play.is_let_in("t2")
+    play.is_admitted("t1")
+    play.is_admitted("t2")
     play.now += 1.0
     play.pool.fair.hold(U, 3.0)  # it holds more, but not more than it may
-    play.is_let_in("u1", tenant="u")
+    play.is_admitted("u1", tenant="u")
     play.end("t1")
     assert play.later(0.1) == ["u1"]
 
 
 def test_the_aged_may_exceed_the_window_one_at_a_time():
     play = capped(1, classes={"age_s": 5.0})
-    play.is_let_in("s1")
-    play.is_let_in("b1", background=True)
-    play.is_let_in("b2", background=True)
+    play.is_admitted("s1")
+    play.is_admitted("b1", background=True)
+    play.is_admitted("b2", background=True)
     assert play.later(4.8) == []
     assert play.later(0.4) == ["b1"]
     assert play.later(10.0) == []
@@ -81,7 +81,7 @@ def test_the_aged_may_exceed_the_window_one_at_a_time():
 
 def test_a_session_larger_than_everything_enters_an_empty_pool():
     play = Play().has(kv_tokens=1000)
-    assert play.is_let_in("s1", body_bytes=1_000_000)
+    assert play.is_admitted("s1", body_bytes=1_000_000)
     assert play.ask("s2", body_bytes=1_000) == Wait(reason=WaitReason.KV_FULL)
     play.end("s1")
     assert play.later(0.1) == ["s2"]
@@ -103,33 +103,33 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play = Play()
     play.turn("s0", calls=True)
     play.pool.release(play.pool.places.members[SessionId("s0")], now=play.now)
-    play.is_let_in("s1", agent=1)
+    play.is_admitted("s1", agent=1)
     tools_of_agent_1_slow_down(play)
     assert play.ask("s2", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
-    assert not play.is_let_in("s3", agent=1)
+    assert not play.is_admitted("s3", agent=1)
     play.ask("s4", agent=2)
-    assert play.let_in() == ["s4"]
+    assert play.drain_queue() == ["s4"]
     assert play.over("s1") == []  # of those who gave their places back, one still has tools run
     play.policy.tools_ran(SessionId("s0"), ("make",), 1.0)
     play.ask("s5", agent=1)
-    assert "s2" in play.let_in()
+    assert "s2" in play.drain_queue()
 
 
 def test_who_brings_little_for_tools_passes_one_that_is_overdue_and_has_to_wait_for_them():
     play = Play(max_door_wait=0.01)
-    play.is_let_in("s1", agent=1)
+    play.is_admitted("s1", agent=1)
     tools_of_agent_1_slow_down(play)
     assert play.ask("heavy", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
     play.now += 20.0
     play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
     play.pool.window.with_tools = 1.0
     play.ask("light", agent=2)
-    assert play.let_in() == ["light"] and list(play.waiting) == ["r2"]
+    assert play.drain_queue() == ["light"] and list(play.waiting) == ["r2"]
 
 
 def test_who_is_overdue_enters_beyond_the_limits_one_at_a_time():
     play = Play(max_door_wait=0.5)
-    play.is_let_in("s0")
+    play.is_admitted("s0")
     play.pool.window.sessions, play.pool.limits.update_due_s = 1.0, float("inf")
     for name in ("s1", "s2"):
         play.ask(name)
@@ -142,7 +142,7 @@ def test_who_is_overdue_enters_beyond_the_limits_one_at_a_time():
 
 def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
     play = Play(window={"min_feedback_s": 5.0})
-    play.is_let_in("s1", agent=1)
+    play.is_admitted("s1", agent=1)
     play.policy._cpu.active = 9
     play.pool.window.with_tools = 1.0
     play.pool.window.set_feedback(5.0)
@@ -251,7 +251,7 @@ def said(tokens: float = 0.0, waiting: int = 0, **asked: float) -> PoolShare:
     share = 0.5 if waiting else 1.0
     mapped = {TenantId(tenant): sessions for tenant, sessions in asked.items()}
     held = {tenant: share * sessions for tenant, sessions in mapped.items()}
-    return PoolShare(demand_tokens=tokens, waiting=waiting, held=held, asked=mapped)
+    return PoolShare(demand_tokens=tokens, waiting=waiting, held=held, wanted=mapped)
 
 
 def parts(*shares: PoolShare, capacity: float | None = 1000.0, **weights: float) -> list[float]:
@@ -312,17 +312,17 @@ def test_nobody_gets_more_than_it_asks_for_nor_less_than_another_who_asks_for_mo
 
 def test_gateways_are_told_of_a_bounded_number_of_tenants_and_of_all_their_sessions():
     play = Play().has(kv_tokens=10_000)
-    for number in range(MOST_TOLD + 50):
+    for number in range(MAX_NAMED + 50):
         play.ask(f"s{number}", tenant=TenantId(f"t{number:03}"), prompt_tokens=1_000.0)
     for number in range(3):
         play.ask(f"more-{number}", tenant=TenantId("t299"))
     fair = play.policy.pools[POOL].fair
-    for number in range(MOST_TOLD + 50):
+    for number in range(MAX_NAMED + 50):
         fair.hold(TenantId(f"t{number:03}"), 1.0)
     held = sum(fair.held(tenant) for tenant in fair.holders)
     share = play.policy.pools[POOL].share()
-    assert len(share.asked) == MOST_TOLD + 1 and len(share.held) <= MOST_TOLD + 1
-    assert share.asked[TenantId("t299")] == 1 + 4, "who has a place asks for it, too"
-    assert sum(share.asked.values()) == pytest.approx(2 * (MOST_TOLD + 50) + 3)
+    assert len(share.wanted) == MAX_NAMED + 1 and len(share.held) <= MAX_NAMED + 1
+    assert share.wanted[TenantId("t299")] == 1 + 4, "who has a place asks for it, too"
+    assert sum(share.wanted.values()) == pytest.approx(2 * (MAX_NAMED + 50) + 3)
     assert share.waiting > 0
-    assert held > MOST_TOLD and sum(share.held.values()) == pytest.approx(held)
+    assert held > MAX_NAMED and sum(share.held.values()) == pytest.approx(held)

@@ -55,7 +55,7 @@ class Clients(RuleBasedStateMachine):
         )
         if was_in and getattr(decision, "reason", None) is not RefusalReason.TENANT_QUOTA:
             assert type(decision).__name__ == "Admit", "a session that is in had to wait"
-        self.play.let_in()
+        self.play.drain_queue()
 
     @rule(
         data=st.data(),

@@ -33,13 +33,13 @@ def is_in_tools(member: Member) -> bool:
 
 def test_nothing_waits_where_nothing_is_known_to_be_full():
     play = Play()
-    assert all(play.is_let_in(f"s{number}") for number in range(500))
-    assert play.policy.next_deadline_s() is None and play.let_in() == []
+    assert all(play.is_admitted(f"s{number}") for number in range(500))
+    assert play.policy.next_deadline_s() is None and play.drain_queue() == []
 
 
 def test_requests_of_no_session_take_no_place():
     play = capped(1)
-    assert play.is_let_in("s1")
+    assert play.is_admitted("s1")
     assert play.ask(None) == Admit()
     assert play.pool.places.count == 1
     play.policy.turn_over(RequestId("r2"), None, now=play.now)  # unknown to it, and no error
@@ -61,28 +61,28 @@ def test_replicas_bound_turns_as_before():
 
 def test_a_session_keeps_its_place_between_its_turns():
     play = capped(1)
-    assert play.is_let_in("s1")
+    assert play.is_admitted("s1")
     assert play.ask("s2") == FULL
     assert play.end("s1") == []
-    assert play.is_let_in("s1")  # past the one that waits
-    assert play.is_let_in("s1", thread="sub-agent")
+    assert play.is_admitted("s1")  # past the one that waits
+    assert play.is_admitted("s1", thread="sub-agent")
     assert play.end("s1") == [] and play.finish("s1") == ["s2"]
 
 
 def test_an_idle_session_gives_its_place_back_and_comes_back_before_others():
     play = capped(1)
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     play.end("s1", calls=False)
-    play.is_let_in("s2", task_arrived_s=0.0)
+    play.is_admitted("s2", task_arrived_s=0.0)
     assert play.later(20.0) == ["s2"]  # long before, by liveness
-    play.is_let_in("s3", task_arrived_s=0.0)
+    play.is_admitted("s3", task_arrived_s=0.0)
     assert play.ask("s1") == Wait(reason=WaitReason.BEHIND_OTHERS)
     assert play.over("s2") == ["s1"]
 
 
 def test_all_turns_of_a_session_enter_with_it():
     play = capped(1)
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     for _ in range(3):
         play.ask("s2")
     assert play.over("s1") == ["s2", "s2", "s2"]
@@ -91,8 +91,8 @@ def test_all_turns_of_a_session_enter_with_it():
 
 def test_sessions_are_told_apart_by_pool():
     play = capped(1)
-    assert play.is_let_in("s1") and play.is_let_in("s1", pool="other")
-    assert play.is_let_in("s2", pool="third") and not play.is_let_in("s2")
+    assert play.is_admitted("s1") and play.is_admitted("s1", pool="other")
+    assert play.is_admitted("s2", pool="third") and not play.is_admitted("s2")
     assert play.over("s1") == ["s2"]
 
 
@@ -103,26 +103,26 @@ def test_a_class_is_stated_by_who_may_or_comes_with_the_key():
     tenants = {T: Quota(service_class="background"), U: Quota(service_class="background")}
     capped_at_one = config(policy="session-cap", session_cap=1)
     play = Play(SessionAdmission(capped_at_one, tenants, trusted={U}))
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     urgent = Claims(service_class="reactive")
-    play.is_let_in("t1", claims=urgent, tenant="t")
-    play.is_let_in("u1", claims=urgent, tenant="u")
-    play.is_let_in("t2", claims=urgent, tenant="t")
+    play.is_admitted("t1", claims=urgent, tenant="t")
+    play.is_admitted("u1", claims=urgent, tenant="u")
+    play.is_admitted("t2", claims=urgent, tenant="t")
     assert play.over("s1") == ["u1"]
 
 
 @pytest.mark.parametrize("claims", [Claims(service_class="proactive"), Claims(service_tier="flex")])
 def test_who_is_not_trusted_cannot_even_ask_for_less(claims):
     play = Play(SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(), U: Quota()}))
-    play.is_let_in("t1", claims=claims, tenant="t")
+    play.is_admitted("t1", claims=claims, tenant="t")
     assert play.pool.places.members[SessionId("t1")].service_class is ServiceClass.REACTIVE
 
 
 def test_where_there_are_no_tenants_everybody_is_believed():
     play = capped(1)
-    play.is_let_in("s1")
-    play.is_let_in("b1", claims=Claims(service_tier="flex"))
-    play.is_let_in("p1")
+    play.is_admitted("s1")
+    play.is_admitted("b1", claims=Claims(service_tier="flex"))
+    play.is_admitted("p1")
     assert play.over("s1") == ["p1"]
 
 
@@ -130,9 +130,9 @@ def test_who_ever_spoke_for_a_person_stays_reactive():
     tenants = {T: Quota(), U: Quota()}
     play = Play(SessionAdmission(config(policy="session-cap", session_cap=9), tenants, trusted={U}))
     for session, tenant in (("t1", "t"), ("u1", "u")):
-        play.is_let_in(session, tenant=tenant, background=True)
+        play.is_admitted(session, tenant=tenant, background=True)
         for service_class in ("reactive", "proactive"):
-            play.is_let_in(session, tenant=tenant, claims=Claims(service_class=service_class))
+            play.is_admitted(session, tenant=tenant, claims=Claims(service_class=service_class))
     of = play.pool.places.members
     assert of[SessionId("u1")].service_class is ServiceClass.REACTIVE
     assert of[SessionId("t1")].service_class is ServiceClass.PROACTIVE
@@ -140,14 +140,14 @@ def test_who_ever_spoke_for_a_person_stays_reactive():
 
 def test_a_guest_stays_where_there_is_room_by_then():
     play = capped(1)
-    play.is_let_in("parent")
-    play.is_let_in("sub-agent")
+    play.is_admitted("parent")
+    play.is_admitted("sub-agent")
     play.end("parent", calls=True)
     assert play.later(0.1) == ["sub-agent"]
     assert play.pool.places.above == 1
     play.finish("parent")
     play.end("sub-agent")
-    assert play.pool.places.above == 0 and play.is_let_in("sub-agent")
+    assert play.pool.places.above == 0 and play.is_admitted("sub-agent")
 
 
 # --- KV --------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_guest_stays_where_there_is_room_by_then():
 def test_sessions_enter_while_their_footprints_fit():
     play = Play().has(kv_tokens=100_000)
     entered = 0
-    while play.is_let_in(f"s{entered}", body_bytes=80_000):  # 20k tokens, and they will grow
+    while play.is_admitted(f"s{entered}", body_bytes=80_000):  # 20k tokens, and they will grow
         entered += 1
         play.now += 100
         for each in range(entered):
@@ -167,19 +167,19 @@ def test_sessions_enter_while_their_footprints_fit():
 
 def test_a_sub_agent_that_is_done_holds_nothing():
     play = Play()
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     play.end("s1", tokens=50_000)
-    play.is_let_in("s1", thread="sub")
+    play.is_admitted("s1", thread="sub")
     play.end("s1", tokens=9_000, calls=False)
     assert play.pool.places.members[SessionId("s1")].tokens == 50_000
-    play.is_let_in("s1", thread="sub")
+    play.is_admitted("s1", thread="sub")
     play.end("s1", tokens=9_000, calls=True)
     assert play.pool.places.members[SessionId("s1")].tokens == 59_000
 
 
 def test_without_usage_the_bytes_count():
     play = Play()
-    play.is_let_in("s1", body_bytes=4000)
+    play.is_admitted("s1", body_bytes=4000)
     play.end("s1", tokens=None)
     assert play.pool.places.members[SessionId("s1")].tokens == pytest.approx(1000)
 
@@ -202,13 +202,13 @@ def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
         running = [
             name
             for name, tenant in owners.items()
-            if name not in waiting and play.is_let_in(name, tenant=tenant)
+            if name not in waiting and play.is_admitted(name, tenant=tenant)
         ]
         play.now += taken_s
         for name in running:
             turn = msgspec.structs.replace(answered(tokens=5_000), alone=alone(alone_s))
             play.end(name, turn)
-        play.let_in()
+        play.drain_queue()
 
 
 def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
@@ -227,8 +227,8 @@ def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
 
 def test_weights_may_change_while_tenants_are_there():
     play = Play(SessionAdmission(config(), {T: Quota(weight=4.0)}))
-    play.is_let_in("s1")
-    play.is_let_in("u1", tenant="u")
+    play.is_admitted("s1")
+    play.is_admitted("u1", tenant="u")
     for weight in (0.5, 2.0):
         play.policy.set_tenants({T: Quota(weight=weight)}, ())
         assert play.pool.fair.share == pytest.approx(0.5 * 2 / (weight + 1))
@@ -240,10 +240,10 @@ def test_weights_may_change_while_tenants_are_there():
 def test_who_has_to_go_already_is_not_counted_again():
     play = Play()
     for name, tenant in [(f"flood-{number}", "flood") for number in range(10)] + [("u1", "u"), ("v1", "v")]:
-        assert play.is_let_in(name, tenant=tenant)
+        assert play.is_admitted(name, tenant=tenant)
     play.pool.promises.level = 4.0  # half of what is held, as nothing was held lately
     for _ in range(2):
-        play.pool.giving_back.for_the_late(now=play.now)
+        play.pool.evictor.for_the_late(now=play.now)
         leaving = [each for each in play.pool.places.members.values() if each.eviction_reason]
         assert len(leaving) == 2 and {each.tenant for each in leaving} == {"flood"}
 
@@ -253,10 +253,10 @@ def test_who_asks_for_less_than_half_of_what_a_flood_does_need_not_give_way(sess
     play = Play()
     for tenant, count in [("flood", 10), ("busy", sessions), *((each, 1) for each in "uvwxyz")]:
         for number in range(count):
-            assert play.is_let_in(f"{tenant}-{number}", tenant=tenant)
+            assert play.is_admitted(f"{tenant}-{number}", tenant=tenant)
     play.pool.update_window(now=play.now + 2.0)
     play.pool.promises.level = 0.5
-    play.pool.giving_back.for_the_late(now=play.now)
+    play.pool.evictor.for_the_late(now=play.now)
     assert {each.tenant for each in play.pool.places.members.values() if each.eviction_reason} == must_go
     assert (play.ask("busy-more", tenant="busy") == Admit()) is ("busy" not in must_go)
 
@@ -274,7 +274,7 @@ def test_a_tenant_alone_may_hold_what_there_is():
     for name in ("u1", "v1"):
         play.over(name)
     play.later(1.0)
-    assert all(play.is_let_in(f"flood-{number}", tenant="flood") for number in range(10))
+    assert all(play.is_admitted(f"flood-{number}", tenant="flood") for number in range(10))
     assert in_by_tenant(play) == {"flood": 10} and not play.waiting
 
 
@@ -286,7 +286,7 @@ def thrash(play: Play, sessions: int, seconds: int) -> None:
     until = play.now + seconds
     while play.now < until:
         for number in range(sessions):
-            if play.is_let_in(f"s{number}", task_arrived_s=float(number)):
+            if play.is_admitted(f"s{number}", task_arrived_s=float(number)):
                 play.now += 1.0
                 play.end(f"s{number}", tokens=50_000, cached=0)
                 play.now += 0.2
@@ -309,11 +309,11 @@ def test_lost_state_shrinks_the_window_and_the_newest_sessions_wait_at_their_nex
 def test_a_session_whose_turn_runs_yields_when_it_ends():
     play = Play()
     for number in range(6):
-        play.is_let_in(f"s{number}", task_arrived_s=float(number))
-    play.pool.giving_back.newest(list(play.pool.places.members.values()), 2, "state_lost", now=play.now)
+        play.is_admitted(f"s{number}", task_arrived_s=float(number))
+    play.pool.evictor.newest(list(play.pool.places.members.values()), 2, "state_lost", now=play.now)
     assert play.pool.places.count == 6
     play.end("s5")
-    assert play.pool.places.count == 5 and play.is_let_in("s3")
+    assert play.pool.places.count == 5 and play.is_admitted("s3")
     play.end("s4", outcome=TurnOutcome(was_answered=False))
     assert in_by_tenant(play) == {"t": 4}
 
@@ -321,7 +321,7 @@ def test_a_session_whose_turn_runs_yields_when_it_ends():
 def test_slow_tools_shrink_the_window():
     play = Play()
     for number in range(20):
-        play.is_let_in(f"s{number}")
+        play.is_admitted(f"s{number}")
     for _ in range(200):
         play.policy._cpu.active = 10
         play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
@@ -339,9 +339,9 @@ def test_slow_tools_shrink_the_window():
 def test_tools_of_one_pool_take_no_place_in_another():
     play = Play()
     for number in range(2):
-        play.is_let_in(f"a{number}")
+        play.is_admitted(f"a{number}")
     for number in range(50):
-        play.is_let_in(f"b{number}", pool="other")
+        play.is_admitted(f"b{number}", pool="other")
     play.policy._cpu.active = 50
     play.pool.window.with_tools = 35.0
     assert play.pool.limits._with_tools() == 2
@@ -354,7 +354,7 @@ def test_tools_of_one_pool_take_no_place_in_another():
 
 def test_who_waits_for_slow_tools_is_not_gone():
     play = Play()
-    play.is_let_in("s1", agent=1)
+    play.is_admitted("s1", agent=1)
     play.end("s1", outcome=answered(tokens=100))
     limit_s = 120.0  # of tools of which nothing is known
     play.now += 2 * limit_s
@@ -368,13 +368,13 @@ def test_who_waits_for_slow_tools_is_not_gone():
 def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
     play = capped(8)
     for number in range(8):
-        play.is_let_in(f"t{number}", tenant="t", task_arrived_s=float(number))
-    play.is_let_in("u0", tenant="u")
+        play.is_admitted(f"t{number}", tenant="t", task_arrived_s=float(number))
+    play.is_admitted("u0", tenant="u")
     assert play.later(0.45) == []
     assert play.later(0.5) == []  # the newest of them runs a turn
     assert play.end("t7") == ["u0"]
     play.end("t6")
-    play.is_let_in("u1", tenant="u")
+    play.is_admitted("u1", tenant="u")
     assert play.later(0.4) == []
     assert play.later(0.3) == ["u1"]  # a session that rests gives its place at once
     assert play.ask("t6", tenant="t").reason is WaitReason.WINDOW_FULL
@@ -384,11 +384,11 @@ def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
 
 def test_a_session_of_many_threads_weighs_what_it_runs_at_once():
     play = capped(1)
-    assert all(play.is_let_in("flood", tenant="flood", thread=f"{n}") for n in range(100))
+    assert all(play.is_admitted("flood", tenant="flood", thread=f"{n}") for n in range(100))
     assert play.pool.places.count == 100 and play.pool.fair.held(TenantId("flood")) == 100.0
     assert play.ask("u1", tenant="u") == FULL
     assert play.later(0.7) == []
-    assert not play.is_let_in("flood", tenant="flood", thread="100"), "it has to give its place back"
+    assert not play.is_admitted("flood", tenant="flood", thread="100"), "it has to give its place back"
     assert play.end("flood") == ["u1"]
     assert play.later(1.0) == []
     assert play.pool.places.count == 1 and play.pool.fair.held(TenantId("flood")) == 0.0
@@ -397,11 +397,11 @@ def test_a_session_of_many_threads_weighs_what_it_runs_at_once():
 def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
     play = capped(10)
     for number in range(5):
-        play.is_let_in(f"s{number}")
-    play.is_let_in("many")
-    play.pool.giving_back.newest([play.pool.places.members[SessionId("many")]], 1, "state_lost", now=play.now)
+        play.is_admitted(f"s{number}")
+    play.is_admitted("many")
+    play.pool.evictor.newest([play.pool.places.members[SessionId("many")]], 1, "state_lost", now=play.now)
     for thread in range(8):
-        assert not play.is_let_in("many", thread=f"{thread}")
+        assert not play.is_admitted("many", thread=f"{thread}")
     play.end("many")
     assert not play.later(5.0), "five and eight are more than ten"
     for number in range(3):
@@ -412,13 +412,13 @@ def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
 
 def test_tokens_per_minute():
     play = Play(SessionAdmission(config(), {T: Quota(tokens_per_minute=1000)}))
-    assert play.is_let_in("s1", body_bytes=3200)
+    assert play.is_admitted("s1", body_bytes=3200)
     refused: Any = play.ask("s2", body_bytes=3200)
     assert isinstance(refused, Refusal) and refused.reason is RefusalReason.TENANT_QUOTA
     assert 1 <= (refused.retry_after_s or 0) <= 30 and "The 1,000 tokens per minute" in refused.message
-    assert play.is_let_in("u1", body_bytes=1_000_000, tenant="u")
+    assert play.is_admitted("u1", body_bytes=1_000_000, tenant="u")
     play.end("s1", tokens=100)
-    assert play.is_let_in("s2", body_bytes=3200)
+    assert play.is_admitted("s2", body_bytes=3200)
     play.end("s2")
 
 
@@ -426,7 +426,7 @@ def test_what_was_charged_is_given_back_to_who_did_not_run():
     play = Play(
         SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(tokens_per_minute=1000)})
     )
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     play.ask("s2", body_bytes=4000)
     assert play.ask("s3", body_bytes=4000).reason is RefusalReason.TENANT_QUOTA
     play.leave("s2")
@@ -436,7 +436,7 @@ def test_what_was_charged_is_given_back_to_who_did_not_run():
             config(policy="session-cap", session_cap=1, max_waiting=0), {T: Quota(tokens_per_minute=1000)}
         )
     )
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     for _ in range(3):
         assert play.ask("s2", body_bytes=4000).reason is RefusalReason.QUEUE_FULL
 
@@ -446,10 +446,10 @@ def test_what_was_charged_is_given_back_to_who_did_not_run():
 
 def test_a_client_that_leaves_frees_its_place_in_the_queue():
     play = capped(1)
-    play.is_let_in("s1")
-    play.is_let_in("s2")
+    play.is_admitted("s1")
+    play.is_admitted("s2")
     play.ask("s2")
-    play.is_let_in("s3")
+    play.is_admitted("s3")
     play.leave("s2")
     assert len(play.pool.queue) == 1
     assert play.over("s1") == ["s3"]
@@ -458,32 +458,32 @@ def test_a_client_that_leaves_frees_its_place_in_the_queue():
 
 def test_a_retry_finds_its_rank_again():
     play = capped(1, packing={"order": "arrival"})
-    play.is_let_in("s1")
-    play.is_let_in("early")
+    play.is_admitted("s1")
+    play.is_admitted("early")
     play.now += 1
-    play.is_let_in("late")
+    play.is_admitted("late")
     play.now += 50
     play.leave("early")  # it was refused, and told to come again
     play.now += 10
-    play.is_let_in("early", edge=Edge.RETRIES)
+    play.is_admitted("early", edge=Edge.RETRIES)
     assert play.over("s1") == ["early"]
 
 
 def test_who_gave_up_and_comes_back_much_later_has_no_rank_from_then():
     play = capped(1, packing={"order": "arrival"})
-    play.is_let_in("s1")
-    play.is_let_in("early")
+    play.is_admitted("s1")
+    play.is_admitted("early")
     play.now += 1
-    play.is_let_in("late")
+    play.is_admitted("late")
     play.leave("early")
     play.now += 3_600
-    play.is_let_in("early")
+    play.is_admitted("early")
     assert play.over("s1") == ["late"]
 
 
 def test_turns_that_failed_are_no_turns():
     play = Play()
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     play.end("s1", TurnOutcome(was_answered=False))
     assert play.pool.places.members[SessionId("s1")].turn == 0
     play.turn("s1")
@@ -492,14 +492,14 @@ def test_turns_that_failed_are_no_turns():
 
 def test_a_turn_whose_attempt_failed_keeps_its_place():
     play = capped(1)
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     again = next(iter(play.running.values()))
-    assert play.policy.ask(again, room(), now=play.now) == Admit()
+    assert play.policy.decide(again, room(), now=play.now) == Admit()
     assert play.pool.places.members[SessionId("s1")].live == 1
     play.ask("s2")
     held = next(iter(play.waiting.values()))
-    assert play.policy.ask(held, room(), now=play.now) == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.policy.ask(held, room(running=()), now=play.now) == NO_REPLICA
+    assert play.policy.decide(held, room(), now=play.now) == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.policy.decide(held, room(running=()), now=play.now) == NO_REPLICA
 
 
 def test_shadow_mode_tells_and_enforces_nothing():
@@ -517,8 +517,8 @@ def test_who_holds_more_than_its_share_is_of_its_own_class_on_engines():
     """Behind others it would get the slack of steps, whoever needs them."""
     play = capped(4)
     for number in range(4):
-        assert play.is_let_in(f"a{number}", tenant="a")
-    assert not play.is_let_in("b1", tenant="b")
+        assert play.is_admitted(f"a{number}", tenant="a")
+    assert not play.is_admitted("b1", tenant="b")
     play.pool.promises.level = 10.0
     found = (play.policy.class_of(SessionId(name), PoolId("pool")) for name in ("a1", "b1"))
     assert [each.value if each is not None else "" for each in found] == ["reactive", "reactive"]
@@ -547,7 +547,7 @@ def test_ends_and_returns_are_learned():
 def test_a_plain_answer_is_as_likely_as_not_the_last_while_nothing_is_known(calls):
     play = capped(1)
     play.turn("s1", calls=calls, then=3.0)
-    assert play.is_let_in("s2") is not calls
+    assert play.is_admitted("s2") is not calls
 
 
 def test_ends_are_learned_though_nobody_waits_and_taken_back():
@@ -567,14 +567,14 @@ def test_who_is_gone_takes_no_place_though_nobody_waits():
     play.now += 5.0
     play.has(kv_used=0.1)
     assert play.pool.places.count < 20 and end_chance(play, 1) > 0.8
-    assert play.is_let_in("s1"), "and enters again"
+    assert play.is_admitted("s1"), "and enters again"
 
 
 def test_what_follows_a_turn_that_failed_is_no_pause():
     play = Play()
     play.turn("s1", calls=True, then=5.0)
     failed = msgspec.structs.replace(answered(), was_answered=False, has_calls=False)
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     play.end("s1", failed)
     play.now += 0.5
     play.turn("s1", calls=True, then=5.0)  # it is sent again
@@ -584,13 +584,13 @@ def test_what_follows_a_turn_that_failed_is_no_pause():
 
 def test_a_wait_for_a_place_is_no_part_of_a_cycle():
     play = capped(1)
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     play.now += 5.0
     play.end("s1", calls=True)
     play.pool.release(play.pool.places.members[SessionId("s1")], now=play.now)
-    play.is_let_in("s2")
+    play.is_admitted("s2")
     play.now += 4.0
-    assert not play.is_let_in("s1")
+    assert not play.is_admitted("s1")
     play.now += 390.0
     assert play.over("s2") == ["s1"]
     assert play.pool.limits.cycle_s.mean(0.0, 1e-9) == pytest.approx(9.0), "from one turn to the next"
@@ -603,15 +603,15 @@ def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with
         for _ in range(4):
             play.turn(name, calls=True, then=5.0)
         play.turn(name, calls=True, then=100.0 if number >= 20 else 5.0)
-        if play.is_let_in("x"):  # it was given up, but it comes back
-            assert not play.is_let_in(name)
+        if play.is_admitted("x"):  # it was given up, but it comes back
+            assert not play.is_admitted(name)
             play.later(50.0)
             was_given_up = True
             play.end("x", calls=False)
             assert play.finish("x") == [name]
         else:
             play.leave("x")
-            assert play.is_let_in(name)
+            assert play.is_admitted(name)
         play.end(name, calls=False)
         play.finish(name)
     limit_s = play.workflow.graphs.known(OF_T).pause(Step(("bash",))).likely_s or 0.0
@@ -659,7 +659,7 @@ def test_who_came_last_gives_way_before_the_cache_overflows():
     names = [f"s{number}" for number in range(5)]
     for tokens in range(8_000, 24_000, 2_000):
         for name in names:
-            play.is_let_in(name)
+            play.is_admitted(name)
         play.now += 2.0
         for name in names:
             play.end(name, tokens=tokens)
@@ -682,11 +682,11 @@ class NotToBeScanned(dict[SessionId, Member]):
 def test_whoever_has_to_make_room_is_looked_for_among_those_who_are_in():
     play = capped(8)
     for number in range(9):
-        play.is_let_in(f"t{number}", tenant="t" if number < 8 else "u")
+        play.is_admitted(f"t{number}", tenant="t" if number < 8 else "u")
     play.pool.places.members = NotToBeScanned(play.pool.places.members)
     play.pool.promises.level = 1.0
     play.later(2.0)
-    play.pool.giving_back.for_the_late(now=play.now)
+    play.pool.evictor.for_the_late(now=play.now)
     assert play.end("t7") == ["t8"]
     play.pool.limits.window.sessions = 2.0
     play.pool.update_window(now=play.now + 100.0)
@@ -694,13 +694,13 @@ def test_whoever_has_to_make_room_is_looked_for_among_those_who_are_in():
 
 def test_a_turn_that_frees_nothing_looks_through_no_queue(monkeypatch):
     play = capped(2)
-    play.is_let_in("s1")
-    play.is_let_in("s2")
+    play.is_admitted("s1")
+    play.is_admitted("s2")
     for number in range(150):
-        play.is_let_in(f"t{number}", tenant=f"t{number}")
-    play.let_in()
+        play.is_admitted(f"t{number}", tenant=f"t{number}")
+    play.drain_queue()
     play.end("s1", tokens=100)
-    assert play.is_let_in("s1")
+    assert play.is_admitted("s1")
     looks, choose = [], play.pool.choose
 
     def counted(*, now: float) -> Any:
@@ -711,7 +711,7 @@ def test_a_turn_that_frees_nothing_looks_through_no_queue(monkeypatch):
     for _ in range(50):
         play.now += 0.001
         play.end("s1", tokens=100)
-        assert play.is_let_in("s1") and not play.let_in()
+        assert play.is_admitted("s1") and not play.drain_queue()
     assert not looks
     play.later(0.1)
     assert looks, "a tenth of a second later at most"
@@ -727,25 +727,25 @@ def test_a_side_request_does_not_end_a_tool_phase():
     play.turn("s1", calls=True, tokens=5_000)
     since_s = play.now
     play.now += 1.0
-    assert play.is_let_in("s1", edge=Edge.SERVES)
+    assert play.is_admitted("s1", edge=Edge.SERVES)
     play.now += 0.5
     play.end("s1", answered(tokens=200, calls=False))
     member = play.pool.places.members[SessionId("s1")]
     assert (is_in_tools(member), member.gap_since_s) == (True, since_s)
     assert (member.tokens, member.turn) == (5_000, 1), "what it holds is what it held"
     play.now += 60.0  # more than a plain answer is waited for
-    assert not play.is_let_in("s2"), "its tools still run, so it keeps its place"
+    assert not play.is_admitted("s2"), "its tools still run, so it keeps its place"
     play.now += 1.0
-    assert play.is_let_in("s1")
+    assert play.is_admitted("s1")
     assert pauses(play, "bash").quantile(1.0) > 60.0, "the pause lasted from turn to turn"
     assert not pauses(play).weight
 
 
 def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
     play = capped(2)
-    play.is_let_in("s1")
+    play.is_admitted("s1")
     turn = next(iter(play.running))
-    play.is_let_in("s1", edge=Edge.SERVES)
+    play.is_admitted("s1", edge=Edge.SERVES)
     play.now += 1.0
     play.end_one(turn, answered(tokens=5_000, calls=True))
     member = play.pool.places.members[SessionId("s1")]
@@ -758,7 +758,7 @@ def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
 def test_a_session_is_what_its_longest_conversation_is():
     play = capped(2)
     for number, (agent, tokens) in enumerate(((7, 300), (8, 9_000), (8, 9_500), (7, 400))):
-        play.is_let_in(
+        play.is_admitted(
             "s1", agent=agent, thread=f"{agent}", edge=Edge.CONTINUES if number > 1 else Edge.OPENS
         )
         play.end("s1", answered(tokens=tokens))
@@ -771,16 +771,16 @@ def test_a_session_is_what_its_longest_conversation_is():
 def test_a_sub_agent_that_ends_beside_a_side_request_leaves_its_parents_pause():
     play = capped(50)
     for number in range(36):  # such an agent comes back after ten seconds
-        assert play.is_let_in(f"o{number // 3}", agent=8)
+        assert play.is_admitted(f"o{number // 3}", agent=8)
         play.end(f"o{number // 3}", answered(tokens=5_000))
         play.now += 10.0
     for number in range(12):
         play.finish(f"o{number}")
-    play.is_let_in("s1", agent=8)
+    play.is_admitted("s1", agent=8)
     play.end("s1", answered(tokens=5_000))
-    play.is_let_in("s1", agent=9, thread="child", edge=Edge.SPAWNED)
+    play.is_admitted("s1", agent=9, thread="child", edge=Edge.SPAWNED)
     child = next(iter(play.running))
-    play.is_let_in("s1", edge=Edge.SERVES)
+    play.is_admitted("s1", edge=Edge.SERVES)
     play.end_one(child, answered(tokens=900, calls=False))
     member = play.pool.places.members[SessionId("s1")]
     assert is_in_tools(member) and member.silence.pause.lengths is not None
@@ -788,7 +788,7 @@ def test_a_sub_agent_that_ends_beside_a_side_request_leaves_its_parents_pause():
 
 def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
     play = capped(2)
-    play.is_let_in("s1", edge=Edge.SERVES)
+    play.is_admitted("s1", edge=Edge.SERVES)
     play.now += 5.0
     play.end("s1", answered(tokens=200, calls=False))
     member = play.pool.places.members[SessionId("s1")]
@@ -800,7 +800,7 @@ def test_a_request_without_tools_that_brings_results_ends_their_phase():
     play.turn("s1", calls=True, tokens=5_000)
     play.now += 1.0
     play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
-    assert play.is_let_in("s1", edge=Edge.SERVES)
+    assert play.is_admitted("s1", edge=Edge.SERVES)
     play.end("s1", answered(tokens=200, calls=False))
     assert not is_in_tools(play.pool.places.members[SessionId("s1")])
 
@@ -810,13 +810,13 @@ def test_who_gives_way_does_so_before_the_turn_after_the_next_would_overflow():
     names = [f"s{number}" for number in range(4)]
     for tokens in (14_000, 17_000, 20_000):
         for name in names:
-            play.is_let_in(name)
+            play.is_admitted(name)
         play.now += 2.0
         for name in names:
             play.end(name, tokens=tokens)
         play.later(0.05)
     for name in names:  # they will hold 92,000 with these turns, and 104,000 with the next
-        assert play.is_let_in(name)
+        assert play.is_admitted(name)
     play.later(2.0)
     play.pool.update_window(now=play.now)
     leaving = [name for name in names if play.pool.places.members[SessionId(name)].eviction_reason]
@@ -825,7 +825,7 @@ def test_who_gives_way_does_so_before_the_turn_after_the_next_would_overflow():
 
 def test_nobody_enters_beyond_what_gets_the_most_done():
     play = Play().has(kv_tokens=100_000)
-    play.is_let_in("s1", body_bytes=40_000)
+    play.is_admitted("s1", body_bytes=40_000)
     play.pool.limits.throughput.knee_tokens = 12_000.0
     assert play.ask("s2", body_bytes=40_000).reason is WaitReason.KV_FULL
     play.pool.limits.throughput.knee_tokens = float("inf")

@@ -181,8 +181,8 @@ def full_pool(*, pause_s: float, full_prefill_s: float) -> Play:
     outcome = msgspec.structs.replace(answered(tokens=3_000), alone=alone)
     for _ in range(8):
         for name in ("s0", "s1", "s2"):
-            play.is_let_in(name)
-            play.let_in()
+            play.is_admitted(name)
+            play.drain_queue()
         play.now += 0.5
         for name in ("s0", "s1", "s2"):
             play.end(name, outcome)
@@ -192,7 +192,7 @@ def full_pool(*, pause_s: float, full_prefill_s: float) -> Play:
 
 def test_whoever_waits_enters_while_engines_have_the_time():
     play = full_pool(pause_s=4.0, full_prefill_s=0.1)
-    play.is_let_in("new")
+    play.is_admitted("new")
     assert "new" in {str(each.session) for each in play.running.values()} or "new" in play.later(2.0)
 
 

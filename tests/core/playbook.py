@@ -34,7 +34,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
 from gateway.domain.session_ids import numbered_ids
-from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
 from lab.simulator.invariants import check_books
 from tests.given_ids import given
 
@@ -46,7 +46,7 @@ class ByLoad(PlacementPolicy):
     """Placement that tests can foretell: no session has a home."""
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         return self._by_load.place(candidates)
 

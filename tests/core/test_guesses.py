@@ -10,7 +10,7 @@ from gateway.core.commands import Dispatch
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
-from gateway.routing.placement import Asked
+from gateway.routing.placement import Query
 from gateway.server.proxy.decision_headers import receipts
 from tests.workflow.world import GuessingWorld as World
 from tests.workflow.world import call, result, said, user
@@ -36,7 +36,7 @@ def _tell(heard: list[tuple[str, str]], name: str, pass_on: Any, *given: Any, **
     for each in (*given, *also.values()):
         if isinstance(each, SessionRef):
             heard.append((name, f"{each.session!r} {each.thread!r} {each.parent!r}"))
-        elif not isinstance(each, Asked):  # which holds a function of the whole request
+        elif not isinstance(each, Query):  # which holds a function of the whole request
             heard.append((name, repr(each)))
     return pass_on(*given, **also)
 

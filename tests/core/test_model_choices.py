@@ -77,7 +77,7 @@ def test_a_name_leads_to_a_model_and_its_pool():
     assert asked(play, "r1", "smart") == ("r1", "s", "S", None)
     assert asked(play, "r2", "b") == ("r2", "b", "X", None)
     play >> arrived("r3", model="nobody") << refuse("r3", RefusalReason.UNKNOWN_MODEL)
-    chosen = [(each.asked, each.model, each.fallback) for each in play.seen(rec.ModelChosen)]
+    chosen = [(each.requested, each.model, each.fallback) for each in play.seen(rec.ModelChosen)]
     assert chosen == [("smart", "S", None), ("b", "X", None)]
 
 

@@ -68,7 +68,7 @@ def test_failures_in_a_row_have_it_ejected():
     fleet.fail("a")
     assert fleet.is_("a", BreakerState.EJECTED) and not fleet.health.all_up
     assert not fleet.may_take("a") and fleet.may_take("b", running=1000)
-    assert [(each.replica, each.state) for each in fleet.health.said] == [("a", "ejected")]
+    assert [(each.replica, each.state) for each in fleet.health.changes] == [("a", "ejected")]
 
 
 def test_the_last_one_that_fails_stays_and_is_named_until_it_answers():
@@ -77,7 +77,7 @@ def test_the_last_one_that_fails_stays_and_is_named_until_it_answers():
     assert fleet.is_("a", BreakerState.UP) and fleet.health.failing(A) == "fails"
     fleet.serve("a")
     assert fleet.health.failing(A) is None
-    assert [each.state for each in fleet.health.said] == ["failing", "up"], "once each"
+    assert [each.state for each in fleet.health.changes] == ["failing", "up"], "once each"
     fleet.fail("a", 3)
     fleet.health.came_up(B, POOL, now=0.0)
     fleet.fail("a")
@@ -482,7 +482,7 @@ def test_clients_that_ask_one_after_the_other_and_give_up_hide_no_silence():
         whole_answer(fleet, answered, B)
         fleet.later(4.5)
         fleet.health.ended(left, A, failed=None, now=fleet.now)
-    assert [(each.replica, each.state) for each in fleet.health.said][:1] == [("a", "ejected")]
+    assert [(each.replica, each.state) for each in fleet.health.changes][:1] == [("a", "ejected")]
     assert fleet.is_("b", BreakerState.UP) and fleet.now < 26.0
 
 

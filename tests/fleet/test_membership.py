@@ -59,7 +59,7 @@ def slots(most: int = 1) -> AdapterSlots:
     known = AdapterSlots()
     for replica in (A, B):
         known.listed(replica, ("sql", "law"))
-        known.told(replica, most, ())
+        known.engine_reported(replica, most, ())
     return known
 
 
@@ -95,16 +95,16 @@ def test_several_may_run_at_a_time():
 
 def test_what_others_run_counts_where_they_do():
     known = slots()
-    known.told(A, 1, ("sql",))
+    known.engine_reported(A, 1, ("sql",))
     assert full(known, "law") == [] and full(known, "law", have_others=True) == [A]
 
 
 def test_nobody_waits_where_nothing_is_said_of_places():
     known = AdapterSlots()
     known.listed(A, ("sql", "law"))
-    known.told(A, None, ())
+    known.engine_reported(A, None, ())
     known.began(R1, A, "sql")
-    assert not known.are_told
+    assert not known.is_used
     assert full(known, "law") == []
 
 
@@ -128,20 +128,20 @@ def names(members):
 
 def test_a_list_is_what_it_says_now():
     members = fleet()
-    first = members.list_says("default", "dns", ["http://a:1", "http://b:1/", "http://c:1"])
+    first = members.replace_listed("default", "dns", ["http://a:1", "http://b:1/", "http://c:1"])
     assert names(first.joined) == ["default-b-1", "default-c-1"] and not first.left, "a is set already"
-    second = members.list_says("default", "dns", ["http://c:1", "http://d:1"])
+    second = members.replace_listed("default", "dns", ["http://c:1", "http://d:1"])
     assert names(second.joined) == ["default-d-1"] and names(second.left) == ["default-b-1"]
-    assert not members.list_says("default", "dns", ["http://c:1", "http://d:1"]).joined
-    assert names(members.list_says("default", "dns", []).left) == ["default-c-1", "default-d-1"]
+    assert not members.replace_listed("default", "dns", ["http://c:1", "http://d:1"]).joined
+    assert names(members.replace_listed("default", "dns", []).left) == ["default-c-1", "default-d-1"]
     assert "default-0" in members
 
 
 def test_lists_do_not_speak_for_each_other():
     members = fleet()
-    members.list_says("default", "dns", ["http://b:1"])
-    assert not members.list_says("default", "file", ["http://b:1"]).joined
-    assert not members.list_says("default", "file", []).left
+    members.replace_listed("default", "dns", ["http://b:1"])
+    assert not members.replace_listed("default", "file", ["http://b:1"]).joined
+    assert not members.replace_listed("default", "file", []).left
 
 
 def test_whoever_registers_stays_as_long_as_it_is_heard_of():
@@ -179,18 +179,18 @@ def test_names_and_addresses_are_not_shared():
     assert members.heartbeat("default", "http://b-c:1", None, ttl_s=1, now=0.0)[0].name == "default-b-c-1-2"
     with pytest.raises(MembershipError, match="as many members"):
         members.heartbeat("default", "http://d:1", None, ttl_s=1, now=0.0)
-    assert not members.list_says("default", "dns", ["http://d:1"]).joined
+    assert not members.replace_listed("default", "dns", ["http://d:1"]).joined
 
 
 def test_the_settings_say_who_is_set():
     members = fleet()
-    members.list_says("default", "dns", ["http://b:1", "http://c:1"])
+    members.replace_listed("default", "dns", ["http://b:1", "http://c:1"])
     members.heartbeat(PoolId("default"), "http://d:1", "late", ttl_s=5.0, now=0.0)
 
     def member(name: str, url: str) -> Member:
         return Member(name=ReplicaId(name), pool=PoolId("default"), url=url, origin=SET)
 
-    changes = members.settings_say(
+    changes = members.replace_configured(
         [member("default-0", "http://a:2"), member("b", "http://b:1"), member("late", "http://e:1")]
     )
     assert set(names(changes.left)) == {"default-0", "default-b-1", "late"}, (
@@ -198,9 +198,9 @@ def test_the_settings_say_who_is_set():
     )
     assert names(changes.joined) == ["default-0", "b", "late"]
     assert "default-c-1" in members and not members.expired(now=10.0), "a name that is set does not lapse"
-    again = members.settings_say([member("b", "http://b:1")])
+    again = members.replace_configured([member("b", "http://b:1")])
     assert names(again.left) == ["default-0", "late"] and not again.joined
-    assert not members.list_says("default", "dns", ["http://b:1", "http://c:1"]).joined, "b is set"
+    assert not members.replace_listed("default", "dns", ["http://b:1", "http://c:1"]).joined, "b is set"
 
 
 SLOW, SOUND, THIRD = map(ReplicaId, "abc")

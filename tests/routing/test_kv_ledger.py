@@ -29,7 +29,7 @@ class Books:
     def __init__(self, most: int = 100):
         self.graphs = Graphs(AegConfig())
         self.ledger = KvLedger(most, self.graphs)
-        self.told = self.ledger.told
+        self.residency_reported = self.ledger.residency_reported
 
     def turn(self, conversation=ONE, replica=A, prompt=1000, cached=0, output=100, agent=0):
         self.ledger.settle(ref(*conversation), replica, agent=AgentKey(TenantId("t"), agent))
@@ -95,12 +95,12 @@ def test_nothing_is_held_by_a_replica_that_was_lost():
     books.ledger.replica_lost(A)
     assert books.ledger.held(ONE, A) == 0
     books.turn()
-    books.told(A, {ONE[0]: 500.0})
+    books.residency_reported(A, {ONE[0]: 500.0})
     books.ledger.replica_lost(A)
     assert books.ledger.held(ONE, A) == 0
     books.turn(prompt=1200)
     assert books.ledger.held(ONE, A) == 0, "its engine has not said so yet"
-    books.told(A, None)
+    books.residency_reported(A, None)
     assert books.ledger.held(ONE, A) == 1300
     books.ledger.replica_lost(ReplicaId("unknown"))
 
@@ -108,13 +108,13 @@ def test_nothing_is_held_by_a_replica_that_was_lost():
 def test_an_engine_that_tells_is_believed():
     books = Books()
     books.turn()
-    books.told(A, {ONE[0]: 640.0})
+    books.residency_reported(A, {ONE[0]: 640.0})
     assert books.ledger.held(ONE, A) == 640
-    books.told(A, {})
+    books.residency_reported(A, {})
     assert books.ledger.held(ONE, A) == 0
     books.turn(TWO)
     assert books.ledger.held(TWO, A) == 1100, "it may know it by another name"
-    books.told(A, None)
+    books.residency_reported(A, None)
     assert books.ledger.held(ONE, A) == 1100
 
 
@@ -122,7 +122,7 @@ def test_of_few_sessions_it_is_remembered_that_an_engine_named_them():
     books = Books(2)
     books.turn()
     for name in ("s1", "s2", "s3", "s4"):
-        books.told(A, {SessionId(name): 640.0})
+        books.residency_reported(A, {SessionId(name): 640.0})
     assert len(books.ledger.replicas[A].named) == 2
     assert books.ledger.held(ONE, A) == 1100, "not that it named this one"
 

@@ -12,7 +12,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
-from gateway.routing.placement import Asked
+from gateway.routing.placement import Query
 from gateway.routing.predicted import PredictedPlacement, RoutingConfig
 from gateway.workflow.aeg.graph import Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
@@ -63,7 +63,7 @@ class Fleet:
         **running,
     ):
         """`late`: what is known of how late `a` is."""
-        asked = Asked(
+        asked = Query(
             self.now,
             AgentKey(owner, agent),
             4 * int(tokens),
@@ -264,14 +264,14 @@ def fleet_of_a_full_home() -> Fleet:
 def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
     fleet = fleet_of_a_full_home()
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "what it left there is there"
-    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     placement = fleet.place("s", tokens=61_000.0, a=0, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.HOME_IS_FULL
     wanted = [fleet.policy.ledger.sums(each).wanted for each in (A, B)]
     assert wanted == pytest.approx([79_000.0] * 2), (
         "a tenth of ten thousand tokens for each of 19 turns to come"
     )
-    fleet.policy.ledger.told(A, {SessionId("t"): 2_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("t"): 2_000.0})
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
 
 
@@ -281,7 +281,7 @@ def test_a_full_home_is_compared_with_those_that_are_least_full():
     for name in "bcd":
         for number in range(2):
             fleet.lives(f"{name}{number}", name, prompt=60_000)
-    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, a=0, b=0, c=0, d=0, e=0).replica == "e"
 
 
@@ -304,7 +304,7 @@ def test_first_prompts_say_nothing_of_usual_turns():
 
 def test_who_fits_into_the_host_tier_is_no_crowd():
     fleet = fleet_of_a_full_home()
-    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     fleet.policy.ledger.engine_reported(A, EngineSignals(kv_tokens=100_000, host_kv_tokens=150_000))
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE
 
@@ -312,7 +312,7 @@ def test_who_fits_into_the_host_tier_is_no_crowd():
 def test_without_a_crowd_it_stays_and_nothing_is_predicted():
     fleet = fleet_of_a_full_home()
     fleet.policy.ledger.session_ended(SessionId("t"))
-    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 2_000.0})
     fleet.oracle.asked = 0
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE and fleet.oracle.asked == 0
 
@@ -322,7 +322,7 @@ def test_it_does_not_stand_in_its_own_way():
     fleet.room(200_000, A, B)
     for name, at, tokens in (("s", "a", 60_000), ("t", "a", 141_000), ("u", "b", 140_500)):
         fleet.lives(name, at, prompt=tokens)
-    fleet.policy.ledger.told(A, {SessionId("s"): 0.0, SessionId("t"): 141_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 0.0, SessionId("t"): 141_000.0})
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE, "one lives with it here, and there"
     fleet.policy.ledger.session_ended(SessionId("u"))
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).replica == "b"
@@ -332,7 +332,7 @@ def test_it_stays_where_others_have_no_room_either():
     fleet = fleet_of_a_full_home()
     for name in ("u", "v"):
         fleet.lives(name, "b", prompt=60_000)
-    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
 
 
@@ -340,7 +340,7 @@ def test_a_full_home_is_not_left_for_one_that_would_be_as_full():
     fleet = fleet_of_a_full_home()
     for name, at in (("u", "a"), ("v", "b"), ("w", "b")):
         fleet.lives(name, at, prompt=60_000)
-    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 2_000.0})
     fleet.oracle.pace = {"a": 1.29}
     assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "then three would live there, as here"
     fleet.oracle.pace = {"a": 9.0}
@@ -545,7 +545,7 @@ def test_a_full_home_that_is_cheap_is_left_for_none_that_is_as_full():
     fleet = fleet_of_a_full_home()
     for number in range(2):
         fleet.lives(f"b{number}", "b", prompt=60_000)
-    fleet.policy.ledger.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.ledger.residency_reported(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     assert fleet.place("s", tokens=61_000.0, prices={"b": 0.1}, a=0, b=0).reason is HERE
     assert fleet.place("s", tokens=61_000.0, prices={"a": 9.0}, a=0, b=0).reason is CHEAPER
 

@@ -60,7 +60,7 @@ def test_calls_in_doubt_are_told_when_their_type_turns_out_to_run_code():
     assert known.came(RequestId("a0"), RequestId("b0"), NewItems(10), now=5.0) == []
     known.observed(AGENT, (1, 2), (9, 2))
     late = known.came(RequestId("a1"), RequestId("b1"), NewItems(20), now=7.0)
-    assert [(each.asked, each.came, each.came_s, each.duration_s, each.new.size) for each in late] == [
+    assert [(each.made_by, each.came, each.came_s, each.duration_s, each.new.size) for each in late] == [
         ("a0", "b0", 5.0, 5.0, 10),
         ("a1", "b1", 7.0, 6.0, 20),
     ]

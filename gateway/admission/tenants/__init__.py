@@ -1,1 +1,1 @@
-"""What tenants share and what bounds them."""
+"""Tenants: shares, quotas and bounds."""

@@ -1,11 +1,10 @@
-"""Bounds: how much may one session, one kind of agent, or one tenant use, whatever its client thinks of it?
+"""Bounds: how much may one session, one agent type, or one tenant use?
 
 Source: ours.
 
-Invariants: what a turn is expected to take is reserved when it arrives and settled when it is over, so turns
-that run at a time cannot all have the last of it; a turn is held against its own tenant's bounds alone;
-memory is bounded by the sessions that are known, and by `MAX_ACCOUNTS` a tenant; what is bounded may change
-at any time, and counts go on.
+Invariants: a turn's expected use is reserved at its arrival and settled at its end, so concurrent turns never
+share the last of it; a turn counts against its own tenant's bounds alone; memory is bounded by the known
+sessions, and by `MAX_ACCOUNTS` a tenant; bounds may change at any time, and counts go on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,9 +21,9 @@ from gateway.domain.request import Usage
 from gateway.domain.spending import ALL_AGENTS, NOTHING, OTHER_AGENTS, Account, Amounts, Reserved, Spent
 
 MAX_ACCOUNTS: Final = 64
-"""Of agent types, for each tenant and period; further types of the tenant share one."""
+"""Of agent types, per tenant and period; further types share one."""
 _MAX_THREADS: Final = 32
-"""Of a session, whose repeats are counted; the one that began last is the last to go."""
+"""Of a session, with counted repeats; the oldest goes first."""
 _ANY_MODEL: Final = "*"
 _MILLION: Final = 1e6
 _DAY_S: Final = 86_400.0
@@ -39,15 +38,14 @@ _Price = Annotated[float, Meta(ge=0)]
 
 
 class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a million tokens of a model cost, in any currency."""
+    """Prices of a million tokens of a model, in any currency."""
 
     model: Annotated[str, _RECORDED, Meta(min_length=1)]
-    """As its replicas know it; `*` for every model that is not named. Without that, turns of others are
-    free."""
+    """As its replicas know it; `*` for all others, which are free without it."""
     input: _Price = 0.0
     """Of prompts."""
     cached_input: _Price | None = None
-    """Of a prompt, the tokens that the engine says were cached; by default what all others cost."""
+    """Of cached prompt tokens, as the engine reports them; by default as `input`."""
     output: _Price = 0.0
     """Of outputs, reasoning included."""
 
@@ -64,35 +62,35 @@ def price_of(prices: Mapping[str, PriceConfig], model: str | None) -> PriceConfi
 
 
 class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much may be used, and what happens beyond (docs/reference/bounds.md)."""
+    """Limits of use, and the action beyond them (docs/reference/bounds.md)."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), _RECORDED]
-    """Stands in refusals, headers, records and metrics."""
+    """In refusals, headers, records and metrics."""
     scope: Literal["session", "agent", "tenant"] = "session"
-    """What is bounded: each session; all sessions of an agent type, of one tenant; or all of a tenant."""
+    """Per session; per agent type of a tenant; or per tenant."""
     period: Literal["day", "month"] | None = None
-    """Of an agent type or a tenant: over which time it is counted, in UTC."""
+    """Of an agent type or a tenant, in UTC."""
     tenants: tuple[Annotated[str, _RECORDED], ...] = ()
     """For these alone; by default for each."""
     agents: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z"), _KEYED], ...] = ()
     """For these agent types alone, as `turnpike sessions --json` names them; by default for each."""
     turns: _Count | None = None
-    """Requests that an engine works for."""
+    """Requests with work for an engine."""
     tokens: _Count | None = None
-    """Of prompts and outputs, as engines report them; those from the cache count, too."""
+    """Of prompts and outputs, as engines report them; cached ones count, too."""
     cost: Annotated[float, Meta(gt=0)] | None = None
     """By `[[prices]]`."""
     max_duration_s: Annotated[float, Meta(gt=0)] | None = None
-    """Since the session's first turn came. Of a session only, like what follows."""
+    """Since the session's first turn. Of a session only, like `repeats` and `same_calls`."""
     repeats: Annotated[int, Meta(ge=2)] | None = None
-    """So often in a row the same calls, with the same results; also in a cycle of two or three steps."""
+    """The same calls with the same results in a row; also in a cycle of two or three steps."""
     same_calls: Annotated[int, Meta(ge=2)] | None = None
-    """So often in a row the same calls, whatever came of them."""
+    """The same calls in a row, with any results."""
     action: Action = "refuse"
-    """`warn` says so in a header, a record and a metric; `behind` lets others go first; `refuse` answers 403,
-    which clients do not try again."""
+    """`warn` adds a header, a record and a metric; `deprioritize` lets others go first; `refuse` answers 403,
+    which clients do not retry."""
     shadow: bool = False
-    """Only record and count what would happen."""
+    """Only record and count."""
 
     def __post_init__(self) -> None:
         if self.scope == "session" and self.period is not None:
@@ -121,7 +119,7 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class TurnUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that arrives, or a request of no session that an engine has to work for."""
+    """A turn that arrives, or a request outside sessions with work for an engine."""
 
     request: RequestId
     tenant: TenantId
@@ -131,9 +129,9 @@ class TurnUse(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionId | None = None
     thread: ThreadId | None = None
     started_s: float = 0.0
-    """When its session's first turn came."""
+    """Of its session."""
     turns_before: int = 0
-    """Of its session, as far as is known: also of another gateway that had it."""
+    """Of its session, also at another gateway."""
     tail: int = 0
     called: int = 0
     brought: int = 0
@@ -146,7 +144,7 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     bound: BoundConfig
     limit: str
     used: float
-    """With this turn, as it is expected to be."""
+    """With this turn's expected use."""
     most: float
 
 
@@ -171,9 +169,9 @@ _NO_REPEATS: Final = Repeats()
 
 
 class _Turn(msgspec.Struct, frozen=True, gc=False):
-    """One that is not over, and what is reserved for it."""
+    """A live turn with its reservation."""
 
-    asking: TurnUse
+    use: TurnUse
     accounts: tuple[Account, ...]
     amounts: Amounts
 
@@ -182,20 +180,20 @@ class Bounds:
     def __init__(
         self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig] = (), *, publishes: bool = False
     ) -> None:
-        """`publishes`: there are other gateways, which must know what is used here."""
+        """`publishes`: to other gateways."""
         self.apply_config(bounds, prices)
         self._publishes = publishes
         self.spent: list[Spent] = []
-        """What the other gateways must be told, as differences."""
+        """Differences, for the other gateways."""
         self.sessions: dict[SessionId, _Tally] = {}
         self.ledger: dict[Account, Amounts] = {}
-        """Of the periods that run."""
+        """Of the present periods."""
         self._agents: dict[tuple[TenantId, str], set[int]] = {}
         self.turns: dict[RequestId, _Turn] = {}
         self._usual = UsualTurns()
         self._day = -1.0
         self._periods: dict[str | None, str] = {}
-        """Those that run: of days, and of months."""
+        """The present day and month."""
 
     def apply_config(self, bounds: Sequence[BoundConfig], prices: Sequence[PriceConfig]) -> None:
         self._of_sessions = [each for each in bounds if each.scope == "session"]
@@ -205,7 +203,7 @@ class Bounds:
         self._prices = {each.model: each for each in prices}
 
     def counts_tokens(self, tenant: TenantId) -> bool:
-        """Whether some bound of its is of tokens or cost, whatever its agents are."""
+        """Whether the tenant has an enforced bound of tokens or cost, for any agent."""
         return any(
             (each.tokens is not None or each.cost is not None)
             and not each.shadow
@@ -213,7 +211,7 @@ class Bounds:
             for each in (*self._of_sessions, *self._of_accounts)
         )
 
-    # --- what is asked -------------------------------------------------------------------------------
+    # --- arrivals ------------------------------------------------------------------------------------
 
     def quote(
         self, tenant: TenantId, agent: int, model: str | None, text_bytes: int, *, now: float
@@ -221,47 +219,45 @@ class Bounds:
         self._roll_over_periods(now=now)
         return self._accounts(tenant, agent), self._expected(tenant, model, text_bytes)
 
-    def arrived(self, asking: TurnUse, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
-        """Reserves what the turn is expected to take; returns the bounds that it exceeds, the one that counts
-        first. `reserved`: what the shared store has reserved for it already. `turn_over` follows."""
+    def arrived(self, use: TurnUse, reserved: Reserved | None = None, *, now: float) -> list[Reached]:
+        """Reserves the turn's expected use; returns the bounds that it exceeds, the most severe first.
+        `reserved`: by the shared store. `turn_over` or `turn_void` follows."""
         self._roll_over_periods(now=now)
         if reserved is not None:
             amounts = reserved.amounts
             accounts = tuple(each.account for each in reserved.spent)
             self.ledger.update((each.account, each.amounts) for each in reserved.spent)
         else:
-            amounts = self._expected(asking.tenant, asking.model, asking.text_bytes)
-            accounts = self._accounts(asking.tenant, asking.agent)
+            amounts = self._expected(use.tenant, use.model, use.text_bytes)
+            accounts = self._accounts(use.tenant, use.agent)
             self._book(accounts, amounts)
         tally = None
-        if asking.session is not None:
-            tally = self.sessions.get(asking.session)
+        if use.session is not None:
+            tally = self.sessions.get(use.session)
             if tally is None:
-                tally = self.sessions[asking.session] = _Tally(
-                    asking.agent, Amounts(turns=asking.turns_before)
-                )
+                tally = self.sessions[use.session] = _Tally(use.agent, Amounts(turns=use.turns_before))
             tally.used = tally.used.plus(amounts)
-        self.turns[asking.request] = _Turn(asking, accounts, amounts)
-        reached = [*self._of_session(asking, tally, now=now), *self._of_totals(asking, accounts)]
+        self.turns[use.request] = _Turn(use, accounts, amounts)
+        reached = [*self._of_session(use, tally, now=now), *self._of_totals(use, accounts)]
         reached.sort(key=lambda each: (each.bound.shadow, -_SEVERITY[each.bound.action]))
         return reached
 
-    def _of_session(self, asking: TurnUse, tally: _Tally | None, *, now: float) -> Iterator[Reached]:
-        if tally is None or asking.thread is None:
+    def _of_session(self, use: TurnUse, tally: _Tally | None, *, now: float) -> Iterator[Reached]:
+        if tally is None or use.thread is None:
             return
         repeats = _NO_REPEATS
         if self._counts_repeats:
-            repeats = tally.repeats(asking.thread)
-            repeats.saw(asking.tail, asking.called, asking.brought)
+            repeats = tally.repeats(use.thread)
+            repeats.saw(use.tail, use.called, use.brought)
         for bound in self._of_sessions:
-            if bound.is_for(asking.tenant, asking.agent):
+            if bound.is_for(use.tenant, use.agent):
                 yield from _beyond(bound, tally.used)
-                max_duration_s = now - asking.started_s
+                max_duration_s = now - use.started_s
                 if bound.max_duration_s is not None and max_duration_s > bound.max_duration_s:
                     yield Reached(
                         bound=bound, limit="max_duration_s", used=max_duration_s, most=bound.max_duration_s
                     )
-                # These have happened; of the others this turn would be the one too many.
+                # Counts of the past: the others include this turn.
                 for limit, most, count in (
                     ("repeats", bound.repeats, repeats.steps.count),
                     ("same_calls", bound.same_calls, repeats.calls.count),
@@ -269,9 +265,9 @@ class Bounds:
                     if most is not None and count >= most:
                         yield Reached(bound=bound, limit=limit, used=count, most=most)
 
-    def _of_totals(self, asking: TurnUse, accounts: Iterable[Account]) -> Iterator[Reached]:
+    def _of_totals(self, use: TurnUse, accounts: Iterable[Account]) -> Iterator[Reached]:
         for bound in self._of_accounts:
-            if bound.is_for(asking.tenant, asking.agent):
+            if bound.is_for(use.tenant, use.agent):
                 period = self._periods[bound.period]
                 for account in accounts:
                     if account.period == period and (account.agent == ALL_AGENTS) == (
@@ -279,25 +275,25 @@ class Bounds:
                     ):
                         yield from _beyond(bound, self.ledger.get(account, NOTHING))
 
-    # --- what happens --------------------------------------------------------------------------------
+    # --- ends ----------------------------------------------------------------------------------------
 
     def give_back(self, reserved: Reserved) -> None:
         self._book((each.account for each in reserved.spent), NOTHING.minus(reserved.amounts))
 
     def turn_over(self, request: RequestId, model: str | None, usage: Usage | None) -> None:
-        """It was answered. `usage`: what it took; None if nobody knows, though an engine has worked for it:
-        then what was reserved counts. Unknown requests are no error."""
+        """It was answered. `usage`: None if unknown; then the reservation counts. Unknown requests are no
+        error."""
         turn = self.turns.pop(request, None)
         if turn is None or usage is None:
             return
         prompt, output = usage.prompt_tokens or 0, usage.output_tokens or 0
         price = price_of(self._prices, model)
         used = Amounts(1.0, prompt + output, price.cost(usage) if price is not None else 0.0)
-        self._usual.observe(turn.asking.tenant, turn.asking.text_bytes, usage)
+        self._usual.observe(turn.use.tenant, turn.use.text_bytes, usage)
         self._settle(turn, used)
 
     def turn_void(self, request: RequestId) -> None:
-        """It was refused, or failed: it took nothing. Unknown requests are no error."""
+        """It was refused, or failed. Unknown requests are no error."""
         turn = self.turns.pop(request, None)
         if turn is not None:
             self._settle(turn, NOTHING)
@@ -305,7 +301,7 @@ class Bounds:
     def _settle(self, turn: _Turn, used: Amounts) -> None:
         more = used.minus(turn.amounts)
         self._book(turn.accounts, more)
-        session = turn.asking.session
+        session = turn.use.session
         tally = self.sessions.get(session) if session is not None else None
         if tally is not None:
             tally.used = tally.used.plus(more)

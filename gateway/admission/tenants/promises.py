@@ -1,27 +1,24 @@
 """Promises: how much may a tenant hold beyond its share while others are late?
 
-Source: SAGA, §6: tasks end within α times what they take alone, which holds for tenants that ask for no more
-than their share (Theorem 2), and work of others that stands in their way gives way (§6.2 (4)).
+Source: SAGA, §6: tasks end within α times their time alone, for tenants with no more demand than their share
+(Theorem 2), and work of others in their way yields (§6.2 (4)).
 
 Symbols: α → `FairShareConfig.alpha`; *service that falls behind* → `slowdown`.
 
-Deviations: SAGA preempts. Here the tenants that ask for most hold less (`level`), by additive increase and
-multiplicative decrease: whoever holds more than its share enters only up to that level, and sessions above it
-wait at their next turn. It binds nobody who asks for less than half as much as the one that asks for most,
-for its weight (`FairShare.is_heavy`): who has a busy hour would have to come down with whoever floods
-the fleet, and could never be done with it. What is watched are the turns, with the tools before them, of the
-tenants that hold no more than their share: as a whole they may take half of what α allows, since some take
-far longer than others. So that little is given up, `_LEAST_FILL` of the KV budget stays in use, and one and a
-half times one's share is nobody's to take back (`fair_share.SHARE_GRACE`). Where no KV budget is known nobody
-is held back.
+Deviations: SAGA preempts. Here a level limits the tenants with the most demand, by additive increase and
+multiplicative decrease: beyond their share they enter only up to it, and sessions above it wait at their next
+turn. It binds no tenant with less than half of the largest demand for its weight (`FairShare.is_heavy`): a
+busy hour would be cut as deep as a flood, and never end. The evidence are turns, with the tools before them,
+of tenants within their share: as a whole they may take half of what α allows, since single turns vary. So
+that little is lost, `_LEAST_FILL` of the KV budget stays in use, and `fair_share.SHARE_GRACE` times a share
+is safe. Without a KV budget there is no level.
 
-Theory of operation. Engines that share their steps among all rows are slower for everybody the more is in
-them, long before their memory is full, so what one tenant has beyond its share the others pay for. Nobody
-does where one tenant is alone, where all hold alike, or where those within their share are quick enough: then
-there is no level.
+Theory of operation. Engine steps serve all rows, so each further row slows the others, long before memory is
+full: a tenant's excess costs the others time. There is no level where a tenant is alone, where all hold
+alike, or where tenants within their share are quick enough.
 
-Invariants: the level says nothing of tenants within their share, nor of those who ask for little; at most one
-change in a feedback time.
+Invariants: the level never binds tenants within their share or with little demand; at most one change in a
+feedback time.
 """
 
 import math
@@ -30,16 +27,16 @@ from typing import Final
 LATE, IN_TIME = "others_late", "others_in_time"
 """Why the level changes."""
 _ALLOWED: Final = 0.5
-"""Of what α allows beyond the time alone, for the turns as a whole."""
+"""Of α's allowance, for all turns together."""
 _RESTS: Final = 0.75
-"""Of that: below it there is room for more."""
+"""Of that: below it the level rises."""
 _DECREASE: Final = 0.8
 _EVIDENCE_TURNS: Final = 20.0
-"""Of turns that are late by all that is allowed; fewer do if they are far later."""
+"""Turns late by the whole allowance; later ones count for more."""
 _LASTS: Final = 10.0
 """Feedback times that a turn counts."""
 _LEAST_FILL: Final = 0.7
-"""Of the KV budget: this much stays in use, whoever is late."""
+"""Of the KV budget, which stays in use."""
 
 
 class Promises:
@@ -66,11 +63,10 @@ class Promises:
         feedback_s: float,
         now: float,
     ) -> str | None:
-        """To be asked once a second; why the level has changed, if it has.
+        """Call once a second. Returns the reason of a change.
 
-        `most_charged`: of those who ask for much, for a weight of 1; `is_far_beyond`: their share. `least`:
-        what nobody has to give back. `are_waiting`: somebody wants more than is there. `fill`: the share of
-        the KV budget that all who are in are expected to need."""
+        `most_charged`: of heavy tenants, for a weight of 1; `is_far_beyond`: their share. `least`: the lowest
+        level. `fill`: expected share of the KV budget."""
         keep = math.exp(min(0.0, self._faded_s - now) / (_LASTS * feedback_s))
         self._turns *= keep
         self._taken_s *= keep

@@ -1,10 +1,9 @@
-"""Quotas: how much may a tenant have at all, however idle the fleet is?
+"""Quotas: how much may a tenant have on an idle fleet?
 
 Source: ours.
 
-Invariants: a quota is asked and charged in one step, so two requests never both get the last of it; tokens
-are charged by what a request is expected to cost, and corrected by what it did; a tenant without a quota
-costs nothing here; the bucket holds at most a minute's tokens.
+Invariants: a quota is checked and charged in one step, so two requests never both get the last of it; a
+request's expected tokens are charged, and corrected by its usage; the bucket holds at most a minute's tokens.
 """
 
 import math
@@ -17,16 +16,16 @@ from gateway.domain.ids import TenantId
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tenant may have at most. None: as much as there is."""
+    """None: no limit."""
 
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """Its share where tenants compete, relative to the others'."""
+    """Relative share where tenants compete."""
     max_sessions: Annotated[int, Meta(ge=1)] | None = None
-    """Sessions that are in at a time, in each pool."""
+    """Admitted sessions, in each pool."""
     tokens_per_minute: Annotated[int, Meta(ge=1)] | None = None
-    """Prompt and output tokens, those from the cache included."""
+    """Prompt and output tokens, cached ones included."""
     service_class: Literal["interactive", "background"] | None = None
-    """What its sessions are, unless a request that is trusted states another: does somebody wait for them?"""
+    """Of its sessions, unless a trusted request states another."""
 
     @property
     def is_limited(self) -> bool:
@@ -37,7 +36,7 @@ class Quotas:
     def __init__(self, quotas: dict[TenantId, Quota]) -> None:
         self._quotas = quotas
         self._tokens: dict[TenantId, tuple[float, float]] = {}
-        """What is left, and when that was so. Only tenants with a quota are here."""
+        """The remaining tokens at a time, for tenants with a quota."""
 
     def set(self, quotas: dict[TenantId, Quota]) -> None:
         self._quotas = quotas
@@ -56,10 +55,8 @@ class Quotas:
         return quota.tokens_per_minute if quota is not None else None
 
     def charge(self, tenant: TenantId, tokens: float, *, now: float) -> float:
-        """Takes tokens from the tenant's minute; returns 0, or takes none and returns seconds to wait.
-
-        One that costs more than a minute's is taken from a full bucket, and paid back over time.
-        """
+        """Takes tokens and returns 0, or takes none and returns the seconds to wait. A request beyond a
+        minute's tokens takes a full bucket, and pays back over time."""
         if (per_minute := self.per_minute(tenant)) is None:
             return 0.0
         left = self._left(tenant, per_minute, now=now)
@@ -80,9 +77,7 @@ class Quotas:
 
 
 def retry_after_s(wait_s: float, number: int, *, most: int = 30) -> int:
-    """When to come back: not sooner than needed, at most `most`, distinct for those told in a row.
-
-    Clients obey `retry-after` to the millisecond; some ignore one of a minute and more.
-    """
+    """Successive refusals get distinct times, since clients obey `retry-after` to the millisecond; some
+    ignore a minute and more, so at most `most`."""
     soonest = max(1, min(most, math.ceil(wait_s)))
     return soonest + number % (most - soonest + 1)

@@ -1,30 +1,28 @@
 """Repeats: does a conversation go round in circles?
 
-Source: ours. A *step* is what a turn brings: a call, or several, and what came of it, as hashes
-(`gateway/identity/repeats.py`). A cycle of up to `MAX_CYCLE` steps that comes again and again is a loop.
+Source: ours. A *step* is a turn's calls with their results, as hashes (`gateway/identity/repeats.py`). A loop
+is a repeated cycle of up to `MAX_CYCLE` steps.
 
-Invariants: memory of a conversation is constant; a request that is sent again counts once; whatever else is
-said in between begins the count anew.
+Invariants: memory of a conversation is constant; a repeated request counts once; any other step in between
+begins the count anew.
 """
 
 from typing import Final
 
 MAX_CYCLE: Final = 3
-"""Steps. Agents that are stuck repeat one call, or edit, test and undo."""
+"""Steps. Stuck agents repeat one call, or edit, test and undo."""
 
 
 class Cycles:
-    """How often the newest steps came in a row."""
-
     __slots__ = ("_newest", "_runs", "count")
 
     def __init__(self) -> None:
         self._newest: tuple[int, ...] = ()
         """Newest first, at most `MAX_CYCLE`."""
         self._runs: tuple[int, ...] = ()
-        """For each length of a cycle, how many steps in a row equal the one that many before."""
+        """For each cycle length, how many steps in a row equal the one that many before."""
         self.count = 0
-        """How often the cycle came that comes most often; 1 for none."""
+        """Of the most frequent cycle; 1 for none."""
 
     def saw(self, step: int) -> None:
         runs = (*self._runs, 0)
@@ -40,14 +38,13 @@ class Repeats:
 
     def __init__(self) -> None:
         self.steps = Cycles()
-        """The same calls with the same results."""
+        """Calls with results."""
         self.calls = Cycles()
-        """The same calls, whatever came of them."""
         self._tail = 0
 
     def saw(self, tail: int, called: int, brought: int) -> None:
-        """`tail`: of the whole conversation; a request that has the same is the same. `called`, `brought`:
-        hashes of the newest calls and of their results, 0 for none."""
+        """Hashes: `tail` of the whole conversation, so the same in a repeated request; `called` and `brought`
+        of the newest calls and results, 0 for none."""
         if not called or not brought or tail == self._tail:
             return
         self._tail = tail

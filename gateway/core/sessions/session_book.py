@@ -23,7 +23,7 @@ from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.text_calls import LateCalls
-from gateway.workflow.aeg.graph import Held, Silence
+from gateway.workflow.aeg.graph import HeldContext, Silence
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversations, StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
@@ -39,7 +39,7 @@ class TurnEnd(NamedTuple):
     """It asks for tools, by native calls or such as its text holds."""
     silence: Silence | None = None
     """None if it is not silent, or nothing is known."""
-    held: Held | None = None
+    held: HeldContext | None = None
     """None if nothing is known."""
     grown: float | None = None
     """By so many is the turn's conversation longer than before; None if it is its first."""
@@ -152,7 +152,7 @@ class SessionBook:
                 rec.ToolStart(
                     at_s=now,
                     session=late.session,
-                    turn=late.asked,
+                    turn=late.made_by,
                     names=late.names,
                     late_s=late_s + late.duration_s,
                 )

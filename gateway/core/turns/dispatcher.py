@@ -23,7 +23,7 @@ from gateway.domain.decision import Edge, Placement, PlacementReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Answer, Usage, Work
-from gateway.routing.placement import NOTHING_KNOWN, Asked
+from gateway.routing.placement import NOTHING_KNOWN, Query
 
 _EFFORT: Final = {Work.GENERATE: 2, Work.POOL: 1, Work.TUNNEL: 1}
 _EXTENDS_PROMPT: Final = (Edge.CONTINUES, Edge.RETRIES)
@@ -79,13 +79,13 @@ class Dispatcher:
             placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
         self.send(live, placement, tokens, now=now)
 
-    def _query(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
+    def _query(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Query:
         if live.session is None:
             return NOTHING_KNOWN
         tokens = partial(self._forecasts.expected_tokens, live)
         agent = live.agent
-        waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
-        return Asked(now, agent, live.text_bytes, tokens, waits_at, live.handed_over)
+        waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.is_used else ()
+        return Query(now, agent, live.text_bytes, tokens, waits_at, live.handed_over)
 
     def send(
         self, live: LiveRequest, placement: Placement, tokens: float | None = None, *, now: float
@@ -94,7 +94,7 @@ class Dispatcher:
         live.tried.append(placement.replica)
         live.attempts += 1
         self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
-        if self._fleet.adapters.are_told:
+        if self._fleet.adapters.is_used:
             self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
         held, live.left = 0.0, None
         if live.session is not None:

@@ -75,10 +75,10 @@ class Gate:
         )
         # Only a session's slot depends on the tokens that it holds.
         tokens = self._forecasts.expected_tokens(live) if live.session is not None else 0.0
-        decision = self._admission.ask(live.applicant(tokens), room, now=now)
-        if self._admission.said:  # before what follows from it
-            self._stream.extend(self._admission.said)
-            self._admission.said.clear()
+        decision = self._admission.decide(live.applicant(tokens), room, now=now)
+        if self._admission.records:  # before what follows from it
+            self._stream.extend(self._admission.records)
+            self._admission.records.clear()
         match decision:
             case Admit():
                 if decision.would_wait is not None:
@@ -149,7 +149,7 @@ class Gate:
             if not self._fleet.health.all_up:
                 for state in self._fleet:
                     pools[state.facts.pool] = None
-            for request in self._admission.let_in(now=now):
+            for request in self._admission.drain_queue(now=now):
                 pools[self.waiting_room.release(request).lane.pool] = None
             self._let_move()
             for pool in pools:

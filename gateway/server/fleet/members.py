@@ -99,7 +99,7 @@ class Members:
 
     def apply_config(self, config: Config, references: LoadedSecrets) -> None:
         self._config, self._references = config, references
-        changes = self._membership.settings_say(_members(config))
+        changes = self._membership.replace_configured(_members(config))
         for member in changes.left:
             self._leave(member, "the settings do not name it any more")
         for member in changes.joined:
@@ -155,7 +155,7 @@ class Members:
                 self._leave(member, "did not register again in time")
 
     def _on_discovery(self, pool: PoolId, origin: str, urls: Collection[str]) -> None:
-        changes: Changes = self._membership.list_says(pool, origin, urls)
+        changes: Changes = self._membership.replace_listed(pool, origin, urls)
         for member in changes.left:
             self._leave(member, f"is not in the pool's {origin} any more")
         for member in changes.joined:

@@ -1,11 +1,11 @@
-"""One agent type's execution graph; the package says what it is.
+"""One agent type's execution graph (see the package).
 
-Steps of one set of tools differ by a word of theirs: a shell that runs a build is gone for longer than one
-that lists a folder, and who says goodbye is answered less often than who asks.
+Steps with the same tools differ by a word: a build runs longer than a listing, and a goodbye has fewer
+answers than a question.
 
-Invariants: beyond `MAX_NODES` the longest unseen node is dropped, and what led there counts as `OTHER`;
-counts fade, so that old ones count less; an end that is taken back may have faded, so what went on stays; a
-tool is told by the first `_NAME` characters of its name, a set by its first `_NAMES` names.
+Invariants: beyond `MAX_NODES` the longest unseen node is dropped, and edges to it lead to `OTHER`; counts
+fade; an end that is taken back may have faded, so counts never fall below 0; a tool is identified by the
+first `_NAME` characters of its name, a set by its first `_NAMES` names.
 """
 
 from collections import OrderedDict
@@ -27,24 +27,24 @@ _LABELS: Final = {START: "START", END: "END", OTHER: "other"}
 MAX_NODES: Final = 64
 _MAX_WORDS: Final = 64
 ENOUGH: Final = 8.0
-"""Pauses from which on they are believed, instead of those of broader classes."""
+"""Least pauses of a class, before a broader one counts."""
 _LEAST_PAUSE_S: Final = 0.001
 _HALF_LIFE: Final = 300.0
-"""An observation weighs half as much after so many later ones of its class."""
+"""In observations of the class."""
 _KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
 _STRENGTH: Final = 2.0
-"""What is known of the broader class weighs as much as so many observations."""
+"""Observations that the broader class weighs."""
 _PRIOR: Final = {True: 0.95, False: 0.5}
-"""Chance that it goes on where nothing is known: behind a step that asks for tools, and behind an answer."""
+"""Chance of a next turn: after a step with tools, and without."""
 _FADES_AT: Final = 1000.0
-"""Counts of one node's successors are halved then."""
+"""Counts of a node's successors are halved then."""
 _SAME: Final = 0.02
-"""By less no shared prefix changes: whoever keeps sums of it counts anew."""
+"""Smaller changes of a shared prefix are ignored: each makes its users recompute their sums."""
 _HOLDS_FOR: Final = 256
-"""What was worked out holds for so many turns of the family at most, and for a sixteenth of those it made."""
+"""Turns of the family for which an outlook holds at most; else a sixteenth of its turns."""
 
 ToolSet = tuple[str, ...]
-"""Names of tools, each once, in order; empty for an answer without calls."""
+"""Distinct names, sorted; empty for an answer without calls."""
 
 
 def tool_set(names: Sequence[str]) -> ToolSet:
@@ -54,28 +54,28 @@ def tool_set(names: Sequence[str]) -> ToolSet:
 
 
 class Step(NamedTuple):
-    """What an answer asks for (SAGA, §3.2: φ)."""
+    """An answer (SAGA, §3.2: φ)."""
 
     tools: ToolSet = ()
     word: int = 0
-    """Hash of how its calls begin, or of how its text ends if it calls nothing; 0 if that is not known."""
+    """Hash of the beginning of its calls, else of the end of its text; 0 if unknown."""
 
 
 class Pause(NamedTuple):
-    """What is expected behind a step."""
+    """The expectation after a step."""
 
     returns: float
-    """Probability that the conversation goes on."""
+    """Probability of a next turn."""
     lengths: LogQuantiles | None
-    """Silences until then, of the narrowest class of which enough were seen; None if of none."""
+    """Of the narrowest class with enough evidence."""
     likely_s: float | None = None
-    """For how long that is likelier than not; None while nobody knows how long such pauses are."""
+    """How long a return stays likelier than not; None without known lengths."""
 
     def quantile_s(self, share: float) -> float | None:
         return self.lengths.quantile(share) if self.lengths is not None else None
 
     def back(self, silent_s: float) -> float:
-        """The chance that it goes on, after so long a silence."""
+        """The chance of a return after so long a silence."""
         if self.lengths is None:
             return self.returns
         later = self.returns * self.lengths.beyond(silent_s)
@@ -83,24 +83,23 @@ class Pause(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """How a session is silent of which nothing runs."""
+    """Of a session without a live turn."""
 
     has_tools: bool
     pause: Pause | None
-    """What is expected; None if nothing is known."""
 
 
-class Held(NamedTuple):
-    """What a session has come to: its longest conversation is what it is about."""
+class HeldContext(NamedTuple):
+    """A session's context, after its longest conversation."""
 
     tokens: float
-    """Of that, and of others that are at work."""
+    """Of that, and of active others."""
     agent: AgentKey
     turns: int
 
 
 class _Counts:
-    """How often a conversation went on behind some steps, and how often it did not."""
+    """Returns and ends after a class of steps."""
 
     __slots__ = ("ends", "returns")
 
@@ -117,8 +116,6 @@ class _Counts:
 
 
 class _Behind(_Counts):
-    """And how long the pauses were."""
-
     __slots__ = ("pauses",)
 
     def __init__(self) -> None:
@@ -127,8 +124,6 @@ class _Behind(_Counts):
 
 
 class Node(_Behind):
-    """Steps that ask for the same tools."""
-
     __slots__ = ("following", "number", "tools", "words")
 
     def __init__(self, number: int, tools: ToolSet) -> None:
@@ -136,7 +131,7 @@ class Node(_Behind):
         self.number = number
         self.tools = tools
         self.following: dict[int, float] = {}
-        """How often which node did, `END` too."""
+        """Counts by node number, with `END`."""
         self.words: OrderedDict[int, _Counts] = OrderedDict()
 
     def follow(self, number: int) -> None:
@@ -146,11 +141,11 @@ class Node(_Behind):
 
 
 class Family:
-    """What is known of all types of one client software."""
+    """All types of one client software."""
 
     def __init__(self) -> None:
         self.by_kind = {True: _Behind(), False: _Behind()}
-        """Behind steps that ask for tools, and behind those that do not."""
+        """Steps with tools, and without."""
         self.lifetimes = Lifetimes()
         self.tools_s = DecayedMean(half_life=_HALF_LIFE)
         self.tasks = 0
@@ -167,13 +162,12 @@ class Graph(Family):
         self.numbered: dict[int, Node] = {}
         self._given = OTHER
         self.shared = LogQuantiles(low=16.0, half_life=50)
-        """Tokens that were cached already when a conversation began."""
+        """Cached tokens of first prompts."""
         self.shared_tokens = 0.0
-        """What nearly all of them found; 0 while that is unknown."""
+        """The common prefix; 0 while unknown."""
         self.found = DecayedMean(half_life=50)
-        """Of what a turn left, the share that the next one found, if nothing was evicted: prompts change."""
+        """Share of a turn's context that the next prompt repeats: prompts change."""
         self._outlook: Outlook | None = None
-        """Until the family has seen many more turns."""
         self._holds_until = 0
 
     def saw_step(self, before: ToolSet | None, tools: ToolSet) -> None:
@@ -186,7 +180,7 @@ class Graph(Family):
             level.lifetimes.saw_turn(turn, grown, tokens)
 
     def saw_shared(self, cached_tokens: int) -> bool:
-        """What a conversation found when it began. True if what all share is another amount now."""
+        """`cached_tokens`: of a first prompt. Returns whether the common prefix has changed."""
         self.shared.add(float(max(cached_tokens, 1)))
         tokens = self.shared.counted(0.25) or 0.0
         if abs(tokens - self.shared_tokens) <= _SAME * self.shared_tokens:
@@ -224,7 +218,7 @@ class Graph(Family):
         self.count(steps=-1)
 
     def count(self, *, steps: int = 0, tasks: int = 0) -> None:
-        """`tasks`: conversations that have been over for so long; less than 0 if they came back."""
+        """`tasks`: finished conversations; negative for those that went on after all."""
         for level in (self, self.family):
             level.steps = max(0, level.steps + steps)
             level.tasks = max(0, level.tasks + tasks)
@@ -267,7 +261,7 @@ class Graph(Family):
             lengths = node.pauses
         else:
             alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
-            for classes in (alone, broad[:1], broad[1:]):  # calls side by side last as long as the longest
+            for classes in (alone, broad[:1], broad[1:]):  # parallel calls take as long as the longest
                 known = [each.pauses for each in classes if each and each.pauses.weight >= ENOUGH]
                 lengths = lengths or max(known, key=attrgetter("mu"), default=None)
         ends = 1.0 - share
@@ -276,7 +270,7 @@ class Graph(Family):
         return Pause(share, lengths, lengths.counted(1.0 - ends / share) if lengths is not None else None)
 
     def returns(self) -> float:
-        """The chance that a conversation goes on, whatever its next step is."""
+        """The chance of a next turn after any step."""
         for level in (self, self.family):
             kinds = level.by_kind.values()
             returns, ends = sum(each.returns for each in kinds), sum(each.ends for each in kinds)
@@ -285,7 +279,7 @@ class Graph(Family):
         return _PRIOR[False]
 
     def next(self, tools: ToolSet) -> tuple[ToolSet, float]:
-        """What the next step asks for, if there is one, and how likely; unknown: the same again."""
+        """The likeliest next step's tools, and their probability; the same tools if unknown."""
         node = self._nodes.get(tools)
         following = node.following if node is not None else {}
         found, most = tools, 0.0

@@ -1,6 +1,6 @@
-"""All agent types' graphs, the families that they back off to, and tiers of what is known.
+"""All agent types' graphs, their families, and tiers of evidence.
 
-Invariants: those of the package; a family is remembered exactly as long as one of its types is.
+Invariants: a family is kept exactly as long as one of its types.
 """
 
 import enum
@@ -21,21 +21,20 @@ class Tier(enum.Enum):
     """SAGA (§3.3)."""
 
     STATED = "stated"
-    """The client says what follows."""
+    """By the client."""
     INFERRED = "inferred"
     UNKNOWN = "unknown"
-    """Too little was seen; requests are taken one by one."""
 
 
 class AegConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_types: Annotated[int, Meta(ge=1)] = 512
-    """Agent types remembered. Beyond it the longest unseen are forgotten, of the tenant that has most."""
+    """Agent types kept; the tenant with the most loses its longest unseen first."""
     max_tenants: Annotated[int, Meta(ge=1)] = 256
-    """Tenants of which something learned is remembered; beyond it the longest unseen are forgotten."""
+    """Tenants with learned state; the longest unseen is dropped first."""
     min_tasks: Annotated[int, Meta(ge=0)] = 30
-    """Tasks that must have been seen before anything is acted on; or"""
+    """Finished tasks before an estimate counts, or `min_steps` steps."""
     min_steps: Annotated[int, Meta(ge=0)] = 100
-    """so many of their steps."""
+    """Steps before an estimate counts, or `min_tasks` tasks."""
 
 
 class Graphs:
@@ -43,10 +42,10 @@ class Graphs:
         self._config = config
         self._types: TenantLru[TenantId, AgentKey, Graph] = TenantLru(config.max_types)
         self._families: WeakValueDictionary[tuple[TenantId, int, bool], Family] = WeakValueDictionary()
-        """Each of its types keeps one alive."""
+        """Kept alive by their types."""
         self._nothing = Graph(AgentKey(NOBODYS), Family())
         self.shared_changes = 0
-        """How often what conversations of some type share has changed, for those who keep sums of it."""
+        """Changes of common prefixes, for sums over them."""
 
     def __len__(self) -> int:
         return len(self._types)

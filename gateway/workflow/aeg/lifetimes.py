@@ -1,12 +1,12 @@
-"""How many turns conversations make, and how much each adds: by number of turns.
+"""Lifetimes and growth of conversations, by number of turns.
 
-Source: Kaplan and Meier (1958), with a prior, over classes of turn numbers, with forward decay. Who is there
-some turns from now has Efron's correction (1967): nobody, beyond the turns that anybody was seen to make. An
-end is known only after a long silence, so at first all sessions seem to go on for ever.
+Source: Kaplan and Meier (1958), with a prior, over classes of turn numbers, with forward decay. Survival has
+Efron's correction (1967): 0 beyond the turns ever observed, because an end is known only after a long
+silence.
 
-Invariants: memory is fixed; an observation weighs half as much after `_HALF_LIFE` later ones; a conversation
-that still lives counts for the turns that it made, so short ones are not over-represented; chances lie in
-[0, 1], whatever was taken back.
+Invariants: memory is fixed; an observation weighs half as much after `_HALF_LIFE` later ones; a live
+conversation counts for its turns so far, so short ones are not over-represented; chances lie in [0, 1], also
+after an end is taken back.
 """
 
 from bisect import bisect_right
@@ -17,54 +17,50 @@ import msgspec
 from gateway.domain.decay import DecayedMean
 
 HORIZONS: Final = (0, 1, 2, 4, 8, 16, 32)
-"""Turns from now at which it is asked who is there, and what they hold."""
+"""Turns from now."""
 _FIRST_TURNS: Final = (1, 2, 3, 5, 9, 17, 33, 65, 129)
-"""Turn numbers at which the classes begin within which the chance is taken as constant."""
+"""Classes of turn numbers with a constant hazard."""
 LATE_TURN: Final = _FIRST_TURNS[-1]
-"""From this turn on all are expected to be alike."""
 _HALF_LIFE: Final = 2000.0
 _KEEP: Final = 0.5 ** (1.0 / _HALF_LIFE)
 _RESCALE_AT: Final = 1e9
 _PRIOR_END: Final = 0.05
 _LEAST_END: Final = 1e-3
-"""No conversation is expected to go on for ever."""
 _SEEN: Final = 5.0
-"""Turns that must have been made of a class, before anybody is expected in it."""
+"""Turns of a class before survival into it counts."""
 _STRENGTH: Final = 10.0
 """Turns that the broader class weighs."""
 _PRIOR_GROWTH: Final = 0.1
-"""Of its first prompt, by which a conversation grows each turn; while none is known, of so many tokens:"""
+"""Per turn, of the first prompt."""
 _PRIOR_PROMPT: Final = 10_000.0
 
 
 class Ahead(NamedTuple):
-    """Of a conversation, at each of `HORIZONS`."""
+    """At each of `HORIZONS`."""
 
     alive: tuple[float, ...]
-    """The chance that it makes so many more turns."""
+    """Survival."""
     grown: tuple[float, ...]
-    """By how many tokens it is longer then."""
+    """Tokens."""
 
 
 class Remaining(NamedTuple):
-    """Of one that made so many turns and holds x tokens, over all turns to come, until it ends.
+    """Sums over the turns to come of a conversation of x tokens.
 
-    An absorbing chain: after a turn it ends with the chance 1 - q, else the next turn adds g tokens. So what
-    is expected of it follows from what is expected one turn later:
-    N = q (1 + N'), M = q (g + M'), G = q (g + g N' + G').
-    While q and g are the same for m turns, with S = (1 - q^m) / (1 - q) and E = q / (1 - q):
-    N = q^m N' + q S, M = q^m M' + g q S, G = q^m G' + g ((1 + E) q S + m q^m (N' - E)).
+    An absorbing chain: after a turn it ends with the chance 1 - q, else the next turn adds g tokens. By
+    recursion over one turn: N = q (1 + N'), M = q (g + M'), G = q (g + g N' + G'). While q and g are the same
+    for m turns, with S = (1 - q^m) / (1 - q) and E = q / (1 - q): N = q^m N' + q S, M = q^m M' + g q S, G =
+    q^m G' + g ((1 + E) q S + m q^m (N' - E)).
     """
 
     turns: float
     """N."""
     growth: float
-    """M: it holds x + M in the end."""
+    """M: it ends with x + M tokens."""
     token_turns: float
-    """G: N x + G are the tokens that it holds, summed over its turns."""
+    """G: N x + G is the sum of its tokens over its turns."""
 
     def before(self, turns: int, goes_on: float, growth: float) -> "Remaining":
-        """So many turns earlier."""
         q, g, later = goes_on, growth, goes_on**turns
         passed, endless = q * (1.0 - later) / (1.0 - q), q / (1.0 - q)
         return Remaining(
@@ -76,22 +72,22 @@ class Remaining(NamedTuple):
 
 
 class Outlook(msgspec.Struct, eq=False):
-    """What is expected of conversations of one type, as it was worked out once: by number of turns."""
+    """The expectation for one type, by number of turns."""
 
     ends_by_class: list[float]
     growth_by_class: list[float]
     first_tokens: float
     seen_until: int
-    """The first turn that nobody was seen to make."""
+    """The first turn never observed."""
     _ahead: dict[int, Ahead] = {}
     _remaining: dict[int, Remaining] = {}
 
     def ends(self, turn: int) -> float:
-        """The chance that one which made `turn` turns makes no other."""
+        """The chance of an end after `turn` turns."""
         return self.ends_by_class[_CLASSES[min(turn, LATE_TURN)]]
 
     def growth(self, turn: int) -> float:
-        """Tokens by which the `turn`-th turn is expected to make it longer."""
+        """Expected tokens of the `turn`-th turn."""
         return self.growth_by_class[_CLASSES[min(turn, LATE_TURN)]]
 
     def ahead(self, turn: int) -> Ahead:
@@ -121,7 +117,7 @@ class Outlook(msgspec.Struct, eq=False):
             turns = goes_on / (1.0 - goes_on)
             found = Remaining(turns, turns * growth, turns * growth * (1.0 + turns))
         else:
-            following = _until(turn)  # whose turn is the first of another class
+            following = _until(turn)  # the next class
             found = self.remaining(following).before(1, goes_on, self.growth(following))
             found = found.before(following - turn - 1, goes_on, growth)
         self._remaining[turn] = found
@@ -140,7 +136,7 @@ class Lifetimes:
         self._first_prompt = DecayedMean(half_life=_HALF_LIFE)
 
     def saw_turn(self, turn: int, grown: float | None, opening: float | None = None) -> None:
-        """The `turn`-th (from 1); `grown`: tokens since the one before it; `opening`: of one that begins."""
+        """`turn`: from 1; `grown`: tokens since the turn before; `opening`: tokens of a first turn."""
         if opening is not None:
             self._first_prompt.add(opening)
         gain = self._gain = self._gain / _KEEP
@@ -156,12 +152,12 @@ class Lifetimes:
             self._gain = 1.0
 
     def saw_end(self, turn: int, by: float = 1.0) -> None:
-        """The `turn`-th turn was the last one; `by` = -1 takes that back."""
+        """`turn`: the last one; `by` = -1 takes that back."""
         place = _CLASSES[min(turn, LATE_TURN)]
         self._ends[place] = max(0.0, self._ends[place] + by * self._gain)
 
     def outlook(self, broader: Outlook | None = None) -> Outlook:
-        """`broader`: of what it is like where little was seen; None: nothing is known of that either."""
+        """`broader`: for scarce evidence; None for a prior."""
         if broader is None:
             first_tokens = self._first_prompt.mean(_PRIOR_PROMPT, 1e-9)
             growth = [self._grown.mean(_PRIOR_GROWTH * first_tokens, _STRENGTH)] * len(_FIRST_TURNS)
@@ -187,5 +183,4 @@ _UNTIL: Final = tuple(_FIRST_TURNS[place + 1] for place in _CLASSES[:LATE_TURN])
 
 
 def _until(turn: int) -> int:
-    """The first turn of the next class."""
     return _UNTIL[turn] if turn < LATE_TURN else 1 << 30

@@ -24,7 +24,7 @@ from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
-from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
 from lab.simulator.baselines.session_affinity import SessionAffinity
 
 THRESHOLD: Final = 0.3
@@ -43,7 +43,7 @@ class RoundRobin(PlacementPolicy):
         self._turn = 0
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         self._turn += 1
         return _there(candidates[self._turn % len(candidates)].replica)
@@ -51,7 +51,7 @@ class RoundRobin(PlacementPolicy):
 
 class FewestRunning(PlacementPolicy):
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         return self._by_load.place(candidates)
 
@@ -64,7 +64,7 @@ class SessionHash(PlacementPolicy):
         self._rings: dict[frozenset[ReplicaId], tuple[list[int], list[ReplicaId]]] = {}
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         names = frozenset(load.replica for load in candidates)
         if names not in self._rings:
@@ -90,23 +90,23 @@ class _Seen(PlacementPolicy):
         self._shared_bytes: dict[int, int] = {}
         self._tree_bytes: dict[ReplicaId, int] = {}
 
-    def seen(self, session: SessionRef | None, asked: Asked, replica: ReplicaId) -> int:
+    def seen(self, session: SessionRef | None, query: Query, replica: ReplicaId) -> int:
         """Bytes of the prompt's beginning."""
         if session is None:
             return 0
         own = self._conversations.get((session.session, session.thread), {}).get(replica, 0)
-        is_known = replica in self._agents.get(asked.agent.agent_type, ())
-        shared = self._shared_bytes.get(asked.agent.agent_type, 0) if is_known else 0
-        return min(asked.text_bytes, max(own, shared))
+        is_known = replica in self._agents.get(query.agent.agent_type, ())
+        shared = self._shared_bytes.get(query.agent.agent_type, 0) if is_known else 0
+        return min(query.text_bytes, max(own, shared))
 
-    def send(self, session: SessionRef | None, asked: Asked, replica: ReplicaId) -> Placement:
+    def send(self, session: SessionRef | None, query: Query, replica: ReplicaId) -> Placement:
         if session is not None:
-            more = asked.text_bytes - self.seen(session, asked, replica)
+            more = query.text_bytes - self.seen(session, query, replica)
             self._tree_bytes[replica] = self._tree_bytes.get(replica, 0) + more
             places = self._conversations.setdefault((session.session, session.thread), {})
-            places[replica] = asked.text_bytes
-            self._agent_of[session.session, session.thread] = asked.agent.agent_type
-            self._agents.setdefault(asked.agent.agent_type, set()).add(replica)
+            places[replica] = query.text_bytes
+            self._agent_of[session.session, session.thread] = query.agent.agent_type
+            self._agents.setdefault(query.agent.agent_type, set()).add(replica)
         return _there(replica)
 
     def turn_over(
@@ -126,31 +126,31 @@ class PrefixTrie(_Seen):
     """As the production stack's `prefixaware` router: load counts for nothing."""
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
-        seen = [(self.seen(session, asked, load.replica), load.replica) for load in candidates]
+        seen = [(self.seen(session, query, load.replica), load.replica) for load in candidates]
         most = max(seen)[0]
         best = [replica for found, replica in seen if found == most]
         named = session.session if session is not None else ""
-        return self.send(session, asked, best[zlib.crc32(named.encode()) % len(best)])
+        return self.send(session, query, best[zlib.crc32(named.encode()) % len(best)])
 
 
 class CacheAware(_Seen):
     """As smg's `cache_aware` policy."""
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         running = [load.running for load in candidates]
         most, least = max(running), min(running)
         if most - least > FAR_APART and most > FAR_APART_SHARE * least:
             shortest = min(candidates, key=lambda load: load.running)
-            return self.send(session, asked, shortest.replica)
-        found, best = max((self.seen(session, asked, load.replica), load.replica) for load in candidates)
-        if asked.text_bytes and found / asked.text_bytes > THRESHOLD:
-            return self.send(session, asked, best)
+            return self.send(session, query, shortest.replica)
+        found, best = max((self.seen(session, query, load.replica), load.replica) for load in candidates)
+        if query.text_bytes and found / query.text_bytes > THRESHOLD:
+            return self.send(session, query, best)
         smallest = min(candidates, key=lambda load: self._tree_bytes.get(load.replica, 0))
-        return self.send(session, asked, smallest.replica)
+        return self.send(session, query, smallest.replica)
 
 
 PLACEMENTS: Final[dict[str, Callable[[], PlacementPolicy]]] = {

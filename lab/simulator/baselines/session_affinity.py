@@ -18,7 +18,7 @@ from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Usage
-from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, PlacementPolicy, Query
 
 
 class SessionAffinity(PlacementPolicy):
@@ -30,13 +30,13 @@ class SessionAffinity(PlacementPolicy):
         super().__init__()
 
     def place(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
-        self.ledger.pass_time(now=asked.now)
+        self.ledger.pass_time(now=query.now)
         chosen, reason = self._choose(candidates, session)
-        self.ledger.settle(session, chosen.replica, now=asked.now)
+        self.ledger.settle(session, chosen.replica, now=query.now)
         return Placement(replica=chosen.replica, reason=reason)
 
     def turn_over(

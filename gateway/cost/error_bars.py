@@ -1,7 +1,7 @@
-"""How far predictions are off: the quantiles of what happened ÷ what was predicted, lately.
+"""Error bars of predictions: quantiles of recent ratios, actual ÷ predicted.
 
-The quantiles are the conformal ones: of n ratios the ⌈0.9 (n + 1)⌉-th smallest, so that the next one lies
-within the bars eight times in ten, whatever the distribution, as long as it changes slowly.
+The quantiles are conformal: of n ratios the ⌈0.9 (n + 1)⌉-th smallest, so that the next one lies within the
+bars eight times in ten, for any distribution that changes slowly.
 
 Invariant: `_sorted` holds the same ratios as `_recent`, at most `WINDOW`.
 """
@@ -15,9 +15,9 @@ WINDOW: Final = 128
 _TAIL: Final = 0.1
 
 
-class Spread:
+class ErrorBars:
     def __init__(self, untried: float) -> None:
-        """`untried`: the factor to either side, until there is experience."""
+        """`untried`: the prior factor to either side."""
         self._untried = untried
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
