@@ -30,15 +30,13 @@ from benchmarks.command import judged
 from benchmarks.harmless import QUICK, Point, chosen, grid, laid_out
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
-from gateway.admission import (
-    gpu_pressure,
-    limits,
-    packing,
-    pool,
-    window,
-)
+from gateway.admission import balance_and_admit as pool
+from gateway.admission import gpu_pressure, limits
+from gateway.admission import pack_queue as packing
 from gateway.admission import throughput as how_many
-from gateway.routing import kv_ledger, predicted
+from gateway.admission import update_window as window
+from gateway.routing import kv_ledger
+from gateway.routing import predicted_placement as predicted
 from gateway.workflow.aeg import graph, lifetimes
 from lab.simulator.baselines.spec import parse_policies
 from lab.simulator.experiment.trial import Setting, Trial, Trials

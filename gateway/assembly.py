@@ -23,7 +23,7 @@ from gateway.fleet.health import FleetHealth
 from gateway.fleet.migration_limiter import MigrationLimiter
 from gateway.routing.models import named_models
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.predicted import PredictedPlacement
+from gateway.routing.predicted_placement import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.workflow.conversations import Conversations

@@ -3,7 +3,8 @@
 A session takes a place with its first turn and keeps it through its tool phases (`session_admission.py`).
 Where the papers' mechanisms are:
 
-- BalanceAndAdmit (MARS §4.2): `pool.py`; PackQueue: `packing.py`; UpdateWindow: `window.py`
+- BalanceAndAdmit (MARS §4.2): `balance_and_admit.py`; PackQueue: `pack_queue.py`; UpdateWindow:
+`update_window.py`
   and `limits.py`, of `gpu_pressure.py` and `cpu_pressure.py`
 - Agent Fair Share (SAGA §6): `fair_share.py`, `promises.py`; eviction: `evictor.py`
 - double queues and ageing (Agent.xpu §4.4): `classes.py`

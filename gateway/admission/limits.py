@@ -15,7 +15,7 @@ from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.tenants.promises import Promises
 from gateway.admission.throughput import Throughput
-from gateway.admission.window import Window, WindowInputs
+from gateway.admission.update_window import Window, WindowInputs
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decay import DecayedMean
 from gateway.domain.decision import WaitReason

@@ -3,7 +3,7 @@
 Source: MARS (§4.2), BalanceAndAdmit; SAGA (§6); Agent.xpu (§4.4). Each mechanism has its module.
 
 Deviations: the papers admit turns, or tasks that announce themselves. Here the place is the session's, and
-sessions are inferred; so no lineage, right or wrong, may stop the fleet (`pool.py`: liveness).
+sessions are inferred; so no lineage, right or wrong, may stop the fleet (`balance_and_admit.py`: liveness).
 
 Invariants: a turn is admitted only if a candidate has room; turns of admitted sessions never wait for a
 place; the waiting room keeps its bounds, and a newcomer displaces only the newest session of a tenant with
@@ -13,9 +13,9 @@ more waiting sessions for its weight than the newcomer's; in shadow mode nothing
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from gateway.admission.balance_and_admit import PoolAdmission
 from gateway.admission.classes import CLASS_OF_KEY, ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.pool import PoolAdmission
 from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s

@@ -6,10 +6,10 @@ import msgspec
 from msgspec import Meta
 
 from gateway.admission.classes import ClassesConfig
-from gateway.admission.packing import PackingConfig
+from gateway.admission.pack_queue import PackingConfig
 from gateway.admission.sessions import PausesConfig
 from gateway.admission.tenants.fair_share import FairShareConfig
-from gateway.admission.window import WindowConfig
+from gateway.admission.update_window import WindowConfig
 
 
 class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

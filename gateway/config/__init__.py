@@ -31,7 +31,7 @@ from gateway.fleet.migration_limiter import TrickleConfig
 from gateway.prefill_ahead.worth import PrefillAheadConfig
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import ModelConfig
-from gateway.routing.predicted import RoutingConfig
+from gateway.routing.predicted_placement import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.sessions import SessionsConfig

@@ -87,7 +87,7 @@ class Coordinator:
         if health.changes:
             self._replicas.report_health(now=now)
         if self.waiting_room.turns:
-            self.gate.let_in(now=now)
+            self.gate.drain_queue(now=now)
         else:
             self.dispatcher.pools_with_room.clear()
         if self.admission.records:
@@ -106,7 +106,7 @@ class Coordinator:
         self.faults += 1
         self._rescue(now=now)
         with contextlib.suppress(Exception):
-            self.gate.let_in(now=now)
+            self.gate.drain_queue(now=now)
         self._rescue(now=now)
         return self._commands()
 

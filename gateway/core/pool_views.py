@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.admission.pool import PoolAdmission
+from gateway.admission.balance_and_admit import PoolAdmission
 from gateway.admission.session_admission import SessionAdmission
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId

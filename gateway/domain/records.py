@@ -104,7 +104,7 @@ class Routed(_OfTurn, frozen=True, kw_only=True, tag="routing"):
 class ModelChosen(_OfTurn, frozen=True, kw_only=True, tag="model"):
     """A turn for a name of the operator's was sent."""
 
-    requested: str = msgspec.field(name="asked")
+    requested: str
     model: str
     """In the request to its replica."""
     fallback: Fallback | None

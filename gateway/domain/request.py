@@ -258,7 +258,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     state_ids: tuple[str, ...] = ()
     """Ids under which the replica may have stored something (response, conversation, items)."""
     usage: Usage = Usage()
-    content_bytes: int = msgspec.field(default=0, name="said_bytes")
+    content_bytes: int = 0
     """Text, with the arguments of calls."""
     finish_reason: str | None = None
     response_id: str | None = None

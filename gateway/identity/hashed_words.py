@@ -10,7 +10,7 @@ from gateway.domain.request import NO_TOOL_CALL_STYLE, ToolCallStyle, Utterance
 class UtteranceHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: int = 0
     chars: int = 0
-    tool_call_style: ToolCallStyle = msgspec.field(default=NO_TOOL_CALL_STYLE, name="manner")
+    tool_call_style: ToolCallStyle = NO_TOOL_CALL_STYLE
 
 
 class HashedUtterance(Utterance):

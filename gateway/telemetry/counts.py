@@ -31,7 +31,7 @@ _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (rec.TurnWaited, "waits", "Turns that had to wait", "reason"),
     (rec.TurnWouldWait, "would_wait", "Turns that would have waited, in shadow mode", "reason"),
     (rec.Routed, "placements", "Turns that were sent", "replica reason"),
-    (None, "models", "Turns under a name of the operator's", "asked model fallback"),
+    (None, "models", "Turns under a name of the operator's", "requested model fallback"),
     (None, "attempts", "Requests sent to a replica, as they ended", "replica outcome code"),
     (rec.Refused, "refusals", "Requests the gateway refused", "reason"),
     (rec.BoundReached, "bounds", "Turns beyond a bound, by what was done", "bound limit action"),

@@ -33,7 +33,7 @@ from gateway.domain.spending import OTHER_AGENTS, Spent
 from gateway.identity.hashed_words import hash_words, words_of_hashes
 from gateway.wire.hashing import keyed
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):

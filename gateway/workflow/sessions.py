@@ -29,7 +29,7 @@ from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.hashing import hash_text
 from gateway.workflow.ancestry import Search
 from gateway.workflow.evidence import ends_with_text, minted_ids
-from gateway.workflow.identity import identify
+from gateway.workflow.session_matching import identify
 from gateway.workflow.session_store import SessionsConfig, SessionStore
 from gateway.workflow.traces import Traces, add, drop, holders
 from gateway.workflow.turns import Identity, Outcome, Session, Thread, Turn

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.admission.packing import Entry
+from gateway.admission.pack_queue import Entry
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.turn_request import ReplicaCapacity, TurnOutcome, TurnRequest

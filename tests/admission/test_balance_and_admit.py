@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.admission.packing import Entry, TenantQueue
+from gateway.admission.pack_queue import Entry, TenantQueue
 from gateway.admission.partition import LEAST, MAX_NAMED, max_min, part_of
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.tenants.quotas import Quota

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.classes import ServiceClass, classify
-from gateway.admission.packing import Entry, SessionQueue
+from gateway.admission.pack_queue import Entry, SessionQueue
 from gateway.admission.tenants.fair_share import FairShare
 from gateway.admission.tenants.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gpu_pressure import GpuReading
-from gateway.admission.window import Window, WindowConfig, WindowInputs
+from gateway.admission.update_window import Window, WindowConfig, WindowInputs
 from gateway.domain.decision import WaitReason
 
 CONFIG = WindowConfig(min_feedback_s=10.0)

@@ -52,7 +52,7 @@ BREACHES = [
     ("turnpike_vllm.plugin", "lab.engine", "What is installed"),
     ("lab.simulator.run", "benchmarks", "The lab never"),
     ("gateway.core.coordinator", "asyncio", "Pure unless"),
-    ("gateway.admission.window", "time", "Pure unless"),
+    ("gateway.admission.update_window", "time", "Pure unless"),
     ("gateway.workflow.aeg", "logging", "Pure unless"),
     ("gateway.errors", "os", "Pure unless"),
     ("turnpike_vllm.hints", "gateway.domain", "The engine plugin never"),

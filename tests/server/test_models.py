@@ -130,9 +130,9 @@ async def test_a_fallback_is_told_in_headers_records_and_metrics(start, tmp_path
     assert response.get(b"x-turnpike-fallback") is None
     metrics = (await bench.control(get(b"/metrics"))).body.decode()
     for labels, count in (
-        (f'asked="safe",fallback="outage",model="{SMALL}"', 1),
-        (f'asked="safe",fallback="earlier",model="{SMALL}"', 1),
-        (f'asked="safe",fallback="",model="{BIG}"', 2),  # the attempt that failed is one of them
+        (f'fallback="outage",model="{SMALL}",requested="safe"', 1),
+        (f'fallback="earlier",model="{SMALL}",requested="safe"', 1),
+        (f'fallback="",model="{BIG}",requested="safe"', 2),  # the attempt that failed is one of them
     ):
         assert f"turnpike_models_total{{{labels}}} {count}.0" in metrics
     await bench.gateway.observation.close()

@@ -8,8 +8,8 @@ in), or no replica has room for it (it is in a lane).
 A turn for which no replica is there waits for one, for a bounded time, if one was there before. Sessions that
 lost their replica move in a trickle.
 
-Invariants: after `let_in`, nobody in a lane waits for a replica that has room for it; a request never runs
-on a replica that is down, on one that it was tried on, or anywhere but at its home if it has one.
+Invariants: after `drain_queue`, nobody in a lane waits for a replica that has room for it; a request never
+runs on a replica that is down, on one that it was tried on, or anywhere but at its home if it has one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -139,10 +139,10 @@ class Gate:
         return self._dispatcher.with_room(self.candidates(lane), now=self._now)
 
     def room_may_be(self, pool: PoolId) -> None:
-        """Something changed for the better in this pool; `let_in` looks at it."""
+        """Something changed for the better in this pool; `drain_queue` looks at it."""
         self._dispatcher.pools_with_room[pool] = None
 
-    def let_in(self, *, now: float) -> None:
+    def drain_queue(self, *, now: float) -> None:
         pools = self._dispatcher.pools_with_room
         if self.waiting_room.turns:
             self._now = now

@@ -3,7 +3,7 @@
 Source: MARS (§4.2), BalanceAndAdmit: under the present pressures, the next session that fits.
 
 Theory of operation. A session takes a place with its first admitted turn and keeps it through its tool
-phases; without a free place it waits in the queue (`packing.py`). It enters if its tenant may hold another
+phases; without a free place it waits in the queue (`pack_queue.py`). It enters if its tenant may hold another
 place, and the limits (`limits.py`) have room; while tools are the limit, sessions with light tools pass. A
 session that does not fit enters where the pool would idle otherwise, or after it has aged or is overdue.
 
@@ -23,14 +23,14 @@ from typing import Final
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.evictor import Evictor
 from gateway.admission.limits import SCARCE, BlockingLimit, Limits
-from gateway.admission.packing import Entry, SessionQueue, entry_of
+from gateway.admission.pack_queue import Entry, SessionQueue, entry_of
 from gateway.admission.partition import part_of, share_of
 from gateway.admission.sessions import Member, Places, Turn
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.tenants.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.tenants.quotas import Quotas
 from gateway.admission.turn_request import TurnOutcome
-from gateway.admission.window import OVERLOADED
+from gateway.admission.update_window import OVERLOADED
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld
 from gateway.domain.decision import Edge, WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
