@@ -65,8 +65,6 @@ class ClientConnection(ResponseWriter):
         self._since = self._last_read = self._first_byte = now
         """`_since`: the connection is idle, lingering or closing since then."""
         self._paused_since: float | None = None
-        self.peer = ""
-        """The client's address, without the port."""
 
     @property
     def now(self) -> Callable[[], float]:
@@ -83,7 +81,7 @@ class ClientConnection(ResponseWriter):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         keep_alive(self.transport, idle_s=self._limits.tcp_keepalive_s)
         peername = transport.get_extra_info("peername")
-        self.peer = peername[0] if isinstance(peername, tuple) else "local"
+        self.set_peer(peername[0] if isinstance(peername, tuple) else "local")
         if not self._listener.connected(self):
             message = "The gateway has as many connections as it may."
             self._refuse_and_linger(
@@ -91,6 +89,11 @@ class ClientConnection(ResponseWriter):
             )
             if not self._listener.may_linger:
                 self.close()
+        elif self._limits is self._listener.limits:  # else other connections may read what this one may not
+            self._parser.share_heads(self._listener.heads)
+
+    def set_peer(self, address: str) -> None:
+        self._parser.peer = address
 
     def data_received(self, data: bytes) -> None:
         state, parser = self.state, self._parser
@@ -112,7 +115,7 @@ class ClientConnection(ResponseWriter):
             self.transport.pause_reading()
 
     def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Caller | Refusal:
-        return self._listener.door.judge(method, target, headers, self.peer)
+        return self._listener.door.judge(method, target, headers, self._parser.peer)
 
     def eof_received(self) -> bool:
         """A half-closed client is treated as gone; it gets what is ready, but no half of a response."""
