@@ -72,6 +72,13 @@ async def test_who_is_not_trusted_or_sends_no_header_is_cut(start, trusted, data
     assert not bench.backend.seen and not bench.gateway.listener.connection_count
 
 
+async def test_a_header_may_come_late(start):
+    bench = await start(server={"trusted_proxies": LOCAL, "proxy_protocol": True})
+    client = await bench.connect()
+    await asyncio.sleep(1.3)  # a sweep
+    assert (await client.ask(b"PROXY UNKNOWN\r\n" + post())).status == 200
+
+
 async def test_a_header_that_does_not_come_is_not_waited_for(start):
     limits = {"head_timeout_s": 0.05, "max_connections": 2}
     bench = await start(server={"trusted_proxies": LOCAL, "proxy_protocol": True}, limits=limits)
