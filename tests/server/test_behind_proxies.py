@@ -205,7 +205,7 @@ async def test_pipelined_requests_are_not_held(start, request_, connections):
     await eventually(
         lambda: (
             len(opened) == connections
-            and all(c.state is State.SERVING and c._parser.unread_bytes for c in opened)
+            and all(c.state is State.SERVING and c.parser.unread_bytes for c in opened)
         )
     )
     await eventually(lambda: len(bench.backend.seen) == connections)
@@ -213,7 +213,7 @@ async def test_pipelined_requests_are_not_held(start, request_, connections):
     tracemalloc.stop()
     print(f"{(held - before) / 2**20:.1f} MiB for {len(flood) * connections / 2**20:.1f} MiB")
     assert held - before < 16 << 20
-    assert all(c._parser.unread_bytes <= 512 << 10 for c in opened)
+    assert all(c.parser.unread_bytes <= 512 << 10 for c in opened)
     hold.set()
     for client in clients:
         for _ in range(5):
@@ -233,8 +233,8 @@ async def test_what_a_client_sends_while_it_is_answered_is_bounded_and_served(st
     sizes = [1, 300_000, 7, 200_000, 0]
     client = await bench.arrive(b"".join(post(b"x" * size, b"/v1/files/x") for size in sizes))
     (connection,) = bench.gateway.listener._connections
-    await eventually(lambda: connection._parser.unread_bytes > 64 << 10)
-    assert connection._parser.unread_bytes <= 512 << 10 and bench.gateway.listener.budget.used == 1
+    await eventually(lambda: connection.parser.unread_bytes > 64 << 10)
+    assert connection.parser.unread_bytes <= 512 << 10 and bench.gateway.listener.budget.used == 1
     hold.set()
     for size in sizes:
         assert (await client.receive()).body == b"%d" % size

@@ -168,7 +168,7 @@ def test_connections_of_one_address_share_heads_until_rights_change():
             return Caller(tenant, "/", classify("POST", "/"))
 
         parser._judge = judge
-        parser.share_heads(heads)
+        parser.heads = heads
         return parser
 
     first = connect("a")
