@@ -20,24 +20,20 @@ _MAX_KNOWN: Final = 256
 class KnownHead:
     """The bytes before and after the digits."""
 
-    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes")
+    __slots__ = ("_after_bytes", "_before_bytes", "after", "before")
 
     def __init__(self, before: bytes, after: bytes) -> None:
-        self._before, self._after = before, after
+        self.before, self.after = before, after
         self._before_bytes, self._after_bytes = len(before), len(after)
-
-    @property
-    def bytes_around(self) -> tuple[bytes, bytes]:
-        return self._before, self._after
 
     def find(self, data: bytes) -> tuple[int, int] | None:
         """Where the body begins and how long it is, if these bytes begin with such a head."""
-        if not data.startswith(self._before):
+        if not data.startswith(self.before):
             return None
         at = self._before_bytes
         end = data.find(b"\r", at, at + _MAX_DIGITS + 1)
         digits = data[at:end]
-        if end < 0 or not data.startswith(self._after, end) or not digits.isdigit():
+        if end < 0 or not data.startswith(self.after, end) or not digits.isdigit():
             return None
         length = int(digits)
         return (end + self._after_bytes, length) if digits == b"%d" % length else None
@@ -57,7 +53,7 @@ class KnownHeads(Generic[T]):
     def add(self, peer: str, known: KnownHead, read: T) -> None:
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        self._known[peer, *known.bytes_around] = known, read
+        self._known[peer, known.before, known.after] = known, read
 
 
 def know_head(head: bytes, body_bytes: int) -> KnownHead | None:
