@@ -69,5 +69,5 @@ def _words(head: bytes) -> list[bytes]:
     if head.startswith((b"{", b"[")):
         head = b" ".join(_TEXT.findall(head))
     plain = _WORD.findall(_ESCAPE.sub(b" ", head))[:-1] or [head[:16]]  # the last one may be cut
-    stable = (word.strip(b".-").lower() for word in plain if _CHANGING.search(word) is None)
-    return [word for word in islice(stable, _KEPT) if word and word not in _CALENDAR]
+    stable = [word.strip(b".-").lower() for word in plain if _CHANGING.search(word) is None]
+    return [word for word in stable[:_KEPT] if word and word not in _CALENDAR]

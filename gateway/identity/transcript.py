@@ -200,9 +200,17 @@ class TranscriptReader:
         key = hash((stated, *raws[:_MAX_SYSTEM]))
         agent = self._agents.newer.get(key) or self._agents.get(key)
         if agent is None:
-            first = [self._item(raws, items, at) for at in range(min(_MAX_SYSTEM, len(raws)))]
-            systems = [at for at, item in enumerate(first) if item.kind == SYSTEM]
-            exact = hash((stated, *[first[at].hash for at in systems]))
+            systems: list[int] = []
+            hashes: list[int] = []
+            others: list[int] = []
+            for at in range(min(_MAX_SYSTEM, len(raws))):
+                item = self._item(raws, items, at)
+                if item.kind == SYSTEM:
+                    systems.append(at)
+                    hashes.append(item.hash)
+                else:
+                    others.append(item.hash)
+            exact = hash((stated, *hashes))
             as_sent = hash((stated, *[raws[at] for at in systems]))
             known = self._types.newer.get(as_sent) or self._types.get(as_sent)
             if known is None:
@@ -213,8 +221,7 @@ class TranscriptReader:
                 self._types.put(as_sent, known, weight=1 + len(known[1] + known[2]) // 64)
             # Behind state that the engine keeps, the first messages are new ones.
             begins = fields.previous_response_id is ABSENT and fields.conversation is ABSENT
-            opening = [item.hash for item in first if item.kind != SYSTEM] if begins else ()
-            agent = exact, known[0], PromptHead(*known[1:], short_hashes(opening))
+            agent = exact, known[0], PromptHead(*known[1:], short_hashes(others if begins else ()))
             self._agents.put(key, agent)
         return agent
 
@@ -237,7 +244,9 @@ def _find_cut(read: Sequence[Item]) -> int:
     """After how many of the items just read a second checkpoint stands; 0 for none."""
     before = len(read) - _BACK
     if before > 0:
-        return next((place for place in range(before, 0, -1) if read[place - 1].kind in _ENDS), 0)
+        while before and read[before - 1].kind not in _ENDS:
+            before -= 1
+        return before
     # Before the newest answer and its results: a repeated request gets another answer.
     return len(read) - 2 if read[-2].kind == ASSISTANT and read[-3].kind in _ENDS else 0
 

@@ -149,16 +149,19 @@ class StreamObserver(ResponseObserver):
                 self._reader.read_event(chunk[6:-2], observed)
             except UNREADABLE:
                 self._read(chunk[:-2])
-            if self._unlearnt:
-                self._unlearnt -= 1
-            else:
-                self._learn(chunk)
+            is_one = True
         else:
-            self._feed_any(chunk)
+            is_one = self._feed_any(chunk) and was_between
+        if is_one and self._unlearnt:
+            self._unlearnt -= 1
+        elif is_one and observed.has_first_token and observed.finish_reason is None:
+            self._has_learnt = True
+            self._reader.learn(chunk)
         return (observed.milestones, observed.has_first_token) != before
 
-    def _feed_any(self, chunk: bytes) -> None:
-        was_between, observed = self._is_between, self.seen
+    def _feed_any(self, chunk: bytes) -> bool:
+        """Whether one event ended with it."""
+        observed = self.seen
         blocks = self._splitter.feed(chunk)
         count = len(blocks)
         if count > 1:
@@ -180,17 +183,7 @@ class StreamObserver(ResponseObserver):
                 self._reader.learn(block + _END)
                 tries -= 1
         self._is_between = self._splitter.is_between_events
-        if was_between and self._is_between and count == 1:
-            if self._unlearnt:
-                self._unlearnt -= 1
-            else:
-                self._learn(chunk)
-
-    def _learn(self, event: bytes) -> None:
-        observed = self.seen
-        if observed.has_first_token and observed.finish_reason is None:
-            self._has_learnt = True
-            self._reader.learn(event)
+        return self._is_between and count == 1
 
     def answer(self, status: int, *, is_over: bool = False) -> Answer:
         has_unread = self._has_unread
@@ -256,11 +249,8 @@ class BodyObserver(ResponseObserver):
         if self._stream is not None:
             return self._stream.feed(chunk)
         self._seen_bytes += len(chunk)
-        if (
-            self._seen_bytes <= self._max_bytes
-            and self._may_keep is not None
-            and not self._may_keep(len(chunk))
-        ):
+        is_kept = self._seen_bytes <= self._max_bytes
+        if is_kept and self._may_keep is not None and not self._may_keep(len(chunk)):
             self._seen_bytes = self._max_bytes + 1
         if self._seen_bytes > self._max_bytes:
             if self._ends is None and self._make_reader.knows_answers:

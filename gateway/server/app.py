@@ -46,7 +46,7 @@ from gateway.server.proxy.prepare import RequestPreparation
 from gateway.server.proxy.read_request import Reading
 from gateway.server.proxy.tickets import Tickets
 from gateway.server.proxy.upstream_request import Outbound
-from gateway.server.runtime.clock import SteadyClock, wall_clock
+from gateway.server.runtime.clock import SteadyClock, monotonic_clock, wall_clock
 from gateway.server.runtime.tasks import TaskGroup
 from gateway.server.serving import ProxyParts, Serving
 from gateway.server.shutdown import GracefulShutdown
@@ -200,7 +200,7 @@ class Gateway:
             server.limits,
             proxies=proxies if server.proxy_protocol else None,
             access_log=self.observation.access_log,
-            now=self._clock,  # the loop's has whole milliseconds: less than a first token may take
+            now=monotonic_clock,  # the loop's has whole milliseconds: less than a first token may take
         )
 
     def _open_picker(self, proxies: TrustedProxies) -> "PickerServer":

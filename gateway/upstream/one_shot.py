@@ -14,13 +14,10 @@ T = TypeVar("T")
 class OneShot:
     """Comes once, or fails once; later results are ignored. One coroutine may await it."""
 
-    __slots__ = ("_error", "has_come", "resume")
-
-    def __init__(self) -> None:
-        self.has_come = False
-        self.resume: Callable[[], None] | None = None
-        """Set by whoever runs the coroutine that waits."""
-        self._error: BaseException | None = None
+    has_come = False
+    resume: Callable[[], None] | None = None
+    """Set by whoever runs the coroutine that waits."""
+    _error: BaseException | None = None
 
     def set(self) -> None:
         """Whoever waits goes on now, before this returns: to be called last, with all books in order."""
@@ -88,7 +85,10 @@ class Run:
             if not isinstance(end, StopIteration):
                 raise
         else:
-            self._wait_for(awaited)
+            if type(awaited) is OneShot:  # as mostly
+                awaited.resume = self.advance
+            else:
+                self._wait_for(awaited)
 
     def cancel(self) -> None:
         """Raises `CancelledError` where it waits."""

@@ -72,6 +72,13 @@ async def test_who_is_not_trusted_or_sends_no_header_is_cut(start, trusted, data
     assert not bench.backend.seen and not bench.gateway.listener.connection_count
 
 
+async def test_a_header_may_come_late(start):
+    bench = await start(server={"trusted_proxies": LOCAL, "proxy_protocol": True})
+    client = await bench.connect()
+    await asyncio.sleep(1.3)  # a sweep
+    assert (await client.ask(b"PROXY UNKNOWN\r\n" + post())).status == 200
+
+
 async def test_a_header_that_does_not_come_is_not_waited_for(start):
     limits = {"head_timeout_s": 0.05, "max_connections": 2}
     bench = await start(server={"trusted_proxies": LOCAL, "proxy_protocol": True}, limits=limits)
@@ -198,7 +205,7 @@ async def test_pipelined_requests_are_not_held(start, request_, connections):
     await eventually(
         lambda: (
             len(opened) == connections
-            and all(c.state is State.SERVING and c._parser.unread_bytes for c in opened)
+            and all(c.state is State.SERVING and c.parser.unread_bytes for c in opened)
         )
     )
     await eventually(lambda: len(bench.backend.seen) == connections)
@@ -206,7 +213,7 @@ async def test_pipelined_requests_are_not_held(start, request_, connections):
     tracemalloc.stop()
     print(f"{(held - before) / 2**20:.1f} MiB for {len(flood) * connections / 2**20:.1f} MiB")
     assert held - before < 16 << 20
-    assert all(c._parser.unread_bytes <= 512 << 10 for c in opened)
+    assert all(c.parser.unread_bytes <= 512 << 10 for c in opened)
     hold.set()
     for client in clients:
         for _ in range(5):
@@ -226,8 +233,8 @@ async def test_what_a_client_sends_while_it_is_answered_is_bounded_and_served(st
     sizes = [1, 300_000, 7, 200_000, 0]
     client = await bench.arrive(b"".join(post(b"x" * size, b"/v1/files/x") for size in sizes))
     (connection,) = bench.gateway.listener._connections
-    await eventually(lambda: connection._parser.unread_bytes > 64 << 10)
-    assert connection._parser.unread_bytes <= 512 << 10 and bench.gateway.listener.budget.used == 1
+    await eventually(lambda: connection.parser.unread_bytes > 64 << 10)
+    assert connection.parser.unread_bytes <= 512 << 10 and bench.gateway.listener.budget.used == 1
     hold.set()
     for size in sizes:
         assert (await client.receive()).body == b"%d" % size

@@ -30,6 +30,7 @@ from gateway.server.proxy.byte_pump import BytePump, framing_of, pass_whole
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing
 from gateway.wire.endpoints import classify
+from gateway.wire.known_head import KnownHeads
 from tests.examples import examples
 
 HIGH, LOW = 1000, 100
@@ -161,6 +162,7 @@ class BothSides(RuleBasedStateMachine):
         self.listener: Any = SimpleNamespace(
             counted=lambda *_, **__: None,
             limits=HttpLimits(),
+            heads=KnownHeads(),
             budget=BufferBudget(1 << 30),
             now=lambda: self.now,
             is_draining=False,
@@ -341,8 +343,8 @@ class BothSides(RuleBasedStateMachine):
     @invariant()
     def what_is_held_is_bounded(self) -> None:
         assert self.wire.most <= HIGH + 2 * READ + 1000, "the client's buffer"
-        assert self.client._parser.unread_bytes <= MAX_UNREAD + READ
-        assert len(self.client._parser._requests) <= 1 + READ // 40
+        assert self.client.parser.unread_bytes <= MAX_UNREAD + READ
+        assert len(self.client.parser._requests) <= 1 + READ // 40
 
     @invariant()
     def the_replica_is_read_just_while_the_client_reads(self) -> None:

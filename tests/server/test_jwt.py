@@ -65,6 +65,7 @@ async def test_tokens_of_both_kinds_and_keys_side_by_side(start, path):
     now = bench.gateway._clock()
     for right in (token(at=now), token(EC, "e", "ES256", at=now, aud=["x", AUDIENCE]), "tp-b"):
         assert await status_of(bench, right) == 200
+    assert len(bench.gateway.listener.heads._known) == 1, "a token is proven on each connection"
     bench.backend.seen.clear()
     await status_of(bench, token(at=now))
     assert bench.backend.seen[0].get(b"authorization") is None, "the token is not passed on"

@@ -95,6 +95,7 @@ async def test_a_key_ends_at_its_time_also_on_an_open_connection(start, file, tu
     bench = await start(tenants=TENANTS, server={"keys_path": str(file)})
     client = await bench.connect()
     assert (await client.ask(post(headers=bearer(brief)))).status == 200
+    assert not bench.gateway.listener.heads._known, "it is proven on each connection"
     async with asyncio.timeout(10):
         while (response := await client.ask(post(headers=bearer(brief)))).status == 200:
             await asyncio.sleep(0.05)

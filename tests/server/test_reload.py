@@ -46,8 +46,9 @@ async def test_tenants_and_keys_come_and_go_at_once_also_on_open_connections(sta
     told = await reload(bench)
     assert {each["key"] for each in told["changes"]} >= {"tenants", "tenants[b].key_hashes"}
     assert (await client.ask(post(headers=bearer(A)))).status == 401
-    again = await bench.connect()
+    again, late = await bench.connect(), await bench.connect()
     assert (await again.ask(post(headers=bearer(B)))).status == 200
+    assert (await late.ask(post(headers=bearer(A)))).status == 401, "known from another connection"
 
 
 async def test_sessions_are_kept(start):

@@ -14,9 +14,11 @@ from gateway.responses.observer import BodyObserver, StreamObserver
 from gateway.server.auth.authenticator import Caller
 from gateway.server.auth.tenants import Tenant, hash_key
 from gateway.server.http.buffer_budget import BufferBudget
+from gateway.server.http.request_head import RequestHead
 from gateway.server.http.request_parser import HttpRequest, RequestParser
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
+from gateway.wire.known_head import KnownHeads
 from tests.examples import examples
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, chunk, eventually, post, sends
 
@@ -150,6 +152,37 @@ def test_behind_a_close_nothing_is_known_again():
     last = known.replace(b"Host: a", b"Host: a\r\nConnection: close")
     parser = parse([known, known, last[:20], last[20:], known])
     assert len(parser.requests) == 3 and parser.refusal is not None
+
+
+def test_connections_of_one_address_share_heads_until_rights_change():
+    judged: list[str] = []
+    heads, data = KnownHeads[RequestHead](), b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s"
+
+    def connect(peer: str, *, may_expire: bool = False) -> Parser:
+        parser = Parser()
+        parser.peer = peer
+        tenant = Tenant(TenantId("t"), False, may_expire=may_expire)
+
+        def judge(*_: object) -> Caller:
+            judged.append(peer)
+            return Caller(tenant, "/", classify("POST", "/"))
+
+        parser._judge = judge
+        parser.heads = heads
+        return parser
+
+    first = connect("a")
+    first.feed(data % (1, b"x"))
+    for peer, body in (("a", b"xyz"), ("b", b""), ("a", b""), ("b", b"x")):
+        parser = connect(peer)
+        parser.feed(data % (len(body), body))
+        assert [each.body for each in parser.requests] == [body]
+    assert judged == ["a", "b"]
+    first.forget_head()
+    first.feed(data % (1, b"x"))
+    for _ in range(2):
+        connect("c", may_expire=True).feed(data % (1, b"x"))
+    assert judged == ["a", "b", "a", "c", "c"], "a token or key with an end is proven on each connection"
 
 
 @given(

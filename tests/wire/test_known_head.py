@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.known_head import KnownHead, know_head
+from gateway.wire.known_head import KnownHead, KnownHeads, know_head
 
 BEFORE, AFTER = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ", b"\r\nX: y\r\n\r\n"
 
@@ -61,3 +61,15 @@ def test_no_edit_of_a_message_is_taken_for_another_length(noise, at, cut):
     edited = data[:at] + noise + data[at + cut :]
     body = body_of(edited)
     assert body is None or edited == message(body)
+
+
+def test_heads_of_all_connections_are_found_by_address_and_bytes_and_bounded():
+    heads = KnownHeads[int]()
+    for number in range(1000):
+        data = message(b"hello", after=b"\r\nX: %d\r\n\r\n" % number)
+        head = known(data, 5)
+        assert head is not None and heads.find("a", data) is None
+        heads.add("a", head, number)
+        assert heads.find("a", data[:-5] + b"x") == (head, number) and heads.find("b", data) is None
+        assert heads.find("a", data[:-8]) is None, "its end has not come"
+    assert len(heads._known) < 300

@@ -34,6 +34,8 @@ class Tenant(msgspec.Struct, frozen=True):
     key: str = ""
     """The name of the key by which it is known; of one in the settings the beginning of its hash, which finds
     it there. Empty where there is none."""
+    may_expire: bool = False
+    """It is known by a token, or by a key of the file of keys: each connection proves that anew."""
 
 
 def hash_key(key: str) -> str:
@@ -107,14 +109,14 @@ class Tenants:
         tenant = self._by_hash.get(key_hash)
         if tenant is None and (stored := self._stored.get(key_hash)) is not None:
             tenant = self._by_name.get(stored.tenant) if not stored.has_expired(wall_clock()) else None
-            tenant = replace(tenant, key=stored.name) if tenant is not None else None
+            tenant = replace(tenant, key=stored.name, may_expire=True) if tenant is not None else None
         return tenant
 
     def _whose(self, key: str) -> Tenant | None:
         tenant = self.by_hash(hash_key(key))
         if tenant is None and self.tokens is not None and looks_like_jwt(key):
             name = self.tokens.tenant_of(key, self._by_name)
-            return self._by_name[name] if name is not None else None
+            return replace(self._by_name[name], may_expire=True) if name is not None else None
         return tenant
 
     def _anonymous_tenant(self, peer: str) -> Tenant:

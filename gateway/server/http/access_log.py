@@ -92,7 +92,7 @@ class LoggedConnection(ClientConnection):
 
     def _refuse_and_linger(self, refusal: Refusal) -> None:
         super()._refuse_and_linger(refusal)
-        parser, tenant, endpoint = self._parser, None, ""
+        parser, tenant, endpoint = self.parser, None, ""
         method, target, headers = parser.refused_method, parser.refused_target, parser.refused_headers
         if method:  # else the head had not been read
             endpoint = self._listener.door.endpoint(method, target.partition(b"?")[0].decode("latin-1")).name

@@ -54,7 +54,7 @@ class ClientConnection(ResponseWriter):
         super().__init__(listener)
         self._limits = listener.limits
         self.budget = listener.budget
-        self._parser = RequestParser(listener.limits, listener.budget, self._judge)
+        self.parser = RequestParser(listener.limits, listener.budget, self._judge)
         self._run: Run | None = None
         """The handler of the current request, once it has to wait."""
         self._source: Source | None = None
@@ -65,8 +65,6 @@ class ClientConnection(ResponseWriter):
         self._since = self._last_read = self._first_byte = now
         """`_since`: the connection is idle, lingering or closing since then."""
         self._paused_since: float | None = None
-        self.peer = ""
-        """The client's address, without the port."""
 
     @property
     def now(self) -> Callable[[], float]:
@@ -83,7 +81,7 @@ class ClientConnection(ResponseWriter):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         keep_alive(self.transport, idle_s=self._limits.tcp_keepalive_s)
         peername = transport.get_extra_info("peername")
-        self.peer = peername[0] if isinstance(peername, tuple) else "local"
+        self.parser.peer = peername[0] if isinstance(peername, tuple) else "local"
         if not self._listener.connected(self):
             message = "The gateway has as many connections as it may."
             self._refuse_and_linger(
@@ -91,9 +89,11 @@ class ClientConnection(ResponseWriter):
             )
             if not self._listener.may_linger:
                 self.close()
+        elif self._limits is self._listener.limits:  # else other connections may read what this one may not
+            self.parser.heads = self._listener.heads
 
     def data_received(self, data: bytes) -> None:
-        state, parser = self.state, self._parser
+        state, parser = self.state, self.parser
         if state is State.IDLE:
             now = self._last_read = self._listener.now()
             if parser.hold(data):
@@ -112,7 +112,7 @@ class ClientConnection(ResponseWriter):
             self.transport.pause_reading()
 
     def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Caller | Refusal:
-        return self._listener.door.judge(method, target, headers, self.peer)
+        return self._listener.door.judge(method, target, headers, self.parser.peer)
 
     def eof_received(self) -> bool:
         """A half-closed client is treated as gone; it gets what is ready, but no half of a response."""
@@ -125,7 +125,7 @@ class ClientConnection(ResponseWriter):
     def connection_lost(self, exc: Exception | None) -> None:
         self.state = State.CLOSED
         self._listener.disconnected(self)
-        self._parser.close()
+        self.parser.close()
         if self._run is not None:
             self._run.cancel()
         self._check_tunnel = None  # the two hold each other
@@ -165,7 +165,7 @@ class ClientConnection(ResponseWriter):
         self.transport.set_protocol(protocol)
         self._read_again()
         self.forget_visitor()  # its key may have been revoked since its handshake came
-        return self._parser.take_unread()
+        return self.parser.take_unread()
 
     def _read_again(self) -> None:
         if not self._is_reading and not self.transport.is_closing():
@@ -179,7 +179,7 @@ class ClientConnection(ResponseWriter):
 
         A loop: handlers may end at once.
         """
-        parser, handled = self._parser, 0
+        parser, handled = self.parser, 0
         while self.state is State.IDLE and self._paused_since is None:
             request = parser.next_request() if handled < _AT_ONCE else None
             handled += 1
@@ -264,12 +264,12 @@ class ClientConnection(ResponseWriter):
         return refusal
 
     def _read_on(self) -> None:
-        if self._parser.refusal is not None:
-            self._refuse_and_linger(self._parser.refusal)
+        if self.parser.refusal is not None:
+            self._refuse_and_linger(self.parser.refusal)
             return
         self._read_again()
-        if self._parser.wants_continue:
-            self._parser.wants_continue = False
+        if self.parser.wants_continue:
+            self.parser.wants_continue = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _refuse_and_linger(self, refusal: Refusal) -> None:
@@ -277,7 +277,7 @@ class ClientConnection(ResponseWriter):
         self.state = State.LINGERING
         self._since = self._listener.now()
         self._read_again()
-        parser = self._parser
+        parser = self.parser
         self._refused_method, self._refused_headers = parser.refused_method, parser.refused_headers
         path = parser.refused_target.partition(b"?")[0].decode("latin-1")
         self.refuse(self._listener.door.endpoint("POST", path).protocol, refusal)
@@ -294,10 +294,10 @@ class ClientConnection(ResponseWriter):
 
     @property
     def is_idle(self) -> bool:
-        return self.state is State.IDLE and not self._parser.is_mid_request
+        return self.state is State.IDLE and not self.parser.is_mid_request
 
     def forget_visitor(self) -> None:
-        self._parser.forget_head()
+        self.parser.forget_head()
         if self.state is State.SWITCHED and self._current is not None:
             head = self._current.head
             judged = self._judge(head.method, head.target, head.headers)
@@ -325,15 +325,15 @@ class ClientConnection(ResponseWriter):
 
     def _check_request(self, now: float) -> None:
         limits = self._limits
-        if self._parser.is_mid_request:
+        if self.parser.is_mid_request:
             waited = now - self._first_byte
             if (
-                (self._parser.is_in_head and waited > limits.head_timeout_s)
-                or (self._parser.is_in_body and now - self._last_read > limits.body_stall_s)
+                (self.parser.is_in_head and waited > limits.head_timeout_s)
+                or (self.parser.is_in_body and now - self._last_read > limits.body_stall_s)
                 or waited > limits.request_timeout_s
             ):
                 message = "The request did not arrive in time."
-                self._parser.refuse(Refusal(reason=RefusalReason.REQUEST_TIMEOUT, message=message))
+                self.parser.refuse(Refusal(reason=RefusalReason.REQUEST_TIMEOUT, message=message))
                 self._read_on()
         elif now - max(self._since, self._last_read) > (
             limits.keep_alive_s if not self._listener.is_draining else _FIRST_REQUEST_S

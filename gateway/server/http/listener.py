@@ -18,9 +18,11 @@ from gateway.server.http.buffer_budget import BufferBudget
 from gateway.server.http.client_connection import ClientConnection, Handler
 from gateway.server.http.listening import BACKLOG
 from gateway.server.http.proxy_handshake import ProxyProtocolHandshake
+from gateway.server.http.request_head import RequestHead
 from gateway.server.http.tls_acceptor import TlsAcceptor
 from gateway.server.runtime.memory import max_buffered_bytes
 from gateway.server.runtime.tasks import check_each
+from gateway.wire.known_head import KnownHeads
 
 _SWEEP_PERIOD_S = 1.0
 _MOST_STALLS = 3
@@ -56,6 +58,7 @@ class Listener:
         self.budget = BufferBudget(max_buffered_bytes(limits))
         self.is_draining = self.is_closed = False
         self.loop = asyncio.get_running_loop()
+        self.heads = KnownHeads[RequestHead]()
         self._connections: set[ClientConnection] = set()
         self._refused: set[ClientConnection] = set()
         """Those that were one too many, and read why."""
@@ -140,6 +143,7 @@ class Listener:
             preface.abort()
 
     def forget_visitors(self) -> None:
+        self.heads = KnownHeads()
         for connection in tuple(self._connections):
             connection.forget_visitor()
 

@@ -53,7 +53,7 @@ class ProxyProtocolHandshake(asyncio.Protocol):
         connection = self._connect()
         self.transport.set_protocol(connection)
         connection.connection_made(self.transport)
-        connection.peer = header.client or self._peer
+        connection.parser.peer = header.client or self._peer
         if rest := self._data[header.size :]:
             connection.data_received(rest)
 

@@ -16,7 +16,7 @@ from gateway.wire.headers import RawHeaders
 
 
 class RequestHead(msgspec.Struct, kw_only=True, eq=False):
-    """Requests of one connection that begin alike share it, and with it what was made of it."""
+    """Requests of one address that begin alike share it, and with it what was made of it."""
 
     method: str
     target: bytes

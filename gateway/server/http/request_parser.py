@@ -36,7 +36,7 @@ from gateway.server.http.request_head import (
 )
 from gateway.wire.grown_body import GrownBodies
 from gateway.wire.headers import RawHeaders
-from gateway.wire.known_head import KnownHead, know_head
+from gateway.wire.known_head import KnownHead, KnownHeads, know_head
 
 
 class HttpRequest(msgspec.Struct):
@@ -86,6 +86,10 @@ class RequestParser:
         """Of bodies, in this call of `next_request`."""
         self._last: tuple[KnownHead, RequestHead] | None = None
         """The last head: an identical one is not parsed again."""
+        self.heads: KnownHeads[RequestHead] | None = None
+        """Of other connections; None where there are none, or somebody's rights have changed since."""
+        self.peer = ""
+        """The client's address, without the port."""
         self._head: bytes | None = None
         """As it came, while the body of that request comes; None if it came in pieces."""
         self._followed: RequestHead | None = None
@@ -128,6 +132,8 @@ class RequestParser:
             if not self._unread or self._pieces > _MAX_PIECES:
                 return None
             is_beginning = not (self._at or self._unreported_bytes or self.is_in_head or self.is_in_body)
+            if is_beginning and self._last is None and self.heads is not None:
+                self._last = self.heads.find(self.peer, self._unread)
             if is_beginning and self._last is not None and self._follow(self._unread, *self._last):
                 continue
             data = self._cut()
@@ -140,7 +146,7 @@ class RequestParser:
         return self._requests.popleft()
 
     def forget_head(self) -> None:
-        self._last = self._head = None  # nor is one remembered whose body still comes
+        self._last = self._head = self.heads = None  # nor is one remembered whose body still comes
 
     def _follow(self, data: bytes, known: KnownHead, head: RequestHead) -> bool:
         """Whether this begins with the last one's head, and may be read without llhttp. What follows behind
@@ -336,6 +342,8 @@ class RequestParser:
         if head.keep_alive and came is not None and self._length is not None:
             known = know_head(came, self._body_bytes)
         self._last = (known, head) if known is not None else None
+        if known is not None and self.heads is not None and not head.visitor.tenant.may_expire:
+            self.heads.add(self.peer, known, head)
         self._add(head)
 
 

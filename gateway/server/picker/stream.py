@@ -38,7 +38,7 @@ from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.proxy.decision_headers import receipts
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
-from gateway.server.proxy.prepare import Prepared
+from gateway.server.proxy.prepare import Prepared, refusal_of
 from gateway.server.serving import ProxyParts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.one_shot import in_task
@@ -236,7 +236,9 @@ class Stream:
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(preparation.reading.read(request))
-        refusal = preparation.refusal_of(request, facts)
+        refusal = refusal_of(
+            request, facts, are_keys_required=preparation.are_keys_required, is_salted=preparation.is_salted
+        )
         if refusal is not None:
             raise RefusedRequest(refusal)
 

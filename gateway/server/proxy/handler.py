@@ -50,7 +50,7 @@ class ProxyHandler:
                 begun = await self.sender.send(ticket, client, prepared)
                 if begun is None:
                     return
-                if begun.upstream.is_switched:
+                if request.head.is_websocket and begun.upstream.is_switched:
                     await self._tunnels.run(client, ticket, prepared, begun)
                     return
                 await self._relay.run(client, ticket, prepared, begun)

@@ -81,7 +81,9 @@ class RequestPreparation:
             if self._shows_model(client, request, name):
                 return None
             facts = msgspec.structs.replace(facts, model=clean_name(name))
-        refusal = self.refusal_of(request, facts)
+        refusal = refusal_of(
+            request, facts, are_keys_required=self.are_keys_required, is_salted=self.is_salted
+        )
         if refusal is not None:
             client.refuse(endpoint.protocol, refusal)
         elif endpoint.name in RELEASES and not facts.is_relayed:
@@ -141,9 +143,6 @@ class RequestPreparation:
         for trace in left:
             self.driver.send(ev.SessionAdopted(trace))
         return True
-
-    def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
-        return refusal_of(request, facts, are_keys_required=self.are_keys_required, is_salted=self.is_salted)
 
 
 def refusal_of(

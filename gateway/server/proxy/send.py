@@ -117,7 +117,10 @@ class UpstreamSender:
                 if upstream is None:
                     continue
                 begun = Begun(decision, replica, upstream, lines, keepalive)
-                return None if self._is_unknown_path(ticket, client, begun, request, facts) else begun
+                is_missing = upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
+                if is_missing and self._is_unknown_path(ticket, client, begun, request, facts):
+                    return None
+                return begun
         finally:
             if keepalive is not None:
                 keepalive.end()
@@ -180,11 +183,9 @@ class UpstreamSender:
         request: HttpRequest,
         facts: RequestFacts,
     ) -> bool:
-        """Whether the replica has no such path, which the client is answered with the path that it meant. A
-        replica that lacks an adapter which it listed is looked at anew."""
+        """Of a 404, whether the replica has no such path, which the client is answered with the path that it
+        meant. A replica that lacks an adapter which it listed is looked at anew."""
         head, replica, upstream = request.head, begun.replica, begun.upstream
-        if upstream.head is None or upstream.head.status != HTTPStatus.NOT_FOUND:
-            return False
         state = self._driver.coordinator.fleet.get(replica.id)
         if state is not None and (begun.decision.model or facts.model) in state.facts.adapters:
             self._health.check_now(replica.id)

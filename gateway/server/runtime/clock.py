@@ -14,10 +14,10 @@ wall_clock: Final = time.time
 
 class SteadyClock:
     def __init__(self) -> None:
-        self._offset_s = time.time() - time.monotonic()
+        self._offset_s = time.time() - monotonic_clock()
 
     def __call__(self) -> float:
-        return self._offset_s + _monotonic()
+        return self._offset_s + monotonic_clock()
 
 
-_monotonic: Final = time.monotonic
+monotonic_clock: Final = time.monotonic
