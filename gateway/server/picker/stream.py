@@ -38,7 +38,7 @@ from gateway.server.picker.links import Passed, PickerLinks, StreamError
 from gateway.server.proxy.decision_headers import receipts
 from gateway.server.proxy.driver import Ticket
 from gateway.server.proxy.milestones import Milestones, catch_up
-from gateway.server.proxy.prepare import Prepared, refusal_of
+from gateway.server.proxy.prepare import Prepared
 from gateway.server.serving import ProxyParts
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.one_shot import in_task
@@ -228,18 +228,15 @@ class Stream:
             self._held = 0
 
     async def _decide(self, of: str, came: HttpRequest) -> Sequence[Any]:
-        parts, self._came = self._picking.parts, came.body
-        preparation = parts.preparation
+        self._came = came.body
+        preparation, tickets = self._picking.parts.preparation, self._picking.parts.tickets
         request = await in_task(preparation.reading.plain(came, self._budget))
         if isinstance(request, Refusal):
             raise RefusedRequest(request)
         if request is not came:
             self._hold(request.head, len(request.body), whole=len(request.body))
         facts = await in_task(preparation.reading.read(request))
-        refusal = refusal_of(
-            request, facts, are_keys_required=preparation.are_keys_required, is_salted=preparation.is_salted
-        )
-        if refusal is not None:
+        if refusal := preparation.refusal_of(request, facts):
             raise RefusedRequest(refusal)
 
         async def pass_on(link: Replica | None, takes_over_session: bool) -> bool:
@@ -247,7 +244,7 @@ class Stream:
 
         if self._links is not None and not await preparation.is_ours(request, facts, None, pass_on):
             return []
-        ticket = self._ticket = self._open.enter_context(await parts.tickets.open(Prepared(request, facts)))
+        ticket = self._ticket = self._open.enter_context(await tickets.open(Prepared(request, facts)))
         ticket.on_cancel = self._stop
         decision, replica = await self._placed(ticket)
         self._is_placed = True

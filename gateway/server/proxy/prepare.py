@@ -81,9 +81,7 @@ class RequestPreparation:
             if self._shows_model(client, request, name):
                 return None
             facts = msgspec.structs.replace(facts, model=clean_name(name))
-        refusal = refusal_of(
-            request, facts, are_keys_required=self.are_keys_required, is_salted=self.is_salted
-        )
+        refusal = self.refusal_of(request, facts)
         if refusal is not None:
             client.refuse(endpoint.protocol, refusal)
         elif endpoint.name in RELEASES and not facts.is_relayed:
@@ -91,6 +89,9 @@ class RequestPreparation:
         elif self.peers is None or await self.is_ours(request, facts, client):
             return Prepared(request, facts, began_s=began_s)
         return None
+
+    def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
+        return refusal_of(request, facts, are_keys_required=self.are_keys_required, is_salted=self.is_salted)
 
     async def _plain(self, client: ClientConnection, request: HttpRequest) -> HttpRequest | None:
         """None if it was refused."""
