@@ -22,7 +22,7 @@ from tests.workflow.world import call, user
 
 FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {
     "session inference": lambda brain: (brain.sessions, "turn_arrived"),
-    "admission": lambda brain: (brain.admission, "ask"),
+    "admission": lambda brain: (brain.admission, "decide"),
     "placement": lambda brain: (brain.placement, "place"),
 }
 """Of what is asked before a turn is sent."""

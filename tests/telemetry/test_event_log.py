@@ -120,10 +120,10 @@ def test_what_has_no_mark_is_private():
 
 def test_another_version_is_refused():
     line = encode_beginning(settings(), version="1")
-    older = line.replace(b'"turnpike_events":3', b'"turnpike_events":2').replace(
+    older = line.replace(b'"turnpike_events":4', b'"turnpike_events":3').replace(
         b'"settings":{', b'"settings":{"gone":1,'
     )
-    with pytest.raises(ValueError, match="version 2, not 3"):
+    with pytest.raises(ValueError, match="version 3, not 4"):
         decode_beginning(older)
 
 
