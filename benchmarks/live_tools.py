@@ -45,7 +45,7 @@ TIMES: Final = 2.0
 """What tools ask for, of what there is."""
 KV_BLOCKS: Final = 20_000
 """Room for all: engines are not what is scarce."""
-ENGINES_ALONE: Final = "[admission]\nfollows_tools = false\n"
+ENGINES_ALONE: Final = "[admission]\nlimit_by_tool_load = false\n"
 CAPS: Final = (1, 2, 4)
 """Sessions for each core."""
 _COMPUTES: Final = """

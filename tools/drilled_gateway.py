@@ -65,7 +65,8 @@ class Drill:
         """The arguments: what stands in the section, what instead of one pool of all, and what else."""
         replicas = ", ".join(f'{{ url = "{each.url}" }}' for each in self.engines)
         one_pool = f"[[pools]]\nreplicas = [{replicas}]"
-        head = f'listen = "127.0.0.1:{self.port}"\ncontrol = "127.0.0.1:{self.control_port}"\nlame_duck_s = 0'
+        head = f'listen = "127.0.0.1:{self.port}"\ncontrol = "127.0.0.1:{self.control_port}"\n'
+        head += "shutdown_delay_s = 0"
         settings = self.folder / "turnpike.toml"
         settings.write_text(f'[server]\n{head}\nlog_format = "json"\n{server}\n{pools or one_pool}\n{more}\n')
         with (self.folder / "log").open("wb") as log:

@@ -204,9 +204,12 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     for variable in environ:
         name = variable.removeprefix(_ENV_PREFIX).lower()
         section, dots, _ = name.partition("__")
-        if variable.startswith(_ENV_PREFIX) and (dots or section in _SECTIONS):
+        if variable.startswith(_ENV_PREFIX) and (dots or section in _SECTIONS or section in _RENAMED):
             if section not in _SECTIONS:
-                why = f"there is no section `{section}`"
+                renamed = _RENAMED.get(section)
+                why = (
+                    f"`{section}` is called {renamed} now" if renamed else f"there is no section `{section}`"
+                )
                 raise ConfigError(f"environment variable {variable}: {why}")
             found[name.replace("__", ".")] = variable
     return found

@@ -21,7 +21,13 @@ from gateway.wire.body import ABSENT, RequestBody, read_as, read_text, truth_of
 
 CLASS_HEADER: Final = b"x-turnpike-class"
 
-_CLASSES: Final = frozenset({"reactive", "proactive"})
+_CLASSES: Final = {
+    "reactive": "reactive",
+    "interactive": "reactive",
+    "proactive": "proactive",
+    "background": "proactive",
+}
+"""By the header's value: the paper's words, and those of the settings."""
 _TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
 _SECONDS: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
 _MAX_CONTEXT_BYTES: Final = 16 * 2**10
@@ -44,9 +50,9 @@ NO_CLAIMS = CLAIMS(RequestBody())
 def read_header_claims(service_class: str | None) -> Claims | None:
     """None if there are none."""
     wrong: tuple[str, ...] = ()
-    stated = service_class.lower() if service_class is not None else None
-    if stated is not None and stated not in _CLASSES:
-        stated, wrong = None, ("class",)
+    stated = _CLASSES.get(service_class.lower()) if service_class is not None else None
+    if service_class is not None and stated is None:
+        wrong = ("class",)
     found = Claims(service_class=stated, malformed=wrong)
     return found if found != Claims() else None
 

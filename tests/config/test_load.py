@@ -123,6 +123,12 @@ def test_it_names_the_file_and_the_key(write, text, said):
     assert complaint(path).startswith(f"{path}: {said}")
 
 
+def test_a_section_that_was_renamed_is_answered_in_the_environment_too():
+    renamed = "environment variable {}: `trickle` is called failover_pacing now"
+    for variable, value in (("TURNPIKE_TRICKLE", "{}"), ("TURNPIKE_TRICKLE__SMALL_BYTES", "5")):
+        assert complaint(environ={variable: value}) == renamed.format(variable)
+
+
 @pytest.mark.parametrize(("old", "new"), load._RENAMED.items())
 def test_a_setting_that_was_renamed_is_answered_with_its_name(write, old, new):
     section, _, name = old.rpartition(".")

@@ -322,6 +322,8 @@ def test_header_and_body_make_one_claim():
     assert claims(body, X_Turnpike_Class="reactive") == Claims(
         service_class="reactive", service_tier="flex", retain_s=60.0
     )
+    assert claims({}, X_Turnpike_Class="Background") == Claims(service_class="proactive")
+    assert claims({}, X_Turnpike_Class="interactive") == Claims(service_class="reactive")
     both = {"service_tier": 1, **context({"kv_retention_ttl_seconds": "x"})}
     assert claims(both, X_Turnpike_Class="x") == Claims(malformed=("class", "service_tier", "retention"))
 

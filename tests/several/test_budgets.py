@@ -19,8 +19,8 @@ USED = 120
 AT_ONCE = 30
 """Both gateways decide at a time, and on a busy machine, too, the store answers each within its deadline: a
 reservation that it does not answer counts all the same."""
-OF_TURNS = '[[bounds]]\nname = "turns"\nof = "tenant"\nper = "month"\nturns = 60\n'
-OF_TOKENS = f'[[bounds]]\nname = "tokens"\nof = "tenant"\nper = "day"\ntokens = {40 * USED}\n'
+OF_TURNS = '[[bounds]]\nname = "turns"\nscope = "tenant"\nperiod = "month"\nturns = 60\n'
+OF_TOKENS = f'[[bounds]]\nname = "tokens"\nscope = "tenant"\nperiod = "day"\ntokens = {40 * USED}\n'
 
 
 async def ask(fleet: Fleet, at: int, task: str, tenant: str = "red", messages: Any = None) -> int:
@@ -127,7 +127,7 @@ async def test_a_redis_that_came_back_empty_is_told_what_was_used(tmp_path):
 
 async def test_workers_of_one_gateway_share_a_budget_and_keep_it_over_a_restart(tmp_path):
     server = "shutdown_delay_s = 0\nworkers = 2\n"
-    bound = '[[bounds]]\nname = "b"\nof = "tenant"\nper = "month"\nturns = 30\n'
+    bound = '[[bounds]]\nname = "b"\nscope = "tenant"\nperiod = "month"\nturns = 30\n'
     async with running_fleet(
         tmp_path, gateways=0, server=server, settings=TENANTS + bound, deadline_ms=1000
     ) as fleet:

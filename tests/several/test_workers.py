@@ -159,12 +159,12 @@ async def test_sighup_reloads_all_in_place_and_wrong_settings_change_nothing(tmp
     async with running_workers(tmp_path, server="debug_headers = true\n") as (fleet, workers):
         agent = fleet.agent("agent", headers=ON_NEW_CONNECTIONS)
         before = workers.pids
-        workers.write_settings(("debug_headers = true", "receipts = 5"))
+        workers.write_settings(("debug_headers = true", "debug_headers = 5"))
         workers.send(signal.SIGHUP)
         await comes_true(lambda: logged(workers, "the settings stay as they were", 2), 10.0)
         await agent.run(turns=4)
         assert all(turn.session for turn in agent.turns)
-        workers.write_settings(("receipts = 5", "debug_headers = false"))
+        workers.write_settings(("debug_headers = 5", "debug_headers = false"))
         workers.send(signal.SIGHUP)
         await comes_true(
             lambda: logged(workers, "the settings were read again: server.debug_headers", 2), 10.0
