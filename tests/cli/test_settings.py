@@ -57,7 +57,7 @@ def test_a_file_is_compared_read_again_and_refused(tmp_path, capsys):
         serving.read_log_until(rb"the settings stay as they were.*server\.recipts")
         write(path, "drain_s = 1")
         serving.process.send_signal(signal.SIGHUP)
-        serving.read_log_until(rb"the settings were read again.*server\.receipts, server\.drain_s\n")
+        serving.read_log_until(rb"the settings were read again.*server\.debug_headers, server\.drain_s\n")
         assert b" 200 " in ask(serving.control_port, b"GET /turnpike/healthz HTTP/1.0\r\n\r\n")
 
 
