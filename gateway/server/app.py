@@ -94,26 +94,26 @@ class Gateway:
         )
         with named("recording.path (--record)"):
             self._recorder = Recorder(config) if config.recording.path is not None else None
-        self.observation, self.driver = self._open_brain(coordinator, environ, local_faults)
+        self.telemetry, self.driver = self._open_brain(coordinator, environ, local_faults)
         self.replica_watch = ReplicaWatch(
-            config, references, self.driver, self.observation, clock=self._clock, local_faults=local_faults
+            config, references, self.driver, self.telemetry, clock=self._clock, local_faults=local_faults
         )
-        self.hints = self.observation.hints = HintSender(self.replica_watch.replicas, self._tasks)
+        self.hints = self.telemetry.hints = HintSender(self.replica_watch.replicas, self._tasks)
         tokens = JwtTokens(config.jwt, references.jwt_keys, clock=wall_clock) if config.jwt else None
         salt = derived(fleet_secret, "tenants") if fleet_secret is not None else None
         self._tenants = Tenants(config.tenants, salt=salt, tokens=tokens)
         self._is_open, path = False, config.server.keys_path
-        self._key_file = KeyFile(path, self._tenants, self._forget_visitors) if path is not None else None
-        self._peers = self.observation.peers = self._open_peers(environ, fleet_secret)
+        self._key_file = KeyFile(path, self._tenants, self._forget_callers) if path is not None else None
+        self._peers = self.telemetry.peers = self._open_peers(environ, fleet_secret)
         self._parts = self._open_parts()
         servers = open_servers(config, environ, tls=references.upstream_tls, local_faults=local_faults)
-        self.serving = Serving(config, self._parts, self.replica_watch, self.observation.metrics, servers)
+        self.serving = Serving(config, self._parts, self.replica_watch, self.telemetry.metrics, servers)
         self._tls = references.server_tls
         self._certificates = CertificateEnds(references.certificate_ends)
-        self.observation.metrics.certificate_ends = self._certificates.ends
+        self.telemetry.metrics.certificate_ends = self._certificates.ends
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = self._open_listener(proxies, servers)
-        self.observation.metrics.requests = self.listener.requests
+        self.telemetry.metrics.requests = self.listener.requests
         self._refusals = RefusalLog(self.listener.refusals)
         self._picker = self._open_picker(proxies) if is_picker else None
         self.leaving = GracefulShutdown(
@@ -133,7 +133,7 @@ class Gateway:
     def _open_brain(
         self, coordinator: Coordinator, environ: Mapping[str, str], local_faults: LocalFaults
     ) -> tuple[Telemetry, Driver]:
-        observation = Telemetry(
+        telemetry = Telemetry(
             self._config,
             coordinator,
             environ,
@@ -146,7 +146,7 @@ class Gateway:
             coordinator,
             clock=self._clock,
             id_prefix=secrets.token_hex(3),
-            on_records=observation.take,
+            on_records=telemetry.take,
             recorder=self._recorder,
             send_hint=self._send_hint if self._config.hints.turnpike else None,
         )
@@ -154,8 +154,8 @@ class Gateway:
         driver.tells_causes = is_loopback(server.listen) and not (
             self._config.tenants or server.trusted_proxies
         )
-        observation.on_tick = driver.tick
-        return observation, driver
+        telemetry.on_tick = driver.tick
+        return telemetry, driver
 
     def _open_peers(self, environ: Mapping[str, str], secret: bytes | None) -> Peers | None:
         if secret is None:
@@ -175,7 +175,7 @@ class Gateway:
 
     def _open_parts(self) -> ProxyParts:
         config, are_keys_required = self._config, self._tenants.are_keys_required
-        driver, watch, seen = self.driver, self.replica_watch, self.observation
+        driver, watch, seen = self.driver, self.replica_watch, self.telemetry
         outbound = Outbound(
             config.hints, driver.coordinator.fleet.abilities, are_keys_required=are_keys_required
         )
@@ -199,7 +199,7 @@ class Gateway:
             Authenticator(self._tenants, proxies, mcp=servers),
             server.limits,
             proxies=proxies if server.proxy_protocol else None,
-            access_log=self.observation.access_log,
+            access_log=self.telemetry.access_log,
             now=monotonic_clock,  # the loop's has whole milliseconds: less than a first token may take
         )
 
@@ -217,7 +217,7 @@ class Gateway:
             self.picker_port = self._picker.bind()
         if self._peers is not None:
             await self._peers.open(self.listener)
-        control = self.observation.control(
+        control = self.telemetry.control(
             self.driver, self._tenants, is_retiring=lambda: self.leaving.is_retiring or not self._is_open
         )
         app = control.app()
@@ -250,7 +250,7 @@ class Gateway:
 
     def _start_loops(self) -> None:
         supervise = self._tasks.supervise
-        for name, work in self.observation.loops():
+        for name, work in self.telemetry.loops():
             supervise(name, work)
         self.replica_watch.open(self._tasks)
         if self._state_file is not None:
@@ -286,7 +286,7 @@ class Gateway:
             await self._state_file.close()
         if self._spent_file is not None:
             await self._spent_file.close()
-        await self.observation.close()
+        await self.telemetry.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
 
@@ -302,25 +302,25 @@ class Gateway:
             self._tenants.tokens.set_keys(references.jwt_keys)
         if self._peers is not None:
             self._peers.apply_config(config)
-        self._forget_visitors()
+        self._forget_callers()
         self.serving.apply_config(config)
         self._parts.preparation.reading.apply_config(config)
         self._certificates.apply_config(references.certificate_ends)
-        self.observation.apply_config(config)
+        self.telemetry.apply_config(config)
         self.replica_watch.apply_config(config, references)
         self.leaving.apply_config(server)
-        if (access := self.observation.access) is not None:
+        if (access := self.telemetry.access) is not None:
             access.apply_config(server.control_key_hashes, server.control_read_key_hashes, hosts_of(server))
         set_log_level(server.log_level)
         self._config = config
 
-    def _forget_visitors(self) -> None:
-        self.listener.forget_visitors()
+    def _forget_callers(self) -> None:
+        self.listener.forget_callers()
         if self._peers is not None:
-            self._peers.listener.forget_visitors()
+            self._peers.listener.forget_callers()
 
     def _on_hangup(self, settings: Settings) -> None:
-        self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))
+        self._tasks.spawn(reload_on_signal(settings.reload, self.telemetry.audit.record))
 
     async def run(self, on_serving: Callable[[Callable[[signal.Signals], None]], None] | None = None) -> None:
         """Serves until SIGTERM or SIGINT, and leaves as `GracefulShutdown` says. SIGHUP: reads the settings
@@ -336,7 +336,7 @@ class Gateway:
             message = listening.listening_on(self._config, port, self.control_port, self._picker is not None)
             log_event(logging.INFO, "listening", message, port=port, control_port=self.control_port)
             if self._picker is None:
-                self.observation.views.listens_at = listening.agents_url(self._config.server, port)
+                self.telemetry.views.listens_at = listening.agents_url(self._config.server, port)
             at = listening.dashboard_url(self._config.server.control, self.control_port)
             log_event(logging.INFO, "dashboard", f"the dashboard is at {at}", url=at)
             settings = set_by_hand(self._config)
@@ -359,6 +359,6 @@ class Gateway:
             self._certificates.warn(now=wall_clock())
             self.replica_watch.members.sweep(now=now)
             if (tokens := self._tenants.tokens) is not None and tokens.must_reauthenticate():
-                self._forget_visitors()
+                self._forget_callers()
             if self._peers is not None:
                 self._peers.sweep(now=now)

@@ -33,3 +33,11 @@ def test_every_benchmark_that_is_cited_exists() -> None:
         (page, name) for page, name in cited if not (at / name).is_dir() and not (at / f"{name}.py").exists()
     }
     assert not missing
+
+
+def test_every_module_that_the_papers_page_names_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs/papers.md").read_text())
+    assert len(named) > 100
+    trees = [ROOT / tree for tree in ("gateway", "engine_ext", "lab", "tests", "examples", "benchmarks")]
+    there = {path.name for tree in trees for path in tree.rglob("*.py")}
+    assert [each for each in named if not ((ROOT / each).is_file() if "/" in each else each in there)] == []

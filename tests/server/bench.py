@@ -474,7 +474,7 @@ class Bench:
         """What is going on in the gateway; all zero when nothing is."""
         gateway, brain = self.gateway, self.brain
         replicas, mcp = gateway.replica_watch.replicas, gateway.serving.mcp
-        tunnels = gateway.observation.metrics.tunnels
+        tunnels = gateway.telemetry.metrics.tunnels
         return {
             "tickets": len(gateway.driver.tickets),
             "live requests": len(brain.live),
@@ -511,8 +511,8 @@ class Bench:
             raise AssertionError(f"the books do not balance: {self.books()}") from None
         finally:
             await self._close()
-        observation = getattr(self.gateway, "observation", None)  # a picker has none
-        assert observation is None or observation.contents is None or not observation.contents.bytes
+        telemetry = getattr(self.gateway, "telemetry", None)  # a picker has none
+        assert telemetry is None or telemetry.contents is None or not telemetry.contents.bytes
         if not is_last:
             return
         expected = {*self._tasks_before, asyncio.current_task()}

@@ -151,7 +151,7 @@ async def test_a_want_that_lasts_is_named_by_readiness(start, monkeypatch):
         client.send(post())
         await client.receive()
     assert (await bench.control(get(b"/turnpike/readyz"))).json()["failing"] == []
-    faults = bench.gateway.observation._local_faults
+    faults = bench.gateway.telemetry._local_faults
     first, last = faults._spells["file_descriptors"]
     faults._spells["file_descriptors"] = (first - 60.0, last)
     told = (await bench.control(get(b"/turnpike/readyz"))).json()

@@ -169,7 +169,7 @@ class BothSides(RuleBasedStateMachine):
             handler=self.handle,
             connected=lambda connection: True,
             disconnected=lambda connection: None,
-            door=SimpleNamespace(judge=lambda *_: Caller(tenant, "/", classify("POST", "/"))),
+            authenticator=SimpleNamespace(authorize=lambda *_: Caller(tenant, "/", classify("POST", "/"))),
         )
         self.client = ClientConnection(cast(Any, self.listener))
         self.wire = Wire(self.client, self.soon.append)
@@ -228,7 +228,7 @@ class BothSides(RuleBasedStateMachine):
             assert head is not None
             if not is_held:
                 client.start_response(head.start, framing_of(head, request.head))
-            endpoint = request.head.visitor.endpoint
+            endpoint = request.head.caller.endpoint
             observer = observe(endpoint.protocol, endpoint.work, head.content_type, None)
             whole = upstream.take_complete_body()
             if whole is not None:

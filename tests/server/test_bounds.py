@@ -114,8 +114,8 @@ async def test_sdks_do_not_repeat_it(start):
 
 
 def _refusals(bench: Bench) -> int:
-    bench.gateway.observation._handover.flush()  # else it happens a moment later
-    metrics = bench.gateway.observation.metrics
+    bench.gateway.telemetry._handover.flush()  # else it happens a moment later
+    metrics = bench.gateway.telemetry.metrics
     (family,) = [each for each in metrics.collect() if each.name == "turnpike_refusals"]
     return int(sum(sample.value for sample in family.samples if sample.name.endswith("_total")))
 

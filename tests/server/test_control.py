@@ -97,9 +97,9 @@ async def test_events_are_told_live_and_again(start, tmp_path):
     assert b"text/event-stream" in listener.head
     response = await bench.ask(post())
     turn = (response.get(b"x-turnpike-request") or b"").decode()
-    await eventually(lambda: bench.gateway.observation._ring.last >= 6)
-    last = bench.gateway.observation._ring.last
-    kept = last - bench.gateway.observation._ring.first + 1
+    await eventually(lambda: bench.gateway.telemetry._ring.last >= 6)
+    last = bench.gateway.telemetry._ring.last
+    kept = last - bench.gateway.telemetry._ring.first + 1
     again = await Listener.open(bench.gateway.control_port, b"?after=0")
     told = (await again.until(kept))[:kept]  # more may have come meanwhile
     assert [event.id for event in told] == [str(number) for number in range(1, last + 1)]
@@ -117,7 +117,7 @@ async def test_events_are_told_live_and_again(start, tmp_path):
     assert explained["records"][0]["type"] == "turn_arrive"
     for each in (listener, again, behind, only, of_it):
         each.close()
-    await eventually(lambda: bench.gateway.observation._events._readers == 0)
+    await eventually(lambda: bench.gateway.telemetry._events._readers == 0)
     await bench.gateway.stop()
     lines = path.read_bytes().splitlines()
     assert [line.decode() for line in lines[: len(told)]] == [event.data for event in told], "as in the file"
@@ -128,7 +128,7 @@ async def test_what_is_not_kept_is_a_gap(start):
     for _ in range(3):
         await bench.ask(post())
     listener = await Listener.open(bench.gateway.control_port, b"?after=1")
-    ring = bench.gateway.observation._ring
+    ring = bench.gateway.telemetry._ring
     [gap, *rest] = await listener.until(5)
     assert (gap.type, json.loads(gap.data)) == ("gap", {"from": 2, "to": ring.last - 4})
     assert [int(event.id) for event in rest] == list(range(ring.first, ring.last + 1))
@@ -191,7 +191,7 @@ async def test_the_snapshot_tells_turns_replicas_pools_and_tenants(start):
     assert (pool["id"], pool["admitted"], pool["window"]) == ("default", 1, None)
     [tenant] = snapshot["tenants"]
     assert (tenant["id"], tenant["admitted"], tenant["weight"]) == (session["tenant"], 1, 1.0)
-    assert snapshot["seq"] == bench.gateway.observation._ring.last
+    assert snapshot["seq"] == bench.gateway.telemetry._ring.last
     assert snapshot["outcome"]["sessions"] == 0
     metrics = (await bench.control(get(b"/metrics"))).body.decode()
     assert 'turnpike_ttft_seconds_count{pool="default",class="reactive"} 1.0' in metrics

@@ -179,7 +179,7 @@ async def test_a_collector_that_hangs_is_not_noticed(start, receiver):
     client = await bench.connect()
     for _ in range(50):
         assert (await client.ask(post())).status == 200
-    await eventually(lambda: bench.gateway.observation._export.dropped > 0)
+    await eventually(lambda: bench.gateway.telemetry._export.dropped > 0)
 
 
 ALICE, ROUTER = "tp-alice-secret", "tp-router-secret"

@@ -135,7 +135,7 @@ async def test_a_fallback_is_told_in_headers_records_and_metrics(start, tmp_path
         (f'fallback="",model="{BIG}",requested="safe"', 2),  # the attempt that failed is one of them
     ):
         assert f"turnpike_models_total{{{labels}}} {count}.0" in metrics
-    await bench.gateway.observation.close()
+    await bench.gateway.telemetry.close()
     chosen = [json.loads(line) for line in (tmp_path / "stream").read_text().splitlines()]
     assert [each["fallback"] for each in chosen if each["type"] == "model"] == [
         None,

@@ -44,7 +44,7 @@ class Two:
         self.bench = bench
         self.prefill, self.decode, *self.others = bench.backends
         self.outcomes: list[str] = []
-        take = bench.gateway.observation.take
+        take = bench.gateway.telemetry.take
         self.prefill.script = sends(answer(HELD))
 
         def watch(records: list[Any]) -> None:

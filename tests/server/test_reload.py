@@ -268,7 +268,7 @@ async def test_who_did_what_is_recorded_without_secrets(start):
     async def has_all() -> bool:
         snapshot = await bench.control(get(b"/turnpike/snapshot", reader))
         assert snapshot.status == 200
-        ring = bench.gateway.observation._ring
+        ring = bench.gateway.telemetry._ring
         kept[:] = [json.loads(line) for line in ring.lines_behind(0, 1000) if b'"control"' in line]
         return len(kept) == 6
 

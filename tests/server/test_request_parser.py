@@ -163,11 +163,11 @@ def test_connections_of_one_address_share_heads_until_rights_change():
         parser.peer = peer
         tenant = Tenant(TenantId("t"), False, may_expire=may_expire)
 
-        def judge(*_: object) -> Caller:
+        def authorize(*_: object) -> Caller:
             judged.append(peer)
             return Caller(tenant, "/", classify("POST", "/"))
 
-        parser._judge = judge
+        parser._authorize = authorize
         parser.heads = heads
         return parser
 

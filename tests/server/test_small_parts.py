@@ -155,7 +155,7 @@ async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
 async def test_who_goes_down_is_asked_for_no_signals_and_shown_with_none(start):
     bench = await start(upstream={"engine_period_s": 0.05, "health_period_s": 0.05})
     bench.backend.metrics = b'vllm:num_requests_running{engine="0"} 3.0\n'
-    watch, signals = bench.gateway.replica_watch, bench.gateway.observation.signals
+    watch, signals = bench.gateway.replica_watch, bench.gateway.telemetry.signals
     await eventually(lambda: "default-0" in signals)
     await bench.backend.close()
     await eventually(lambda: not up(bench))

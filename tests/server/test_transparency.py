@@ -162,7 +162,7 @@ async def test_a_full_disk_under_the_stream_does_not_hurt(start):
     bench.may_log_errors = True
     for _ in range(3):
         assert (await bench.ask(post())).status == 200
-    await eventually(lambda: bench.gateway.observation._file.dropped >= 3)
+    await eventually(lambda: bench.gateway.telemetry._file.dropped >= 3)
     metrics = (await bench.control(get(b"/metrics"))).body.decode()
     dropped = next(line for line in metrics.splitlines() if line.startswith("turnpike_stream_dropped_total "))
     assert float(dropped.split()[1]) >= 3

@@ -160,7 +160,7 @@ def content(span: Any) -> dict[str, Any]:
 async def test_without_the_setting_nothing_is_said_nor_held(start, receiver, caplog):
     bench = await start(otel={"endpoint": receiver.endpoint})
     assert not [each for each in caplog.messages if "otel.content" in each]
-    assert bench.gateway.observation.contents is None
+    assert bench.gateway.telemetry.contents is None
     await bench.ask(post(json.dumps(CHAT).encode()))
     await bench.gateway.stop()
     [chat] = chats(receiver)
@@ -174,7 +174,7 @@ async def test_sessions_that_are_not_traced_are_not_held(start, receiver):
     async def script(exchange: Exchange) -> None:
         await exchange.send(STREAM_HEAD + chunk(DELTA))
         await asyncio.sleep(0.05)
-        held.append(bench.gateway.observation.contents.bytes)
+        held.append(bench.gateway.telemetry.contents.bytes)
         await exchange.send(chunk(DONE) + chunk(b""))
 
     bench.backend.script = script
@@ -185,7 +185,7 @@ async def test_sessions_that_are_not_traced_are_not_held(start, receiver):
 
 async def test_it_is_held_while_the_answer_runs_and_let_go_of_when_its_span_is_sent(start, receiver):
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True})
-    contents = bench.gateway.observation.contents
+    contents = bench.gateway.telemetry.contents
     held: list[int] = []
 
     async def script(exchange: Exchange) -> None:
@@ -207,7 +207,7 @@ async def test_turns_beyond_the_room_are_traced_without_it_and_counted(start, re
     padding = "x" * (1 << 20)
     await bench.ask(post(json.dumps({"model": "m", "messages": [{**ASK, "content": padding}]}).encode()))
     await bench.ask(post(json.dumps(CHAT).encode()))
-    assert bench.gateway.observation.contents.left_out == 1
+    assert bench.gateway.telemetry.contents.left_out == 1
     await bench.gateway.stop()
     assert sorted(bool(content(chat)) for chat in chats(receiver)) == [False, True]
 
@@ -297,7 +297,7 @@ async def test_a_turn_that_went_elsewhere_says_it(start, receiver):
 async def test_a_client_that_leaves_leaves_nothing(start, receiver):
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True})
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
-    contents = bench.gateway.observation.contents
+    contents = bench.gateway.telemetry.contents
     for _ in range(3):
         client = await bench.send(post(json.dumps({**CHAT, "stream": True}).encode()))
         await client.reader.readuntil(b"hello")
@@ -315,16 +315,16 @@ async def test_turns_left_out_of_traces_are_not_held(start, receiver):
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True, "max_spans_per_s": 1})
     for _ in range(8):
         await bench.ask(post(json.dumps(CHAT).encode()))
-    contents = bench.gateway.observation.contents
+    contents = bench.gateway.telemetry.contents
     await eventually(lambda: not contents.bytes and not contents._held)
-    assert bench.gateway.observation._export.left_out >= 5
+    assert bench.gateway.telemetry._export.left_out >= 5
 
 
 async def test_a_dead_collector_holds_no_more_than_may_be_held(start):
     bench = await start(
         otel={"endpoint": "http://127.0.0.1:9/v1/traces", "content": True, "content_max_bytes": 1 << 20}
     )
-    contents = bench.gateway.observation.contents
+    contents = bench.gateway.telemetry.contents
     client = await bench.connect()
     for _ in range(60):
         assert (await client.ask(post(json.dumps(CHAT).encode()))).status == 200
@@ -338,7 +338,7 @@ async def test_a_collector_that_is_busy_gets_it_once_and_whole(start, receiver):
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True})
     await bench.ask(post(json.dumps(CHAT).encode()))
     await eventually(lambda: receiver.requests == 1)
-    assert not bench.gateway.observation.contents.bytes, "it is written, and the body is let go of"
+    assert not bench.gateway.telemetry.contents.bytes, "it is written, and the body is let go of"
     await eventually(lambda: chats(receiver))
     [chat] = chats(receiver)
     keys = [pair.key for pair in chat.attributes]

@@ -1,4 +1,4 @@
-"""The door: refusals by client and path, on the head of the request alone.
+"""The authenticator: refusals by client and path, on the head of the request alone.
 
 It decides before a byte of the body is held, so nobody without a key can make the gateway hold any.
 """
@@ -57,7 +57,7 @@ class Authenticator:
             return endpoint
         return classify(method, path)
 
-    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Caller | Refusal:
+    def authorize(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Caller | Refusal:
         """`peer`: the address of who is connected."""
         return self.judge_client(method, target, headers, self._proxies.client_of(headers, peer))
 

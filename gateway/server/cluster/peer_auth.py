@@ -1,4 +1,4 @@
-"""The door for what gateways pass on to one another, and the header that marks it."""
+"""Authentication of what gateways pass on to one another, and the header that marks it."""
 
 import hmac
 from typing import Final
@@ -37,15 +37,15 @@ class Passing:
         return name if name and hmac.compare_digest(header, self.header(origin, name)) else None
 
 
-class PeerDoor(Authenticator):
-    """The door for what peers pass on: the header names the client, and its key the tenant."""
+class PeerAuthenticator(Authenticator):
+    """For what peers pass on: the header names the client, and its key the tenant."""
 
-    def __init__(self, door: Authenticator, passing: Passing, origin: str) -> None:
-        self._door = door
+    def __init__(self, authenticator: Authenticator, passing: Passing, origin: str) -> None:
+        self._authenticator = authenticator
         self._passing = passing
         self._origin = origin
 
-    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Caller | Refusal:
+    def authorize(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Caller | Refusal:
         ours = {name.lower(): value for name, value in headers}
         client = self._passing.client_of(ours.get(PASSED, b""), self._origin)
         if client is None:
@@ -53,13 +53,13 @@ class PeerDoor(Authenticator):
             return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
         if target == PATH.encode("ascii"):
             return Caller(_A_PEER, PATH, classify(method, PATH), is_from_peer=True)
-        found = self._door.judge_client(method, target, headers, client)
+        found = self._authenticator.judge_client(method, target, headers, client)
         if isinstance(found, Caller):
             return msgspec.structs.replace(found, is_from_peer=True, takes_over_session=INHERITS in ours)
         return found
 
     def endpoint(self, method: str, path: str) -> Endpoint:
-        return self._door.endpoint(method, path)
+        return self._authenticator.endpoint(method, path)
 
 
 _A_PEER: Final = Tenant(TenantId("a peer"), may_control_engines=False)

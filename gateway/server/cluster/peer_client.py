@@ -161,7 +161,7 @@ class PeerLinks:
         head = request.head
         lines = [b"%s %s HTTP/1.1\r\n" % (head.method.encode("ascii"), head.target)]
         lines += [b"%s: %s\r\n" % field for field in end_to_end(head.headers, _DROPPED)]
-        lines.append(b"%s: %s\r\n" % (PASSED, self._passing.header(to, head.visitor.client)))
+        lines.append(b"%s: %s\r\n" % (PASSED, self._passing.header(to, head.caller.client)))
         if takes_over_session:
             lines.append(b"%s: 1\r\n" % INHERITS)
         lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))

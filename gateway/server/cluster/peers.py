@@ -41,7 +41,7 @@ from gateway.domain.turn_trace import TurnTrace
 from gateway.fleet.circuit_breaker import BreakerState
 from gateway.server.auth.authenticator import Authenticator, Caller
 from gateway.server.cluster.drains import Drain, Drains
-from gateway.server.cluster.peer_auth import PATH, Passing, PeerDoor
+from gateway.server.cluster.peer_auth import PATH, Passing, PeerAuthenticator
 from gateway.server.cluster.peer_client import PassOn, PeerLinks
 from gateway.server.cluster.peer_heartbeats import LASTS_S, DirectTalk, PeerHeartbeat
 from gateway.server.cluster.process_load import ProcessLoad
@@ -159,7 +159,11 @@ class Peers:
         self._driver.on_publish = self.directory.publish
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(
-            handler, self.door(clients.door), clients.limits, access_log=clients.access_log, now=clients.now
+            handler,
+            self.authenticator(clients.authenticator),
+            clients.limits,
+            access_log=clients.access_log,
+            now=clients.now,
         )
         listen = self._config.peer_listen
         with binding("shared.peer_listen", listen):
@@ -172,8 +176,8 @@ class Peers:
             await self._exchanging
             await self.send_heartbeat()
 
-    def door(self, door: Authenticator) -> PeerDoor:
-        return PeerDoor(door, self.passing, self._origin)
+    def authenticator(self, authenticator: Authenticator) -> PeerAuthenticator:
+        return PeerAuthenticator(authenticator, self.passing, self._origin)
 
     def pickers(self) -> dict[str, str]:
         return {origin: each.picks_at for origin, each in self._others.items()}
@@ -284,7 +288,7 @@ class Peers:
                 await self.store.exchange(name, value, ttl_s)
 
     async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
-        if request.head.visitor.path == PATH:
+        if request.head.caller.path == PATH:
             client.is_logged = False
             client.respond(HTTPStatus.OK, b"", self._direct.answer(request.body, self._heartbeat()))
         else:
@@ -327,9 +331,9 @@ class Peers:
             self.listener.close()
             await self.store.aclose()
 
-    def has(self, visitor: Caller, facts: RequestFacts) -> bool:
+    def has(self, caller: Caller, facts: RequestFacts) -> bool:
         self._doubt_if_stopped()
-        return self.directory.is_here(visitor.tenant.id, facts)
+        return self.directory.is_here(caller.tenant.id, facts)
 
     # --- whose a request is ----------------------------------------------------------------------
 
@@ -338,21 +342,21 @@ class Peers:
     ) -> tuple[TurnTrace, ...] | None:
         """Passes the request on if a peer has its session, or back: then None. Else what there is to go on
         with."""
-        visitor = request.head.visitor
-        tenant: TenantId = visitor.tenant.id
-        if visitor.is_from_peer and not self.directory.is_in_doubt:
-            if not visitor.takes_over_session:
+        caller = request.head.caller
+        tenant: TenantId = caller.tenant.id
+        if caller.is_from_peer and not self.directory.is_in_doubt:
+            if not caller.takes_over_session:
                 return ()
             return self._counted(await self._in_task(self.directory.inherited(tenant, facts)))
         for _ in range(_TRIES):
             # In a task of its own: who waits is none, and a store's client needs one.
-            place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
+            place = await self._in_task(self.directory.find(tenant, caller.client, facts))
             owner, takes_over_session = place.owner, place.takes_over_session
             if owner is None and self._driver.coordinator.is_draining:
                 owner = min(self.alive, default=None)  # whoever it is: it takes the session over
                 takes_over_session = True
             link = self.links.get(owner)
-            if visitor.is_from_peer and (link is not None or self.listener.is_draining):
+            if caller.is_from_peer and (link is not None or self.listener.is_draining):
                 await pass_on(None, False)
                 return None
             if link is None:
@@ -374,8 +378,8 @@ class Peers:
         """The other gateway with a session that its client calls so; None if there is none."""
         return self.links.get(await self._in_task(self.directory.owner_of(tenant, stated)))
 
-    async def left_for_us(self, visitor: Caller, facts: RequestFacts) -> tuple[TurnTrace, ...]:
-        place = await self._in_task(self.directory.find(visitor.tenant.id, visitor.client, facts))
+    async def left_for_us(self, caller: Caller, facts: RequestFacts) -> tuple[TurnTrace, ...]:
+        place = await self._in_task(self.directory.find(caller.tenant.id, caller.client, facts))
         return self._counted(place.adopted)
 
     def _counted(self, adopted: tuple[TurnTrace, ...]) -> tuple[TurnTrace, ...]:

@@ -130,9 +130,9 @@ class RemotePrefills:
         """None if a prefill of the request alone is impossible."""
         if request.head.facts.coding:
             return None
-        if request.head.visitor.endpoint.name == _COMPACT:
+        if request.head.caller.endpoint.name == _COMPACT:
             return None
-        protocol = request.head.visitor.endpoint.protocol
+        protocol = request.head.caller.endpoint.protocol
         body = prefill_leg_body(self._connectors[replica.pool], request.body, protocol)
         if body is None:
             return None
@@ -156,7 +156,7 @@ class RemotePrefills:
             leg.is_fault = True if head.status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
             return
         leg.is_fault = False
-        leg.usage = usage_of(upstream, request.head.visitor.endpoint, answer)
+        leg.usage = usage_of(upstream, request.head.caller.endpoint, answer)
         if leg.usage is not None:
             leg.fields = self._connectors[replica.pool].decode_fields(answer)
 

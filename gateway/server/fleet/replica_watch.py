@@ -29,13 +29,13 @@ class ReplicaWatch:
         config: Config,
         references: LoadedSecrets,
         driver: Driver,
-        observation: Telemetry,
+        telemetry: Telemetry,
         *,
         clock: Callable[[], float],
         local_faults: LocalFaults,
     ) -> None:
         self._driver = driver
-        self._observation = observation
+        self._telemetry = telemetry
         self.members = Members(config, references, clock=clock, local_faults=local_faults, send=driver.send)
         self.replicas = self.members.replicas
         """By name. They come and go."""
@@ -52,8 +52,8 @@ class ReplicaWatch:
             self.replicas,
             config.upstream,
             on_report=self._engine_reported,
-            on_plugin=observation.plugins.__setitem__,
-            is_looked_at=lambda: observation.views.is_looked_at,
+            on_plugin=telemetry.plugins.__setitem__,
+            is_looked_at=lambda: telemetry.views.is_looked_at,
         )
         self._tasks = TaskGroup()
         self._watchers: dict[ReplicaId, tuple[asyncio.Task[None], ...]] = {}
@@ -93,8 +93,8 @@ class ReplicaWatch:
 
     def _engine_is_gone(self, replica: ReplicaId) -> None:
         self._engines.went_down(replica)
-        self._observation.signals.pop(replica, None)
-        self._observation.plugins.pop(replica, None)
+        self._telemetry.signals.pop(replica, None)
+        self._telemetry.plugins.pop(replica, None)
 
     def _came_up(self, facts: ReplicaFacts) -> None:
         self._engines.came_up(facts)
@@ -105,5 +105,5 @@ class ReplicaWatch:
         self._driver.send(ev.ReplicaWentDown(replica, why))
 
     def _engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
-        self._observation.signals[replica] = signals
+        self._telemetry.signals[replica] = signals
         self._driver.send(ev.EngineReported(replica, signals))

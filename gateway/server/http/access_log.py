@@ -95,19 +95,21 @@ class LoggedConnection(ClientConnection):
         parser, tenant, endpoint = self.parser, None, ""
         method, target, headers = parser.refused_method, parser.refused_target, parser.refused_headers
         if method:  # else the head had not been read
-            endpoint = self._listener.door.endpoint(method, target.partition(b"?")[0].decode("latin-1")).name
+            endpoint = self._listener.authenticator.endpoint(
+                method, target.partition(b"?")[0].decode("latin-1")
+            ).name
             if refusal.reason is not RefusalReason.UNAUTHENTICATED:  # it may not have been authenticated yet
-                visitor = self._judge(method, target, headers)
-                tenant = visitor.tenant.id if isinstance(visitor, Caller) else None
+                caller = self._authorize(method, target, headers)
+                tenant = caller.tenant.id if isinstance(caller, Caller) else None
         client = read_header_facts(headers).client_name
         self._add(http_status(refusal.reason), method, endpoint, tenant, client)
 
     def _count(self, request: HttpRequest) -> None:
         super()._count(request)
-        head, visitor = request.head, request.head.visitor
+        head, caller = request.head, request.head.caller
         if self.is_logged or self.ticket is not None or self.refused is not None:
-            name, client = visitor.endpoint.name, head.facts.client_name
-            self._add(self.status, head.method, name, visitor.tenant.id, client)
+            name, client = caller.endpoint.name, head.facts.client_name
+            self._add(self.status, head.method, name, caller.tenant.id, client)
         self._bytes_in = self._sent.size = 0
 
     def _add(self, status: int, method: str, endpoint: str, tenant: str | None, client: str) -> None:

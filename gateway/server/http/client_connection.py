@@ -54,7 +54,7 @@ class ClientConnection(ResponseWriter):
         super().__init__(listener)
         self._limits = listener.limits
         self.budget = listener.budget
-        self.parser = RequestParser(listener.limits, listener.budget, self._judge)
+        self.parser = RequestParser(listener.limits, listener.budget, self._authorize)
         self._run: Run | None = None
         """The handler of the current request, once it has to wait."""
         self._source: Source | None = None
@@ -111,8 +111,8 @@ class ClientConnection(ResponseWriter):
             self._is_reading = False
             self.transport.pause_reading()
 
-    def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Caller | Refusal:
-        return self._listener.door.judge(method, target, headers, self.parser.peer)
+    def _authorize(self, method: str, target: bytes, headers: RawHeaders) -> Caller | Refusal:
+        return self._listener.authenticator.authorize(method, target, headers, self.parser.peer)
 
     def eof_received(self) -> bool:
         """A half-closed client is treated as gone; it gets what is ready, but no half of a response."""
@@ -164,7 +164,7 @@ class ClientConnection(ResponseWriter):
         self.transport.write(lines)
         self.transport.set_protocol(protocol)
         self._read_again()
-        self.forget_visitor()  # its key may have been revoked since its handshake came
+        self.forget_caller()  # its key may have been revoked since its handshake came
         return self.parser.take_unread()
 
     def _read_again(self) -> None:
@@ -210,7 +210,7 @@ class ClientConnection(ResponseWriter):
         if self._current.body:
             self.let_go_of_body()
         if self._kept_bytes:
-            self.budget.give_back(self._current.head.visitor.tenant.id, self._kept_bytes)
+            self.budget.give_back(self._current.head.caller.tenant.id, self._kept_bytes)
             self._kept_bytes = 0
         self._current = None
         self._since = self._first_byte = self._last_read = self._listener.now()
@@ -230,7 +230,7 @@ class ClientConnection(ResponseWriter):
         """Counts the request under its status; as in nginx, 499 if the client left before the response."""
         self.status = self.status or (499 if self.state is State.CLOSED else 500)
         has_failed = self.has_failed or self.state in (State.ANSWERING, State.CLOSING)  # it was cut
-        self._listener.counted(request.head.visitor.endpoint.name, self.status, has_failed=has_failed)
+        self._listener.counted(request.head.caller.endpoint.name, self.status, has_failed=has_failed)
 
     def refuse_instead(self, protocol: WireProtocol, refusal: Refusal) -> None:
         """Ends the current request and its handler: refuses it, or cuts a response that has begun."""
@@ -243,13 +243,13 @@ class ClientConnection(ResponseWriter):
     def let_go_of_body(self) -> None:
         request = self._current
         if request is not None and request.body:
-            self.budget.give_back(request.head.visitor.tenant.id, len(request.body))
+            self.budget.give_back(request.head.caller.tenant.id, len(request.body))
             request.body = b""
 
     def keep_more(self, size: int) -> bool:
         """Counts bytes of the answer that are kept until the request is over; False if there is no room."""
         current = self._current
-        has_room = current is not None and self.budget.take(current.head.visitor.tenant.id, size)
+        has_room = current is not None and self.budget.take(current.head.caller.tenant.id, size)
         self._kept_bytes += size * has_room
         return has_room
 
@@ -280,7 +280,7 @@ class ClientConnection(ResponseWriter):
         parser = self.parser
         self._refused_method, self._refused_headers = parser.refused_method, parser.refused_headers
         path = parser.refused_target.partition(b"?")[0].decode("latin-1")
-        self.refuse(self._listener.door.endpoint("POST", path).protocol, refusal)
+        self.refuse(self._listener.authenticator.endpoint("POST", path).protocol, refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 
@@ -296,12 +296,12 @@ class ClientConnection(ResponseWriter):
     def is_idle(self) -> bool:
         return self.state is State.IDLE and not self.parser.is_mid_request
 
-    def forget_visitor(self) -> None:
+    def forget_caller(self) -> None:
         self.parser.forget_head()
         if self.state is State.SWITCHED and self._current is not None:
             head = self._current.head
-            judged = self._judge(head.method, head.target, head.headers)
-            if isinstance(judged, Refusal) or judged.tenant.id != head.visitor.tenant.id:
+            judged = self._authorize(head.method, head.target, head.headers)
+            if isinstance(judged, Refusal) or judged.tenant.id != head.caller.tenant.id:
                 self.abort()
 
     def drain(self) -> None:

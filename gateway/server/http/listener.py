@@ -36,7 +36,7 @@ class Listener:
     def __init__(
         self,
         handler: Handler,
-        door: Authenticator,
+        authenticator: Authenticator,
         limits: HttpLimits,
         *,
         proxies: TrustedProxies | None = None,
@@ -52,7 +52,7 @@ class Listener:
         self._prefaces: set[ProxyProtocolHandshake] = set()
         """Connections whose header has not come yet."""
         self.handler = handler
-        self.door = door
+        self.authenticator = authenticator
         self.limits = limits
         self.now = now
         self.budget = BufferBudget(max_buffered_bytes(limits))
@@ -142,10 +142,10 @@ class Listener:
         for preface in tuple(self._prefaces):
             preface.abort()
 
-    def forget_visitors(self) -> None:
+    def forget_callers(self) -> None:
         self.heads = KnownHeads()
         for connection in tuple(self._connections):
-            connection.forget_visitor()
+            connection.forget_caller()
 
     def connected(self, connection: ClientConnection) -> bool:
         """False if the connection is one too many."""

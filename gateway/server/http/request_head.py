@@ -25,7 +25,7 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     """As received; but the Content-Length, if any, is that of the first request that began so."""
     is_http_1_0: bool
     keep_alive: bool
-    visitor: Caller
+    caller: Caller
     facts: HeaderFacts
     is_websocket: bool = False
     """It is a valid WebSocket handshake."""
@@ -121,7 +121,7 @@ def take_room(
 ) -> Refusal | None:
     if whole > limits.max_body_bytes:
         return too_large(limits).refusal
-    return None if budget.take(head.visitor.tenant.id, more) else no_room()
+    return None if budget.take(head.caller.tenant.id, more) else no_room()
 
 
 def too_large(limits: HttpLimits) -> RefusedRequest:

@@ -49,7 +49,7 @@ class HttpRequest(msgspec.Struct):
     """It is compressed, and inflates to more than is read."""
 
 
-Judge = Callable[[str, bytes, RawHeaders], Caller | Refusal]
+Authorize = Callable[[str, bytes, RawHeaders], Caller | Refusal]
 """Decides on method, target and headers whether a request may go on."""
 
 
@@ -59,11 +59,11 @@ class RequestParser:
     After a refusal it reads no further; the requests before it are whole and stay.
     """
 
-    def __init__(self, limits: HttpLimits, budget: BufferBudget, judge: Judge) -> None:
+    def __init__(self, limits: HttpLimits, budget: BufferBudget, authorize: Authorize) -> None:
         self._limits = limits
         self._budget = budget
-        self._judge = judge
-        self._visitor: Caller
+        self._authorize = authorize
+        self._caller: Caller
         self._unread = b""
         self._at = 0
         self._requests: deque[HttpRequest] = deque()
@@ -158,7 +158,7 @@ class RequestParser:
         if length > self._limits.max_body_bytes or len(data) > start + length:
             return False
         self._followed = head
-        self._visitor, self._target, self._length = head.visitor, head.target, length
+        self._caller, self._target, self._length = head.caller, head.target, length
         self.is_in_body = True
         self._unread = b""
         if len(data) > start or not length:
@@ -239,16 +239,16 @@ class RequestParser:
     def close(self) -> None:
         self._give_back_body()
         for request in self._requests:
-            self._budget.give_back(request.head.visitor.tenant.id, len(request.body))
+            self._budget.give_back(request.head.caller.tenant.id, len(request.body))
         self._requests.clear()
         self._unread, self._at = b"", 0
         self._reset()
         # Both refer back to us. Without them a closed connection needs no garbage collector.
-        del self._parser, self._judge
+        del self._parser, self._authorize
 
     def _give_back_body(self) -> None:
         if self._body_bytes:
-            self._budget.give_back(self._visitor.tenant.id, self._body_bytes)
+            self._budget.give_back(self._caller.tenant.id, self._body_bytes)
 
     def _without_upgrade(self) -> bytes:
         """The head just read, without its upgrade, to be read again.
@@ -297,10 +297,10 @@ class RequestParser:
         if not self._target.startswith(b"/"):
             self._target = path_of(self._target, method)
         self._length = check_head(method, self._target, self._headers, version, self._limits)
-        judged = self._judge(method.decode("ascii"), self._target, self._headers)
+        judged = self._authorize(method.decode("ascii"), self._target, self._headers)
         if isinstance(judged, Refusal):
             raise RefusedRequest(judged)
-        self._visitor = judged
+        self._caller = judged
         for name, value in self._headers if version == "1.1" else ():
             if len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue":
                 self.wants_continue = True
@@ -311,7 +311,7 @@ class RequestParser:
         size = len(part)
         if self._body_bytes + size > self._limits.max_body_bytes:
             raise too_large(self._limits)
-        if not self._budget.take(self._visitor.tenant.id, size):
+        if not self._budget.take(self._caller.tenant.id, size):
             raise RefusedRequest(no_room())
         self._body_bytes += size
         body = self._body
@@ -333,7 +333,7 @@ class RequestParser:
             headers=self._headers,
             is_http_1_0=self._parser.get_http_version() == "1.0",
             keep_alive=self._parser.should_keep_alive() and not is_websocket,
-            visitor=self._visitor,
+            caller=self._caller,
             facts=read_header_facts(self._headers),
             is_websocket=is_websocket,
         )
@@ -342,7 +342,7 @@ class RequestParser:
         if head.keep_alive and came is not None and self._length is not None:
             known = know_head(came, self._body_bytes)
         self._last = (known, head) if known is not None else None
-        if known is not None and self.heads is not None and not head.visitor.tenant.may_expire:
+        if known is not None and self.heads is not None and not head.caller.tenant.may_expire:
             self.heads.add(self.peer, known, head)
         self._add(head)
 

@@ -99,7 +99,7 @@ class McpProxy:
 
     def __call__(self, client: ClientConnection, request: HttpRequest) -> Coroutine[Any, Any, None]:
         head = request.head
-        if head.is_websocket or head.visitor.endpoint.protocol is not Protocol.MCP:
+        if head.is_websocket or head.caller.endpoint.protocol is not Protocol.MCP:
             return self._others(client, request)
         return self._guarded(client, request)
 
@@ -130,7 +130,7 @@ class McpProxy:
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
         head, calls = request.head, self.calls
-        name, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
+        name, tenant = head.caller.endpoint.state_id, head.caller.tenant.id
         assert name is not None
         server = self.servers[name]
         session = McpSession(name, tenant, get_header(head.headers, b"mcp-session-id") or "")

@@ -3,7 +3,7 @@
 gRPC's own library reads HTTP/2 and bounds what a peer may do to it; here is what it is given as bounds.
 
 Invariants: a call that fails costs that call alone; streams of other pickers come in at a port of their own,
-whose door asks for the secret of the fleet.
+which requires the secret of the fleet.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ _MAX_METADATA_BYTES: Final = 16 << 10
 
 
 class PickerServer:
-    def __init__(self, picking: Picking, door: Authenticator, peers: Peers | None) -> None:
+    def __init__(self, picking: Picking, authenticator: Authenticator, peers: Peers | None) -> None:
         self._picking = picking
-        self._door = door
+        self._authenticator = authenticator
         self._peers = peers
         self._is_serving = True
         self.stream_count = 0
@@ -53,18 +53,20 @@ class PickerServer:
         config = self._picking.config
         picker, shared = config.picker, config.shared
         credentials = _credentials(picker.tls_certificate, picker.tls_key, picker.tls_client_ca)
-        port = self._bind(self._door, picker.listen, credentials)
+        port = self._bind(self._authenticator, picker.listen, credentials)
         if self._peers is not None:
             host, _ = split_listen(shared.peer_listen)
             listen = _address(host, picker.peer_port)
             credentials = _credentials(shared.peer_tls_certificate, shared.peer_tls_key, shared.peer_tls_ca)
-            bound = self._bind(self._peers.door(self._door), listen, credentials)
+            bound = self._bind(self._peers.authenticator(self._authenticator), listen, credentials)
             if shared.peer_url is not None:
                 host = Address.parse(shared.peer_url).host
             self._peers.picks_at = _address(host, bound)
         return port
 
-    def _bind(self, door: Authenticator, listen: str, credentials: grpc.ServerCredentials | None) -> int:
+    def _bind(
+        self, authenticator: Authenticator, listen: str, credentials: grpc.ServerCredentials | None
+    ) -> int:
         limits = self._picking.config.server.limits
         alive_ms = 1000 * limits.tcp_keepalive_s
         server = grpc.aio.server(
@@ -80,7 +82,7 @@ class PickerServer:
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_MS),
             ]
         )
-        process = grpc.stream_stream_rpc_method_handler(partial(self._process, door))
+        process = grpc.stream_stream_rpc_method_handler(partial(self._process, authenticator))
         check = grpc.unary_unary_rpc_method_handler(self._check)
         server.add_generic_rpc_handlers((_Methods({PROCESS: process, _CHECK: check}),))
         try:
@@ -106,14 +108,14 @@ class PickerServer:
         if self._links is not None:
             await self._links.close()
 
-    async def _process(self, door: Authenticator, _: Any, context: Any) -> None:
+    async def _process(self, authenticator: Authenticator, _: Any, context: Any) -> None:
         if self.stream_count >= self._picking.config.picker.max_streams:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "picker.max_streams are open")
         self.stream_count += 1
         self._is_empty.clear()
         try:
             with contextlib.suppress(grpc.aio.BaseError):  # Envoy left while it was answered
-                await Stream(self._picking, door, _host(context.peer()), context, self._links).run()
+                await Stream(self._picking, authenticator, _host(context.peer()), context, self._links).run()
         except StreamError as error:
             await context.abort(error.code, str(error))
         finally:

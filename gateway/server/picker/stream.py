@@ -1,9 +1,9 @@
 """ONE request that passes through Envoy: whose it is, where it goes, what its answer was.
 
-Envoy opens one gRPC stream for each HTTP request. The same door, reading, brain and outbound headers as
-those of the proxy decide; the bytes stay with Envoy, but for fields that are spliced into a body. A request
-that may not go on now waits here, as its headers wait in Envoy. Whatever ends the stream ends the request in
-the books: after the end of the answer by its own protocol it has finished, else its client has left.
+Envoy opens one gRPC stream for each HTTP request. The same authentication, reading, brain and outbound
+headers as those of the proxy decide; the bytes stay with Envoy, but for fields that are spliced into a body.
+A request that may not go on now waits here, as its headers wait in Envoy. Whatever ends the stream ends the
+request: after the end of the answer by its own protocol it has finished, else its client has left.
 """
 
 import asyncio
@@ -60,12 +60,12 @@ class Picking(msgspec.Struct, frozen=True):
 
 class Stream:
     def __init__(
-        self, picking: Picking, door: Authenticator, peer: str, context: Any, links: PickerLinks | None
+        self, picking: Picking, auth: Authenticator, peer: str, context: Any, links: PickerLinks | None
     ) -> None:
         """`peer`: who is connected; `context`: gRPC's, of the call; `links`: to other pickers."""
         self._picking = picking
         self._config, self._budget = picking.config, picking.listener.budget
-        self._door = door
+        self._auth = auth
         self._peer = peer
         self._context = context
         self._links = links
@@ -115,7 +115,7 @@ class Stream:
     def _count(self) -> None:
         if self._begin is None or self._passed is not None:
             return
-        endpoint = self._head.visitor.endpoint.name if self._head is not None else ""
+        endpoint = self._head.caller.endpoint.name if self._head is not None else ""
         has_failed = self._ticket is not None and self._ticket.has_failed
         self._picking.listener.counted(endpoint, self._status or 499, has_failed=has_failed)
 
@@ -183,17 +183,17 @@ class Stream:
             elif not name.startswith(b":"):
                 headers.append((name, value))
         path = target.partition(b"?")[0].decode("latin-1")
-        self._protocol = self._door.endpoint("POST", path).protocol
-        visitor = self._door.judge(method, target, headers, self._peer)
-        if not isinstance(visitor, Caller):
-            raise RefusedRequest(visitor)
+        self._protocol = self._auth.endpoint("POST", path).protocol
+        caller = self._auth.authorize(method, target, headers, self._peer)
+        if not isinstance(caller, Caller):
+            raise RefusedRequest(caller)
         self._head = RequestHead(
             method=method,
             target=target,
             headers=headers,
             is_http_1_0=False,
             keep_alive=True,
-            visitor=visitor,
+            caller=caller,
             facts=read_header_facts(headers),
         )
         if given.end_of_stream:
@@ -224,7 +224,7 @@ class Stream:
 
     def _let_go(self) -> None:
         if self._held and self._head is not None:
-            self._budget.give_back(self._head.visitor.tenant.id, self._held)
+            self._budget.give_back(self._head.caller.tenant.id, self._held)
             self._held = 0
 
     async def _decide(self, of: str, came: HttpRequest) -> Sequence[Any]:
@@ -262,7 +262,7 @@ class Stream:
         begin, more = messages.ProcessingRequest(), messages.ProcessingRequest()
         begin.CopyFrom(self._begin)
         add = begin.request_headers.headers.headers.add
-        add(key=PASSED, raw_value=peers.passing.header(link.id, request.head.visitor.client))
+        add(key=PASSED, raw_value=peers.passing.header(link.id, request.head.caller.client))
         if takes_over_session:
             add(key=INHERITS, raw_value=b"1")
         sent = [begin]
@@ -330,7 +330,7 @@ class Stream:
         self._status = int(status) if status.isdecimal() else 502
         ticket, head = self._ticket, self._head
         if ticket is not None and head is not None and not ticket.is_over:
-            endpoint = head.visitor.endpoint
+            endpoint = head.caller.endpoint
             self._observer = observe(
                 endpoint.protocol,
                 endpoint.work,

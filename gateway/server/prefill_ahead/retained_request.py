@@ -51,12 +51,12 @@ class KeptRequests:
     ) -> tuple[RetainedRequest, RetainedRequest | None]:
         conversation = (session.session, session.thread)
         before = self.drop(conversation)
-        visitor, transcript = request.head.visitor, facts.transcript
+        caller, transcript = request.head.caller, facts.transcript
         kept = RetainedRequest(
             turn=turn,
             conversation=conversation,
             request=HttpRequest(request.head, request.body),  # theirs is emptied
-            client=Client(visitor.tenant.id, facts.protocol, facts.client, transcript.agent_type),
+            client=Client(caller.tenant.id, facts.protocol, facts.client, transcript.agent_type),
             agent=transcript.agent,
         )
         self._kept[conversation] = kept

@@ -164,7 +164,7 @@ class SpeculativePrefills:
         assert upstream.head is not None
         if upstream.head.status == HTTPStatus.BAD_REQUEST:
             self._echoing.refused(kept.client)
-        if (usage := usage_of(upstream, request.head.visitor.endpoint, answer)) is not None:
+        if (usage := usage_of(upstream, request.head.caller.endpoint, answer)) is not None:
             found.append(usage)
 
     def _foreseen(self, kept: RetainedRequest, agent: int) -> bytes | None:

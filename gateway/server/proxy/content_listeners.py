@@ -40,7 +40,7 @@ class ContentListeners:
             model = decision.model if decision.model != facts.model else None
             kept = self.prefills.keep(ticket.request, session, request, facts, model)
         content = kept.response if kept is not None else None
-        if session is None or not request.head.visitor.tenant.has_content:
+        if session is None or not request.head.caller.tenant.has_content:
             return kept, content
         if self._first_words is not None:
             self._first_words.began(session.session, facts.protocol, request.body)

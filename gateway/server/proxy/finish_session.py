@@ -32,15 +32,15 @@ async def release(
     request: HttpRequest,
     facts: RequestFacts,
 ) -> None:
-    visitor, stated = request.head.visitor, facts.explicit
+    caller, stated = request.head.caller, facts.explicit
     if stated is None:
         client.refuse(facts.protocol, refusals.no_session_named())
         return
-    sessions, tenant, name = driver.coordinator.sessions.sessions, visitor.tenant.id, stated.session
+    sessions, tenant, name = driver.coordinator.sessions.sessions, caller.tenant.id, stated.session
     known = [sessions.find_explicit((tenant, schema.name, name)) for schema in SCHEMAS]
     found = [each for each in known if each is not None]
     own = sessions.find_own((tenant, TURNPIKE_SCHEMA, name))
-    if not found and peers is not None and not visitor.is_from_peer:
+    if not found and peers is not None and not caller.is_from_peer:
         link = await peers.who_has(tenant, name)
         if link is not None and await peers.links.pass_on(client, request, facts, link, False):
             return

@@ -1,6 +1,6 @@
 """One request, from top to bottom: prepared, decided, sent, relayed.
 
-The listener has parsed and authenticated it (`request.head.visitor`). Each step is a module, and hands one
+The listener has parsed and authenticated it (`request.head.caller`). Each step is a module, and hands one
 value to the next: `prepare.py` a `Prepared`, `tickets.py` a `Ticket` of the brain, `send.py` a response that
 has `Begun`, which `relay.py` passes to the client. Leaving the ticket's `with` block accounts for it,
 however it is left.
@@ -57,7 +57,7 @@ class ProxyHandler:
                 # What is stored of an answer that failed is itself answered well.
                 client.has_failed = ticket.has_failed and prepared.facts.work is not Work.STATE
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
-            endpoint = request.head.visitor.endpoint
+            endpoint = request.head.caller.endpoint
             _log.exception("a request to %s failed inside the gateway", endpoint.name)
             if client.is_answering:
                 client.abort()

@@ -67,7 +67,7 @@ class RequestPreparation:
         """None if it was answered here, or by another gateway."""
         self._count += 1
         began_s = 0.0 if self._count & _TIMED_ONE_IN else self.driver.clock()
-        endpoint, path = request.head.visitor.endpoint, request.head.visitor.path
+        endpoint, path = request.head.caller.endpoint, request.head.caller.path
         if path.startswith(_LISTING) and self._lists_models(client, request):
             return None
         if request.head.facts.coding or self.reading.is_splicing:
@@ -100,7 +100,7 @@ class RequestPreparation:
             return request
         refusal = plain if isinstance(plain, Refusal) else client.hold_instead(plain)
         if refusal is not None:
-            client.refuse(request.head.visitor.endpoint.protocol, refusal)
+            client.refuse(request.head.caller.endpoint.protocol, refusal)
             return None
         assert isinstance(plain, HttpRequest)
         return plain
@@ -108,7 +108,7 @@ class RequestPreparation:
     def _lists_models(self, client: ClientConnection, request: HttpRequest) -> bool:
         """Whether it is for the list of models, which is answered here."""
         head = request.head
-        is_listing = head.visitor.path.rstrip("/") == _LISTING and head.method in ("GET", "HEAD")
+        is_listing = head.caller.path.rstrip("/") == _LISTING and head.method in ("GET", "HEAD")
         if not (is_listing and self._health.lists_models):
             return False
         client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
@@ -130,13 +130,13 @@ class RequestPreparation:
     ) -> bool:
         """Whether it is decided here; what other gateways know of its session is known here from then on.
         `client`: whose request may go to the gateway that has its session; or `pass_on`, which sends it."""
-        peers, visitor = self.peers, request.head.visitor
-        if peers is None or peers.has(visitor, facts):
+        peers, caller = self.peers, request.head.caller
+        if peers is None or peers.has(caller, facts):
             return True
         if pass_on is None and client is not None:
             pass_on = partial(peers.links.pass_on, client, request, facts)
         if pass_on is None:
-            left = await peers.left_for_us(visitor, facts)
+            left = await peers.left_for_us(caller, facts)
         elif (placed := await peers.place(request, facts, pass_on)) is not None:
             left = placed
         else:
@@ -150,7 +150,7 @@ def refusal_of(
     request: HttpRequest, facts: RequestFacts, *, are_keys_required: bool, is_salted: bool
 ) -> Refusal | None:
     """None if it may pass."""
-    may_move_kv = request.head.visitor.tenant.may_move_kv
+    may_move_kv = request.head.caller.tenant.may_move_kv
     if facts.moves_kv and not may_move_kv:
         return refusals.moves_kv()
     if facts.names_response and are_keys_required:

@@ -51,12 +51,12 @@ class Reading:
         be: what is read is what is sent. As it came if it is so already, or cannot be made so. While it is
         made, what is there of it counts in `budget`; the caller takes room for the whole at once."""
         coding, body = request.head.facts.coding, request.body
-        is_salted = self._is_salted and request.head.visitor.endpoint.work in GPU_WORK
+        is_salted = self._is_salted and request.head.caller.endpoint.work in GPU_WORK
         is_spliced = is_salted or bool(self._driver.coordinator.models.named)
         is_wide = is_spliced and not coding and not is_utf8(body)
         if not body or not (is_wide or coding in INFLATABLE):
             return request
-        tenant, taken = request.head.visitor.tenant.id, 0
+        tenant, taken = request.head.caller.tenant.id, 0
 
         def take(size: int) -> None:
             nonlocal taken
@@ -77,7 +77,7 @@ class Reading:
     async def read(self, request: HttpRequest) -> RequestFacts:
         """What the request says. Between the slices of a body that may take long to read, others are served.
         Where we fail to understand it, it passes, and its backend answers."""
-        work = self._reading(request.head.visitor.endpoint, request)
+        work = self._reading(request.head.caller.endpoint, request)
         try:
             next(work)
         except StopIteration as end:  # as most
@@ -102,7 +102,7 @@ class Reading:
         self._unread["oversized" if facts.is_oversized else "malformed"] += 1
         if facts.explicit is not None or not facts.is_turn or facts.state_ids:
             return facts
-        name, bodies = request.head.visitor.client, request.before
+        name, bodies = request.head.caller.client, request.before
         if bodies is not None:
             name = bodies.connection = bodies.connection or secrets.token_hex(8)
         explicit = ExplicitId(schema=CONNECTION_SCHEMA, session=name)

@@ -27,7 +27,7 @@ class ResponseRelay:
         if facts.is_relayed and not facts.stores:  # else later requests need the ids in it
             observer = SilentObserver()
         else:
-            endpoint = request.head.visitor.endpoint
+            endpoint = request.head.caller.endpoint
             observer = observe(
                 *(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding),
                 content=content,

@@ -117,8 +117,7 @@ class UpstreamSender:
                 if upstream is None:
                     continue
                 begun = Begun(decision, replica, upstream, lines, keepalive)
-                is_missing = upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
-                if is_missing and self._is_unknown_path(ticket, client, begun, request, facts):
+                if _is_missing(upstream) and self._is_unknown_path(ticket, client, begun, request, facts):
                     return None
                 return begun
         finally:
@@ -156,8 +155,7 @@ class UpstreamSender:
                 ticket.fetch = None
                 replica.release(upstream, reuse=False)
                 upstream = await exchange(chunks_with())
-            is_missing = upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
-            if is_missing and meant(head.method, head.visitor.path) is not None:
+            if _is_missing(upstream) and meant(head.method, head.caller.path) is not None:
                 await self._read_error(replica, upstream)
             return upstream
         except LocalFault as error:
@@ -189,10 +187,10 @@ class UpstreamSender:
         state = self._driver.coordinator.fleet.get(replica.id)
         if state is not None and (begun.decision.model or facts.model) in state.facts.adapters:
             self._health.check_now(replica.id)
-        path = meant(head.method, head.visitor.path)
+        path = meant(head.method, head.caller.path)
         if path is None or not _NO_SUCH_PATH(b"".join(upstream.take_complete_body() or ())):
             return False
-        refusal = refusals.unknown_path(head.visitor.path, path)
+        refusal = refusals.unknown_path(head.caller.path, path)
         client.refuse(classify(head.method, path).protocol, refusal, begun.receipts)
         ticket.answered_at_once(Answer(status=HTTPStatus.NOT_FOUND), has_first_token=False)
         replica.release(upstream, reuse=True)
@@ -208,6 +206,10 @@ class UpstreamSender:
             raise
         finally:
             timer.cancel()
+
+
+def _is_missing(upstream: UpstreamConnection) -> bool:
+    return upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND
 
 
 def _refuse(

@@ -16,7 +16,7 @@ class Tickets:
 
     async def open(self, prepared: Prepared) -> Ticket:
         head, facts = prepared.request.head, prepared.facts
-        tenant = head.visitor.tenant
+        tenant = head.caller.tenant
         reserved = await self.usage.reserve(tenant.id, facts) if self.usage is not None else None
         ticket = self._driver.open_ticket(
             tenant.id, facts, reserved, key=tenant.key, without=prepared.without

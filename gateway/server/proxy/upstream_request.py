@@ -135,10 +135,10 @@ class Outbound:
     ) -> list[Chunk]:
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
-        work, is_plain = head.visitor.endpoint.work, not head.facts.coding
+        work, is_plain = head.caller.endpoint.work, not head.facts.coding
         # Whatever engine it is: what is read of its version may be anything, and its own salt must not count.
         if secret is not None and work in GPU_WORK and is_plain and not is_form_alone(request):
-            tenant = head.visitor.tenant.id
+            tenant = head.caller.tenant.id
             fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
         if work is Work.GENERATE and is_plain:
             if hint is not None:
@@ -171,7 +171,7 @@ def _for_model(model: str, request: HttpRequest) -> HttpRequest:
 
 def is_form_alone(request: HttpRequest) -> bool:
     """It is a form, and nothing that some engines read as JSON whatever it is called."""
-    is_turn = request.head.visitor.endpoint.work is Work.GENERATE
+    is_turn = request.head.caller.endpoint.work is Work.GENERATE
     return request.head.facts.is_form and not is_turn and not is_object(request.body)
 
 

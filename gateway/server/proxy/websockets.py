@@ -133,7 +133,7 @@ class Tunnels:
         """As `RequestPreparation.prepare`. A session that another gateway has goes on here."""
         judged = self._judge(request.head, await self._preparation.reading.read(request))
         if isinstance(judged, Refusal):
-            client.refuse(request.head.visitor.endpoint.protocol, judged)
+            client.refuse(request.head.caller.endpoint.protocol, judged)
             return None
         facts, without = judged
         await self._preparation.is_ours(request, facts, None)
@@ -148,12 +148,12 @@ class Tunnels:
         named = [unquote_plus(each[6:]) for each in query.split("&") if each.startswith("model=")]
         model = clean_name(named[0]) if named else None
         refusal, without = None, tuple[ReplicaId, ...]()
-        if head.visitor.endpoint.protocol is Protocol.MCP:
+        if head.caller.endpoint.protocol is Protocol.MCP:
             refusal = "Tool servers are reached by HTTP alone."
         elif not self._preparation.are_keys_required and _may_be_a_page(head.headers):
             # Any page in a browser may open one wherever its reader may, and read what comes.
             refusal = "Pages in browsers may not open WebSockets where no key is required."
-        elif classify("POST", head.visitor.path).name == "/v1/responses":
+        elif classify("POST", head.caller.path).name == "/v1/responses":
             pool, replicas = self._brain.fleet.pool_for(model), self._replicas.values()
             without = tuple(each.id for each in replicas if not each.responses_websocket)
             # Who has a cache of its own gets it by a field that has to be in each message.
@@ -193,7 +193,7 @@ class Tunnels:
     ) -> None:
         config, state = self.config, self._brain.fleet.get(replica.id)
         is_leaving = self._replicas.get(replica.id) is not replica or state is None or state.is_draining
-        must_end = is_leaving or self._brain.counts_tokens(head.visitor.tenant.id)
+        must_end = is_leaving or self._brain.counts_tokens(head.caller.tenant.id)
         tunnel.ending_s = min(tunnel.ending_s, now) if must_end else inf
         if (
             now - tunnel.ending_s > config.server.drain_s
