@@ -4,8 +4,8 @@
         [--turnpike-tree PATH] [--sdist vllm-VERSION.tar.gz] [--conversations N] [--turns N]
 
 Real vLLM servers on the CPU with a tiny model. LOAD is `agents` (`agents.py`), `aiperf` (`chats.py`), or
-`multi_turn` (`multi_turn.py`), which needs vLLM's source archive. Arms take turns; each round and row begins
-with another one. Figures are medians over the rounds. AIPerf (1.2 GB) and the routers are installed from PyPI
+`multi_turn` (`multi_turn.py`), which needs vLLM's source archive. Arms take turns, A-B-B-A: each second
+round goes backwards. Figures are medians over the rounds. AIPerf (1.2 GB) and the routers are installed from PyPI
 when they are first needed.
 """
 
@@ -54,11 +54,10 @@ def measure(options: argparse.Namespace, verdict: Verdict, tell: Any) -> None:
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rivals-")))
         play = load.Play(stack, at, options, rounds=rounds)
-        for position, row in enumerate(play.rows):
+        for row in play.rows:
             found: dict[str, list[Figures]] = {}
             for number in range(rounds):
-                first = (position + number) % len(names)
-                for name in names[first:] + names[:first]:
+                for name in names if number % 2 == 0 else reversed(names):
                     files = Path(tempfile.mkdtemp(dir=at))
                     for key, seen in play.run(name, chosen_arms[name], row, number, files).items():
                         found.setdefault(key, []).append(seen)
