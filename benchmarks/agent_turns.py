@@ -3,18 +3,16 @@
     python -m benchmarks.agent_turns [--quick] [--json] [--only SHAPE,…] [--against CHECKOUT]
 
 Starts a fast upstream; in front of it Turnpike with all inference on and every record written, the Rust
-routers `smg` and `vllm-router` as they come and lean, Turnpike as a relay (`turnpike lean`), and nginx,
-which reads nothing, as the limit; and sends each the same traffic in interleaved rounds. Sixteen agents
-hold conversations of 100 KB, of 400 KB, and such as grow from 10 to 400 KB, in Chat, Responses and
-Messages, written as their SDKs write them. Every request has a new last item, and every answer streams 300
-tokens with a tool call. What counts is the processor time that the gateway takes for a turn. Then 2 KB
-requests on 1 and on 32 connections, and streams at full speed, which say more of HTTP than of agents. A
-gateway has one core to itself; load and upstream have another.
+routers `smg` and `vllm-router` with what costs them least, Turnpike as a bare relay (`turnpike lean`: what
+its HTTP, its event loop and the kernel take), and nginx, which reads nothing; and sends each the same
+traffic, A-B-B-A. Sixteen agents hold conversations of 100 KB, and such as grow from 10 to 400 KB, written as
+their SDKs write them. Every request has a new last item, and every answer streams 300 tokens with a tool
+call. What counts is the processor time that the gateway takes for a turn. Then 2 KB requests on 32
+connections, and streams at full speed, which say more of HTTP than of agents. A gateway has one core to
+itself; load and upstream have another.
 
-Targets are ratios to the best Rust router, round by round, and the median of those.
-
-`--against`: nothing but another checkout of Turnpike; told are ratios of this one to that, with intervals.
-Needs Linux.
+Targets are ratios to the better router, round by round, and the median of those. `--against` adds another
+checkout of Turnpike to the same rounds, and the ratios of this one to it, with intervals. Needs Linux.
 """
 
 import argparse
@@ -38,6 +36,13 @@ from benchmarks.tables import OURS, OURS_LEAN, Results, disturbed, judge, print_
 from benchmarks.verdict import Interval, Verdict
 
 BEFORE: Final = "before"
+DEFAULT: Final = (
+    "json_2kb_c32",
+    "sse_64_c64",
+    "turns_100kb_chat",
+    "turns_100kb_messages",
+    "turns_growing_chat",
+)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,21 +51,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of one measurement."""
 
 
-FULL: Final = Plan(rounds=5, seconds=5.0)
-QUICK: Final = Plan(rounds=2, seconds=2.0)
+FULL: Final = Plan(rounds=4, seconds=2.5)
+QUICK: Final = Plan(rounds=2, seconds=1.5)
 
 
 def run(plan: Plan, options: argparse.Namespace, verdict: Verdict, tell: Callable[..., None]) -> None:
     allow_many_connections()
-    if options.against is None:
-        peers.install_rust_peers()
-        theirs = ", ".join(each.replace("==", " ") for each in peers.PACKAGES)
-        tell(f"peers: {theirs}, nginx {peers.nginx_version()}; the Rust routers as they come (policy")
-        tell("cache_aware, log level info), and lean (policy round_robin, requests not logged)")
+    peers.install_rust_peers()
+    theirs = ", ".join(each.replace("==", " ") for each in peers.PACKAGES)
+    tell(f"peers: {theirs} (policy round_robin, requests not logged), nginx {peers.nginx_version()}")
     pinning = Pinning.of_this_machine()
     ours = ", ".join(f"{name} {version(name)}" for name in ("uvloop", "httptools", "msgspec"))
     tell(f"{interpreter()}, {ours}; {pinning}; {plan.rounds} rounds of {plan.seconds:g} s")
-    shapes = [each for each in SHAPES if not options.only or each.name in options.only.split(",")]
+    chosen = options.only.split(",") if options.only else DEFAULT
+    shapes = [each for each in SHAPES if each.name in chosen]
     cache = ROOT / ".cache"
     cache.mkdir(exist_ok=True)
     results: Results = {}
@@ -69,8 +73,7 @@ def run(plan: Plan, options: argparse.Namespace, verdict: Verdict, tell: Callabl
             alike = [each for each in shapes if (each.stream or Stream(EVENTS, 0.0)) == stream]
             seen = _rounds(plan, alike, stream, options, pinning, Path(name), verdict)
             for shape in alike:
-                if options.against is None:
-                    judge(shape, seen[shape.name], verdict)
+                judge(shape, seen[shape.name], verdict)
                 print_shape(shape, seen[shape.name], tell)
             results |= seen
     if options.against:
@@ -122,14 +125,12 @@ def _start_all(
     gateways = [stack.enter_context(peers.turnpike([backend], pinning, directory))]
     if options.against is not None:
         before = peers.turnpike([backend], pinning, directory, name=BEFORE, tree=options.against)
-        return [*gateways, stack.enter_context(before)]
+        gateways.append(stack.enter_context(before))
     lean_one = peers.turnpike([backend], pinning, directory, name=OURS_LEAN, is_relay=True)
     gateways.append(stack.enter_context(lean_one))
-    for package, lean in peers.LEAN.items():
-        for flags, suffix in (((), ""), (lean, " lean")):
-            url = f"http://127.0.0.1:{backend}"
-            peer = peers.rust_peer(package, [url], pinning, directory, flags=flags, suffix=suffix)
-            gateways.append(stack.enter_context(peer))
+    for package, flags in peers.LEAN.items():
+        url = f"http://127.0.0.1:{backend}"
+        gateways.append(stack.enter_context(peers.rust_peer(package, [url], pinning, directory, flags=flags)))
     if peers.has_nginx():
         gateways.append(stack.enter_context(peers.nginx(backend, pinning, directory)))
     return [*gateways, Gateway(name="upstream itself", port=backend)]
@@ -148,8 +149,12 @@ def _compare(results: Results, verdict: Verdict) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
-    own.add_argument("--only", default="", help=f"some of {', '.join(each.name for each in SHAPES)}")
-    own.add_argument("--against", type=Path, help="another checkout of Turnpike, instead of all others")
+    own.add_argument(
+        "--only",
+        default="",
+        help=f"of {', '.join(each.name for each in SHAPES)}; default: {', '.join(DEFAULT)}",
+    )
+    own.add_argument("--against", type=Path, help="another checkout of Turnpike, in the same rounds")
     own.add_argument("--rounds", type=int, help="of each shape")
     own.add_argument("--seed", type=int, default=1, help="of the conversations (default: 1)")
     options, _ = own.parse_known_args(argv)

@@ -43,7 +43,7 @@ _EVENTS: Final = 4
 """That say something. With those that begin and end, a stream has 8."""
 _CHAT: Final = Shape(
     name="chat", title="Short streams with a call", unit=Unit.CPU, connections=16, first_bytes=2000, turns=24,
-    stream=Stream(_EVENTS, 0.0), bound=0.0,
+    stream=Stream(_EVENTS, 0.0),
 )  # fmt: skip
 _GROWN: Final = msgspec.structs.replace(_CHAT, name="grown", turn_bytes=2000)
 _SHAPES: Final = {shape.name: shape for shape in (*SHAPES, _CHAT, _GROWN)}

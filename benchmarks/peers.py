@@ -1,10 +1,8 @@
 """The gateways under test, started as a user would, each alone on the same core.
 
-The Rust routers come from PyPI, into an environment of their own; nginx is used if it is installed. Each
-router runs twice: as it comes, with its own defaults for everything (policy `cache_aware`, log level
-`info`, for both), and lean, with what costs it least (`round_robin`, no log of requests). What they log
-goes to a file. As it comes, vllm-router asks the server to render and to tokenize every prompt before it
-passes the request on; the upstream answers both with 404, which costs it less than any model would.
+The Rust routers come from PyPI, into an environment of their own; nginx is used if it is installed. `LEAN`
+are the flags that cost a router least (`round_robin`, no log of requests); without flags it runs with its own
+defaults (policy `cache_aware`, log level `info`, for both).
 """
 
 import shutil
@@ -57,7 +55,6 @@ class Gateway(msgspec.Struct, kw_only=True):
 
     name: str
     port: int
-    is_rust_peer: bool = False
     process: subprocess.Popen[bytes] | None = None
     control_port: int = 0
     """Turnpike's control plane."""
@@ -120,17 +117,15 @@ def rust_peer(
     directory: Path,
     *,
     flags: Sequence[str] = (),
-    suffix: str = "",
     model: str = MODEL,
 ) -> Iterator[Gateway]:
-    """`package`: a key of `LEAN`; `backends`: URLs; `suffix`: of its name."""
+    """`package`: a key of `LEAN`; `backends`: URLs."""
     port, metrics = free_port(), free_port()
-    name = package + suffix
     launch = ["smg", "launch"] if package == "smg" else [package]
     command = [str(_ENVIRONMENT / "bin" / launch[0]), *launch[1:], "--host", "127.0.0.1", "--port", str(port),
                "--prometheus-port", str(metrics), "--worker-urls", *backends, *flags]  # fmt: skip
-    with _running(name, command, port, pinning, directory, model) as process:
-        yield Gateway(name=name, port=port, process=process, is_rust_peer=True)
+    with _running(package, command, port, pinning, directory, model) as process:
+        yield Gateway(name=package, port=port, process=process)
 
 
 def recognised_share(gateway: Gateway) -> float:

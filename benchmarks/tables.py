@@ -15,31 +15,20 @@ NOTICEABLE_SHARE: Final = 0.1
 OURS: Final = "turnpike"
 OURS_LEAN: Final = "turnpike lean"
 """It knows no sessions."""
-LEAN_BOUND: Final = 1.2
-"""Of its processor time for an answer, to that of the best lean router."""
-AS_THEY_COME: Final = ("smg", "vllm-router")
-LEAN: Final = ("smg lean", "vllm-router lean")
+ROUTERS: Final = ("smg", "vllm-router")
 
 
 def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> None:
     """Adds the shape's figures to the verdict."""
-    for kind, names, bound in (("", AS_THEY_COME, shape.bound), ("_lean", LEAN, shape.lean_bound)):
-        rival = fastest(shape, rounds, names)
-        ratio = None if rival is None else ratios(values(rounds[OURS]), values(rounds[rival]))
-        name, value = f"{shape.name}_ratio{kind}", None if ratio is None else ratio.median
-        if bound is None:
-            verdict.tell(name, value)
-        elif shape.is_less_better:
-            verdict.at_most(name, value, bound)
-        else:
-            verdict.at_least(name, value, bound)
-    rivals = [name for name in LEAN if name in rounds and not any(m.failures for m in rounds[name])]
-    if OURS_LEAN in rounds and rivals:
-        cpu = {name: [m.cpu_us for m in rounds[name]] for name in (OURS_LEAN, *rivals)}
-        best = min(rivals, key=lambda name: Spread.of(cpu[name]).median)
-        ratio = ratios(cpu[OURS_LEAN], cpu[best])
-        value = None if ratio is None else ratio.median
-        verdict.at_most(f"{shape.name}_lean_to_lean_cpu", value, LEAN_BOUND)
+    rival = fastest(shape, rounds, ROUTERS)
+    ratio = None if rival is None else ratios(values(rounds[OURS]), values(rounds[rival]))
+    name, value = f"{shape.name}_ratio", None if ratio is None else ratio.median
+    if shape.bound is None:
+        verdict.tell(name, value)
+    elif shape.is_less_better:
+        verdict.at_most(name, value, shape.bound)
+    else:
+        verdict.at_least(name, value, shape.bound)
     for name, measured in rounds.items():
         spread = Spread.of(values(measured))
         verdict.tell(f"{shape.name}.{name}", spread.median)

@@ -6,7 +6,7 @@ from benchmarks.shapes import SHAPES, Measured
 from benchmarks.tables import fastest, judge
 from benchmarks.verdict import Interval, Spread, Verdict, ratios
 
-C32 = SHAPES[1]
+TURNS = next(each for each in SHAPES if each.name == "turns_100kb_chat")
 
 
 def rounds(*values: float, failures: int = 0, strangers_share: float = 0.0) -> list[Measured]:
@@ -52,20 +52,20 @@ def test_ratios_are_taken_round_by_round():
 
 
 def test_the_fastest_rival_is_the_one_that_counts():
-    results = {"turnpike": rounds(30, 30), "smg": rounds(10, 10), "vllm-router": rounds(25, 25)}
+    results = {"turnpike": rounds(30, 30), "smg": rounds(40, 40), "vllm-router": rounds(25, 25)}
     verdict = Verdict()
-    judge(C32, results, verdict)
-    figure = verdict.figures["json_2kb_c32_ratio"]
-    assert (figure.value, figure.ok) == (1.2, True)
+    judge(TURNS, results, verdict)
+    figure = verdict.figures["turns_100kb_chat_ratio"]
+    assert (figure.value, figure.ok) == (1.2, False)
 
 
 def test_a_rival_that_gave_wrong_answers_is_none():
-    results = {"turnpike": rounds(30), "smg": rounds(10), "vllm-router": rounds(99, failures=1)}
-    assert fastest(C32, results, ("smg", "vllm-router")) == "smg"
+    results = {"turnpike": rounds(30), "smg": rounds(10), "vllm-router": rounds(9, failures=1)}
+    assert fastest(TURNS, results, ("smg", "vllm-router")) == "smg"
     del results["smg"]
     verdict = Verdict()
-    judge(C32, results, verdict)
-    assert verdict.missed == ["json_2kb_c32_ratio"]
+    judge(TURNS, results, verdict)
+    assert verdict.missed == ["turns_100kb_chat_ratio"]
 
 
 def test_the_interval_of_a_mean():
