@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup lock newest programs test nightly minors check lint types imports fast fuzz demo docs format clean
+.PHONY: help setup lock newest programs test nightly minors results check lint types imports fast fuzz demo docs format clean
 
 bin := .venv/bin
 # Whatever the environment says: half of what it takes to collect the tests is to compile them.
@@ -14,6 +14,7 @@ pytest_args ?=
 workers = $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 are_fast := not engine and not agents and not slow and not heavy and not nightly
 demo_args ?=
+results_args ?=
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +60,9 @@ fast: setup  ## the fast tests alone
 
 fuzz: setup  ## a million inputs for whatever reads what others send, on all cores (minutes)
 	$(bin)/python -m tests.fuzz.runner
+
+results: setup  ## missing runs of docs/design/results.md, and the page (hours, resumable); results_args="--quick": three drawn cells again
+	$(bin)/python -m benchmarks.results $(results_args)
 
 demo: setup  ## real agents and vLLM servers, with a load balancer and with the gateway: what changes
 	$(bin)/python -m demo $(demo_args)

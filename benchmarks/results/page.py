@@ -4,7 +4,6 @@ it."""
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Final
 
 from benchmarks.results.compares import judge
@@ -14,45 +13,42 @@ from benchmarks.results.scenario import OURS, Claim, Scenario, names
 from benchmarks.results.store import Store
 from benchmarks.verdict import Interval, Verdict
 from lab.simulator.measures.figures import BY_NAME
-from lab.simulator.report.text import number
 
 OFF: Final = 0.02
 """A run that is made again may be off by so much: sums of floats depend on their order."""
 _NOTICEABLE: Final = 0.03
 _OTHERS: Final = {"completion_p90_s": "p90", "ttft_p90_s": "TTFT p90", "goodput_2": "goodput"}
-_SHOWN: Final = ("completion_mean_s", *_OTHERS)
-_COLUMNS: Final = {
-    "completion_mean_s": "mean, s",
-    "completion_p90_s": "p90, s",
-    "ttft_p90_s": "TTFT p90, s",
-    "goodput_2": "≤ 2 ×",
-    "goodput_2_per_h": "≤ 2 ×, an hour",
-    "jain_tenants": "Jain, tenants",
-    "hit_rate": "hits",
-    "recomputed_tokens": "computed again",
-    "sessions_per_h": "sessions an hour",
+_SHOWN: Final = {"completion_mean_s": "mean", **_OTHERS}
+_REMEDIES: Final = "remedies"
+_REMEDY_NAMES: Final = {
+    "stock": "nothing: turns go to the replicas in turn",
+    "affinity": "session affinity",
+    "session-cap:n=9": "affinity, and a fixed cap of 9 sessions a replica",
+    "turnpike": "Turnpike",
+    "turnpike+plugin": "Turnpike and its engine plugin",
 }
+_TO_NOTHING: Final = "÷ nothing; in brackets 95 %. ≤ 2 ×: sessions that end within twice their isolated time."
 _HERE: Final = Path(__file__).parent
 _HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
-_POINTS: Final = (_HERE / "points.md").read_text(encoding="utf-8").strip()
+_SHORT: Final = (_HERE / "short.md").read_text(encoding="utf-8").strip()
 _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
 
 
 def whole() -> str:
     read = [(name, Scenario.read(name), Store(name)) for name in names()]
     told = [each for each in read if each[2].runs]
-    papers = [each for each in told if not each[1].compares]
+    papers = [each for each in told if not each[1].compares and each[0] != _REMEDIES]
     others = Headlines.read()
-    parts = [_HEAD, *_short(papers), ""]
+    parts = [_HEAD]
+    if Store(_REMEDIES).runs:
+        parts += [*_remedies(Scenario.read(_REMEDIES), Store(_REMEDIES)), ""]
+    parts += ["## Workloads and loads", "", _SHORT, "", *_short(papers), ""]
     parts += ["## The papers' headlines, each on its own ground", "", *_claims(read), *rows(others), ""]
     parts += _details("Where the figures that are of no workload above come from", sources(others))
-    parts += ["", "## Every point", "", _POINTS]
-    parts += ["", *_details("Turnpike ÷ the strongest baseline at each point", _points(papers)), ""]
-    parts.append("## Every cell")
-    for name, scenario, store in told:
-        title = f"{scenario.title}: {scenario.source}"
-        parts += ["", *_details(title, _every_cell(name, scenario, store))]
-    return "\n".join([*parts, "", _FOOT])
+    parts += ["", "## Every point", ""]
+    parts += [*_details("Turnpike ÷ the strongest baseline at each point", _points(papers)), ""]
+    parts += [*_details("What made the cells, and what scenarios compare", _cells(told)), ""]
+    return "\n".join([*parts, _FOOT])
 
 
 def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:
@@ -61,6 +57,29 @@ def _details(summary: str, lines: Iterable[str]) -> Iterator[str]:
     yield from lines
     yield ""
     yield "</details>"
+
+
+def _remedies(scenario: Scenario, store: Store) -> Iterator[str]:
+    """Each remedy ÷ the first policy, without native offload and with it."""
+    [load] = scenario.loads
+    by_label = {cell.label: cell for cell in cells(scenario, store.runs.values(), load)}
+    nothing = next(iter(by_label.values()))
+    yield f"## {scenario.title}"
+    yield ""
+    yield f"At {load:g} × knee, {scenario.per_h(load):g} sessions an hour, {len(nothing.runs)} seeds."
+    yield _TO_NOTHING
+    yield ""
+    yield "| remedy | mean | TTFT p90 | ≤ 2 × | with native offload: mean | TTFT p90 | ≤ 2 × |"
+    yield "|---|" + "--:|" * 6
+    for policy, remedy in _REMEDY_NAMES.items():
+        columns = []
+        for label in (policy, f"{policy}+offload"):
+            cell = by_label.get(label)
+            for metric in ("completion_mean_s", "ttft_p90_s"):
+                found = None if cell is None else ratio(cell, nothing, metric)
+                columns.append(told_ratio(found, metric))
+            columns.append("–" if cell is None else f"{cell.mean('goodput_2'):.0%}")
+        yield f"| {remedy} | {' | '.join(columns)} |"
 
 
 def _short(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
@@ -98,7 +117,7 @@ def _loss(at: Sequence[Cell], ours: Cell, metric: str, load: float) -> tuple[flo
 
 
 def _points(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
-    heads = " | ".join(_name(metric) for metric in _SHOWN)
+    heads = " | ".join(_SHOWN.values())
     yield f"| workload | × knee | Turnpike | strongest baseline | {heads} | seeds |"
     yield "|---|--:|---|---|" + "--:|" * (len(_SHOWN) + 1)
     for _, scenario, store in told:
@@ -114,10 +133,6 @@ def _points(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
                     f"| {scenario.title} | {load:g} | `{ours.label}` | `{rival.label}` | "
                     f"{' | '.join(ratios)} | {seeds} |"
                 )
-
-
-def _name(metric: str) -> str:
-    return _COLUMNS[metric].removesuffix(", s")
 
 
 def _against(at: Sequence[Cell], ours: Cell, metric: str) -> str:
@@ -188,32 +203,23 @@ def _between(found: Interval) -> str:
     return f" ({found.low:.2f}–{found.high:.2f})" if math.isfinite(found.high) else " (one seed)"
 
 
-def _every_cell(name: str, scenario: Scenario, store: Store) -> Iterator[str]:
-    runs = store.runs.values()
-    made_by = {
-        "revision": {run.revision for run in runs},
-        "vLLM": {run.vllm for run in runs},
-        "sessions": {run.sessions_sha256 for run in runs},
-    }
-    yield (
-        f"`{name}`: {scenario.sessions} sessions a run; knee at {scenario.knee_per_h:g} sessions an hour; "
-        + "; ".join(f"{what} {', '.join(sorted(each))}" for what, each in made_by.items())
-        + ". Means over the seeds; `*` knows more than a gateway can."
-    )
-    for load in scenario.loads:
-        at = cells(scenario, runs, load)
-        if not at:
-            continue
+def _cells(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
+    for name, scenario, store in told:
+        runs = store.runs.values()
+        made_by = {
+            "revision": {run.revision for run in runs},
+            "sources": {run.sources or "not recorded" for run in runs},
+            "vLLM": {run.vllm for run in runs},
+            "sessions": {run.sessions_sha256 for run in runs},
+        }
+        yield (
+            f"**{scenario.title}** (`{name}`; {scenario.source}): {scenario.sessions} sessions a run, seeds "
+            f"from {min(run.seed for run in runs)} on; knee at {scenario.knee_per_h:g} sessions an hour; "
+            + "; ".join(f"{what} {', '.join(sorted(each))}" for what, each in made_by.items())
+            + "."
+        )
         yield ""
-        yield f"{load:g} × knee, {scenario.per_h(load):g} sessions an hour:"
-        yield ""
-        yield "| policy | seeds | " + " | ".join(_COLUMNS.values()) + " |"
-        yield "|---|--:|" + "--:|" * len(_COLUMNS)
-        for cell in sorted(at, key=lambda cell: cell.mean("completion_mean_s")):
-            star = " *" if cell.is_clairvoyant else ""
-            values = [number(metric, _mean(cell, metric)) for metric in _COLUMNS]
-            yield f"| `{cell.label}`{star} | {len(cell.runs)} | {' | '.join(values)} |"
-    yield from _compared(name)
+        yield from _compared(name)
 
 
 def _compared(name: str) -> Iterator[str]:
@@ -221,14 +227,17 @@ def _compared(name: str) -> Iterator[str]:
     judge(verdict, name, lambda other: (Scenario.read(other), Store(other)))
     if not verdict.figures:
         return
-    yield ""
     yield "| compared | | target |"
     yield "|---|--:|---|"
-    for what, figure in verdict.figures.items():
-        value = f"{figure.value}" if figure.ok else f"**{figure.value}**"
-        yield f"| {what} | {value} | {figure.target or ''} |"
-
-
-def _mean(cell: Cell, metric: str) -> float | None:
-    known = [value for run in cell.runs.values() if (value := run.metrics[metric]) is not None]
-    return mean(known) if known else None
+    found = verdict.figures
+    for what, figure in found.items():
+        if what.removesuffix("_low").removesuffix("_high") != what:
+            continue
+        low, high = (found.get(f"{what}_{end}") for end in ("low", "high"))
+        between = f" ({low.value:.3g}–{high.value:.3g})" if low and high and low.value and high.value else ""
+        judged = [each for each in (figure, low, high) if each is not None and each.target]
+        value = "–" if figure.value is None else f"{figure.value:.3g}{between}"
+        is_missed = not all(each.ok for each in judged)
+        target = ", ".join(each.target or "" for each in judged)
+        yield f"| {what} | {f'**{value}**' if is_missed else value} | {target} |"
+    yield ""

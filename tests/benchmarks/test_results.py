@@ -103,7 +103,8 @@ def test_every_run_that_is_stored_is_of_a_scenario_as_it_is_now():
         store = Store(path.stem)
         assert {run.policy for run in store.runs.values()} <= known
         assert {run.per_h for run in store.runs.values()} <= loads
-        assert len({run.sessions_sha256 for run in store.runs.values()}) == 1
+        assert len({(run.sessions_sha256, run.sources) for run in store.runs.values()}) == 1, "of one making"
+        assert not any(run.revision.endswith("-dirty") for run in store.runs.values() if run.sources)
 
 
 def test_the_page_is_that_of_the_stored_runs():
