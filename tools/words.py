@@ -16,6 +16,7 @@ from typing import Final
 
 _ROOT: Final = Path(__file__).parent.parent
 _TREES: Final = ("gateway", "engine_ext")
+_KINDS: Final = (".py", ".js", ".html")
 _WORD: Final = re.compile(r"[A-Za-z]+")
 
 
@@ -36,14 +37,21 @@ def found(source: str, words: dict[str, str]) -> Iterator[tuple[int, str]]:
                     yield token.start[0] + token.string.count("\n", 0, at.start()), word
 
 
+def in_text(source: str, words: dict[str, str]) -> Iterator[tuple[int, str]]:
+    """As `found`, of what is no Python: words alone, wherever they stand."""
+    for number, line in enumerate(source.splitlines(), 1):
+        yield from ((number, word) for at in _WORD.finditer(line) if (word := at.group().lower()) in words)
+
+
 def main(paths: list[str]) -> int:
     words, count = listed(), 0
-    names = paths or [f"{tree}/*.py" for tree in _TREES]
+    names = paths or [f"{tree}/*{kind}" for tree in _TREES for kind in _KINDS]
     listing = subprocess.run(
         ["git", "ls-files", *names], cwd=_ROOT, capture_output=True, text=True, check=True
     )
-    for path in filter(lambda each: each.endswith(".py"), listing.stdout.split()):
-        for line, word in found((_ROOT / path).read_text(), words):
+    for path in filter(lambda each: each.endswith(_KINDS), listing.stdout.split()):
+        in_file = found if path.endswith(".py") else in_text
+        for line, word in in_file((_ROOT / path).read_text(), words):
             print(f"{path}:{line}: {word} → {words[word]}")
             count += 1
     print(f"{count} words", file=sys.stderr)

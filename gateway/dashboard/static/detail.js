@@ -57,7 +57,7 @@ export class DetailPanel {
     try {
       decision = { kind: "loaded", seen, of: await this.#control.json(`turns/${encodeURIComponent(turn.id)}`) };
     } catch (error) {
-      decision = { kind: "failed", seen, why: error.status === 404 ? "The gateway has forgotten this turn; what follows is what this page saw." : `It could not be asked (${reasonOf(error)}); what follows is what this page saw.` };
+      decision = { kind: "failed", seen, why: error.status === 404 ? "The gateway has forgotten this turn; what follows is what this page saw." : `The gateway did not answer (${reasonOf(error)}); what follows is what this page saw.` };
     }
     if (this.#turn !== turn) return;
     this.#decision = decision;
@@ -212,9 +212,9 @@ function known(turn, { known: of }) {
   const fields = [["tenant", shownTenant(turn.tenant)], ["model", of?.model ?? turn.model], ["how it follows", EDGES[of?.edge ?? turn.edge] ?? turn.edge],
     ["session known by", source ? evidence(source, of?.confidence ?? turn.confidence) : undefined], ["client", session?.client ?? session?.schema ?? undefined],
     ["arrived", clock(turn.arriveS)]];
-  const told = new Set(["model", "edge", "source", "confidence", "client"]);
+  const shown = new Set(["model", "edge", "source", "confidence", "client"]);
   const rest = of ? Object.entries(of) : [["protocol", turn.protocol], ["body_bytes", turn.bytes], ["messages", turn.messages], ["tools", turn.tools]];
-  return [...fields, ...rest.filter(([name, value]) => !HIDDEN_FACTS.has(name) && !told.has(name) && value !== null)].filter(([, value]) => value !== undefined && value !== null);
+  return [...fields, ...rest.filter(([name, value]) => !HIDDEN_FACTS.has(name) && !shown.has(name) && value !== null)].filter(([, value]) => value !== undefined && value !== null);
 }
 
 function facts(entries) {

@@ -26,7 +26,7 @@ export function askForKey(control, onKey) {
   input.focus();
 }
 
-/** Asks whether to stop a session; `onStop({ isCancelled })` if so: whether what runs is to be cancelled. */
+/** A dialog that stops a session; `onStop({ isCancelled })` once confirmed: whether what runs is to be cancelled. */
 export function askToStop(session, onStop) {
   const dialog = el("stop-dialog");
   if (dialog.open) return;
@@ -34,7 +34,7 @@ export function askToStop(session, onStop) {
   const no = h("button", { type: "button", autofocus: true }, "Keep it running");
   const form = h("form", { method: "dialog" },
     h("h2", { id: "stop-title" }, "Stop this session?"),
-    h("p", { id: "stop-does" }, h("code", {}, session.id), " of ", shownTenant(session.tenant), ". For an hour its turns are refused; its client is told so."),
+    h("p", { id: "stop-does" }, h("code", {}, session.id), " of ", shownTenant(session.tenant), ". For an hour its turns are refused; its client gets that as the error."),
     h("p", {}, letFinish, " ", h("label", { for: "stop-later" }, "Let what runs now finish")),
     h("div", { className: "dialog-end" }, no, h("button", { type: "submit", className: "main" }, "Stop the session")));
   no.addEventListener("click", () => dialog.close());

@@ -1,4 +1,4 @@
-// What is over: sessions and percentiles of a stretch of time. What is asked for stands in the page's address.
+// What is over: sessions and percentiles of a stretch of time. The query stands in the page's address.
 
 import { cachedShare, clock, count, duration, explained, h, percent, plural, shownTenant, words } from "./dom.js";
 import { hrefOf } from "./session.js";
@@ -15,9 +15,9 @@ export class HistoryView {
   #on;
   #form = null;
   #result = h("div", { className: "history-result", "aria-live": "polite" });
-  #asked = 0;
+  #queries = 0;
 
-  /** `on`: changed(hash) when other things are asked for, key(). */
+  /** `on`: changed(hash) when the query changes, key(). */
   constructor(root, control, on) {
     this.#root = root;
     this.#control = control;
@@ -79,30 +79,30 @@ export class HistoryView {
     if (fromS !== null) query.set("from_s", fromS);
     if (toS !== null) query.set("to_s", toS);
     for (const name of ["tenant", "model", "session", "trouble"]) if (wanted.has(name)) query.set(name, wanted.get(name));
-    const asked = (this.#asked += 1);
+    const number = (this.#queries += 1);
     try {
-      const told = await this.#control.json(`history?${query}`);
-      if (asked === this.#asked) this.#result.replaceChildren(...result(told));
+      const found = await this.#control.json(`history?${query}`);
+      if (number === this.#queries) this.#result.replaceChildren(...result(found));
     } catch (error) {
       if (error instanceof KeyRequired) return this.#on.key();
-      if (asked !== this.#asked) return;
-      const why = error.status === 404 ? ["History is off: start ", h("code", {}, "turnpike history"), " and set ", h("code", {}, "history.url"), "."] : [`It could not be asked (${reasonOf(error)}).`];
+      if (number !== this.#queries) return;
+      const why = error.status === 404 ? ["History is off: start ", h("code", {}, "turnpike history"), " and set ", h("code", {}, "history.url"), "."] : [`The gateway did not answer (${reasonOf(error)}).`];
       this.#result.replaceChildren(h("p", { className: "hint warn" }, ...why));
     }
   }
 }
 
-function result(told) {
+function result(found) {
   const ms = (value) => (Number.isFinite(value) ? duration(value / 1000) : "–");
   const day = (atS) => new Date(atS * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
-  const turns = told.sample < told.turns ? `${count(told.turns)} turns; percentiles are of ${count(told.sample)} of them` : `${count(told.turns)} turns`;
-  const since = told.since_s === null ? "" : ` What is kept begins on ${day(told.since_s)} at ${clock(told.since_s)}.`;
-  const ends = Object.entries(told.outcomes).sort(([, a], [, b]) => b - a).map(([name, n]) => `${words(name)} ${percent(n / told.sample)}`).join(", ");
+  const turns = found.sample < found.turns ? `${count(found.turns)} turns; percentiles are of ${count(found.sample)} of them` : `${count(found.turns)} turns`;
+  const since = found.since_s === null ? "" : ` The history begins on ${day(found.since_s)} at ${clock(found.since_s)}.`;
+  const ends = Object.entries(found.outcomes).sort(([, a], [, b]) => b - a).map(([name, n]) => `${words(name)} ${percent(n / found.sample)}`).join(", ");
   const figures = h("table", { className: "percentiles" }, h("caption", {}, "Of turns"),
     h("thead", {}, h("tr", {}, ...["", ...SHARES].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...MEASURES.map(([name, says]) => h("tr", {}, explained(h("th", { scope: "row" }, says)), ...SHARES.map((share) => h("td", {}, ms(told.percentiles[name][share])))))));
+    h("tbody", {}, ...MEASURES.map(([name, says]) => h("tr", {}, explained(h("th", { scope: "row" }, says)), ...SHARES.map((share) => h("td", {}, ms(found.percentiles[name][share])))))));
   const names = ["session", "last seen", "lasted", "tenant", "model", "turns", "errors", "prompt tokens, cached", "end"];
-  const rows = told.sessions.map((row) => h("tr", { className: row.troubles ? "has-errors" : "" },
+  const rows = found.sessions.map((row) => h("tr", { className: row.troubles ? "has-errors" : "" },
     h("th", { scope: "row" }, h("a", { href: hrefOf(row.session) }, row.session)),
     ...[`${day(row.last_s)} ${clock(row.last_s)}`, duration(row.last_s - row.started_s), shownTenant(row.tenant) ?? "–", row.model ?? "–", String(row.turns), String(row.troubles),
       `${count(row.prompt_tokens)}, ${cachedShare(row)}`, row.ended_s === null ? "–" : words(row.end_reason ?? "")].map((cell) => h("td", {}, cell))));

@@ -23,7 +23,7 @@ const DATA_EVERY_MS = 120;
 const PANELS_EVERY_MS = 500;
 const GAUGES_EVERY_MS = 3000;
 const LARGE_MS = 150;
-/** A snapshot that takes so long is asked for less often. */
+/** After a snapshot that takes so long the next comes later. */
 const GAUGES = "snapshot?sessions=0";
 const SNAPSHOT_TRIES = 10;
 const THEMES = ["auto", "light", "dark"];
@@ -69,7 +69,7 @@ function happened() {
 }
 let isDue = false;
 
-/** The gateway's clock, as far as this one tells; it stands still while nothing is heard. */
+/** The gateway's clock, extrapolated; it stands still while the link is down. */
 function nowS() {
   return frozenS ?? Math.max(model.nowS, Date.now() / 1000 + clockOffsetS);
 }
@@ -118,7 +118,7 @@ const waterfall = new Waterfall(model, timeline, {
   stop(session) {
     if (control.mayAct) askToStop(session, ({ isCancelled }) => stop(session, isCancelled));
   },
-  said: (text) => setText(el("said"), text),
+  announce: (text) => setText(el("announcement"), text),
   moved: soon,
   changed: soon,
   listed({ rows, sessions }) {
@@ -135,7 +135,7 @@ function openTurn(of, turn, how) {
 
 const sessionPage = new SessionPage(el("view-session"), control, {
   open: (turn, how) => openTurn(sessionPage.waterfall, turn, how),
-  said: (text) => setText(el("said"), text), key: () => sayLink("key"), changed: soon, prices: async () => (model.snapshot ?? await control.json(GAUGES)).prices,
+  announce: (text) => setText(el("announcement"), text), key: () => sayLink("key"), changed: soon, prices: async () => (model.snapshot ?? await control.json(GAUGES)).prices,
 });
 const history = new HistoryView(el("view-history"), control, {
   changed: (hash) => window.history.replaceState(null, "", hash), key: () => sayLink("key"),
@@ -147,15 +147,15 @@ const graphs = new GraphsView(el("view-graphs"), control);
 
 async function stop(session, isCancelled) {
   const body = JSON.stringify({ in_flight: isCancelled ? "cancel" : "finish" });
-  let said = `Session ${session.id} is stopped for an hour.`;
+  let announcement = `Session ${session.id} is stopped for an hour.`;
   try {
     await control.json(`sessions/${encodeURIComponent(session.id)}/stop`, { method: "POST", body });
   } catch (error) {
-    said = `Session ${session.id} was not stopped: ${reasonOf(error)}.`;
-    el("alert").replaceChildren(h("span", {}, said));
+    announcement = `Session ${session.id} was not stopped: ${reasonOf(error)}.`;
+    el("alert").replaceChildren(h("span", {}, announcement));
     el("alert").hidden = false;
   }
-  setText(el("said"), said);
+  setText(el("announcement"), announcement);
   waterfall.focusRow();
 }
 
@@ -187,7 +187,7 @@ function empty(rows, sessions) {
       });
       return [h("p", {}, "No session is like that."), clear];
     }
-    if (link.state !== "live") return h("p", {}, "Nothing was heard from the gateway yet.");
+    if (link.state !== "live") return h("p", {}, "No data from the gateway yet.");
     return [h("p", { className: "empty-title" }, "No session yet"), h("p", {}, "Point an agent at ", h("code", {}, `${address}/v1`), " and it appears here."),
       h("p", { className: "dim" }, "OpenAI clients: ", h("code", {}, "OPENAI_BASE_URL"), ". Anthropic clients: ", h("code", {}, "ANTHROPIC_BASE_URL"), ", without ", h("code", {}, "/v1"), "."
         + (listen ? "" : " Where the gateway listens is in the first line that it prints."))];
@@ -308,7 +308,7 @@ async function begin() {
   }
 }
 
-/** What no record tells: how full the replicas are, what tenants are entitled to. Not while nobody looks. */
+/** What is in no record: how full the replicas are, what tenants are entitled to. Not while nobody looks. */
 function gauges() {
   let everyMs = GAUGES_EVERY_MS;
   clearTimeout(gauges.timer);

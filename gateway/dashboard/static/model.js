@@ -61,7 +61,7 @@ export class Model {
       arriveS: r.at_s, tenant: r.tenant, protocol: r.protocol, model: r.model, edge: r.edge ?? null, parent: r.parent ?? null,
       isStreamed: r.is_streamed !== false, source: r.source, confidence: r.confidence, bytes: r.body_bytes, messages: r.message_count, tools: r.tool_count,
     });
-    if (r.session === null || turn.thread !== null) return; // no turn, or told twice
+    if (r.session === null || turn.thread !== null) return; // no turn, or a duplicate
     const session = this.session(r.session, r.at_s, r.tenant);
     if (session.endedS !== null) session.endedS = session.endReason = null; // it goes on after all
     session.model = r.model ?? session.model;
@@ -153,13 +153,13 @@ export class Model {
     if (session === undefined) return;
     session.lastS = r.at_s;
     const turn = this.turns.get(r.turn);
-    const asked = turn?.parent;
+    const parent = turn?.parent;
     let found = null;
     for (const thread of session.threads.values()) {
       for (let i = thread.tools.length - 1; i >= 0; i -= 1) {
         const span = thread.tools[i];
         if (span.endS !== null) continue;
-        if (span.turn === asked) found = span;
+        if (span.turn === parent) found = span;
         else if (found === null && r.names.some((name) => span.names.includes(name))) found = span;
       }
     }
@@ -290,7 +290,7 @@ export class Model {
 
   addPoint(pool, r) {
     if (!Number.isFinite(r.gpu_pressure) && !Number.isFinite(r.admitted)) return;
-    const isLate = pool.points.length > 0 && r.at_s < pool.points.at(-1).at_s; // told again, behind a snapshot
+    const isLate = pool.points.length > 0 && r.at_s < pool.points.at(-1).at_s; // a duplicate, older than the snapshot
     pool.points.push({
       at_s: r.at_s, gpu: r.gpu_pressure, cpu: r.cpu_pressure, sessions: r.sessions ?? null, budget: r.kv_budget ?? null,
       admitted: r.admitted, demand: r.demand, waiting: r.waiting, reason: r.reason,

@@ -22,7 +22,7 @@ export class SessionPage {
   #model = null;
   #timeline = new Timeline();
 
-  /** `on`: open(turn, how), said(text), key(), changed(), and what comes of it: prices(). */
+  /** `on`: open(turn, how), announce(text), key(), changed(), and what comes of it: prices(). */
   constructor(root, control, on) {
     this.#root = root;
     this.#control = control;
@@ -47,7 +47,7 @@ export class SessionPage {
     } catch (error) {
       if (error instanceof KeyRequired) return this.#on.key();
       if (this.#id !== id) return;
-      const why = error.status === 404 ? "Unknown or expired session id." : `It could not be asked (${reasonOf(error)}).`;
+      const why = error.status === 404 ? "Unknown or expired session id." : `The gateway did not answer (${reasonOf(error)}).`;
       const again = h("button", { type: "button" }, "Ask again");
       again.addEventListener("click", () => this.load(id));
       return this.#root.replaceChildren(h("p", { className: "hint warn", role: "alert" }, why), again);
@@ -100,11 +100,11 @@ export class SessionPage {
       section("Steps", steps(session)),
     );
     this.waterfall = new Waterfall(model, this.#timeline, parts, {
-      open: this.#on.open, said: this.#on.said, moved: this.#on.changed, changed: this.#on.changed, listed() {}, stop() {},
+      open: this.#on.open, announce: this.#on.announce, moved: this.#on.changed, changed: this.#on.changed, listed() {}, stop() {},
     });
     this.fit();
     title.focus({ preventScroll: true });
-    this.#on.said(`Session ${id}, ${row?.turns ?? session?.turnCount ?? 0} turns`);
+    this.#on.announce(`Session ${id}, ${row?.turns ?? session?.turnCount ?? 0} turns`);
   }
 
   #waterfallParts(id) {
@@ -171,14 +171,14 @@ function take(model, page) {
 function facts(row, session, prices) {
   if (row === null && session === undefined) return h("p", { className: "dim" }, "Unknown.");
   const of = row ?? {};
-  const told = [
+  const facts = [
     ["first words", of.first_words || null], ["tenant", shownTenant(of.tenant)], ["client", of.schema ?? session?.client], ["model", of.model], ["recognised", session?.source ? evidence(session.source, session.confidence) : null],
     ["began", of.started_s ? `${new Date(of.started_s * 1000).toLocaleDateString()} ${clock(of.started_s)}` : null], ["lasted", duration(of.last_s - of.started_s)],
     ["turns", String(of.turns)], ["errors", String(of.troubles)],
     ["prompt tokens", `${count(of.prompt_tokens)}, cached: ${cachedShare(of)}`], ["output tokens", count(of.output_tokens)], ["cost", costOf([of], prices)],
     ["end", of.ended_s ? `${clock(of.ended_s)}, ${words(of.end_reason ?? "")}` : "not ended, or not seen"],
   ];
-  return h("dl", { className: "facts" }, ...told.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  return h("dl", { className: "facts" }, ...facts.filter(([, value]) => value !== null && value !== undefined).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
 /** Whom it runs for, its own conversations, and who runs for it: a list in lists. */
@@ -194,7 +194,7 @@ function lineage(id, row, kin, session) {
   return h("ul", { className: "lineage", "aria-label": "Lineage" }, tree);
 }
 
-/** What each answer of its first conversation asked for, beside what had been expected to follow. */
+/** The tools of each answer of its first conversation, beside the expected next step. */
 function steps(session) {
   const thread = session?.threads.values().next().value;
   const path = [];

@@ -1,4 +1,4 @@
-// Snapshots: the state as it is, where records tell how it came about.
+// Snapshots: the state as it is, where records show how it came about.
 
 /** `isWhole`: sessions that it does not have are over; else only its gauges count. */
 export function take(model, snapshot, { isWhole }) {

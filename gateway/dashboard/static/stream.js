@@ -6,7 +6,7 @@ const MAX_DELAY_S = 15;
 const SILENT_S = 45;
 /** Without a byte for so long the connection is taken for dead; servers comment about every 15 s. */
 
-/** A browser tells pages no more than that there was no answer. */
+/** A browser gives pages no more than that there was no answer. */
 export const reasonOf = (error) => (error instanceof TypeError ? "the gateway cannot be reached" : error.message);
 
 export class KeyRequired extends Error {}
@@ -32,7 +32,7 @@ const STORED_KEY = "turnpike-control-key";
 const BASE = `${location.origin}${location.pathname.replace(/[^/]*$/, "")}`;
 
 /**
- * Requests to the control listener. Where the page was served to anybody, it asks for a key itself, which lives as
+ * Requests to the control listener. Where the page was served to anybody, it prompts for a key itself, which lives as
  * long as the tab; where the browser had to ask for one to get the page, the browser sends it.
  */
 export class Control {
@@ -44,7 +44,7 @@ export class Control {
     sessionStorage.setItem(STORED_KEY, key);
   }
 
-  /** Whether this page may change anything, as the gateway said last. */
+  /** Whether this page may change anything, by the gateway's last answer. */
   mayAct = false;
 
   get hasKey() {
@@ -58,7 +58,7 @@ export class Control {
       headers: this.#key === null ? headers : { ...headers, Authorization: `Bearer ${this.#key}` },
       signal,
       cache: "no-store",
-      credentials: this.#isBrowsersKey ? "same-origin" : "omit", // else the browser, too, asks for a password
+      credentials: this.#isBrowsersKey ? "same-origin" : "omit", // else the browser, too, prompts for a password
     });
     if (answer.status !== 401 && answer.status !== 403) return answer;
     await answer.body?.cancel();
@@ -85,7 +85,7 @@ export class Control {
 
 /**
  * Calls `on.event(type, data, id)`, `on.state(state, details)`; `state`: connecting, live, broken, key. Before it
- * connects again it asks `on.isSame()`; if that is false, numbers mean something else now, and it leaves.
+ * connects again it calls `on.isSame()`; if that is false, numbers mean something else now, and it leaves.
  */
 export class Stream {
   #control;

@@ -76,7 +76,7 @@ export function isActive(session, nowS) {
   return !["ended", "idle"].includes(phase) && (phase !== "tool" || nowS - session.lastS < 600);
 }
 
-/** A minute without anything is an end, as far as anybody can tell who is not told of it. */
+/** A minute without anything is an end, unless a record ends it earlier. */
 const FINISHED_S = 60;
 
 /** What a phase is for those who look at the whole session: idle, finished, or stopped by an operator. */

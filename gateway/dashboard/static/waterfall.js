@@ -27,7 +27,7 @@ export class Waterfall {
   #labelsMs = -Infinity;
   #palette = null;
 
-  /** `parts`: root, rows, rowsIn, bars, axis, tip; `on`: open(turn), stop(session), said(text), moved(), changed(). */
+  /** `parts`: root, rows, rowsIn, bars, axis, tip; `on`: open(turn), stop(session), announce(text), moved(), changed(). */
   constructor(model, timeline, parts, on) {
     this.#model = model;
     this.#timeline = timeline;
@@ -188,7 +188,7 @@ export class Waterfall {
     }
     if (this.#active.turn !== null) {
       this.#timeline.reveal(this.#active.turn.arriveS, this.#active.turn.overS ?? this.#model.nowS);
-      this.#on.said(describe(this.#active.turn));
+      this.#on.announce(describe(this.#active.turn));
       this.#on.moved();
     }
     this.#on.changed();
@@ -327,13 +327,13 @@ function makeLabel(key) {
   const phase = h("span", { className: "phase" });
   const hit = h("span", { className: "hit" });
   const stop = h("button", { type: "button", className: "stop", tabIndex: -1, title: "Stop this session (X)", hidden: true }, "Stop");
-  const said = h("span", { className: "sr" });
+  const summary = h("span", { className: "sr" });
   const row = h(
     "div", { className: "row", role: "row", tabIndex: -1, dataset: { key } },
     h("div", { className: "label", role: "rowheader" }, fold, name, kind, phase, hit, stop),
-    h("div", { className: "cell", role: "gridcell" }, said),
+    h("div", { className: "cell", role: "gridcell" }, summary),
   );
-  return { row, fold, name, kind, phase, hit, stop, said };
+  return { row, fold, name, kind, phase, hit, stop, summary };
 }
 
 function fillLabel(parts, row, nowS) {
@@ -354,7 +354,7 @@ function fillLabel(parts, row, nowS) {
   if (row.hidden > 0) parts.row.setAttribute("aria-expanded", String(!row.isFolded));
   else parts.row.removeAttribute("aria-expanded");
   const turns = row.thread?.turns ?? [];
-  setText(parts.said, `${session.turnCount} ${session.turnCount === 1 ? "turn" : "turns"}${turns.length > 0 ? `; the last one: ${describe(turns.at(-1))}` : ""}`);
+  setText(parts.summary, `${session.turnCount} ${session.turnCount === 1 ? "turn" : "turns"}${turns.length > 0 ? `; the last one: ${describe(turns.at(-1))}` : ""}`);
 }
 
 const WORKS = ["queue", "prefill", "decode"];

@@ -20,7 +20,7 @@ export const KEYS = [
   ["Enter", "what was known and decided about the turn"],
   ["Esc", "close it, and back to the row"],
   ["Space", "fold or unfold sub-agents"],
-  ["X", "stop the session, for who may act; it asks first"],
+  ["X", "stop the session, if you may act; a dialog confirms it"],
   ["+ −", "zoom in, out"],
   ["Shift ← →", "earlier, later"],
   ["0", "fit the sessions in view"],

@@ -1,0 +1,129 @@
+"""Do the results hold on devices that are faster or slower than assumed?
+
+    python -m benchmarks.sensitivity NAME [--quick] [--json] [--seeds N] [--loads L,…] [--sessions FILE]
+
+No GPU was measured: a step takes as long as its FLOPs at `compute_efficiency` of what the device attains, or
+as its bytes, and `step_overhead_s`. A scenario of `benchmarks.results` is played again with each pair of an
+efficiency from 0.4 to 0.7 and an overhead from 1 to 8 ms, at the same sessions an hour. Figures: mean
+completion, Turnpike ÷ affinity, ÷ the best fixed cap in hindsight, and with the plugin ÷ without, of paired
+seeds. A conclusion that turns on the assumption shows as a ratio on either side of 1.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.command import judged
+from benchmarks.results.__main__ import Bench
+from benchmarks.results.figures import Cell, cells, ratio, strongest
+from benchmarks.results.store import Run
+from benchmarks.verdict import Verdict
+from lab.simulator.experiment.trial import Trial
+
+EFFICIENCIES: Final = (0.4, 0.55, 0.7)
+OVERHEADS_S: Final = (0.001, 0.004, 0.008)
+FIRST_SEED: Final = 7001
+_METRIC: Final = "completion_mean_s"
+_POLICIES: Final = ("affinity", "session-cap", "turnpike", "turnpike+plugin")
+"""Of the scenario's those that begin like this, without offload."""
+
+
+def profile_of(named: str, efficiency: float, overhead_s: float, folder: Path) -> Path:
+    """A file with this efficiency and overhead, and the shipped model and hardware."""
+    model, _, hardware = named.partition("@")
+    devices, times, device = hardware.rpartition("x")
+    path = folder / f"{efficiency:g}-{overhead_s:g}.toml"
+    path.write_text(
+        f'model = "{model}"\nhardware = "{device if times else hardware}"\n'
+        f"tensor_parallel = {devices or 1}\ncompute_efficiency = {efficiency}\n"
+        f"step_overhead_s = {overhead_s}\n"
+    )
+    return path
+
+
+def runs(options: argparse.Namespace, profile: Path, seeds: int) -> tuple[Bench, list[Run]]:
+    files = {options.name: options.sessions} if options.sessions else {}
+    scenario = Bench(options.name, files, 1).scenario
+    [group] = scenario.fleet.replicas
+    change = (
+        f'fleet.replicas = [{{ profile = "{profile}", count = {group.count}, '
+        f"offload_gb = {group.offload_gb} }}]\nfirst_seed = {FIRST_SEED}\nseeds = {seeds}"
+    )
+    bench = Bench(options.name, files, options.jobs, [change])
+    trials = [
+        Trial(variant, bench.scenario.per_h(load), seed)
+        for seed in bench.scenario.all_seeds
+        for load in options.loads
+        for _, variant in bench.scenario.variants()
+        if "offload" not in variant.label and variant.label.partition(":")[0] in _POLICIES
+    ]
+    return bench, list(bench.run(trials))
+
+
+def ratios(at: Sequence[Cell]) -> Iterator[tuple[str, Cell, Cell]]:
+    by_label = {cell.label: cell for cell in at}
+    ours, plugin = by_label.get("turnpike"), by_label.get("turnpike+plugin")
+    caps = [cell for cell in at if cell.label.startswith("session-cap")]
+    cap = strongest(caps, _METRIC, has_offload=False)
+    if ours is not None:
+        yield "to_affinity", ours, by_label["affinity"]
+        if cap is not None:
+            yield "to_best_cap", ours, cap
+        if plugin is not None:
+            yield "plugin_to_without", plugin, ours
+
+
+def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = Bench(
+            options.name, {options.name: options.sessions} if options.sessions else {}, 1
+        ).scenario
+        named = scenario.fleet.replicas[0].profile
+        pairs = [(efficiency, overhead) for efficiency in EFFICIENCIES for overhead in OVERHEADS_S]
+        for efficiency, overhead_s in (pairs[0], pairs[-1]) if is_quick else pairs:
+            profile = profile_of(named, efficiency, overhead_s, Path(folder))
+            bench, found = runs(options, profile, 1 if is_quick else options.seeds)
+            for load in options.loads:
+                row = []
+                for what, ours, theirs in ratios(cells(bench.scenario, found, load)):
+                    interval = ratio(ours, theirs, _METRIC)
+                    assert interval is not None
+                    verdict.tell(f"{efficiency:g}_{overhead_s * 1e3:g}ms_{load:g}.{what}", interval.mean)
+                    row.append(f"{what} {interval.mean:.2f} ({interval.low:.2f}-{interval.high:.2f})")
+                about = f"{efficiency:g} of the FLOP/s, {overhead_s * 1e3:g} ms, {load:g} x knee"
+                tell(f"{about}: {', '.join(row)}")
+    for what in ("to_affinity", "to_best_cap", "plugin_to_without"):
+        values = [
+            figure.value
+            for name, figure in verdict.figures.items()
+            if name.endswith(f".{what}") and figure.value is not None
+        ]
+        if values:
+            verdict.tell(f"least.{what}", min(values))
+            verdict.at_most(f"greatest.{what}", max(values), 1.01)
+
+
+def main(argv: list[str] | None = None) -> int:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("name", help="a scenario of benchmarks.results")
+    own.add_argument("--seeds", type=int, default=4)
+    own.add_argument("--loads", type=lambda text: [float(each) for each in text.split(",")], default=[1.2])
+    own.add_argument("--sessions", type=Path, help="if the scenario's come from a file")
+    own.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options, _ = own.parse_known_args(argv)
+    return judged(
+        __file__,
+        __doc__,
+        lambda is_quick, verdict, tell: measure(options, is_quick, verdict, tell),
+        quick="one seed, and the extreme pairs alone",
+        own=own,
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
