@@ -129,7 +129,7 @@ def test_another_seed_gives_other_noise():
 
 
 def digest() -> str:
-    totals, heard = play(sessions(30, every_s=0.5, seed=11), fleet(offload_gb=0.05))
+    totals, heard = play(sessions(12, every_s=0.5, seed=11), fleet(offload_gb=0.05))
     told = msgspec.json.encode((totals, heard.turns, heard.sessions, heard.samples, heard.records))
     return hashlib.sha256(told).hexdigest()
 
@@ -189,7 +189,7 @@ def alone() -> IsolatedTimes:
 
 def test_alone_a_session_takes_its_isolated_time():
     times = alone()
-    for session in sessions(12, every_s=1.0, seed=9):
+    for session in sessions(6, every_s=1.0, seed=9):
         unhurried = FleetSpec(replicas=(ReplicaGroup(profile="little", kv_blocks=4000),))
         _, heard = play([session], unhurried, sample_every_s=None)
         (outcome,) = heard.sessions

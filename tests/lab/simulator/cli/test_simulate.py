@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> list[str]:
     return ["simulate", "--workload", str(tmp_path / "w.jsonl"), "--fleet", str(tmp_path / "fleet.toml")]
 
 
-ASKED = "--policy affinity,session-cap:n=1/2,plas --load 400,900 --seeds 2 --sessions 10".split()
+ASKED = "--policy affinity,session-cap:n=1/2,plas --load 900 --seeds 2 --sessions 6".split()
 
 
 def _in_a_process(arguments: list[str], hash_seed: str) -> subprocess.CompletedProcess[str]:
@@ -54,14 +54,14 @@ class TestRuns:
         one = capsys.readouterr()
         two = _in_a_process([*world, *ASKED, "--json", "--jobs", "2"], "2")
         assert one.out == two.stdout
-        assert "16/16" in one.err
+        assert "8/8" in one.err
         said = json.loads(one.out)
         assert said["policies"] == ["affinity", "session-cap:n=1/2", "plas"]
-        assert len(said["results"]) == 4 * 2
+        assert len(said["results"]) == 4
         best = [result for result in said["results"] if result["is_best"]]
-        assert len(best) == 3 * 2
+        assert len(best) == 3
         for result in said["results"]:
-            assert [run["sessions"] for run in result["runs"]] == [10, 10]
+            assert [run["sessions"] for run in result["runs"]] == [6, 6]
             spread = result["metrics"]["completion_mean_s"]
             assert 0 < spread["min"] <= spread["median"] <= spread["max"]
         assert "</html>" in page.read_text()
