@@ -23,6 +23,8 @@ _COLUMNS = (
     "pairwise_f1",
     "acted_precision",
     "acted_f1",
+    "hash_precision",
+    "hash_recall",
     "thread_f1",
     "link_f1",
     "retry_f1",
@@ -110,6 +112,7 @@ def _row(scores: Scores) -> dict[str, Any]:
         ("thread", scores.threads),
         ("link", scores.links),
         ("retry", scores.retries),
+        ("hash", scores.by_prefix_hash),
     ):
         row |= _figures(name, found)
     row["placed_recall"] = round(scores.placed.recall, 6) if scores.placed.true else None

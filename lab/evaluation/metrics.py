@@ -53,6 +53,8 @@ class Scores(msgspec.Struct):
     """Of the links, those whose turn ran on the replica of its parent."""
     balance: float
     """Turns of the fullest replica, for the mean of all."""
+    by_prefix_hash: Score
+    """Of sessions, pairs that affinity by a hash of the prompt's beginning would join."""
     ambiguous: int
 
 
@@ -72,6 +74,7 @@ def score(placed: Sequence[Placed]) -> Scores:
         retries=_retries(placed, retries),
         placed=_placed_with(placed, links),
         balance=_balance(placed),
+        by_prefix_hash=_pairs([(p.exchange.truth.session, _beginning(p.exchange)) for p in placed]),
         ambiguous=_ambiguous(exchanges),
     )
 
@@ -87,6 +90,15 @@ def _pairs(labels: Sequence[tuple[Any, Any]]) -> Score:
         found=count(Counter(found for _, found in labels)),
         true=count(Counter(true for true, _ in labels)),
     )
+
+
+def _beginning(exchange: Exchange) -> bytes:
+    """What the system says, and the first message of the conversation."""
+    body = exchange.body if isinstance(exchange.body, dict) else {}
+    items = body.get("messages", body.get("input"))
+    systems = [item for item in items if _is_system(item)] if isinstance(items, list) else []
+    stated = [body.get("system"), body.get("instructions"), systems, _messages(exchange)[:1]]
+    return msgspec.json.encode(_without_marks(stated), order="sorted")
 
 
 def _messages(exchange: Exchange) -> list[bytes]:

@@ -49,6 +49,21 @@ def test_pairs_of_turns():
     assert score(placed(recorder, "xzxyy")).sessions == Score(right=2, found=2, true=4)
 
 
+def test_a_hash_of_the_beginning_joins_whoever_begins_alike():
+    recorder = Recorder()
+    recorder.run("a", steps=2)
+    recorder.run("b", steps=1)
+    apart = score(placed(recorder, "xxxyy")).by_prefix_hash
+    recorder.lines = [{**line, "body": {**line["body"], "messages": alike(line)}} for line in recorder.lines]
+    together = score(placed(recorder, "xxxyy")).by_prefix_hash
+    assert (apart, together) == (Score(right=4, found=4, true=4), Score(right=4, found=10, true=4))
+
+
+def alike(line: dict[str, Any]) -> list[Any]:
+    first, *others = line["body"]["messages"]
+    return [{**first, "content": "the same"}, *others]
+
+
 def test_threads_count_where_a_client_names_them():
     recorder = Recorder()
     recorder.run("a", steps=1, thread="main")
