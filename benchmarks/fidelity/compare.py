@@ -7,10 +7,12 @@ settings, before engines whose steps cost what a profile says. Clients are agent
 (`chats.py`).
 
 The costs (`costs.py`) are fitted to the engines' steps and to requests while one workload is played under one
-policy, before and after the test. What a shared core does varies by half within minutes, so costs are in
-units of the machine's pace (`speedometer.py`), which is measured before and after each run. What counts is
-another workload, with more sessions at once than the caches hold. There, if costs are off by a tenth, so are
-completions; where sessions only just fit, these are off by twice as much.
+policy, before and after the test. What a shared core does varies by half within minutes, and with the policy:
+where sessions wait for admission, fewer requests share the cores with the engines. So costs are in units of
+the machine's pace (`speedometer.py`) when they are fitted, and each run is simulated at the pace of its own
+engines' steps: one factor, by which the run's steps took longer than fitted. What is compared is what
+policies make of it: who waits, what is cached, what is computed again. What counts is another workload, with
+more sessions at once than the caches hold.
 """
 
 import itertools
@@ -150,10 +152,12 @@ def compare(
 
     before = calibrated("before")
     lived: dict[str, list[Completions]] = {name: [] for name in arms}
+    own_steps: dict[str, list[list[Step]]] = {name: [] for name in arms}
     for number in range(rounds):
         for name in [*arms][:: -1 if number % 2 else 1]:
             run = arms[name].live(test, at / f"{number} {name}", ask)
             lived[name].append(run)
+            own_steps[name].append(list(itertools.chain(*arms[name].engines.steps(run.began_s))))
             tell(
                 f"live, {name}: mean {run.mean:.2f} s, p90 {run.p90:.2f} s, others' share {run.strangers:.2f}"
             )
@@ -165,7 +169,7 @@ def compare(
         verdict.tell(f"calibration_error_{when}", again.mean / seen.mean - 1)
         verdict.tell(f"calibration_pace_{when}_ms", seen.pace_s * 1e3)
     played = {
-        name: [arm.simulated(test, costs.times(run.pace_s)) for run in lived[name]]
+        name: [arm.simulated(test, costs.times(costs.pace_of(steps))) for steps in own_steps[name]]
         for name, arm in arms.items()
     }
     for name, group in itertools.product(arms, groups):

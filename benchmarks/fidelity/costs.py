@@ -46,6 +46,21 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         }
         return msgspec.structs.replace(self, **seconds)
 
+    def pace_of(self, steps: Iterable[Step]) -> float:
+        """How many times as long these steps took as these costs say."""
+        seen = [step for step in steps if step.took_s > 0]
+        costs = (
+            self.step_s,
+            self.row_s,
+            self.token_s,
+            self.prompt_context_token_s,
+            self.decode_context_token_s,
+        )
+        expected_s = sum(
+            cost * times for step in seen for cost, times in zip(costs, _features(step), strict=True)
+        )
+        return sum(step.took_s for step in seen) / expected_s
+
     @property
     def front(self) -> FrontCosts:
         return FrontCosts(

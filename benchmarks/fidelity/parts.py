@@ -43,7 +43,7 @@ POLICIES: Final[dict[str, Settings]] = {
     "affinity, cap of 2": {"admission": {"policy": "session-cap", "session_cap": 2}},
     "one turn a replica": {"admission": {"shadow": True, "max_running_per_replica": 1}},
 }
-PLUGIN: Final = ("--scheduler-cls", "turnpike_vllm.scheduler.TurnpikeScheduler")
+PLUGIN: Final = ("--scheduler-cls", "lab.engine.logging_plugin_scheduler.LoggingPluginScheduler")
 PLUGIN_ENV: Final = {"VLLM_PLUGINS": "turnpike"}
 AHEAD: Final[dict[str, Settings]] = {"as it comes": {}, "ahead": {"prefill_ahead": {"enabled": True}}}
 TOOL_S: Final = 2.5

@@ -46,6 +46,13 @@ def test_costs_are_found_again():
         assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
 
+def test_a_run_has_the_pace_of_its_own_steps():
+    steps = [step_of(Row(1, 200, 100)), step_of(Row(2_048, 4_000, 30_000))]
+    slower = [Step(step.began_s, 1.3 * step.took_s, step.rows) for step in steps]
+    assert COSTS.pace_of(steps) == pytest.approx(1.0)
+    assert COSTS.pace_of(slower) == pytest.approx(1.3)
+
+
 def completions(**seconds: float) -> Completions:
     found = Completions()
     found.seconds = seconds
