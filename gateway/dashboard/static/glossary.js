@@ -1,4 +1,4 @@
-// Written by `python -m tools.reasons`; change docs/guide/glossary.md, not this file.
+// Written by `python -m tools.reasons`; change the glossary or tools/dashboard_terms.toml.
 
 export const GLOSSARY = {
   "turn": "one request and its answer",
