@@ -12,7 +12,7 @@ over; the gateway is not told. It plays twice: once when it has just started, an
 sessions have come once before, so that it has learned.
 
 Points are drawn from the whole grid, by `--draw`, so that those that were tuned on are not those that are
-reported; `--workload` plays sessions of files (docs/reference/workloads.md) instead. Losses come first. The
+reported; `--workload` plays sessions of files (docs/contribute/workloads.md) instead. Losses come first. The
 live half is `benchmarks.rivals aiperf`.
 """
 

@@ -19,7 +19,7 @@ these came to once before; and, where that is said (`at_first`), of one that has
 `coin`: the same, at loads up to what the device bears, but that the next system prompt is one of two, by
 chance: half of all guesses are wrong, and nobody is to pay more than 1 % for that.
 
-`recorded`: agents that only append, from `--workload` (docs/reference/workloads.md), on an H200: below, at
+`recorded`: agents that only append, from `--workload` (docs/contribute/workloads.md), on an H200: below, at
 and above the knee, with and without vLLM's own CPU offload; prefill ahead is never to cost anybody more than
 1 %.
 """

@@ -8,8 +8,9 @@ import ast
 import inspect
 import sys
 import typing
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -18,48 +19,74 @@ from gateway.config.changes import is_live, is_live_unless_none
 
 TARGET = Path(__file__).parent.parent / "docs/reference/configuration.md"
 
+USUAL: Final = (
+    *("server.listen", "server.control", "server.control_key_hashes", "server.tls_certificate"),
+    *("server.tls_key", "server.keys_path", "server.trusted_proxies", "pools.replicas.url"),
+    *("pools.replicas.api_key_env", "tenants.name", "tenants.key_hashes", "tenants.quota.weight"),
+    *("tenants.quota.max_sessions", "tenants.quota.tokens_per_minute", "tenants.quota.service_class"),
+    *("core.max_wait_s", "core.max_stream_wait_s", "shared.url", "shared.secret_file", "stream.path"),
+)
+"""Settings that most installations have."""
+
 _HEAD = """\
-# Configuration
+# Settings
 
 <!-- Written by `python -m tools.config_reference`; change the docstrings, not this file. -->
 
-Settings are read at the start: defaults, then the TOML file, then the environment, then flags. The file is
-read again [on SIGHUP](reload.md), and `reload` says which settings are taken up then:
+A setting comes from the defaults, then the TOML file, then the environment, then flags. In the environment,
+`TURNPIKE_SERVER__LISTEN=…` sets `server.listen`. `turnpike check-config FILE` checks a file and names each
+wrong key. An unknown key is an error. `reload` states when a [reload](../operate/reload.md) applies a change:
 
 | `reload` | |
 |---|---|
-| live | at once, with all that the gateway knows of sessions |
-| live, except turning it on or off | the same, but to turn it on or off needs a restart |
-| – | needs a restart |
+| live | at once; sessions stay |
+| live, except turning it on or off | the same, but a restart turns it on or off |
+| – | after a restart |
 
-`turnpike check-config FILE` says what is wrong with a file, with the key. An unknown key is an error.
-In the environment, `TURNPIKE_SERVER__LISTEN=…` sets `server.listen`.
+## The usual settings
+
+| key | type | default | reload | |
+|---|---|---|---|---|
 """
+_EXPERT = """
+## Expert: all settings
+"""
+_TABLE = "| key | type | default | reload | |\n|---|---|---|---|---|\n"
 
 
 def reference() -> str:
     """The whole page."""
-    return _HEAD + "".join(_sections(Config, ""))
+    rows = {f"{prefix}{name}": cells for prefix, name, cells in _rows(Config, "")}
+    usual = "".join(f"| `{key}` | {rows[key]}" for key in USUAL)
+    return _HEAD + usual + _EXPERT + "".join(_sections(Config, ""))
 
 
-def _sections(settings: type[msgspec.Struct], prefix: str) -> list[str]:
-    rows, below = [], []
-    docs = _field_docs(settings)
+def _rows(settings: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Where a setting stands, its name, and the other cells of its row."""
+    docs, hints = field_docs(settings), typing.get_type_hints(settings, include_extras=True)
+    for field in msgspec.structs.fields(settings):
+        key, hint = f"{prefix}{field.name}", hints[field.name]
+        inner, _ = _struct_in(hint)
+        if inner is not None:
+            yield from _rows(inner, f"{key}.")
+        else:
+            cells = _name_of(hint), _default(field), _on_reload(key), docs.get(field.name, "")
+            yield prefix, field.name, f"{' | '.join(cells)} |\n"
+
+
+def _sections(settings: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    rows = [f"| `{name}` | {cells}" for at, name, cells in _rows(settings, prefix) if at == prefix]
+    yield _TABLE + "".join(rows) if rows else ""
     hints = typing.get_type_hints(settings, include_extras=True)
     for field in msgspec.structs.fields(settings):
         key = f"{prefix}{field.name}"
         inner, is_list = _struct_in(hints[field.name])
-        if inner is None:
-            kind = _name_of(hints[field.name])
-            cells = (f"`{field.name}`", kind, _default(field), _on_reload(key), docs.get(field.name, ""))
-            rows.append(f"| {' | '.join(cells)} |\n")
-        else:
-            title = f"\n## `[[{key}]]`\n\n" if is_list else f"\n## `[{key}]`\n\n"
+        if inner is not None:
             about = (inspect.getdoc(inner) or "").partition("\n\n")[0].replace("\n", " ")
             is_own = inner.__doc__ is not None and not about.startswith(inner.__name__ + "(")
-            below.append(title + (f"{about}\n\n" if is_own else "") + "".join(_sections(inner, f"{key}.")))
-    table = "| key | type | default | reload | |\n|---|---|---|---|---|\n" + "".join(rows) if rows else ""
-    return [table, *below]
+            yield f"\n### `[[{key}]]`\n\n" if is_list else f"\n### `[{key}]`\n\n"
+            yield f"{about}\n\n" if is_own else ""
+            yield from _sections(inner, f"{key}.")
 
 
 def _on_reload(path: str) -> str:
@@ -106,7 +133,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     return f"`{text}`"
 
 
-def _field_docs(settings: type[msgspec.Struct]) -> dict[str, str]:
+def field_docs(settings: type) -> dict[str, str]:
     body = ast.parse(inspect.getsource(settings)).body[0]
     assert isinstance(body, ast.ClassDef)
     docs = {}

@@ -5,7 +5,7 @@
 
 It prints of each: the log, what clients get, readiness, the snapshot, the metrics that changed, the alerts
 that fire if it goes on (by promtool), and what `turnpike doctor` says; addresses and folders are replaced by
-neutral ones. `docs/guide/runbook.md` is written from that.
+neutral ones. `docs/operate/runbook.md` is written from that.
 
 A fault is a generator: what goes before the first `yield` prepares engines, and yields what the settings have
 beside the usual; then the fault happens, and at each further `yield` what is to be seen is reported.

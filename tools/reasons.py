@@ -1,10 +1,11 @@
 """Writes the page's table of terms, and docs/reference/reasons.md: `python -m tools.reasons`.
 
-The sentences stand in `gateway/dashboard/sentences.py`, the terms in `docs/guide/glossary.md`: the places to
-change them.
+The places to change them: sentences in `gateway/dashboard/sentences.py`, terms in `docs/guide/glossary.md`,
+and those of the dashboard alone in `tools/dashboard_terms.toml`.
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from gateway.dashboard.sentences import EDGES, MOVES, PLACEMENTS, REFUSALS, SOUR
 
 _ROOT: Final = Path(__file__).parent.parent
 TERMS: Final = _ROOT / "gateway" / "dashboard" / "static" / "glossary.js"
+_DASHBOARD: Final = _ROOT / "tools" / "dashboard_terms.toml"
 GLOSSARY: Final = _ROOT / "docs" / "guide" / "glossary.md"
 PAGE: Final = _ROOT / "docs" / "reference" / "reasons.md"
 _TABLES: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
@@ -30,18 +32,18 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m tools.reasons`; change gateway/dashboard/sentences.py, not this file. -->
 
-What the words in records, receipts (`x-turnpike-reason`) and metrics mean, as the dashboard and
-`turnpike explain` say it.
+The values in records, receipts (`x-turnpike-reason`) and metrics, in the words of the dashboard and of
+`turnpike explain`.
 """
 
 
 def terms() -> str:
-    """The page's module of terms: what stands in the glossary's first two columns."""
+    """The page's module of terms: what stands in the glossary's first two columns, and the page's own."""
     lines = [line.split(" | ") for line in GLOSSARY.read_text().splitlines() if line.startswith("| ")]
-    plain = [[cell.strip("| ").replace("`", "").replace("\\|", "|") for cell in line[:2]] for line in lines]
-    rows = {term.lower(): meaning for term, meaning in plain if not term.startswith("word")}
+    plain = {line[0].strip("| "): line[1] for line in lines if not line[0].startswith("| word")}
+    rows = {term.lower(): _plain(meaning) for term, meaning in (plain | _dashboard_terms()).items()}
     return (
-        "// Written by `python -m tools.reasons`; change docs/guide/glossary.md, not this file.\n\n"
+        "// Written by `python -m tools.reasons`; change the glossary or tools/dashboard_terms.toml.\n\n"
         f"export const GLOSSARY = {json.dumps(rows, indent=2, ensure_ascii=False)};\n"
     )
 
@@ -52,7 +54,17 @@ def page() -> str:
     for about, table in _TABLES:
         rows = "".join(f"| `{key}` | {says} |\n" for key, says in table.items())
         parts.append(f"\n## {about}\n\n| | |\n|---|---|\n{rows}")
+    rows = "".join(f"| {term} | {meaning} |\n" for term, meaning in _dashboard_terms().items())
+    parts.append(f"\n## Terms on the dashboard\n\n| | |\n|---|---|\n{rows}")
     return "".join(parts)
+
+
+def _dashboard_terms() -> dict[str, str]:
+    return tomllib.loads(_DASHBOARD.read_text())
+
+
+def _plain(cell: str) -> str:
+    return cell.strip("| ").replace("`", "").replace("\\|", "|")
 
 
 if __name__ == "__main__":

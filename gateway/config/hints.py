@@ -16,7 +16,7 @@ class HintsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     (docs/design/engine.md)."""
     kv_hints: bool = False
     """Send vLLM 0.31 and newer, with that plugin or without, the same in vLLM's own envelope, too. No release
-    follows it yet (docs/reference/engine-plugin.md)."""
+    follows it yet (docs/operate/engine-plugin.md)."""
     cache_salt_secret: Annotated[str, Meta(min_length=16), PRIVATE] | None = None
     """If set, tenants do not share cached prefixes: each gets a `cache_salt` made from this secret and its
     name (CVE-2025-46570: cache hits of other tenants can be timed). Prefix reuse within a tenant stays. Each

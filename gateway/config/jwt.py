@@ -13,7 +13,7 @@ _JWKS = r"^(https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]|[^:]*$)"
 
 class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bearer tokens (JWT, RS256 or ES256) of one issuer; needs `pip install turnpike-gateway[jwt]`
-    (docs/reference/jwt.md)."""
+    (docs/operate/production.md#tokens-of-an-identity-provider)."""
 
     jwks: Annotated[str, Meta(pattern=_JWKS), PRIVATE]
     """The issuer's public keys (JWKS): a file, or an https URL."""

@@ -10,7 +10,7 @@ from gateway.config.server import Listen
 
 
 class PickerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For `turnpike picker`, in place of `turnpike serve` (docs/reference/picker.md)."""
+    """For `turnpike picker`, in place of `turnpike serve` (docs/operate/picker.md)."""
 
     listen: Listen = "127.0.0.1:9002"
     """Where Envoy connects by gRPC, HOST:PORT; port 0 takes a free one."""

@@ -27,7 +27,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where clients connect, HOST:PORT; port 0 takes a free one."""
     mode: Literal["sessions", "relay"] = "sessions"
     """`relay`: sessions are not looked for. A request goes to the replica that runs the fewest, and nothing
-    of it is kept (docs/reference/relay.md)."""
+    of it is kept (docs/guide/run.md#relay-mode)."""
     control: Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
     workers: Annotated[int, Meta(ge=1, le=256)] | Literal["auto"] = 1

@@ -21,14 +21,14 @@ from gateway.wire.body import ABSENT, RequestBody, read_as, read_text, truth_of
 
 CLASS_HEADER: Final = b"x-turnpike-class"
 
-_CLASSES: Final = {
+CLASSES: Final = {
     "reactive": "reactive",
     "interactive": "reactive",
     "proactive": "proactive",
     "background": "proactive",
 }
 """By the header's value: the paper's words, and those of the settings."""
-_TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
+TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
 _SECONDS: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
 _MAX_CONTEXT_BYTES: Final = 16 * 2**10
 
@@ -50,7 +50,7 @@ NO_CLAIMS = CLAIMS(RequestBody())
 def read_header_claims(service_class: str | None) -> Claims | None:
     """None if there are none."""
     wrong: tuple[str, ...] = ()
-    stated = _CLASSES.get(service_class.lower()) if service_class is not None else None
+    stated = CLASSES.get(service_class.lower()) if service_class is not None else None
     if service_class is not None and stated is None:
         wrong = ("class",)
     found = Claims(service_class=stated, malformed=wrong)
@@ -67,7 +67,7 @@ def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
     resumes = _stated(_given(context.expected_resume), truth_of, "resume", malformed)
     found = msgspec.structs.replace(
         known,
-        service_tier=tier if tier in _TIERS else None,
+        service_tier=tier if tier in TIERS else None,
         retain_s=retain_s,
         resumes=resumes,
         malformed=tuple(dict.fromkeys(malformed)),

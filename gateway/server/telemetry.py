@@ -88,10 +88,10 @@ class Telemetry:
         self.metrics = Metrics(
             self._gauges,
             {
-                "faults": ("Faults of its own that the gateway went on from", lambda: coordinator.faults),
+                "faults": (FAULTS, lambda: coordinator.faults),
                 **{
                     name: (what, partial(self._count, who, count))
-                    for name, what, who, count in _COUNTED_ELSEWHERE
+                    for name, what, who, count in COUNTED_ELSEWHERE
                 },
             },
             restarts=tasks.restarts,
@@ -256,21 +256,32 @@ def hosts_of(server: ServerConfig) -> tuple[str, ...]:
     return (*server.control_hosts, split_listen(server.control)[0].lower())
 
 
-_COUNTED_ELSEWHERE: Final = (
-    ("stream_dropped", "Records not written to the stream's file", "_file", "dropped"),
+FAULTS: Final = "Exceptions in decisions, after which the gateway went on"
+COUNTED_ELSEWHERE: Final = (
+    ("stream_dropped", "Records not written to `stream.path`", "_file", "dropped"),
     ("access_log_dropped", "Lines not written to the access log", "access_log", "dropped"),
-    ("hints_sent", "Hints that engines took", "hints", "sent"),
-    ("hints_dropped", "Hints dropped for want of room, or of their replica", "hints", "dropped"),
-    ("hints_failed", "Hints that no engine took", "hints", "failed"),
-    ("requests_passed_on", "Requests that went to their session's gateway", "peers", "passed_on"),
-    ("sessions_adopted", "Sessions that went on here when their gateway was gone", "peers", "adopted"),
-    ("peer_forward_failures", "Requests that another gateway did not take", "peers", "unreached"),
-    ("shared_entries_withheld", "Entries not shared: their tenant has enough", "peers", "withheld"),
-    ("event_gaps", "Gaps in streams of events", "_frames", "gaps"),
-    ("spans_sent", "Spans that a collector took", "_export", "sent"),
-    ("spans_dropped", "Spans that no collector took", "_export", "dropped"),
-    ("control_actions_unrecorded", "Actions that came too fast to be recorded", "audit", "left_out"),
-    ("contents_dropped", "Turns traced without what they say, for want of room", "contents", "left_out"),
-    ("turns_untraced", "Turns left out of traces", "_export", "left_out"),
+    ("hints_sent", "Hints accepted by engines", "hints", "sent"),
+    ("hints_dropped", "Hints dropped for want of room or of their replica", "hints", "dropped"),
+    ("hints_failed", "Hints that no engine accepted", "hints", "failed"),
+    ("requests_passed_on", "Requests passed on to the gateway of their session", "peers", "passed_on"),
+    ("sessions_adopted", "Sessions taken over from a gateway that is gone", "peers", "adopted"),
+    ("peer_forward_failures", "Requests that another gateway did not accept", "peers", "unreached"),
+    (
+        "shared_entries_withheld",
+        "Entries withheld from the store: their tenant is over `shared.max_tenant_mb`",
+        "peers",
+        "withheld",
+    ),
+    ("event_gaps", "Gaps in the event streams of readers", "_frames", "gaps"),
+    ("spans_sent", "Spans accepted by the collector", "_export", "sent"),
+    ("spans_dropped", "Spans that no collector accepted", "_export", "dropped"),
+    (
+        "control_actions_unrecorded",
+        "Control actions without a record, beyond 5 a second",
+        "audit",
+        "left_out",
+    ),
+    ("contents_dropped", "Turns traced without content, for want of room", "contents", "left_out"),
+    ("turns_untraced", "Turns without spans, beyond `otel.max_spans_per_s`", "_export", "left_out"),
 )
 """Metrics: what they are, and who counts."""

@@ -28,20 +28,25 @@ _MANY: Final = 256
 _COUNTERS: Final[tuple[tuple[type | None, str, str, str], ...]] = (
     (None, "records", "Records of the information stream", "type"),
     (rec.TurnArrived, "turns", "Turns that arrived", "protocol source"),
-    (rec.TurnWaited, "waits", "Turns that had to wait", "reason"),
+    (rec.TurnWaited, "waits", "Turns that waited, by reason", "reason"),
     (rec.TurnWouldWait, "would_wait", "Turns that would have waited, in shadow mode", "reason"),
-    (rec.Routed, "placements", "Turns that were sent", "replica reason"),
-    (None, "models", "Turns under a name of the operator's", "requested model fallback"),
-    (None, "attempts", "Requests sent to a replica, as they ended", "replica outcome code"),
-    (rec.Refused, "refusals", "Requests the gateway refused", "reason"),
-    (rec.BoundReached, "bounds", "Turns beyond a bound, by what was done", "bound limit action"),
+    (rec.Routed, "placements", "Turns sent to a replica, by reason of the placement", "replica reason"),
+    (None, "models", "Turns under a model name of `[[models]]`", "requested model fallback"),
+    (None, "attempts", "Requests sent to a replica, by their end", "replica outcome code"),
+    (rec.Refused, "refusals", "Refused requests, by reason", "reason"),
+    (rec.BoundReached, "bounds", "Turns beyond a bound, by the action taken", "bound limit action"),
     (None, "tokens", "Tokens as backends reported them", "replica kind"),
-    (None, "malformed_claims", "Stated claims that could not be read", "claim"),
-    (rec.SessionEnded, "sessions_ended", "Sessions that ended", "reason"),
-    (WindowUpdated, "window_updates", "Changes of the window, by why", "pool reason"),
-    (rec.ReplicaChanged, "replica_changes", "Changes of replicas' states", "replica state"),
-    (rec.PrefilledAhead, "prefill_ahead", "Next prompts, computed while tools ran", "outcome"),
-    (None, "prefill_ahead_tokens", "Tokens of them, computed and found", "what"),
+    (None, "malformed_claims", "Malformed claims of clients on urgency and retention", "claim"),
+    (rec.SessionEnded, "sessions_ended", "Ended sessions, by reason", "reason"),
+    (WindowUpdated, "window_updates", "Changes of the admission limits, by reason", "pool reason"),
+    (rec.ReplicaChanged, "replica_changes", "Changes of a replica's state", "replica state"),
+    (
+        rec.PrefilledAhead,
+        "prefill_ahead",
+        "Prefills of the next prompt during tool calls, by outcome",
+        "outcome",
+    ),
+    (None, "prefill_ahead_tokens", "Tokens of prefills during tool calls, computed and used", "what"),
     (rec.PrefillLegEnded, "remote_prefills", "Prompts computed for another replica", "replica outcome"),
 )
 """Name, what it is, and labels. With a type of records, these are counted by their fields of those names."""
@@ -49,8 +54,8 @@ _OF_REPLICAS: Final = tuple(name for _, name, _, labels in _COUNTERS if labels.s
 _SPREADS: Final = {
     "queue_seconds": "Time in the waiting room",
     "tool_phase_seconds": "Duration of tool phases",
-    "decode_after_call_seconds": "From the end of a tool call to that of its answer",
-    "session_confidence": "How sure a turn's session is",
+    "decode_after_call_seconds": "Time from a complete tool call to the end of its answer",
+    "session_confidence": "Confidence of the session of a turn",
 }
 
 
@@ -104,12 +109,12 @@ class Counts:
         for name, what, label, values in self.usages.families():
             yield counter(name, what, [*WHOSE, *label.split()], values)
         stops = self._counts["records"]["session_stop"]
-        yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", stops)
+        yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions stopped by an operator", stops)
         for name, what in _SPREADS.items():
             yield histogram(name, what, {(): self._spreads[name]})
         for name, what, spreads in (
-            ("engine_ttft_seconds", "From submission to the first token", self._first_token),
-            ("turn_seconds", "From submission to the end of the answer", self._durations),
+            ("engine_ttft_seconds", "Time from submission to the first token", self._first_token),
+            ("turn_seconds", "Time from submission to the end of the answer", self._durations),
         ):
             yield histogram(name, what, {(each,): spread for each, spread in spreads.items()}, ["replica"])
 

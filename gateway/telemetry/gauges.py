@@ -20,11 +20,11 @@ _OTHERS: Final = "other tenants"
 
 
 def gauge_families(now: Gauges) -> Iterator[Metric]:
-    yield _gauge("sessions", "Sessions known", now.session_count)
+    yield _gauge("sessions", "Known sessions", now.session_count)
     yield _gauge("running", "Requests on replicas", now.running)
     yield _gauge("waiting", "Turns in the waiting room", now.waiting)
-    yield _gauge("sessions_in_tools", "Sessions whose tools run", now.active_tools)
-    yield gauge("waiting_by_class", "Turns in the waiting room", ["class"], now.waiting_by)
+    yield _gauge("sessions_in_tools", "Sessions with running tools", now.active_tools)
+    yield gauge("waiting_by_class", "Turns in the waiting room, by service class", ["class"], now.waiting_by)
     yield from _of_each("replica", now.replicas, _OF_REPLICAS)
     yield from _of_each("pool", now.pools, _OF_POOLS)
     yield from _tenants(now.tenants)
@@ -33,32 +33,40 @@ def gauge_families(now: Gauges) -> Iterator[Metric]:
         yield counter(name, help_text, ["client", "agent"], counts)
     bounds = nlargest(MAX_TENANTS, now.bounds, key=lambda each: each.used)
     used = {(view.bound, view.tenant): view.used for view in bounds}
-    yield gauge("bound_used_ratio", "Share of a day's or month's bound used", ["bound", "tenant"], used)
+    yield gauge("bound_used_ratio", "Used share of a bound of a day or month", ["bound", "tenant"], used)
 
 
 _OF_CLIENTS: Final = (
-    ("changed_prompts", "Prompts that differ early from the one before", "changed"),
-    ("changed_prompt_tokens", "Tokens that were computed again because of that", "again_tokens"),
-    ("unlinked_turns", "Turns that go on from an answer, and whose session nothing proves", "unlinked"),
+    ("changed_prompts", "Prompts with an early change since the previous turn", "changed"),
+    (
+        "changed_prompt_tokens",
+        "Prompt tokens computed again because of an early change of a prompt",
+        "again_tokens",
+    ),
+    ("unlinked_turns", "Turns after an answer, without proof of their session", "unlinked"),
 )
 _OF_REPLICAS: Final = (
     ("replica_up", "1 if the replica is healthy", "is_up"),
     ("replica_running", "Requests on a replica", "running"),
-    ("replica_sessions", "Sessions that live on a replica", "sessions"),
+    ("replica_sessions", "Sessions with their state on a replica", "sessions"),
     ("engine_waiting", "Requests in the engine's own queue", "engine_waiting"),
-    ("engine_kv_used_ratio", "Share of the KV cache that runs hold", "kv_used"),
-    ("engine_kv_retained_ratio", "Share of it held for sessions that pause", "kv_retained"),
-    ("engine_kv_tokens", "Tokens whose KV fits on the device", "kv_tokens"),
+    ("engine_kv_used_ratio", "Share of the KV cache held by running requests", "kv_used"),
+    ("engine_kv_retained_ratio", "Share of the KV cache retained for paused sessions", "kv_retained"),
+    ("engine_kv_tokens", "Capacity of the KV cache on the device, in tokens", "kv_tokens"),
 )
 _OF_POOLS: Final = (
-    ("window_sessions", "Sessions that may be in; absent without a limit", "window"),
-    ("kv_budget_tokens", "Tokens that they may be expected to hold; absent without a limit", "kv_budget"),
-    ("admitted_sessions", "Sessions that are in", "admitted"),
-    ("waiting_sessions", "Sessions that wait for a place", "waiting"),
-    ("kv_demand_tokens", "Tokens that those in are expected to hold at most", "demand"),
-    ("kv_held_tokens", "Tokens that they hold now, as far as engines report them", "held"),
-    ("gpu_pressure_ratio", "From 1 on the engines are overloaded", "gpu_pressure"),
-    ("cpu_pressure_ratio", "From 1 on the tools are", "cpu_pressure"),
+    ("window_sessions", "Most admitted sessions; absent without a limit", "window"),
+    (
+        "kv_budget_tokens",
+        "Most expected KV tokens of the admitted sessions; absent without a limit",
+        "kv_budget",
+    ),
+    ("admitted_sessions", "Admitted sessions", "admitted"),
+    ("waiting_sessions", "Sessions that wait for admission", "waiting"),
+    ("kv_demand_tokens", "Highest expected KV tokens of the admitted sessions", "demand"),
+    ("kv_held_tokens", "KV tokens that the admitted sessions hold now, as engines report them", "held"),
+    ("gpu_pressure_ratio", "Pressure on the engines; overload from 1 on", "gpu_pressure"),
+    ("cpu_pressure_ratio", "Pressure on the hosts of the tools; overload from 1 on", "cpu_pressure"),
 )
 """Name, what it is, and the field of the view."""
 
@@ -77,8 +85,10 @@ def _tenants(tenants: Iterable[TenantView]) -> Iterator[Metric]:
         labels = view.pool, view.id if number < MAX_TENANTS else _OTHERS
         admitted[labels] += view.admitted
         waiting[labels] += view.waiting
-    yield gauge("tenant_admitted_sessions", "Sessions that are in", ["pool", "tenant"], admitted)
-    yield gauge("tenant_waiting_sessions", "Sessions that wait for a place", ["pool", "tenant"], waiting)
+    yield gauge("tenant_admitted_sessions", "Admitted sessions of a tenant", ["pool", "tenant"], admitted)
+    yield gauge(
+        "tenant_waiting_sessions", "Sessions of a tenant that wait for admission", ["pool", "tenant"], waiting
+    )
 
 
 def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:

@@ -52,9 +52,10 @@ class HistogramFamily:
     """Many spreads of one family, as text: with thousands of lines, what a line begins with is made once."""
 
     def __init__(self, name: str, help_text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
-        self._name = f"turnpike_{name}"
-        self._head = f"# HELP {self._name} {help_text}\n# TYPE {self._name} histogram\n"
-        self._labels = labels
+        self.name = f"turnpike_{name}"
+        self.help_text = help_text
+        self.labels = labels
+        self._head = f"# HELP {self.name} {help_text}\n# TYPE {self.name} histogram\n"
         self._bounds = bounds
         self._spreads: dict[tuple[str, ...], Histogram] = {}
         self._prefixes: dict[tuple[str, ...], list[str]] = {}
@@ -83,12 +84,12 @@ class HistogramFamily:
 
     def _lines_of(self, values: tuple[str, ...]) -> list[str]:
         labels = ",".join(
-            f'{label}="{_escaped(value)}"' for label, value in zip(self._labels, values, strict=True)
+            f'{label}="{_escaped(value)}"' for label, value in zip(self.labels, values, strict=True)
         )
         comma = "," if labels else ""
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        buckets = [f'{self._name}_bucket{{{labels}{comma}le="{bound}"}} ' for bound in bounds]
-        return [*buckets, f"{self._name}_count{{{labels}}} ", f"{self._name}_sum{{{labels}}} "]
+        buckets = [f'{self.name}_bucket{{{labels}{comma}le="{bound}"}} ' for bound in bounds]
+        return [*buckets, f"{self.name}_count{{{labels}}} ", f"{self.name}_sum{{{labels}}} "]
 
 
 def _escaped(value: str) -> str:

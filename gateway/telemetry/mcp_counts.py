@@ -22,22 +22,22 @@ class McpCounts:
 
     def families(self) -> Iterator[Metric]:
         yield counter(
-            "mcp_calls", "Tool calls through the gateway that are over", ["server", "outcome"], self.calls
+            "mcp_calls", "Finished tool calls through the gateway", ["server", "outcome"], self.calls
         )
         yield counter(
             "mcp_calls_joined",
-            "Tool calls through the gateway that are known to be requested by a model's answer",
+            "Tool calls through the gateway, matched to the answer of a model",
             ["server"],
             self.joined,
         )
         for name, what, counts in (
-            ("running", "Tool calls that an MCP server works on", self.running),
-            ("waiting", "Tool calls that wait until an MCP server may get them", self.waiting),
+            ("running", "Running tool calls of an MCP server", self.running),
+            ("waiting", "Tool calls that wait for an MCP server", self.waiting),
         ):
             yield gauge(f"mcp_calls_{name}", what, ["server"], counts)
         for name, what, spreads in (
-            ("duration", "From a tool call's being sent to its result", self.durations),
-            ("wait", "What tool calls waited until they were sent, of those that had to", self.waits),
+            ("duration", "Time from the dispatch of a tool call to its result", self.durations),
+            ("wait", "Wait of tool calls before their dispatch, without those that did not wait", self.waits),
         ):
             by: dict[tuple[str, ...], Histogram] = {(server,): spread for server, spread in spreads.items()}
             yield histogram(f"mcp_call_{name}_seconds", what, by, ["server"])

@@ -25,13 +25,13 @@ Odometers = Mapping[str, tuple[str, Callable[[], int]]]
 
 
 _WHAT: Final = {
-    "client_connections": "Open connections of clients, those in their TLS handshake included",
+    "client_connections": "Open client connections, TLS handshakes included",
     "tunnels": "Open WebSockets of clients",
-    "peers_alive": "Other gateways of the same store that live and take requests",
-    "tunnel_requests": "WebSocket requests: opened, or refused with 426 before any replica got them",
-    "background_restarts": "Background loops that failed and were started again",
-    "local_faults": "Connections to replicas that failed for want of something on the gateway's own machine",
-    "requests_unread": "Requests that passed without being understood: malformed, or too large to be read",
+    "peers_alive": "Live gateways of the same store, without this one",
+    "tunnel_requests": "WebSocket requests, opened or refused with 426",
+    "background_restarts": "Restarts of failed background loops",
+    "local_faults": "Failed connections to replicas for want of descriptors, ports or memory of the gateway",
+    "requests_unread": "Requests passed on unread: malformed, or too large",
 }
 
 
@@ -88,10 +88,10 @@ class Metrics(Collector):
         return text + self._outcome.text().encode() if self._outcome is not None else text
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily("turnpike_build", "The gateway", {"version": __version__})
+        yield InfoMetricFamily("turnpike_build", "Version of the gateway", {"version": __version__})
         yield counter(
             "requests",
-            "Requests of clients, as they were answered; what failed behind a good status is of class 5xx",
+            "Requests of clients, by answer; a failure behind a good status has the class 5xx",
             ["endpoint", "status_class", "code"],
             {
                 (endpoint, "5xx" if has_failed else f"{status // 100}xx", str(status)): count
@@ -110,7 +110,7 @@ class Metrics(Collector):
             yield GaugeMetricFamily(f"turnpike_{name}", _WHAT[name], value)
         if (is_up := self.is_store_up()) is not None:
             yield GaugeMetricFamily("turnpike_store_up", "1 if the shared store answers", is_up)
-        what = "When a certificate that the gateway shows expires, in Unix time"
+        what = "Expiry of a certificate of the gateway, in Unix time"
         yield gauge("certificate_expires_seconds", what, ["setting"], self.certificate_ends)
         for name, (what, read) in self._odometers.items():
             yield CounterMetricFamily(f"turnpike_{name}", what, read())
@@ -123,9 +123,9 @@ class Metrics(Collector):
             yield counter(name, _WHAT[name], [label], counts)
         yield histogram(
             "request_overhead_seconds",
-            "From a whole request to its being sent on, of one in sixteen that did not wait",
+            "Time from a complete request to its dispatch, of one in sixteen without a wait",
             {(): self.overhead},
         )
-        yield histogram("loop_lag_seconds", "How late the event loop is", {(): self.loop_lag})
+        yield histogram("loop_lag_seconds", "Delay of the event loop", {(): self.loop_lag})
         if self.mcp is not None:
             yield from self.mcp.families()

@@ -126,29 +126,32 @@ class Objective:
         """Sessions by whether they were in time, of labels that gave way."""
         self._session_s = HistogramFamily(
             "session_seconds",
-            "Finished sessions, from the first turn to the last answer, without what nothing of them ran in",
+            "Time from the first turn of a finished session to its last answer, without its idle time",
             LABELS,
             _SESSION_S,
         )
         self._part_s = HistogramFamily(
             "session_part_seconds",
-            "What finished sessions spent in the gateway's queue, until first tokens, decoding, and in tools",
+            "Time of finished sessions in the queue, in prefill, in decode and in tools",
             ["part", *LABELS],
             _SESSION_S,
         )
         self._session_turns = HistogramFamily("session_turns", "Turns of finished sessions", LABELS, _TURNS)
         self._first_s = HistogramFamily(
             "ttft_seconds",
-            "From a turn's arrival to its first token, or to its answer if it is not streamed",
+            "Time from the arrival of a turn to its first token; to its answer without streaming",
             ["pool", "class"],
             _FIRST_S,
         )
         self._token_s = HistogramFamily(
-            "tpot_seconds", "Each token after the first, of streamed answers", ["pool", "class"], _TOKEN_S
+            "tpot_seconds",
+            "Time per output token after the first one, of streamed answers",
+            ["pool", "class"],
+            _TOKEN_S,
         )
         self._slowdown = HistogramFamily(
             "slowdown",
-            "What finished sessions and turns took, over what they would have taken alone",
+            "Time of finished sessions and turns, divided by their isolated time",
             ["of", "pool", "class"],
             _SLOWDOWNS,
         )
@@ -188,18 +191,18 @@ class Objective:
         )
 
     def text(self) -> str:
-        of_sessions, of_turns = (
-            (self._session_s, self._part_s, self._session_turns),
-            (self._first_s, self._token_s),
-        )
-        return "".join(each.text() for each in (*of_sessions, *of_turns, self._slowdown))
+        return "".join(each.text() for each in self.histograms())
+
+    def histograms(self) -> tuple[HistogramFamily, ...]:
+        of_sessions = self._session_s, self._part_s, self._session_turns
+        return *of_sessions, self._first_s, self._token_s, self._slowdown
 
     def families(self) -> Iterator[Metric]:
         yield counter(
-            "slo_sessions", "Sessions that ended, by whether in time", [*LABELS, "met"], self.sessions
+            "slo_sessions", "Ended sessions, by whether they were in time", [*LABELS, "met"], self.sessions
         )
         yield counter(
-            "slo_turns", "Turns that ended, by whether in time", ["pool", "class", "met"], self.turns
+            "slo_turns", "Ended turns, by whether they were in time", ["pool", "class", "met"], self.turns
         )
 
     # --- turns -----------------------------------------------------------------------------------

@@ -92,12 +92,17 @@ class Usages:
         """Names, what they are, a label besides `WHOSE`, and values."""
         used = self._used.items()
         requests = {(*user, outcome): n for user, each in used for outcome, n in each.ended.items()}
-        yield "tenant_requests", "Requests for an engine's work, as they ended", "outcome", requests
+        yield "tenant_requests", "Requests with work for an engine, by their end", "outcome", requests
         kinds = ((user, zip(_ALL_KINDS, each.tokens, strict=True)) for user, each in used)
         tokens = {(*user, kind): n for user, counts in kinds for kind, n in counts}
-        yield "tenant_tokens", "Their tokens, as backends reported them or as estimated", "kind", tokens
+        yield (
+            "tenant_tokens",
+            "Tokens of requests with work for an engine, reported or estimated",
+            "kind",
+            tokens,
+        )
         costs = {user: each.cost for user, each in used if each.cost is not None}
-        yield "tenant_cost", "What these cost, where there are prices", "", costs
+        yield "tenant_cost", "Cost of the reported tokens, in the currency of `[[prices]]`", "", costs
 
     def apply_config(self, prices: Sequence[PriceConfig]) -> None:
         self._prices = {each.model: each for each in prices}

@@ -6,7 +6,7 @@ client's key for them, so a replica is down only where it is clear that its URL,
 it, is wrong. *Nothing* is a redirect, 404 or 410, HTML, text but at `/health`, and 401 or 403 to our key; of
 `/health` and `/v1/models`, 405 as well. A path of `_SERVED` is *there* if a GET of it gives anything else
 (405, mostly), or OPTIONS 2xx, or 405 (with POST in `Allow`, or without) where a path that nobody has gives
-something else; where pages are given, so it is with 2xx. Table: `docs/reference/faults.md`.
+something else; where pages are given, so it is with 2xx. Table: `docs/operate/faults.md`.
 """
 
 import asyncio

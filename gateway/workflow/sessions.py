@@ -38,7 +38,7 @@ __all__ = ["Session", "Sessions", "SessionsConfig"]
 
 ACTS_FROM: Final = 0.9
 """Least confidence to join a session; below it the turn starts one of its own, with the guess noted. All
-values above 0.8 and up to 0.95 do the same (docs/design/session-accuracy.md)."""
+values above 0.8 and up to 0.95 do the same (docs/design/sessions.md)."""
 _HANDED_ON: Final = (
     *("request", "tail", "body", "agent", "client", "offers_tools", "is_opening", "is_side", "attempt"),
     *("text", "chars", "minted", "calls", "has_secrets", "has_private_answer"),

@@ -3,7 +3,7 @@
 A corpus is somebody's log: messages without arrival times, conversations one after another, requests cut
 out of cassettes. An importer reads one kind (`openai_http`, `tau_bench`, ...) into sessions; `arrivals`
 lays sessions out in time so that several are at work at once; `files` reads and writes. What comes out is
-one exchange a line (docs/reference/exchanges.md), which is what the evaluation reads.
+one exchange a line (docs/contribute/exchanges.md), which is what the evaluation reads.
 
 Every importer's docstring says, in this order: **Source**, **Taken**, **Composed** (what the corpus does not
 have and an exchange needs) and **Lost**. Nothing is composed that inference could recognise a session by:

@@ -64,7 +64,7 @@ def add_workload(commands: Any) -> None:
 
 
 def _kinds() -> str:
-    """By what they write (docs/reference/exchanges.md, docs/reference/workloads.md)."""
+    """By what they write (docs/contribute/exchanges.md, docs/contribute/workloads.md)."""
     return (
         f"written as exchanges: {', '.join([EXCHANGES, *IMPORTERS])}; "
         f"as a workload: {', '.join(CORPORA)}; what is in both lists is exchanges unless --as says otherwise"

@@ -1,4 +1,4 @@
-"""One recorded HTTP exchange, as one line of JSON (docs/reference/exchanges.md).
+"""One recorded HTTP exchange, as one line of JSON (docs/contribute/exchanges.md).
 
 Invariants: `truth` says where an exchange belongs and is for judges alone; nothing else in a line does unless
 the client said so on the wire. No line holds a credential.

@@ -1,6 +1,6 @@
 """Exchanges that are exchanges already: checked, cleaned and put through.
 
-**Source**: files in the project's own format (docs/reference/exchanges.md), of whatever licence.
+**Source**: files in the project's own format (docs/contribute/exchanges.md), of whatever licence.
 
 **Taken**: every line that is an exchange and does not arrive before the one above it. Fields that the format
 does not have are dropped, missing ones get their defaults, credentials in headers are replaced. Times and

@@ -352,5 +352,5 @@ def test_the_diagram_in_the_documentation_is_this_table():
     for state, steps in TRANSITIONS.items():
         lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
         lines += [] if steps else [f"    {state.value} --> [*]"]
-    page = (ROOT / "docs/reference/lifecycle.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/contribute/lifecycle.md").read_text(encoding="utf-8")
     assert "\n".join(["```mermaid", *lines, "```"]) in page

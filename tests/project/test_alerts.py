@@ -78,12 +78,12 @@ def test_every_metric_that_is_asked_for_exists():
 
 
 def test_every_alert_is_in_the_runbook_and_names_its_section():
-    page = ROOT / "docs/guide/runbook.md"
+    page = ROOT / "docs/operate/runbook.md"
     rules = {
         rule["alert"]: rule["annotations"].get("runbook", "") for g in RULES["groups"] for rule in g["rules"]
     }
     rows = dict(re.findall(r"^\| `(Turnpike\w+)` \|.*\]\(#([\w-]+)\)", page.read_text(), re.MULTILINE))
-    assert {name: where.removeprefix("docs/guide/runbook.md#") for name, where in rules.items()} == rows
+    assert {name: where.removeprefix("docs/operate/runbook.md#") for name, where in rules.items()} == rows
     assert set(rows.values()) <= anchors(page)
 
 

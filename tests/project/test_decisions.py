@@ -15,3 +15,16 @@ def test_decisions_keep_their_numbers_and_say_what_they_cost():
     for record in records:
         headings = re.findall(r"^## (\w+)", record.read_text(), re.MULTILINE)
         assert {"Context", "Choice", "Cost"} <= set(headings), record.name
+
+
+def test_decisions_and_designs_are_short():
+    design = ROOT / "docs/design"
+    limits = dict.fromkeys(design.glob("*.md"), 1_000) | dict.fromkeys(design.glob("decisions/*.md"), 200)
+    del limits[design / "results.md"]  # generated
+    words = {page.name: prose_words(page.read_text()) - limit for page, limit in limits.items()}
+    assert {name: over for name, over in words.items() if over > 0} == {}
+
+
+def prose_words(page: str) -> int:
+    """Without tables."""
+    return sum(len(line.split()) for line in page.splitlines() if not line.startswith("|"))

@@ -1,18 +1,37 @@
 """Pages that are written by programs are as those programs write them now."""
 
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
-from tools import config_reference
+import pytest
+
+from gateway.server.proxy.decision_headers import RECEIPTS, receipts
+from tools import cli_reference, config_reference, headers_reference, metrics_reference, records_reference
 
 ROOT = Path(__file__).resolve().parents[2]
 CITED = re.compile(r"\bbenchmarks[./](?!README|NAME|py\b)([a-z_]+)")
 
 
-def test_the_configuration_page_is_up_to_date() -> None:
-    assert config_reference.TARGET.read_text() == config_reference.reference(), (
-        "run: python -m tools.config_reference"
-    )
+@pytest.mark.parametrize(
+    ("target", "page"),
+    [
+        (config_reference.TARGET, config_reference.reference),
+        (metrics_reference.TARGET, metrics_reference.page),
+        (records_reference.TARGET, records_reference.page),
+        (headers_reference.TARGET, headers_reference.page),
+        (cli_reference.TARGET, cli_reference.page),
+    ],
+    ids=lambda each: each.stem if isinstance(each, Path) else each.__module__,
+)
+def test_a_generated_page_is_what_its_generator_writes(target: Path, page: Callable[[], str]) -> None:
+    assert target.read_text() == page(), f"run: python -m {page.__module__}"
+
+
+def test_every_receipt_is_explained() -> None:
+    sent = set(re.findall(r"x-turnpike-[a-z-]+(?=:)", inspect.getsource(receipts)))
+    assert sent == set(RECEIPTS)
 
 
 def test_every_setting_is_explained() -> None:

@@ -1,4 +1,5 @@
-"""What the pages under `docs/` say exists: files, sections, settings, reasons. The guide stays short."""
+"""What the pages name exists: files, sections, settings, commands, reasons. They stay short, and every
+question has an answer."""
 
 import itertools
 import re
@@ -13,8 +14,21 @@ from gateway.domain.decision import RefusalReason, WaitReason
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [ROOT / f"{name}/README.md" for name in ("engine_ext", "scripted_engine")]
-PAGES = sorted([ROOT / "README.md", *PACKAGES, *ROOT.glob("docs/**/*.md")])
-GUIDE = sorted(ROOT.glob("docs/guide/*.md"))
+INDEX = ROOT / "docs/README.md"
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "benchmarks/README.md", *PACKAGES, *ROOT.glob("docs/**/*.md")])
+GUIDE = sorted(
+    [*ROOT.glob("docs/guide/*.md"), *ROOT.glob("docs/operate/*.md"), *ROOT.glob("docs/reference/*.md")]
+)
+GENERATED = "<!-- Written by `python -m tools."
+MOST_WORDS = {
+    "README.md": 600,
+    "CONTRIBUTING.md": 500,
+    "docs/guide/*.md": 7_000,
+    "docs/operate/*.md": 7_000,
+    "docs/reference/*.md": 4_000,
+    "docs/contribute/*.md": 3_500,
+}
+"""Of all pages of a shelf together, without those that programs write."""
 
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -45,6 +59,39 @@ def test_no_link_is_broken(page: Path) -> None:
     assert broken == []
 
 
+def linked(page: Path) -> set[Path]:
+    links = (link.partition("#")[0] for link in LINK.findall(page.read_text()))
+    return {(page.parent / link).resolve() for link in links if link and "://" not in link}
+
+
+def test_every_question_has_an_answer_at_most_two_links_from_the_readme() -> None:
+    questions = re.findall(r"^\| ([^|]*\?) \| (.*) \|$", INDEX.read_text(), re.MULTILINE)
+    assert len(questions) == 20
+    first = linked(ROOT / "README.md")
+    assert INDEX in first
+    for question, answer in questions:
+        sections = [
+            link for link in LINK.findall(answer) if "#" in link
+        ]  # `test_no_link_is_broken` follows them
+        files = re.findall(r"`([A-Z]+\.md)`", answer)
+        assert sections or files, question
+        assert {ROOT / name for name in files} <= first, question
+
+
+def test_every_page_is_in_the_index_and_in_the_site() -> None:
+    pages = {each for each in ROOT.glob("docs/**/*.md") if "decisions" not in each.parts} - {INDEX}
+    assert pages - linked(INDEX) == set()
+    nav = set(re.findall(r"^ +- (\S+\.md)$", (ROOT / "tools/mkdocs.yml").read_text(), re.MULTILINE))
+    assert {str(each.relative_to(ROOT / "docs")) for each in pages} == nav
+
+
+@pytest.mark.parametrize("shelf", MOST_WORDS)
+def test_shelves_stay_short(shelf: str) -> None:
+    texts = [each.read_text() for each in ROOT.glob(shelf)]
+    written = [len(text.split()) for text in texts if GENERATED not in text]
+    assert sum(written) <= MOST_WORDS[shelf]
+
+
 def test_reasons_that_the_guide_explains_are_those_of_the_gateway() -> None:
     page = (ROOT / "docs/guide/troubleshoot.md").read_text()
     waits = page[page.index("## Turns wait") : page.index("## Answers are slow")]
@@ -56,7 +103,7 @@ def test_reasons_that_the_guide_explains_are_those_of_the_gateway() -> None:
 
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.name)
 def test_settings_in_the_guide_are_valid(page: Path, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```toml\n(?!# fleet)(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     keys = itertools.count()
     for number, block in enumerate(blocks):
         path = tmp_path / f"{number}.toml"

@@ -1,4 +1,4 @@
-"""What a backend can do wrong. `docs/reference/faults.md` lists the outcomes."""
+"""What a backend can do wrong. `docs/operate/faults.md` lists the outcomes."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a client can do. `docs/reference/faults.md` lists the outcomes."""
+"""What a client can do. `docs/operate/faults.md` lists the outcomes."""
 
 import asyncio
 import socket

@@ -15,7 +15,7 @@ from tests.prerequisites import require_command
 
 USER, PASSWORD = "turnpike", "p:a/s@s"
 RIGHTS = "~turnpike:1:* +@read +@write +@scripting +@connection +time".split()
-"""What docs/design/several-gateways.md says that the user needs."""
+"""What docs/operate/several-gateways.md says that the user needs."""
 
 
 class RedisServer:

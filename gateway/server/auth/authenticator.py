@@ -16,7 +16,7 @@ from gateway.server.auth.tenants import Tenant, Tenants
 from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
 from gateway.wire.headers import RawHeaders
 
-_NAMES_AN_UPSTREAM: Final = frozenset(
+NAMES_AN_UPSTREAM: Final = frozenset(
     (
         b"x-turnpike-replica",
         b"x-gateway-destination-endpoint",
@@ -79,7 +79,7 @@ class Authenticator:
                 message += " The gateway's own is on its control port (`server.control`, --control)."
             return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
         for name, _ in headers:
-            if name.lower() in _NAMES_AN_UPSTREAM:
+            if name.lower() in NAMES_AN_UPSTREAM:
                 text = name.decode("latin-1")
                 message = f"The header {text} is not accepted: the gateway chooses the backend."
                 return Refusal(reason=RefusalReason.FORBIDDEN, message=message)

@@ -1,6 +1,23 @@
 """Receipts: what was decided about a request, as header lines of its response."""
 
+from typing import Final
+
 from gateway.core.commands import Dispatch, Refuse
+
+RECEIPTS: Final = {
+    "x-turnpike-request": "The id of the request, for `turnpike explain`.",
+    "x-turnpike-session": "The session (agent run) of the request.",
+    "x-turnpike-thread": "The conversation within the session: the main one, or a sub-agent's.",
+    "x-turnpike-source": "The evidence for the session; `none` without a session.",
+    "x-turnpike-confidence": "The confidence in the session, from 0 to 1.",
+    "x-turnpike-replica": "The replica of the turn.",
+    "x-turnpike-model": "The replica's name of the model, where `[[models]]` renames it.",
+    "x-turnpike-fallback": "Why a fallback model answered.",
+    "x-turnpike-bound": "The name of a bound that the turn exceeds, and its limit.",
+    "x-turnpike-queue-ms": "The wait in the gateway, in milliseconds.",
+    "x-turnpike-reason": "Why the turn ran on this replica, or why it was refused.",
+}
+"""Names and meanings, for docs/reference/headers.md."""
 
 
 def receipts(decision: Dispatch | Refuse) -> bytes:

@@ -25,7 +25,7 @@ _READ_BYTES: Final = 1 << 20
 def add_play(commands: Any) -> None:
     """The `play` command, below the `turnpike` command's."""
     parser = commands.add_parser(
-        "play", help="play a workload against a real fleet (docs/reference/workloads.md), and measure it"
+        "play", help="play a workload against a real fleet (docs/contribute/workloads.md), and measure it"
     )
     parser.add_argument("workload", metavar="FILE", help="a workload")
     parser.add_argument("--url", required=True, help="the gateway, or a vLLM server, without /v1")

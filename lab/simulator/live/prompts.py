@@ -1,6 +1,6 @@
 """Prompts of exactly the tokens that a workload says, sharing exactly what it says that they share.
 
-A workload has no words (docs/reference/workloads.md), so its texts are made up, as ids of tokens: drawn from
+A workload has no words (docs/contribute/workloads.md), so its texts are made up, as ids of tokens: drawn from
 the text's name, so that equal texts are equal everywhere. What a turn answered is what the backend said that
 it answered; where it did not say, it is made up as well, and a later prompt finds only the prompt cached.
 

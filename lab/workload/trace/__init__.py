@@ -1,4 +1,4 @@
 """Workloads without content: what a scheduler needs to know of sessions, recorded or composed.
 
-Lengths, prefix structure, tools and pauses, never text. docs/reference/workloads.md describes the file.
+Lengths, prefix structure, tools and pauses, never text. docs/contribute/workloads.md describes the file.
 """

@@ -2,7 +2,7 @@
 
 Theory: a prompt consists of texts, one behind the other: one that sessions open with, what a turn brought,
 what a turn answered. A text stands at one place only and behind one beginning only
-(docs/reference/workloads.md), so a text and a place in it fix every token up to there. A block's key
+(docs/contribute/workloads.md), so a text and a place in it fix every token up to there. A block's key
 therefore is made of the text that its last token belongs to and the number of the block. It means what a
 chained hash means, and costs an addition.
 

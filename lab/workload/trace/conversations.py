@@ -1,6 +1,6 @@
 """Workloads from recorded messages: the sessions that become exchanges, without their content.
 
-**Source**: what the importers of exchanges read (docs/reference/exchanges.md): tau-bench, LMCache's traces,
+**Source**: what the importers of exchanges read (docs/contribute/exchanges.md): tau-bench, LMCache's traces,
 SWE-agent.
 
 **Taken**: a turn for every exchange, in order of time. It shares the messages that are equal to those of the

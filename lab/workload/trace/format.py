@@ -1,4 +1,4 @@
-"""The workload file: a header, then one session a line (docs/reference/workloads.md).
+"""The workload file: a header, then one session a line (docs/contribute/workloads.md).
 
 A session is one agent run: threads (the main conversation, and sub-agents) of turns. Nothing in it is a point
 in time but `arrival_s`: what happens after that follows from how long each turn and each tool takes where the

@@ -60,7 +60,7 @@ def test_what_is_wrong_is_named_by_line(tmp_path, content, complaint):
 
 
 def test_the_documented_example_is_a_workload(tmp_path):
-    page = (ROOT / "docs/reference/workloads.md").read_text()
+    page = (ROOT / "docs/contribute/workloads.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     header, session = example.split("\n", 1)
     file = tmp_path / "w.jsonl"
