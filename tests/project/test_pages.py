@@ -33,6 +33,9 @@ MOST_WORDS = {
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )?turnpike ([a-z-][^`\n]*)", re.MULTILINE)
+FILE = re.compile(
+    r"`((?:gateway|tests|tools|docker|lab|benchmarks|engine_ext|demo|scripted_engine|docs)/[\w./@*-]+)`"
+)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -57,6 +60,13 @@ def test_no_link_is_broken(page: Path) -> None:
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_files_that_pages_name_exist() -> None:
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md" and "decisions" not in page.parts]
+    named = {(page.name, name) for page in pages for name in FILE.findall(FENCE.sub("", page.read_text()))}
+    assert len(named) > 100
+    assert [each for each in named if not list(ROOT.glob(each[1]))] == []
 
 
 def linked(page: Path) -> set[Path]:
