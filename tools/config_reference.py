@@ -61,6 +61,11 @@ def reference() -> str:
     return _HEAD + usual + _EXPERT + "".join(_sections(Config, ""))
 
 
+def keys() -> Iterator[str]:
+    """Of all settings, such as `server.listen`."""
+    yield from (f"{prefix}{name}" for prefix, name, _ in _rows(Config, ""))
+
+
 def _rows(settings: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, str, str]]:
     """Where a setting stands, its name, and the other cells of its row."""
     docs, hints = field_docs(settings), typing.get_type_hints(settings, include_extras=True)

@@ -24,11 +24,11 @@ class JwtConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tenant_claim: Annotated[str, Meta(min_length=1), PRIVATE] = "tenant"
     """The claim that names the tenant, one of `[[tenants]]`. A list must name exactly one of them."""
     leeway_s: Annotated[float, Meta(ge=0, le=300)] = 10.0
-    """How far the issuer's clock and this one may differ."""
+    """Tolerated clock difference to the issuer."""
     refresh_s: Annotated[float, Meta(ge=10)] = 300.0
-    """Between two looks at the URL. If it does not answer, the keys that are known stay for a day."""
+    """Polling interval of the URL. If it fails, the last keys stay for a day."""
     max_cached: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-    """Tokens that are remembered as verified, until they expire; about 200 bytes each."""
+    """Verified tokens kept until they expire; about 200 bytes each."""
 
     @property
     def is_url(self) -> bool:

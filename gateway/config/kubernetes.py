@@ -17,20 +17,18 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A service in Kubernetes: its endpoints are followed by list and watch of its EndpointSlices."""
 
     service: _Name
-    """Its name; best a headless service (`clusterIP: None`), as nothing else connects to it."""
+    """Name of the service, best a headless one (`clusterIP: None`)."""
     namespace: _Name
-    """The one that it is in."""
+    """Namespace of the service."""
     port: Annotated[int, Meta(ge=1, le=65535)] | _PortName | None = None
     """The port of the pods, or its name in the service; by default the service's only one."""
     scheme: Literal["http", "https"] = "http"
-    """What the pods speak there."""
+    """Protocol of the pods."""
     api: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE] = "https://kubernetes.default.svc"
     """The API server."""
     token_file: Annotated[str, PRIVATE] | None = f"{_ACCOUNT}/token"
-    """The service account's token; read again for each request. It has to be allowed to `list` and
-    `watch` `endpointslices`."""
+    """The service account's token, read for each request. It needs `list` and `watch` on `endpointslices`."""
     ca_file: Annotated[str, PRIVATE] | None = f"{_ACCOUNT}/ca.crt"
     """Certificates to trust for the API server."""
     watch_s: Annotated[float, Meta(gt=0, le=3600)] = 120.0
-    """A watch is begun anew after this long, or up to twice as long. A connection that broke without a word
-    is noticed within that time."""
+    """Duration of a watch, up to twice as long. A silently broken connection is noticed within that time."""

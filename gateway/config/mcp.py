@@ -18,19 +18,18 @@ class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     url: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE]
     """Its MCP endpoint, for example `http://tools:9000/mcp`."""
     api_key_env: Annotated[str, PRIVATE] | None = None
-    """The environment variable that holds the key to send to it, instead of what the client sends."""
+    """Environment variable with the key for it, instead of the client's."""
     api_key_file: Annotated[str, PRIVATE] | None = None
-    """The file that holds it."""
+    """File with the same."""
     max_concurrent_calls: Annotated[int, Meta(ge=0)] = 0
-    """Tool calls that it gets at a time, from each gateway; more wait, and those of sessions
-    that somebody waits for go first. 0: as many as come."""
+    """Most concurrent tool calls from each gateway; more wait, those of reactive sessions first. 0: no
+    limit."""
     max_waiting_calls: Annotated[int, Meta(ge=0)] = 256
-    """Tool calls that wait for that; more are refused."""
+    """Most waiting tool calls; more are refused."""
     max_wait_s: Annotated[float, Meta(gt=0)] = 240.0
-    """How long one may wait before it is refused. Most agents give up sooner."""
+    """Longest wait before a refusal. Most agents give up sooner."""
     silence_s: Annotated[float, Meta(gt=0)] = 1800.0
-    """How long it may send nothing while a client waits for its answer. A stream that a client only listens
-    to may be silent for ever."""
+    """Longest silence during an answer. A stream of notifications has no limit."""
 
     def __post_init__(self) -> None:
         if self.api_key_env is not None and self.api_key_file is not None:

@@ -24,62 +24,61 @@ Network = Annotated[str, Meta(max_length=64), PRIVATE]
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen: Listen = "127.0.0.1:8080"
-    """Where clients connect, HOST:PORT; port 0 takes a free one."""
+    """Address for clients, HOST:PORT; port 0 takes a free one."""
     mode: Literal["sessions", "relay"] = "sessions"
-    """`relay`: sessions are not looked for. A request goes to the replica that runs the fewest, and nothing
-    of it is kept (docs/guide/run.md#relay-mode)."""
+    """`relay`: no sessions. A request goes to the replica with the fewest running requests
+    (docs/guide/run.md#relay-mode)."""
     control: Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
     workers: Annotated[int, Meta(ge=1, le=256)] | Literal["auto"] = 1
-    """Gateways of this machine that `turnpike serve` starts on `listen`, each a process; `auto`: one for each
-    core. More than one need `shared.url`, a Redis. The first has its control plane at `control`, the next at
-    the port above it, and so on; limits are each one's."""
+    """Gateway processes of `turnpike serve` on this machine, all on `listen`; `auto`: one for each core. More
+    than one need `shared.url`, a Redis. The first has its control plane at `control`, the next at the port
+    above it, and so on. Limits hold for each one."""
     reuse_port: bool = False
-    """Other gateways of the same user may listen on `listen`, too (SO_REUSEPORT); the system deals new
-    connections out among them. `workers` sets it by itself."""
+    """Other gateways of the same user may use `listen`, too (SO_REUSEPORT); the system distributes new
+    connections. `workers` implies it."""
     control_hosts: tuple[HostName, ...] = ()
     """Host names of the control plane, such as `turnpike.monitoring`, beside `localhost`, the name in
-    `control` and all addresses; requests for others get 421, those of browsers alone if there are keys."""
+    `control` and all addresses. Requests for others get 421; with keys, only browsers' requests."""
     control_key_hashes: tuple[KeyHash, ...] = ()
-    """Keys that may do everything on the control plane; without any key, everybody who reaches it may."""
+    """Keys with all rights on the control plane. Without any key, everybody who reaches it has all rights."""
     control_read_key_hashes: tuple[KeyHash, ...] = ()
-    """Keys that may look there, and change nothing."""
+    """Keys with read access there."""
     allow_public_without_keys: bool = False
-    """Listen on other addresses than loopback without keys."""
+    """Allow addresses other than loopback without keys."""
     tls_certificate: Annotated[str, PRIVATE] | None = None
-    """PEM file with the certificate chain; clients then speak https."""
+    """PEM file with the certificate chain; clients then use https."""
     tls_key: Annotated[str, PRIVATE] | None = None
     """PEM file with the certificate's private key."""
     trusted_proxies: tuple[Network, ...] = ()
-    """Networks of load balancers whose word counts on who the client is: the right-most address in
-    `X-Forwarded-For`, or `Forwarded`, that is in none of them. Where both are there and disagree, the client
-    wrote one, and the proxy's address counts. Without keys each address is a tenant."""
+    """Networks of trusted load balancers. The client is the right-most address in `X-Forwarded-For`, or
+    `Forwarded`, outside these networks. If both disagree, the proxy's address counts. Without keys each
+    address is a tenant."""
     proxy_protocol: bool = False
-    """Every connection begins with a header of the PROXY protocol, version 1 or 2, from a trusted proxy."""
+    """Every connection starts with a PROXY header, version 1 or 2, from a trusted proxy."""
     debug_headers: bool = True
     """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""
     shutdown_delay_s: Annotated[float, Meta(ge=0)] = 5.0
-    """After SIGTERM: how long requests are still taken while `/turnpike/readyz` already answers 503, so that
-    load balancers send no more. Let it be longer than their probes' period times the failures that they wait
-    for. 0: no time."""
+    """After SIGTERM: time with `/turnpike/readyz` at 503 while requests are still accepted, so that load
+    balancers notice. Let it exceed their probe period times their failure threshold."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
-    """After that: how long running requests may take to end."""
+    """After that: time for running requests to end."""
     state_path: Annotated[str, PRIVATE] | None = None
-    """A file that remembers, as hashes, where stored responses live, so that a restart does not lose them.
-    With tenants an id that is not remembered is refused. Workers have `<path>.worker-N` each."""
+    """File with the replicas of stored responses, as hashes, for restarts. With tenants an unknown id is
+    refused. Workers have `<path>.worker-N` each."""
     keys_path: Annotated[str, PRIVATE] | None = None
-    """A file of more keys, as hashes: what `turnpike keys` adds and revokes there counts within a second.
-    Clients then need a key. Without `[[tenants]]` there is one, `default`."""
+    """File of further keys, as hashes, for `turnpike keys`; changes apply within a second. Clients then need
+    a key. Without `[[tenants]]` there is one, `default`."""
     first_words: bool = False
-    """Sessions in the dashboard have the first words of their user's, for whoever may look at the control
-    plane. Not of tenants whose `content` is false."""
+    """The dashboard shows the first words of each session's user to all its readers, except for tenants with
+    `content = false`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What the gateway says on its standard error: this, and what is graver."""
+    """Least level of lines on standard error."""
     log_format: Literal["text", "json"] = "text"
-    """Its lines: for people, or each a JSON object with `time`, `level`, `event` and fields."""
+    """Lines for people, or JSON objects with `time`, `level`, `event` and fields."""
     access_log: Annotated[str, Meta(min_length=1), PRIVATE] | None = None
-    """A file that gets a line of JSON for each request, with nothing of what it says; `-`: standard output.
-    By default there is none. A file that was moved is begun anew. Workers have `<path>.worker-N` each."""
+    """File with a JSON line for each request, without content; `-`: standard output. A moved file is
+    reopened. Workers have `<path>.worker-N` each."""
     holding: KeepAliveConfig = KeepAliveConfig()
     limits: HttpLimits = HttpLimits()
 

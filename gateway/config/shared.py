@@ -13,37 +13,37 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The store that several gateways share (docs/design/several-gateways.md)."""
 
     url: Annotated[str, Meta(pattern=r"^rediss?(\+cluster)?://"), PRIVATE] | None = None
-    """`redis://`, `rediss://` (TLS), `redis+cluster://` or `rediss+cluster://`; none if not set. An ACL user,
-    and a password, may stand in it: `rediss://USER:PASSWORD@HOST:PORT`."""
+    """`redis://`, `rediss://` (TLS), `redis+cluster://` or `rediss+cluster://`, optionally with an ACL user
+    and a password: `rediss://USER:PASSWORD@HOST:PORT`."""
     password_env: Annotated[str, PRIVATE] | None = None
-    """The environment variable that holds the password of Redis; it goes before one in the URL."""
+    """Environment variable with the password of Redis; it overrides the URL's."""
     deadline_ms: Annotated[int, Meta(ge=1, le=1000)] = 20
-    """No call to the store takes longer; one that would has failed."""
+    """Timeout of a call to the store."""
     max_tenant_mb: Annotated[int, Meta(ge=1, le=10_000_000)] = 1024
-    """What the store may hold of one tenant, from each gateway; for a while up to twice as much. Turns of one
-    that has more are not shared: they are recognised only by the gateway that had them."""
+    """Limit of a tenant in the store, from each gateway; for a while up to twice as much. Further turns are
+    not shared: only their own gateway recognises them."""
     secret_file: Annotated[str, PRIVATE] | None = None
-    """The file that holds the secret by which the gateways know one another: 32 characters or more, the same
-    at all, readable by them alone. Workers of one machine need none: their parent draws one."""
+    """File with the secret of the fleet: 32 characters or more, the same at all gateways, readable by them
+    alone. Workers of one machine need none: their parent draws one."""
     secret_env: Annotated[str, PRIVATE] | None = None
-    """The environment variable that holds it, instead."""
+    """Environment variable with the same, instead."""
     peer_listen: Listen = "127.0.0.1:0"
-    """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Of
-    `server.workers`, the first has this port, the next the one above it, and so on, in `peer_url` too."""
+    """Address for requests from other gateways, HOST:PORT; port 0 takes a free one. The first of
+    `server.workers` has this port, the next the one above it, and so on, in `peer_url` too."""
     peer_url: Annotated[str, Meta(pattern=r"^https?://[^/]+:\d{1,5}\Z"), PRIVATE] | None = None
-    """How the others reach that; by default its address."""
+    """URL of that for the others; by default its address."""
     peer_tls_certificate: Annotated[str, PRIVATE] | None = None
-    """PEM file with the certificate chain that this gateway shows to the others, as server and as client:
-    they then speak TLS, pickers too. Read at the start."""
+    """PEM file with this gateway's certificate chain for other gateways and pickers, as server and as client;
+    they then use TLS. Read at the start."""
     peer_tls_key: Annotated[str, PRIVATE] | None = None
     """PEM file with its private key."""
     peer_tls_ca: Annotated[str, PRIVATE] | None = None
-    """PEM file with the authorities of the gateways' certificates, and of nobody else's."""
+    """PEM file with the authorities of the gateways' certificates alone."""
     peer_tls_server_name: Annotated[str, PRIVATE] | None = None
-    """The name that the others' certificates have, where that is not the host in their URL."""
+    """Name in the others' certificates, if it differs from the host in their URL."""
     peer_plaintext_networks: tuple[Network, ...] = ()
-    """Networks, such as `["10.1.0.0/16"]`, in which gateways without TLS pass requests on to one another: API
-    keys and prompts are readable there. Beside loopback, no other is used without TLS."""
+    """Networks, such as `["10.1.0.0/16"]`, for requests between gateways without TLS: API keys and prompts
+    are readable there. Otherwise only loopback works without TLS."""
 
     def __post_init__(self) -> None:
         if self.secret_file is not None and self.secret_env is not None:

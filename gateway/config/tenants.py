@@ -22,14 +22,14 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), RECORDED]
     """Appears in records and metrics; lower-case letters, digits, dots, dashes, underscores."""
     key_hashes: tuple[KeyHash, ...] = ()
-    """Several, so that a key can be replaced without a gap. None for a tenant that comes with tokens alone
-    (`[jwt]`), or with keys of `server.keys_path`."""
+    """Several hashes allow key rotation. None for a tenant with tokens (`[jwt]`) or keys of
+    `server.keys_path` alone."""
     permissions: tuple[Trust, ...] = ()
-    """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
-    its word on whether somebody waits for its sessions, until when, and how long to hold their state;
-    `kv-transfer`, fields such as `kv_transfer_params`, which name hosts and blocks to engines."""
+    """Rights beyond inference. `engine-control`: the engine's control paths. `scheduling`: its claims on
+    class and retention count. `kv-transfer`: fields such as `kv_transfer_params`, which name hosts and blocks
+    to engines."""
     content: bool = True
-    """Whether spans (`otel.content`) and the dashboard (`server.first_words`) may have what it says."""
+    """Spans (`otel.content`) and the dashboard (`server.first_words`) may contain its texts."""
     quota: Quota = Quota()
     """What it may have at most, and how much of what is scarce is its share."""
 

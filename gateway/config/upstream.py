@@ -13,14 +13,14 @@ _Seconds = Annotated[float, Meta(gt=0)]
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where an engine publishes what its KV cache holds (vLLM's `--kv-events-config`)."""
+    """An engine's publisher of KV cache events (vLLM's `--kv-events-config`)."""
 
     endpoint: Annotated[str, Meta(pattern=r"^(tcp|ipc)://"), PRIVATE]
     """For example `tcp://gpu-7:5557`."""
     replay: Annotated[str, Meta(pattern=r"^(tcp|ipc)://"), PRIVATE] | None = None
-    """Where lost events can be had again."""
+    """Endpoint for the replay of lost events."""
     backlog: Annotated[int, Meta(ge=1)] = 100_000
-    """Batches that are kept until they are looked at."""
+    """Most unread batches."""
 
 
 ReplicaName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
@@ -29,27 +29,27 @@ ReplicaName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE]
-    """For example `http://gpu-7:8000`; a path in it is put before every request's path."""
+    """For example `http://gpu-7:8000`. A path in it precedes every request's path."""
     name: Annotated[ReplicaName, RECORDED] | None = None
-    """Shown to clients in receipts, so not the address; by default the pool's name and a number."""
+    """Clients see it in receipts. By default the pool's name and a number."""
     api_key_env: Annotated[str, PRIVATE] | None = None
-    """The environment variable that holds the key to send to this replica."""
+    """Environment variable with the key for this replica."""
     api_key_file: Annotated[str, PRIVATE] | None = None
-    """The file that holds it."""
+    """File with the same."""
     responses_websocket: bool = False
-    """It takes WebSockets at `/v1/responses`. Where no replica of a pool does, clients get 426. Nothing in
-    them is checked: neither whose stored response a client names, nor whether it says where KV caches are."""
+    """It accepts WebSockets at `/v1/responses`. Without such a replica in a pool, clients get 426. Their
+    content is not checked: neither the owner of a stored response, nor fields for KV transfer."""
     kv_events: KvEventsConfig | None = None
     """Without them, what it holds of each session is estimated."""
     role: Literal["both", "prefill", "decode"] = "both"
-    """What it is for, in a pool that has a `transfer`: it computes prompts for others, and gets turns of its
-    own only where nobody else may run them (`prefill`); it computes none for others (`decode`); or both."""
+    """Role in a pool with a `transfer`. `prefill`: prompts for other replicas, own turns only if no other can
+    run them. `decode`: no prompts for others."""
     price_per_h: Annotated[float, Meta(ge=0), RECORDED] = 0.0
-    """What an hour of it costs, in any currency: turns go there only if elsewhere they would be later by more
-    than `routing.price_per_s` says that is worth."""
+    """Price per hour, in any currency. A more expensive replica gets a turn only if the saved time is worth
+    it (`routing.price_per_s`)."""
     profile: Annotated[str, RECORDED] | None = None
-    """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file
-    (docs/design/cost.md); by default what its pool says."""
+    """Speed profile for the first predictions: `MODEL@HARDWARE`, or a file (docs/design/cost.md). By default
+    the pool's."""
 
     def __post_init__(self) -> None:
         if self.api_key_env is not None and self.api_key_file is not None:
@@ -57,27 +57,27 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a pool's replicas are named, beside those that are listed in the settings."""
+    """Further replicas of a pool, beside those in the settings."""
 
     file: Annotated[str, PRIVATE] | None = None
-    """A file that names one URL a line; it may change at any time."""
+    """File with one URL a line; it may change at any time."""
     dns: Annotated[str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z"), PRIVATE] | None = None
-    """A name whose every address is a replica, with the port: `vllm.models.svc:8000`."""
+    """Name and port; every address of the name is a replica: `vllm.models.svc:8000`."""
     kubernetes: KubernetesConfig | None = None
     """A service in Kubernetes, whose endpoints are replicas: known at once, with what the cluster knows of
     their readiness and termination."""
     registration: bool = False
     """Replicas may register at the control plane: `POST /turnpike/replicas`, again before `ttl_s` is over."""
     period_s: _Seconds = 5.0
-    """Between two looks at the file and at DNS."""
+    """Polling interval of the file and of DNS."""
     ttl_s: _Seconds = 15.0
     """A registered replica leaves this long after its last registration."""
     api_key_env: Annotated[str, PRIVATE] | None = None
-    """The environment variable that holds the key to send to all of them."""
+    """Environment variable with the key for all of them."""
     api_key_file: Annotated[str, PRIVATE] | None = None
-    """The file that holds it."""
+    """File with the same."""
     responses_websocket: bool = False
-    """They take WebSockets at `/v1/responses`."""
+    """They accept WebSockets at `/v1/responses`."""
 
     def address(self) -> tuple[str, str, int]:
         scheme, _, rest = (self.dns or "").rpartition("://")
@@ -87,14 +87,14 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), RECORDED] = "default"
-    """Shown in records, and in the names that replicas get by default."""
+    """Appears in records and in default names of replicas."""
     models: tuple[Annotated[str, RECORDED], ...] = ()
-    """Model names to route here; by default those that the replicas say they serve."""
+    """Model names to route here; by default those that the replicas list."""
     profile: Annotated[str, RECORDED] | None = None
-    """Of its replicas; by default they are learned from nothing, which costs some tens of turns each."""
+    """Speed profile of its replicas. Without it, Turnpike learns each replica from some tens of turns."""
     transfer: TransferName | None = None
-    """How a prompt that one of its replicas computed gets to another one that decodes: through a store that
-    they share, or by NIXL (docs/design/disaggregation.md); by default not at all."""
+    """Transfer of a computed prompt to a decoding replica: a shared store, or NIXL
+    (docs/design/disaggregation.md). Without it, no remote prefill."""
     replicas: tuple[ReplicaConfig, ...] = ()
     discovery: DiscoveryConfig | None = None
     """Where more of them are named."""
@@ -114,32 +114,32 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connect_timeout_s: _Seconds = 5.0
-    """After this long without a connection, another replica is tried."""
+    """Time without a connection before another replica is tried."""
     head_timeout_s: _Seconds = 1800.0
     """From sending a request to its response head. Without streaming, that is the whole generation."""
     stall_timeout_s: _Seconds = 600.0
     """Silence in the middle of a response, while the client reads."""
     idle_connection_s: _Seconds = 4.0
-    """How long an unused connection is kept. vLLM closes its side after 5 s."""
+    """Lifetime of an unused connection. vLLM closes its side after 5 s."""
     max_idle_connections: Annotated[int, Meta(ge=0)] = 256
     """Unused connections kept per replica."""
     health_period_s: _Seconds = 2.0
-    """Between two health checks of a replica. A failed request has it checked at once."""
+    """Interval of health checks. A failed request causes one at once."""
     health_timeout_s: _Seconds = 5.0
     """A health check that takes longer has failed."""
     failures_until_down: Annotated[int, Meta(ge=1)] = 2
     """Health checks that fail in a row before a replica is taken out."""
     engine_period_s: _Seconds = 1.0
-    """Between two looks at what a vLLM says of itself at `/metrics`."""
+    """Polling interval of a vLLM's `/metrics`."""
     ca_file: Annotated[str, PRIVATE] | None = None
     """Certificates to trust for https replicas, instead of the system's."""
     tls_certificate: Annotated[str, PRIVATE] | None = None
-    """PEM file with the certificate chain that https replicas are shown, where they ask for one."""
+    """PEM file with the client certificate chain for https replicas."""
     tls_key: Annotated[str, PRIVATE] | None = None
     """PEM file with its private key."""
     tls_server_name: Annotated[str, PRIVATE] | None = None
-    """The name that the certificates of all https replicas have, where that is not the host in their URL:
-    pods that Kubernetes names are reached by their addresses."""
+    """Name in the certificates of all https replicas, if it differs from the host in their URL, as with pods'
+    addresses."""
 
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):

@@ -43,12 +43,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     targets: tuple[TargetConfig, ...] = ()
     """By default the model of that name."""
     fallbacks: tuple[ModelName, ...] = ()
-    """Models, or other names of this table, in this order, for a run that has not begun, where its target's
-    replicas are out or overloaded."""
+    """Models, or other names of this table, in this order, for new runs while the target's replicas are down
+    or overloaded."""
     fallback_after_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
-    """After so long a waiting turn goes to a fallback with room; by default only instead of a refusal."""
+    """Wait after which a turn goes to a fallback with room; by default only instead of a refusal."""
     fallback_mid_run: bool = False
-    """Whether a run that has begun may go on with another model, rather than be refused."""
+    """A run may continue with another model, instead of a refusal."""
 
     def __post_init__(self) -> None:
         if not self.targets and not self.fallbacks:

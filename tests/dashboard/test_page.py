@@ -161,7 +161,7 @@ async def test_a_turns_decision_opens_by_keyboard(page: Page, control: FakeContr
     )
     assert "r-1" in text
     assert "Sent to default-0" in text
-    assert "it has no home yet, and least went on there" in text
+    assert "its session has no home yet, and this replica had the least load" in text
     assert "default-1" in text
     assert "first token\t60 ms (40 ms – 60 ms)\t0.50 s" in text
     assert "40 (40 %)\t75 (75 %)" in text

@@ -12,6 +12,7 @@ from gateway.config.telemetry import ObjectiveConfig
 from gateway.core.pool_views import PoolView
 from gateway.core.snapshot import Gauges
 from gateway.domain.ids import PoolId
+from gateway.server.telemetry import COUNTED_ELSEWHERE
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective
 from tests.prerequisites import require_command
@@ -21,11 +22,7 @@ DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "turnpike.json").read_text())
 RULES = yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())
 EXTERNAL = {"up"}
-COUNTED_ELSEWHERE = (
-    *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced", "contents_dropped"),
-    *("requests_passed_on", "sessions_adopted", "peer_forward_failures", "shared_entries_withheld"),
-    *("faults", "control_actions_unrecorded", "access_log_dropped"),
-)
+COUNTED = ("faults", *(name for name, *_ in COUNTED_ELSEWHERE))
 
 OUTCOME = Objective(ObjectiveConfig(), max_sessions=1)
 
@@ -37,7 +34,7 @@ def expressions() -> list[str]:
 
 def rendered(*pools: PoolView) -> bytes:
     now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1, pools=pools)
-    counted = {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}
+    counted = {name: ("What it is", lambda: 0) for name in COUNTED}
     metrics = Metrics(lambda: now, counted, outcome=OUTCOME)
     metrics.is_store_up = lambda: True
     return metrics.render()

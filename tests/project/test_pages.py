@@ -11,11 +11,14 @@ import pytest
 from gateway.__main__ import _LAB_COMMANDS, _lab_parser, _parser
 from gateway.config.load import load_config
 from gateway.domain.decision import RefusalReason, WaitReason
+from tools import config_reference, metrics_reference
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [ROOT / f"{name}/README.md" for name in ("engine_ext", "scripted_engine")]
 INDEX = ROOT / "docs/README.md"
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "benchmarks/README.md", *PACKAGES, *ROOT.glob("docs/**/*.md")])
+LIVING = [page for page in PAGES if page.name != "CHANGELOG.md" and "decisions" not in page.parts]
+"""Pages that tell what is."""
 GUIDE = sorted(
     [*ROOT.glob("docs/guide/*.md"), *ROOT.glob("docs/operate/*.md"), *ROOT.glob("docs/reference/*.md")]
 )
@@ -33,6 +36,10 @@ MOST_WORDS = {
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:^|`)(?:[A-Z_]+=\S+ )?turnpike ([a-z-][^`\n]*)", re.MULTILINE)
+FILE = re.compile(
+    r"`((?:gateway|tests|tools|docker|lab|benchmarks|engine_ext|demo|scripted_engine|docs)/[\w./@*-]+)`"
+)
+SETTING = re.compile(r"`([a-z][a-z_]*(?:\.[a-z][a-z_0-9]*)+)`")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -57,6 +64,39 @@ def test_no_link_is_broken(page: Path) -> None:
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def text_of(page: Path) -> str:
+    """Without its blocks."""
+    return FENCE.sub("", page.read_text())
+
+
+def test_files_that_pages_name_exist() -> None:
+    named = {(page.name, name) for page in LIVING for name in FILE.findall(text_of(page))}
+    assert len(named) > 100
+    assert [each for each in named if not list(ROOT.glob(each[1]))] == []
+
+
+def test_metrics_that_pages_name_exist() -> None:
+    rows = [*metrics_reference.gateway_rows(), *metrics_reference.plugin_rows()]
+    known = {row.name + end for row in rows for end in ("", "_bucket", "_sum", "_count")}
+    named = {
+        (page.name, name) for page in LIVING for name in re.findall(r"`(turnpike_[a-z_]+)", text_of(page))
+    }
+    assert len(named) > 30
+    packages = {"turnpike_vllm", "turnpike_workload"}
+    assert {each for each in named if each[1] not in known | packages} == set()
+
+
+def test_settings_that_pages_name_exist() -> None:
+    keys = set(config_reference.keys())
+    sections = {part for key in keys for part in key.split(".")[:-1]}
+    known = {".".join(key.split(".")[start:end]) for key in keys for start in range(5) for end in range(1, 7)}
+    named = {(page.name, name) for page in LIVING for name in SETTING.findall(text_of(page))}
+    assert len(named) > 100
+    others = {"picker.enabled", "tools.vllm_tests"}  # a value of the chart, and a module
+    strange = {each for each in named if not each[1].endswith(".py") and each[1] not in known | others}
+    assert {each for each in strange if each[1].split(".")[0] in sections} == set()
 
 
 def linked(page: Path) -> set[Path]:

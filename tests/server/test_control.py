@@ -16,6 +16,7 @@ from gateway.server.auth.tenants import hash_key
 from gateway.telemetry.metrics import Metrics
 from tests.server.bench import CHAT, answer, bearer, eventually, get, post, sends
 from tests.telemetry.sse import read_events
+from tools import metrics_reference
 
 READ, WRITE = "tp-read", "tp-write"
 KEYS = {"control_key_hashes": [hash_key(WRITE)], "control_read_key_hashes": [hash_key(READ)]}
@@ -142,6 +143,16 @@ async def test_without_a_ring_nothing_is_kept(start):
     assert (await bench.control(get(b"/turnpike/turns/r-1"))).status == 404
     snapshot = (await bench.control(get(b"/turnpike/snapshot"))).json()
     assert snapshot["seq"] == 0 and snapshot["sessions"][0]["last_turns"] == []
+
+
+async def test_the_page_of_metrics_has_all_that_a_gateway_exports(start):
+    bench = await start()
+    await bench.ask(post())
+    text = (await bench.control(get(b"/metrics"))).body.decode()
+    exported = set(re.findall(r"^# TYPE (turnpike_\S+)", text, re.MULTILINE))
+    explained = {row.name for row in metrics_reference.gateway_rows()}
+    assert len(exported) > 60
+    assert exported - explained == set()
 
 
 @pytest.mark.parametrize("path", [b"/metrics", b"/turnpike/snapshot?sessions=0"])

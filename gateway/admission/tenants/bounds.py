@@ -67,11 +67,11 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), _RECORDED]
     """In refusals, headers, records and metrics."""
     scope: Literal["session", "agent", "tenant"] = "session"
-    """Per session; per agent type of a tenant; or per tenant."""
+    """Per session, per agent type of a tenant, or per tenant."""
     period: Literal["day", "month"] | None = None
-    """Of an agent type or a tenant, in UTC."""
+    """For an agent type or a tenant, in UTC."""
     tenants: tuple[Annotated[str, _RECORDED], ...] = ()
-    """For these alone; by default for each."""
+    """Only for these; by default for all."""
     agents: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z"), _KEYED], ...] = ()
     """For these agent types alone, as `turnpike sessions --json` names them; by default for each."""
     turns: _Count | None = None

@@ -19,13 +19,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """None: no limit."""
 
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """Relative share where tenants compete."""
+    """Scheduling weight among competing tenants."""
     max_sessions: Annotated[int, Meta(ge=1)] | None = None
-    """Admitted sessions, in each pool."""
+    """Most admitted sessions, in each pool."""
     tokens_per_minute: Annotated[int, Meta(ge=1)] | None = None
     """Prompt and output tokens, cached ones included."""
     service_class: Literal["interactive", "background"] | None = None
-    """Of its sessions, unless a trusted request states another."""
+    """Class of its sessions, unless a trusted request states another."""
 
     @property
     def is_limited(self) -> bool:
