@@ -23,13 +23,7 @@ import msgspec
 
 from gateway.cost.error_bars import ErrorBars
 from gateway.cost.fit import DecayingFit
-from gateway.cost.formula import (
-    LEAST_S,
-    READING_S,
-    Formula,
-    context_product,
-    weight_bytes_read,
-)
+from gateway.cost.formula import LEAST_S, READING_S, Formula, context_product, weight_bytes_read
 from gateway.cost.profile import Hardware, Model, Profile
 
 UNKNOWN: Final = Profile(
