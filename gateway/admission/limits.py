@@ -79,6 +79,8 @@ class Limits:
         self.grown = DecayedMean(half_life=100)
         """Tokens per turn."""
         self.throughput = Throughput()
+        self.overcommit_sessions = 0.0
+        """Sessions that may be admitted beyond the KV budget (`throughput.py`); 0 with a fixed limit."""
         self.update_due_s = -math.inf
         self.changed_s = -math.inf
         """The last decrease: losses before it are no evidence."""
@@ -95,7 +97,7 @@ class Limits:
         if places.count == 0:
             return None
         count = places.count + taking
-        pays = count <= self.overcommit_sessions()
+        pays = count <= self.overcommit_sessions
         if count > window.limit() and not pays:
             return BlockingLimit(WaitReason.WINDOW_FULL, count, window.limit())
         tool_limit = window.tool_limit()
@@ -116,16 +118,12 @@ class Limits:
         """Expected tokens of admitted sessions at most; infinite where unknown."""
         return min(self.window.budget, self.throughput.knee_tokens)
 
-    def overcommit_sessions(self) -> float:
-        """Sessions that may be admitted beyond the KV budget (`throughput.py`); 0 with a fixed limit."""
-        return 0.0 if self._is_fixed else self.throughput.most
-
     def too_many(self) -> int:
         """Sessions to evict because the next turns would exceed the capacity."""
         seen, places = self.seen, self._places
         if seen is None or seen.capacity is None or self._is_fixed:
             return 0
-        if places.count <= max(1.0, self.overcommit_sessions()):
+        if places.count <= max(1.0, self.overcommit_sessions):
             return 0
         grows = _TURNS_AHEAD * places.live * self.grown.mean(0.0)
         leaving = sum(each.tokens for each in places.in_places() if each.eviction_reason)
@@ -145,10 +143,9 @@ class Limits:
         return max(sum(count for agent, count in each.items() if not is_light(agent)) for each in found)
 
     def is_over_full(self) -> bool:
-        count = self._places.count
-        if count <= self.overcommit_sessions():
-            return False
-        return count > self.window.limit() or self._places.residents.now() > self.window.budget
+        count, window = self._places.count, self.window
+        is_beyond = count > window.limit() or self._places.residents.now() > window.budget
+        return is_beyond and count > self.overcommit_sessions
 
     def kv_pressure(self) -> float:
         budget = self.window.budget
@@ -174,7 +171,7 @@ class Limits:
         self.update_due_s = now + _UPDATE_S
         places.recompute_demand()
         window.set_feedback(self.cycle_s.mean(10.0))
-        had_time = self.overcommit_sessions() > 0
+        had_time = self.overcommit_sessions > 0
         self.throughput.update(
             sessions=places.count,
             waiting=waiting,
@@ -184,11 +181,12 @@ class Limits:
             demand=places.residents.peak(),
             budget=window.reference,
         )
+        self.overcommit_sessions = 0.0 if self._is_fixed else self.throughput.most
         self.seen = self._look(blocked_by, now=now)
         change = window.update(self.seen, now=now)
         if change is not None:
             self.record_change(change.reason, waiting=waiting, now=now)
-        elif (self.overcommit_sessions() > 0) is not had_time:
+        elif (self.overcommit_sessions > 0) is not had_time:
             self.record_change(HAVE_NO_TIME if had_time else HAVE_TIME, waiting=waiting, now=now)
         if change is not None and change.is_decrease:
             self.gpu.start_afresh()
@@ -247,7 +245,7 @@ class Limits:
             cpu_limit=cpu_limit,
             cpu_floor=cpu_floor,
             admitted=places.count,
-            overcommit_sessions=self.overcommit_sessions(),
+            overcommit_sessions=self.overcommit_sessions,
             with_tools=with_tools,
             held=max(places.residents.now(), 0.0),
             demand=places.residents.peak(),

@@ -197,7 +197,7 @@ class SessionQueue:
                 rank = (*fair.rank(tenant), entry.since_s, entry.number)
                 if first is None or rank < first[0]:
                     first = rank, entry
-                looked_at += fair.held(tenant) <= 0
+                looked_at += tenant not in fair.held
                 if looked_at >= _LOOKED_AT:
                     break
             if first is not None:

@@ -102,7 +102,7 @@ def _tenants(name: PoolId, pool: PoolAdmission) -> list[TenantView]:
             pool=name,
             weight=pool.fair.weight(tenant),
             admitted=pool.places.sessions_of(tenant),
-            lately=pool.fair.held_lately(tenant),
+            lately=pool.fair.lately.get(tenant, 0.0),
             waiting=waiting[tenant],
         )
         for tenant in {**pool.places.by_tenant, **waiting}

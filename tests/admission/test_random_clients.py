@@ -129,7 +129,7 @@ class Clients(RuleBasedStateMachine):
             self.play.finish(session)
         for pool in self.play.policy.pools.values():
             assert pool.places.count == 0 and not pool.places.residents.agents and not pool.places.members
-            assert not pool.held and not pool.fair.waiting and not list(pool.fair.holders)
+            assert not pool.held and not pool.fair.waiting and not list(pool.fair.held)
 
 
 Clients.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=50, deadline=None)

@@ -385,13 +385,13 @@ def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
 def test_a_session_of_many_threads_weighs_what_it_runs_at_once():
     play = capped(1)
     assert all(play.is_admitted("flood", tenant="flood", thread=f"{n}") for n in range(100))
-    assert play.pool.places.count == 100 and play.pool.fair.held(TenantId("flood")) == 100.0
+    assert play.pool.places.count == 100 and play.pool.fair.held.get(TenantId("flood"), 0.0) == 100.0
     assert play.ask("u1", tenant="u") == FULL
     assert play.later(0.7) == []
     assert not play.is_admitted("flood", tenant="flood", thread="100"), "it has to give its place back"
     assert play.end("flood") == ["u1"]
     assert play.later(1.0) == []
-    assert play.pool.places.count == 1 and play.pool.fair.held(TenantId("flood")) == 0.0
+    assert play.pool.places.count == 1 and play.pool.fair.held.get(TenantId("flood"), 0.0) == 0.0
 
 
 def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
