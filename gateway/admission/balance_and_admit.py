@@ -137,7 +137,7 @@ class PoolAdmission:
         elif member.is_over_limit and not member.live:
             others = places.sessions_of(member.tenant) - 1
             if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
-                self.release(member, now=now)  # admitted over the limit: it goes on when there is room
+                self.release(member, now=now)  # it goes on when there is room
             else:
                 places.above -= 1
                 member.is_over_limit = False
@@ -258,7 +258,9 @@ class PoolAdmission:
             self._settle(now=now)
             self.queue.age(now=now)
             self.update_window(now=now)
-            self._make_room_for_the_blocked(now=now)
+            if self.blocked_by in SCARCE and (first := self._next(now=now)) is not None:
+                if now - first.since_s >= BLOCKED_S:
+                    self.evictor.for_the_blocked(first.tenant, now=now)
         entered: list[Turn] = []
         while len(self.queue) and (chosen := self.choose(now=now)) is not None:
             entry, is_over_limit = chosen
@@ -359,12 +361,6 @@ class PoolAdmission:
         gone = self.places.gone(tools_slower=slower, max_idle_hold_s=self.limits.max_idle_hold_s(), now=now)
         self.needs_scheduling |= bool(gone)
         return bool(gone)
-
-    def _make_room_for_the_blocked(self, *, now: float) -> None:
-        if self.blocked_by in SCARCE:
-            first = self._next(now=now)
-            if first is not None and now - first.since_s >= BLOCKED_S:
-                self.evictor.for_the_blocked(first.tenant, now=now)
 
     def share(self) -> PoolShare:
         return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))

@@ -65,7 +65,7 @@ class SessionAdmission:
         self._tenants = dict(tenants)
         self._trusted = frozenset(trusted)
         self._quotas.set(self._tenants)
-        self._has_quotas = bool(self._quotas)
+        self._has_quotas = any(quota.tokens_per_minute is not None for quota in tenants.values())
         self._weights.clear()
         self._weights.update({tenant: quota.weight for tenant, quota in self._tenants.items()})
         for pool in self.pools.values():

@@ -111,8 +111,6 @@ class Search:
     def retried(self) -> Link | None:
         """Identical requests without a failure are no retries."""
         same = holders(self._traces.bodies, self._script.body)
-        if not same:
-            return None
         failed = [turn for turn in same if self._may_repeat(turn)]
         if not failed:
             return None

@@ -193,17 +193,6 @@ class SessionStore:
             session.named[trace.name] = thread
         return thread
 
-    def _lead_here(self, session: Session, found: Identity) -> None:
-        """Binds the stated id to this session; beyond the limit the first that joined is dropped."""
-        if found.key is None or found.group is not None or found.key in session.explicit_keys:
-            return
-        session.explicit_keys.append(found.key)
-        self._by_explicit[found.key] = session.id
-        if len(session.explicit_keys) > MAX_KEYS:
-            forgotten = session.explicit_keys.pop(1)
-            if self._by_explicit.get(forgotten) == session.id:
-                del self._by_explicit[forgotten]
-
     def branch(self, session: Session, facts: RequestFacts, found: Identity) -> Thread:
         session.thread_count += 1
         thread = Thread(
@@ -220,5 +209,12 @@ class SessionStore:
             session.named[found.name] = thread
             if len(session.named) > MAX_NAMED:
                 del session.named[next(iter(session.named))]
-        self._lead_here(session, found)  # may be a sub-agent's own id
+        if found.key is not None and found.group is None and found.key not in session.explicit_keys:
+            # The stated id, which may be a sub-agent's own, leads here.
+            session.explicit_keys.append(found.key)
+            self._by_explicit[found.key] = session.id
+            if len(session.explicit_keys) > MAX_KEYS:
+                first_joined = session.explicit_keys.pop(1)
+                if self._by_explicit.get(first_joined) == session.id:
+                    del self._by_explicit[first_joined]
         return thread

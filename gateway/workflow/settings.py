@@ -3,12 +3,10 @@
 import msgspec
 
 from gateway.workflow.conversations import ConversationsConfig
-from gateway.workflow.retention import RetentionConfig
 
 
 class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     progress: ConversationsConfig = ConversationsConfig()
-    kv_retention: RetentionConfig = RetentionConfig()
     share_learned: bool = False
     """Evidence of one tenant counts for all. Without it every tenant starts cold; with it any tenant can
     mislead the others."""

@@ -43,9 +43,6 @@ class Quotas:
         for tenant in self._tokens.keys() - quotas.keys():
             del self._tokens[tenant]
 
-    def __bool__(self) -> bool:
-        return any(quota.tokens_per_minute is not None for quota in self._quotas.values())
-
     def may_hold(self, tenant: TenantId, sessions: int) -> bool:
         quota = self._quotas.get(tenant)
         return quota is None or quota.max_sessions is None or sessions < quota.max_sessions
