@@ -86,7 +86,7 @@ class PoolAdmission:
     # --- turns ---------------------------------------------------------------------------------------
 
     def try_enter(self, member: Member, *, now: float) -> WaitReason | None:
-        if member.eviction_reason or len(self.queue):
+        if member.eviction_reason or self.queue.entries:
             own = not self._quotas.may_hold(member.tenant, self.places.sessions_of(member.tenant))
             return WaitReason.TENANT_SESSIONS if own else WaitReason.BEHIND_OTHERS
         bound = self._why_not(member)

@@ -98,8 +98,8 @@ class Limits:
             return None
         count = places.count + taking
         pays = count <= self.overcommit_sessions
-        if count > window.limit() and not pays:
-            return BlockingLimit(WaitReason.WINDOW_FULL, count, window.limit())
+        if count > window.sessions and not pays:
+            return BlockingLimit(WaitReason.WINDOW_FULL, count, window.sessions)
         tool_limit = window.tool_limit()
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
             if (count := self._with_tools() + 1) > tool_limit:
@@ -144,7 +144,7 @@ class Limits:
 
     def is_over_full(self) -> bool:
         count, window = self._places.count, self.window
-        is_beyond = count > window.limit() or self._places.residents.now() > window.budget
+        is_beyond = count > window.sessions or self._places.residents.now() > window.budget
         return is_beyond and count > self.overcommit_sessions
 
     def kv_pressure(self) -> float:
@@ -191,7 +191,7 @@ class Limits:
         if change is not None and change.is_decrease:
             self.gpu.start_afresh()
             self.changed_s = now
-            if (count := _beyond(places.count, window.limit())) > 0:
+            if (count := _beyond(places.count, window.sessions)) > 0:
                 return Excess(count, change.reason)
             if (count := _beyond(self._with_tools(), window.tool_limit())) > 0:
                 return Excess(count, change.reason, is_of_tools=True)
@@ -204,7 +204,7 @@ class Limits:
         if (seen := self.seen) is None:
             return
         window, level = self.window, self.promises.level
-        limit = min(window.limit(), window.tool_limit() + seen.admitted - seen.with_tools)
+        limit = min(window.sessions, window.tool_limit() + seen.admitted - seen.with_tools)
         self._records.append(
             WindowUpdated(
                 at_s=now,

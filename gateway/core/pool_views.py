@@ -77,7 +77,7 @@ def view_tenants(admission: SessionAdmission) -> tuple[TenantView, ...]:
 
 
 def _view_pool(name: PoolId, pool: PoolAdmission) -> PoolView:
-    limit, budget, seen = pool.window.limit(), pool.window.budget, pool.limits.seen
+    limit, budget, seen = pool.window.sessions, pool.window.budget, pool.limits.seen
     return PoolView(
         id=name,
         window=limit if math.isfinite(limit) else None,

@@ -24,6 +24,7 @@ of a prefill.
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -194,25 +195,20 @@ class KvLedger:
         own = (session.session, session.thread)
         if (held := self.held(own, replica)) or self.context(own):
             return held
-        if (guess := session.followed) is not None:
+        if session.guess is not None and (guess := session.followed) is not None:
             return self.held((guess.session, guess.thread or NO_THREAD), replica)
         first = self._sessions.get(session.session)
-        if first is not None and (
-            session.edge is Edge.FORKS
-            or (
-                session.edge is Edge.SPAWNED
-                and agent.agent_type != 0
-                and agent.agent_type == first.agent.agent_type
-                and tokens >= _FORKS * self.context(first.first)
-            )
-        ):
-            return self.held(first.first, replica)
-        return 0.0
+        if first is None or session.edge not in (Edge.FORKS, Edge.SPAWNED):
+            return 0.0
+        is_alike = agent.agent_type != 0 and agent.agent_type == first.agent.agent_type
+        forks = session.edge is Edge.FORKS or (is_alike and tokens >= _FORKS * self.context(first.first))
+        return self.held(first.first, replica) if forks else 0.0
 
     def context(self, conversation: Conversation) -> float:
         """Tokens of its largest copy."""
         entry = self._conversations.get(conversation)
-        return max([copy.tokens for copy in entry.copies.values()], default=0.0) if entry is not None else 0.0
+        copies = entry.copies.values() if entry is not None else ()
+        return max(map(attrgetter("tokens"), copies), default=0.0)
 
     def grows_to(self, agent: AgentKey, *, turns: int = 0, tokens: float = 0.0) -> float:
         """Expected final tokens of a session with so many turns and tokens."""

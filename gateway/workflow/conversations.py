@@ -110,15 +110,13 @@ class Conversations:
         self._due: list[tuple[float, ThreadId]] = []
         """A heap."""
         self._sessions: dict[SessionId, list[ThreadId]] = {}
+        self.thread = self._threads.get
 
     def __len__(self) -> int:
         return len(self._threads)
 
     def owner_of(self, tenant: TenantId) -> TenantId:
         return NOBODYS if self._is_shared else tenant
-
-    def thread(self, thread: ThreadId) -> Conversation | None:
-        return self._threads.get(thread)
 
     def arrived(
         self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float

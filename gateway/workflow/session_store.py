@@ -46,6 +46,7 @@ class SessionStore:
         self._ids = ids
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
+        self.get = self._sessions.get
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
         self._with: dict[int, dict[TenantId, None]] = {}
@@ -71,9 +72,6 @@ class SessionStore:
             return reversed(self._sessions.values())
         traces = self._traces.get(tenant)
         return reversed(traces.sessions.values()) if traces is not None else iter(())
-
-    def get(self, session: SessionId) -> Session | None:
-        return self._sessions.get(session)
 
     def find_explicit(self, key: ExplicitKey) -> Session | None:
         known = self._by_explicit.get(key)
