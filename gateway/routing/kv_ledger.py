@@ -79,10 +79,6 @@ class Session(msgspec.Struct, eq=False):
     others: dict[ThreadId, None] | None = None
     """Other conversations, the least recently used first."""
 
-    @property
-    def wants(self) -> float:
-        return max(self.tokens, self.grows_to)
-
 
 class _Copy(msgspec.Struct, eq=False):
     """A conversation's state on a replica."""
@@ -169,7 +165,8 @@ class KvLedger:
         known = self._sessions.get(session)
         if known is None:
             return None, 0.0
-        return self._conversations[known.first].home if known.works is not None else None, known.wants
+        home = self._conversations[known.first].home if known.works is not None else None
+        return home, max(known.tokens, known.grows_to)
 
     # --- what is held where ----------------------------------------------------------------------------
 
@@ -358,6 +355,6 @@ class KvLedger:
         sums = self._sums[home]
         sums.sessions += sign
         sums.held += sign * known.tokens
-        sums.wanted += sign * known.wants
+        sums.wanted += sign * max(known.tokens, known.grows_to)
         if not sums.sessions:
             del self._sums[home]

@@ -47,6 +47,13 @@ class ConversationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     types: AegConfig = AegConfig()
 
 
+class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    progress: ConversationsConfig = ConversationsConfig()
+    share_learned: bool = False
+    """Evidence of one tenant counts for all. Without it every tenant starts cold; with it any tenant can
+    mislead the others."""
+
+
 class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """At the end of an answer."""
 
