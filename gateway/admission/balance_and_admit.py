@@ -69,7 +69,7 @@ class PoolAdmission:
         self._graphs = graphs
         self.fair = FairShare(weights)
         self.places = Places(graphs, config.gaps, self.fair.hold, cpu)
-        self.limits = Limits(pool, config, places=self.places, cpu=cpu, records=records)
+        self.limits = Limits(pool, config, self.places, cpu, records)
         self.window = self.limits.window
         self.promises = self.limits.promises
         self.evictor = Evictor(self.places, self.fair, self.limits, cpu, self.release)
@@ -185,7 +185,6 @@ class PoolAdmission:
     # --- places --------------------------------------------------------------------------------------
 
     def _queue_up(self, member: Member, *, now: float) -> None:
-        assert member.waiting_since_s is not None
         bound = self.bound or _UNKNOWN
         self._records.append(
             SessionHeld(
@@ -201,13 +200,8 @@ class PoolAdmission:
                 gave_back=member.eviction_reason or None,
             )
         )
-        entry = entry_of(
-            member,
-            self._graphs.known(member.agent),
-            is_light=self._cpu.is_light(member.agent),
-            cycle_s=self.limits.cycle_s.mean(10.0),
-            since_s=member.waiting_since_s,
-        )
+        graph, is_light = self._graphs.known(member.agent), self._cpu.is_light(member.agent)
+        entry = entry_of(member, graph, is_light=is_light, cycle_s=self.limits.cycle_s.mean(10.0))
         self.queue.put(entry, member.class_on_engines)
         self.needs_scheduling = True
 

@@ -52,14 +52,11 @@ class Excess(NamedTuple):
 
 
 class Limits:
+    overcommit_sessions = 0.0
+    """Sessions that may be admitted beyond the KV budget (`throughput.py`); 0 with a fixed limit."""
+
     def __init__(
-        self,
-        pool: PoolId,
-        config: AdmissionConfig,
-        *,
-        places: Places,
-        cpu: CpuPressure,
-        records: list[Record],
+        self, pool: PoolId, config: AdmissionConfig, places: Places, cpu: CpuPressure, records: list[Record]
     ) -> None:
         self._pool = pool
         self._config = config
@@ -79,8 +76,6 @@ class Limits:
         self.grown = DecayedMean(half_life=100)
         """Tokens per turn."""
         self.throughput = Throughput()
-        self.overcommit_sessions = 0.0
-        """Sessions that may be admitted beyond the KV budget (`throughput.py`); 0 with a fixed limit."""
         self.update_due_s = -math.inf
         self.changed_s = -math.inf
         """The last decrease: losses before it are no evidence."""
@@ -193,7 +188,7 @@ class Limits:
             self.changed_s = now
             if (count := _beyond(places.count, window.sessions)) > 0:
                 return Excess(count, change.reason)
-            if (count := _beyond(self._with_tools(), window.tool_limit())) > 0:
+            if (count := _beyond(self.seen.with_tools, window.tool_limit())) > 0:
                 return Excess(count, change.reason, is_of_tools=True)
         if (count := self.too_many()) > 0:
             self.record_change(OVERFLOW, waiting=waiting, now=now)

@@ -177,7 +177,7 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
 
 def may_be_ejected(breaker: CircuitBreaker, pool: list[CircuitBreaker], share: float, *, now: float) -> bool:
     serving = [each for each in pool if each is not breaker and each.state in SERVING]
-    if not share or not serving:
+    if not share or not serving or BreakerState.EJECTED not in MAY_BECOME[breaker.state]:
         return False
     out = sum(each is breaker or each.state in OUT for each in pool)
     if out <= max(1, int(share * len(pool))):

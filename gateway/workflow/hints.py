@@ -51,15 +51,10 @@ class Hints:
         self._kv_used.pop(replica, None)
 
     def retention(
-        self,
-        thread: Conversation,
-        pause: StepPrediction,
-        replica: ReplicaId | None,
-        stated: Claims | None = None,
+        self, thread: Conversation, pause: StepPrediction, replica: ReplicaId, stated: Claims | None = None
     ) -> RetentionDecision:
         """Of a turn's state on the replica. `stated`: by a trusted client."""
-        used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
-        return at_pause(thread, pause, kv_used=used, stated=stated)
+        return at_pause(thread, pause, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def with_request(
         self,
