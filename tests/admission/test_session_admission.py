@@ -19,6 +19,7 @@ from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims
 from gateway.workflow.aeg.graph import Step
 from tests.admission.applicants import FULL, POOL, Play, T, U, answered, capped, config, in_by_tenant, room
+from tests.workflow.aeg.test_lifetimes import ends
 
 OF_T = AgentKey(T)
 
@@ -525,7 +526,7 @@ def test_who_holds_more_than_its_share_is_of_its_own_class_on_engines():
 
 
 def end_chance(play: Play, turn: int) -> float:
-    return play.workflow.graphs.known(OF_T).lifetimes.outlook().ends(turn)
+    return ends(play.workflow.graphs.known(OF_T).lifetimes.outlook(), turn)
 
 
 def pauses(play: Play, *tools: str) -> Any:

@@ -226,8 +226,7 @@ class Bounds:
             accounts = tuple(each.account for each in reserved.spent)
             self.ledger.update((each.account, each.amounts) for each in reserved.spent)
         else:
-            amounts = self._expected(use.tenant, use.model, use.text_bytes)
-            accounts = self._accounts(use.tenant, use.agent)
+            accounts, amounts = self.quote(use.tenant, use.agent, use.model, use.text_bytes, now=now)
             self._book(accounts, amounts)
         tally = None
         if use.session is not None:

@@ -75,16 +75,13 @@ class Outlook(msgspec.Struct, eq=False):
     """The expectation for one type, by number of turns."""
 
     ends_by_class: list[float]
+    """Chances of an end."""
     growth_by_class: list[float]
     first_tokens: float
     seen_until: int
     """The first turn never observed."""
     _ahead: dict[int, Ahead] = {}
     _remaining: dict[int, Remaining] = {}
-
-    def ends(self, turn: int) -> float:
-        """The chance of an end after `turn` turns."""
-        return self.ends_by_class[_CLASSES[min(turn, LATE_TURN)]]
 
     def growth(self, turn: int) -> float:
         """Expected tokens of the `turn`-th turn."""
