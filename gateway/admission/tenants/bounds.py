@@ -1,7 +1,5 @@
 """Bounds: how much may one session, one agent type, or one tenant use?
 
-Source: ours.
-
 Invariants: a turn's expected use is reserved at its arrival and settled at its end, so concurrent turns never
 share the last of it; a turn counts against its own tenant's bounds alone; memory is bounded by the known
 sessions, and by `MAX_ACCOUNTS` a tenant; bounds may change at any time, and counts go on.

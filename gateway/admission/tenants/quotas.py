@@ -1,7 +1,5 @@
 """Quotas: how much may a tenant have on an idle fleet?
 
-Source: ours.
-
 Invariants: a quota is checked and charged in one step, so two requests never both get the last of it; a
 request's expected tokens are charged, and corrected by its usage; the bucket holds at most a minute's tokens.
 """
