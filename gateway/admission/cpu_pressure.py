@@ -182,9 +182,8 @@ class CpuPressure:
     def limits(
         self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None
     ) -> tuple[float, float]:
-        """The floor and the limit of a pool's sessions with tools; the limit is infinite without contention.
-        Durations have many causes, so alone they halve a window at most; where hosts report overload, cores
-        count."""
+        """The floor and the limit of a pool's sessions with tools, infinite without contention. Durations
+        have many causes, so alone they halve a window at most; where hosts report overload, cores count."""
         if reading.pressure < 1.0:
             self._began_with.pop(pool, None)
             return 0.0, math.inf

@@ -30,15 +30,13 @@ HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
 """Overcommitment begins, or ends."""
 _UPDATE_S: Final = 1.0
 _TURNS_AHEAD: Final = 2.0
-"""Growth until an evicted session has left: its live turn, and the next. With 1, too many run when the cache
-is full."""
+"""Until an evicted session has left: its live turn, and the next. With 1, too many run with a full cache."""
 
 
 class BlockingLimit(NamedTuple):
     reason: WaitReason
     with_it: float
-    """With the session, in the unit of the reason: expected KV tokens, sessions, sessions with tools, or what
-    its tenant is charged."""
+    """With the session, in the reason's unit: expected KV tokens, sessions, those with tools, or a charge."""
     limit: float
 
 

@@ -81,8 +81,7 @@ class SessionAdmission:
         return load.running < self._max_running
 
     def decide(self, applicant: TurnRequest, room: ReplicaCapacity, *, now: float) -> Admission:
-        """May this turn start now, must it wait, or is it refused? A turn whose attempt failed keeps what it
-        has."""
+        """Whether it starts now, waits, or is refused. A turn whose attempt failed keeps what it has."""
         if not room.candidates:
             return NO_REPLICA
         would_wait = None

@@ -72,8 +72,7 @@ class Awaited(msgspec.Struct, eq=False):
     breaker: "CircuitBreaker"
     sent_s: float
     patience_s: float
-    """It counts as slow after this time, and after each such time without a first token; infinite without a
-    visible first token."""
+    """It is slow after this, and each such time until its first token; infinite if that is not visible."""
     end_patience_s: float
     overdue_s: float
     worst_s: float

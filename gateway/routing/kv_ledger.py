@@ -44,8 +44,7 @@ IDLE_S: Final = 15.0
 MAX_OTHERS: Final = 256
 """Conversations of one session besides its first; beyond it a session drops its own."""
 _FORKS: Final = 0.8
-"""A sub-agent with its session's system prompt, and at least this share of its tokens, is taken for a fork of
-it."""
+"""A sub-agent with its session's system prompt and this share of its tokens counts as a fork of it."""
 _UNKNOWN_HORIZON: Final = 500_000.0
 _SAFE_SHARE: Final = 0.1
 _LIKE_OTHERS: Final = 2.0

@@ -143,8 +143,7 @@ class Sessions(SessionStore):
     # --- for the other gateways ------------------------------------------------------------------
 
     def knows(self, tenant: TenantId, facts: RequestFacts, *, now: float) -> bool:
-        """By the request's newest evidence: older evidence may be of another conversation with the same
-        beginning."""
+        """By its newest evidence: older may be of another conversation with the same beginning."""
         stated = facts.explicit
         if stated is not None:
             run = (tenant, stated.schema, stated.parent or stated.session)

@@ -272,8 +272,7 @@ class Bounds:
         self._book((each.account for each in reserved.spent), NOTHING.minus(reserved.amounts))
 
     def turn_over(self, request: RequestId, model: str | None, usage: Usage | None) -> None:
-        """It was answered. `usage`: None if unknown; then the reservation counts. Unknown requests are no
-        error."""
+        """It was answered. `usage`: if unknown, the reservation counts. Unknown requests are no error."""
         turn = self.turns.pop(request, None)
         if turn is None or usage is None:
             return
