@@ -28,9 +28,7 @@ NOTHING: Final[Demand] = (0.0,) * len(HORIZONS)
 def demand_of(graph: Graph, turn: int, tokens: float, *, back: float = 1.0) -> Demand:
     """Without the shared prefix, which counts once for all. `back`: the chance that the session returns."""
     own = max(0.0, tokens - graph.shared_tokens)
-    return tuple(
-        [back * alive * (own + grown) for alive, grown in zip(*graph.outlook().ahead(turn), strict=True)]
-    )
+    return tuple([back * alive * (own + grown) for alive, grown in graph.outlook().ahead(turn)])
 
 
 class Residents:

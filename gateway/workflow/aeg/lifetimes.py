@@ -35,13 +35,8 @@ _PRIOR_GROWTH: Final = 0.1
 _PRIOR_PROMPT: Final = 10_000.0
 
 
-class Ahead(NamedTuple):
-    """At each of `HORIZONS`."""
-
-    alive: tuple[float, ...]
-    """Survival."""
-    grown: tuple[float, ...]
-    """Tokens."""
+Ahead = tuple[tuple[float, float], ...]
+"""Survival and growth in tokens, at each of `HORIZONS`."""
 
 
 class Remaining(NamedTuple):
@@ -93,7 +88,7 @@ class Outlook(msgspec.Struct, eq=False):
             return found
         ends, growth = self.ends_by_class, self.growth_by_class
         alive, grown, at = 1.0, 0.0, turn
-        chances, lengths = [], []
+        there = []
         for horizon in HORIZONS:
             end = turn + horizon
             while at < end:
@@ -101,9 +96,8 @@ class Outlook(msgspec.Struct, eq=False):
                 alive *= (1.0 - ends[_CLASSES[at]]) ** (stop - at)
                 grown += (stop - at) * growth[_CLASSES[at + 1]]
                 at = stop
-            chances.append(alive if end < self.seen_until or not horizon else 0.0)
-            lengths.append(grown)
-        found = self._ahead[turn] = Ahead(tuple(chances), tuple(lengths))
+            there.append((alive if end < self.seen_until or not horizon else 0.0, grown))
+        found = self._ahead[turn] = tuple(there)
         return found
 
     def remaining(self, turn: int) -> Remaining:

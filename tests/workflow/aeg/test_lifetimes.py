@@ -8,9 +8,13 @@ from gateway.domain.agent_key import AgentKey
 from gateway.domain.ids import TenantId
 from gateway.workflow.aeg.graph import Graph, Step
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
-from gateway.workflow.aeg.lifetimes import _CLASSES, HORIZONS, LATE_TURN, Lifetimes, Outlook
+from gateway.workflow.aeg.lifetimes import _CLASSES, HORIZONS, LATE_TURN, Ahead, Lifetimes, Outlook
 
 AGENT, SIBLING = (AgentKey(TenantId("t"), number) for number in (1, 2))
+
+
+def chances(ahead: Ahead) -> tuple[float, ...]:
+    return tuple(alive for alive, _ in ahead)
 
 
 def ends(outlook: Outlook, turn: int) -> float:
@@ -26,7 +30,7 @@ def test_the_chance_of_an_end_is_learned_by_turn_number():
         known.saw_end(4)
     assert ends(known.outlook(), 1) < 0.01 and ends(known.outlook(), 2) < 0.01
     assert 0.4 < ends(known.outlook(), 4) < 0.6  # turns 3 and 4 are one class
-    alive = known.outlook(Lifetimes().outlook()).ahead(1).alive
+    alive = chances(known.outlook(Lifetimes().outlook()).ahead(1))
     assert alive[0] == 1.0 and alive[HORIZONS.index(8)] < 0.4
 
 
@@ -43,7 +47,7 @@ def test_conversations_that_still_live_count_for_the_turns_they_lived():
                 break
     for turn in (1, 2, 4, 8, 16):
         assert ends(known.outlook(), turn) == pytest.approx(0.1, abs=0.04)
-    assert known.outlook(known.outlook()).ahead(1).alive[HORIZONS.index(8)] == pytest.approx(0.9**8, rel=0.2)
+    assert known.outlook(known.outlook()).ahead(1)[HORIZONS.index(8)][0] == pytest.approx(0.9**8, rel=0.2)
 
 
 def test_an_end_can_be_taken_back():
@@ -78,7 +82,7 @@ def test_the_first_turns_grow_other_than_the_rest():
         known.saw_turn(10, 100.0)
     outlook = known.outlook(known.outlook())
     assert outlook.growth(2) > 8000 and outlook.growth(12) < 400
-    assert outlook.ahead(1).grown[1] > 8000 and outlook.ahead(10).grown[1] < 400
+    assert outlook.ahead(1)[1][1] > 8000 and outlook.ahead(10)[1][1] < 400
     for _ in range(1000):
         known.saw_turn(10, -100.0)
     assert known.outlook().growth(10) == 0.0
@@ -98,7 +102,7 @@ def test_what_is_to_come_is_the_product_and_the_sum_turn_by_turn():
         ahead, horizons = outlook.ahead(turn), dict(zip(HORIZONS, range(len(HORIZONS)), strict=True))
         for at in range(turn, turn + 4_000):
             if (place := horizons.get(at - turn)) is not None:
-                assert (ahead.alive[place], ahead.grown[place]) == pytest.approx((alive, grown))
+                assert ahead[place] == pytest.approx((alive, grown))
             alive *= 1.0 - ends(outlook, at)
             grown += outlook.growth(at + 1)
             turns, token_turns = turns + alive, token_turns + alive * grown
@@ -128,20 +132,20 @@ def test_what_was_worked_out_is_bounded_and_worked_out_anew():
         graph.outlook().ahead(turn)
     assert len(graph.outlook()._ahead) == LATE_TURN
     assert graph.outlook().ahead(4_000) == graph.outlook().ahead(LATE_TURN)
-    before = graph.outlook().ahead(1).alive[1]
+    before = graph.outlook().ahead(1)[1][0]
     for _ in range(64):
         graph.saw_turn(1, tokens=1e3, grown=None)
         graph.ended(Step(), 1)
-    assert graph.outlook().ahead(1).alive[1] < before
+    assert graph.outlook().ahead(1)[1][0] < before
 
 
 def test_nobody_is_expected_to_come_further_than_anybody_came():
     known, family = Lifetimes(), Lifetimes()
-    assert known.outlook(family.outlook()).ahead(1).alive == (1.0, *[0.0] * (len(HORIZONS) - 1))
+    assert chances(known.outlook(family.outlook()).ahead(1)) == (1.0, *[0.0] * (len(HORIZONS) - 1))
     for _ in range(10):
         for turn in range(1, 7):
             family.saw_turn(turn, 500.0)
-    alive = known.outlook(family.outlook()).ahead(3).alive
+    alive = chances(known.outlook(family.outlook()).ahead(3))
     assert [chance > 0.0 for chance in alive] == [horizon <= 5 for horizon in HORIZONS], "turns 5 to 8"
     assert known.outlook(family.outlook()).remaining(3).turns > 10, "how long it lasts is another question"
 
