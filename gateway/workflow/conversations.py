@@ -158,8 +158,9 @@ class Conversations:
             known.late = None
             return None
         known.is_live = False
-        is_whole = answer is not None and answer.has_terminal and answer.is_good
-        if answer is None or answer.status >= 400 or not (answer.tool_calls or is_whole):
+        if answer is None or answer.status >= 400:
+            return None
+        if not (answer.tool_calls or (answer.has_terminal and answer.is_good)):
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
