@@ -79,10 +79,10 @@ throughput._PAYS 1.02 1.2, throughput._HALF_LIFE, throughput._ENOUGH_TURNS, limi
 limits._TURNS_AHEAD, lifetimes._PRIOR_GROWTH, lifetimes._PRIOR_PROMPT, lifetimes._PRIOR_END,
 lifetimes._STRENGTH, graph.ENOUGH, graph._STRENGTH, gpu_pressure._LASTS, gpu_pressure._LASTS_LONGER,
 gpu_pressure.PREEMPTIONS_ARE_OVERLOAD,
-gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, window._LEAST_OF_STATED 0.4 0.8,
-predicted._MOVE_PAYS 0.6 0.95, predicted._LESS_FULL 0.7 0.97, predicted.HOLDS_UP 0.25 1.0, predicted._ROOM
-0.6 0.95, predicted._ALIKE 1.1 2.0, kv_ledger.TOOLS_RUN_S, kv_ledger.IDLE_S, kv_ledger._HORIZON_SHARE 0.4
-0.95, kv_ledger._UNKNOWN_HORIZON
+gpu_pressure._ENOUGH_TURNS, gpu_pressure._TOLERANCE_TOKENS, update_window._LEAST_OF_STATED 0.4 0.8,
+predicted_placement._MOVE_PAYS 0.6 0.95, predicted_placement._LESS_FULL 0.7 0.97,
+predicted_placement.HOLDS_UP 0.25 1.0, predicted_placement._ROOM 0.6 0.95, predicted_placement._ALIKE 1.1 2.0,
+kv_ledger.TOOLS_RUN_S, kv_ledger.IDLE_S, kv_ledger._HORIZON_SHARE 0.4 0.95, kv_ledger._UNKNOWN_HORIZON
 """
 """What placement and the limits of one tenant's sessions are set by, and other values: half and twice what
 it is, where none are named. Bounds of memory, what is for several tenants, and what is for tools' hosts are
@@ -104,7 +104,7 @@ def varied() -> dict[str, Without]:
 
 RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "within", _all_that_fit),
-    "beyond_kv": Without(limits.Limits, "overcommit_sessions", lambda _: 0.0),
+    "beyond_kv": Without(limits.Limits, "overcommit_sessions", property(lambda _: 0.0, lambda *_: None)),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
     "kv_overflow": Without(limits.Limits, "too_many", lambda *_: 0),
     "back": Without(graph.Pause, "back", lambda *_: 1.0),

@@ -55,7 +55,7 @@ def assemble(
         ToolBoundaries(config.tools),
         StateResidence(config.state),
         conversations,
-        Hints(config.workflow.kv_retention, graphs, has_envelopes=config.hints.kv_hints),
+        Hints(graphs, has_envelopes=config.hints.kv_hints),
         trusted=live.trusted if live.quotas else None,
         publishes=publishes,
     )

@@ -18,7 +18,6 @@ from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
 from gateway.workflow.conversations import Conversations, ConversationsConfig
 from gateway.workflow.hints import Hints
-from gateway.workflow.retention import RetentionConfig
 
 SEED: Final = 7
 TYPES: Final = 50
@@ -35,7 +34,7 @@ class Agents:
         self.rng = random.Random(SEED)
         self.now = 0.0
         self.known = Conversations(ConversationsConfig())
-        self.hints = Hints(RetentionConfig(), self.known.graphs)
+        self.hints = Hints(self.known.graphs)
         self.habits = [
             [
                 self.rng.choices(

@@ -69,7 +69,7 @@ class PoolAdmission:
         self._graphs = graphs
         self.fair = FairShare(weights)
         self.places = Places(graphs, config.gaps, self.fair.hold, cpu)
-        self.limits = Limits(pool, config, places=self.places, cpu=cpu, records=records)
+        self.limits = Limits(pool, config, self.places, cpu, records)
         self.window = self.limits.window
         self.promises = self.limits.promises
         self.evictor = Evictor(self.places, self.fair, self.limits, cpu, self.release)
@@ -86,7 +86,7 @@ class PoolAdmission:
     # --- turns ---------------------------------------------------------------------------------------
 
     def try_enter(self, member: Member, *, now: float) -> WaitReason | None:
-        if member.eviction_reason or len(self.queue):
+        if member.eviction_reason or self.queue.entries:
             own = not self._quotas.may_hold(member.tenant, self.places.sessions_of(member.tenant))
             return WaitReason.TENANT_SESSIONS if own else WaitReason.BEHIND_OTHERS
         bound = self._why_not(member)
@@ -137,7 +137,7 @@ class PoolAdmission:
         elif member.is_over_limit and not member.live:
             others = places.sessions_of(member.tenant) - 1
             if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
-                self.release(member, now=now)  # admitted over the limit: it goes on when there is room
+                self.release(member, now=now)  # it goes on when there is room
             else:
                 places.above -= 1
                 member.is_over_limit = False
@@ -185,7 +185,6 @@ class PoolAdmission:
     # --- places --------------------------------------------------------------------------------------
 
     def _queue_up(self, member: Member, *, now: float) -> None:
-        assert member.waiting_since_s is not None
         bound = self.bound or _UNKNOWN
         self._records.append(
             SessionHeld(
@@ -201,13 +200,8 @@ class PoolAdmission:
                 gave_back=member.eviction_reason or None,
             )
         )
-        entry = entry_of(
-            member,
-            self._graphs.known(member.agent),
-            is_light=self._cpu.is_light(member.agent),
-            cycle_s=self.limits.cycle_s.mean(10.0),
-            since_s=member.waiting_since_s,
-        )
+        graph, is_light = self._graphs.known(member.agent), self._cpu.is_light(member.agent)
+        entry = entry_of(member, graph, is_light=is_light, cycle_s=self.limits.cycle_s.mean(10.0))
         self.queue.put(entry, member.class_on_engines)
         self.needs_scheduling = True
 
@@ -258,7 +252,9 @@ class PoolAdmission:
             self._settle(now=now)
             self.queue.age(now=now)
             self.update_window(now=now)
-            self._make_room_for_the_blocked(now=now)
+            if self.blocked_by in SCARCE and (first := self._next(now=now)) is not None:
+                if now - first.since_s >= BLOCKED_S:
+                    self.evictor.for_the_blocked(first.tenant, now=now)
         entered: list[Turn] = []
         while len(self.queue) and (chosen := self.choose(now=now)) is not None:
             entry, is_over_limit = chosen
@@ -359,12 +355,6 @@ class PoolAdmission:
         gone = self.places.gone(tools_slower=slower, max_idle_hold_s=self.limits.max_idle_hold_s(), now=now)
         self.needs_scheduling |= bool(gone)
         return bool(gone)
-
-    def _make_room_for_the_blocked(self, *, now: float) -> None:
-        if self.blocked_by in SCARCE:
-            first = self._next(now=now)
-            if first is not None and now - first.since_s >= BLOCKED_S:
-                self.evictor.for_the_blocked(first.tenant, now=now)
 
     def share(self) -> PoolShare:
         return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))

@@ -30,15 +30,9 @@ class ServiceClass(enum.Enum):
     """Starts when no reactive session waits, or once it has aged."""
 
 
-CLASS_OF_KEY: Final = {"interactive": ServiceClass.REACTIVE, "background": ServiceClass.PROACTIVE}
+_CLASS_OF_KEY: Final = {"interactive": ServiceClass.REACTIVE, "background": ServiceClass.PROACTIVE}
 """By `quota.service_class`."""
-_CLASS_OF_TIER: Final = {
-    "priority": ServiceClass.REACTIVE,
-    "default": ServiceClass.REACTIVE,
-    "flex": ServiceClass.PROACTIVE,
-    "batch": ServiceClass.PROACTIVE,
-    "low": ServiceClass.PROACTIVE,
-}
+_BACKGROUND_TIERS: Final = ("flex", "batch", "low")
 
 
 class ClassesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,15 +40,13 @@ class ClassesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A proactive session that waited so long waits among the reactive ones, and may exceed the window."""
 
 
-def classify(
-    stated: Claims | None = None, key_class: ServiceClass | None = None, *, is_background: bool = False
-) -> ServiceClass:
-    """`stated`: by a client of a trusted tenant; `key_class`: the key's setting; `is_background`: by the
+def classify(stated: Claims | None, of_key: str | None, *, is_background: bool) -> ServiceClass:
+    """`stated`: by a client of a trusted tenant; `of_key`: the key's setting; `is_background`: by the
     protocol. The first evidence counts."""
     if stated is not None and stated.service_class is not None:
         return ServiceClass(stated.service_class)
-    if key_class is not None:
-        return key_class
+    if of_key is not None:
+        return _CLASS_OF_KEY[of_key]
     if stated is not None and stated.service_tier is not None:
-        return _CLASS_OF_TIER[stated.service_tier]
+        is_background = stated.service_tier in _BACKGROUND_TIERS
     return ServiceClass.PROACTIVE if is_background else ServiceClass.REACTIVE

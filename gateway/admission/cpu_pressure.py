@@ -102,10 +102,9 @@ class CpuPressure:
 
     def is_light(self, agent: AgentKey) -> bool:
         """Overload does not slow this agent type's tools: they need no core."""
-        found = self._types.get(agent.owner, agent)
-        if found is None or min(mean.weight for mean in found) < _ENOUGH_OF_TYPE:
+        calm, overloaded = self._types.get(agent.owner, agent) or (None, None)
+        if calm is None or overloaded is None or min(calm.weight, overloaded.weight) < _ENOUGH_OF_TYPE:
             return False
-        calm, overloaded = found
         return overloaded.mean(0.0, 0.0) - calm.mean(0.0, 0.0) < math.log(_LIGHT)
 
     def _learn(self, names: tuple[str, ...], duration_s: float, active: int, agent: AgentKey) -> None:
@@ -183,9 +182,8 @@ class CpuPressure:
     def limits(
         self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None
     ) -> tuple[float, float]:
-        """The floor and the limit of a pool's sessions with tools; the limit is infinite without contention.
-        Durations have many causes, so alone they halve a window at most; where hosts report overload, cores
-        count."""
+        """The floor and the limit of a pool's sessions with tools, infinite without contention. Durations
+        have many causes, so alone they halve a window at most; where hosts report overload, cores count."""
         if reading.pressure < 1.0:
             self._began_with.pop(pool, None)
             return 0.0, math.inf

@@ -73,10 +73,10 @@ class Evictor:
             self.newest(of_holder, 1, "fair_share", now=now)
 
     def for_the_late(self, *, now: float) -> None:
-        for tenant in tuple(self._fair.holders):
+        for tenant in tuple(self._fair.held):
             of_tenant = self._places.by_tenant.get(tenant, {}).values()
             staying = [each for each in of_tenant if not each.eviction_reason]
-            leaving = self._fair.held(tenant) - sum(each.places for each in staying)
+            leaving = self._fair.held[tenant] - sum(each.places for each in staying)
             beyond = 2.0 * (self._fair.charge(tenant, -leaving) - self.level(tenant))
             self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
 

@@ -28,9 +28,7 @@ NOTHING: Final[Demand] = (0.0,) * len(HORIZONS)
 def demand_of(graph: Graph, turn: int, tokens: float, *, back: float = 1.0) -> Demand:
     """Without the shared prefix, which counts once for all. `back`: the chance that the session returns."""
     own = max(0.0, tokens - graph.shared_tokens)
-    return tuple(
-        [back * alive * (own + grown) for alive, grown in zip(*graph.outlook().ahead(turn), strict=True)]
-    )
+    return tuple([back * alive * (own + grown) for alive, grown in graph.outlook().ahead(turn)])
 
 
 class Residents:
@@ -50,19 +48,18 @@ class Residents:
         if agent not in self.agents:
             self._shared_of_types = None
         self.agents[agent] = self.agents.get(agent, 0) + 1
-        self.change(NOTHING, demand)
+        self._sum = list(map(float.__add__, self._sum, demand))
 
     def leave(self, agent: AgentKey, demand: Demand) -> None:
         self.agents[agent] -= 1
         if not self.agents[agent]:
             del self.agents[agent]
             self._shared_of_types = None
-        self.change(demand, NOTHING)
-        if not self.agents:
-            self._sum = [0.0] * len(HORIZONS)  # nothing is left of what rounding left behind
+        # When all have gone, so has what rounding left of them.
+        self._sum = list(map(float.__sub__, self._sum, demand)) if self.agents else [0.0] * len(HORIZONS)
 
     def change(self, before: Demand, after: Demand) -> None:
-        self._sum = [total + new - old for total, new, old in zip(self._sum, after, before, strict=True)]
+        self._sum = list(map(float.__sub__, map(float.__add__, self._sum, after), before))
 
     def _of_types(self) -> dict[int, float]:
         """Engines know no tenants: the largest expectation for a type counts."""

@@ -93,8 +93,7 @@ class GpuPressure:
         self._signals.pop(replica, None)
 
     def saw_turn(self, left: float = 0.0, cached: int | None = None, *, token_s: float | None = None) -> None:
-        """`left`: tokens of its prompt that should be cached; `cached`: those that were; `token_s`: what it
-        takes to compute one."""
+        """`left`: prompt tokens that should be cached; `cached`: that were; `token_s`: for one."""
         seen = self._seen
         seen.turns += 1
         if left <= 0:

@@ -30,15 +30,13 @@ HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
 """Overcommitment begins, or ends."""
 _UPDATE_S: Final = 1.0
 _TURNS_AHEAD: Final = 2.0
-"""Growth until an evicted session has left: its live turn, and the next. With 1, too many run when the cache
-is full."""
+"""Until an evicted session has left: its live turn, and the next. With 1, too many run with a full cache."""
 
 
 class BlockingLimit(NamedTuple):
     reason: WaitReason
     with_it: float
-    """With the session, in the unit of the reason: expected KV tokens, sessions, sessions with tools, or what
-    its tenant is charged."""
+    """With the session, in the reason's unit: expected KV tokens, sessions, those with tools, or a charge."""
     limit: float
 
 
@@ -52,14 +50,11 @@ class Excess(NamedTuple):
 
 
 class Limits:
+    overcommit_sessions = 0.0
+    """Sessions that may be admitted beyond the KV budget (`throughput.py`); 0 with a fixed limit."""
+
     def __init__(
-        self,
-        pool: PoolId,
-        config: AdmissionConfig,
-        *,
-        places: Places,
-        cpu: CpuPressure,
-        records: list[Record],
+        self, pool: PoolId, config: AdmissionConfig, places: Places, cpu: CpuPressure, records: list[Record]
     ) -> None:
         self._pool = pool
         self._config = config
@@ -95,9 +90,9 @@ class Limits:
         if places.count == 0:
             return None
         count = places.count + taking
-        pays = count <= self.overcommit_sessions()
-        if count > window.limit() and not pays:
-            return BlockingLimit(WaitReason.WINDOW_FULL, count, window.limit())
+        pays = count <= self.overcommit_sessions
+        if count > window.sessions and not pays:
+            return BlockingLimit(WaitReason.WINDOW_FULL, count, window.sessions)
         tool_limit = window.tool_limit()
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
             if (count := self._with_tools() + 1) > tool_limit:
@@ -116,16 +111,12 @@ class Limits:
         """Expected tokens of admitted sessions at most; infinite where unknown."""
         return min(self.window.budget, self.throughput.knee_tokens)
 
-    def overcommit_sessions(self) -> float:
-        """Sessions that may be admitted beyond the KV budget (`throughput.py`); 0 with a fixed limit."""
-        return 0.0 if self._is_fixed else self.throughput.most
-
     def too_many(self) -> int:
         """Sessions to evict because the next turns would exceed the capacity."""
         seen, places = self.seen, self._places
         if seen is None or seen.capacity is None or self._is_fixed:
             return 0
-        if places.count <= max(1.0, self.overcommit_sessions()):
+        if places.count <= max(1.0, self.overcommit_sessions):
             return 0
         grows = _TURNS_AHEAD * places.live * self.grown.mean(0.0)
         leaving = sum(each.tokens for each in places.in_places() if each.eviction_reason)
@@ -145,10 +136,9 @@ class Limits:
         return max(sum(count for agent, count in each.items() if not is_light(agent)) for each in found)
 
     def is_over_full(self) -> bool:
-        count = self._places.count
-        if count <= self.overcommit_sessions():
-            return False
-        return count > self.window.limit() or self._places.residents.now() > self.window.budget
+        count, window = self._places.count, self.window
+        is_beyond = count > window.sessions or self._places.residents.now() > window.budget
+        return is_beyond and count > self.overcommit_sessions
 
     def kv_pressure(self) -> float:
         budget = self.window.budget
@@ -174,7 +164,7 @@ class Limits:
         self.update_due_s = now + _UPDATE_S
         places.recompute_demand()
         window.set_feedback(self.cycle_s.mean(10.0))
-        had_time = self.overcommit_sessions() > 0
+        had_time = self.overcommit_sessions > 0
         self.throughput.update(
             sessions=places.count,
             waiting=waiting,
@@ -184,18 +174,19 @@ class Limits:
             demand=places.residents.peak(),
             budget=window.reference,
         )
+        self.overcommit_sessions = 0.0 if self._is_fixed else self.throughput.most
         self.seen = self._look(blocked_by, now=now)
         change = window.update(self.seen, now=now)
         if change is not None:
             self.record_change(change.reason, waiting=waiting, now=now)
-        elif (self.overcommit_sessions() > 0) is not had_time:
+        elif (self.overcommit_sessions > 0) is not had_time:
             self.record_change(HAVE_NO_TIME if had_time else HAVE_TIME, waiting=waiting, now=now)
         if change is not None and change.is_decrease:
             self.gpu.start_afresh()
             self.changed_s = now
-            if (count := _beyond(places.count, window.limit())) > 0:
+            if (count := _beyond(places.count, window.sessions)) > 0:
                 return Excess(count, change.reason)
-            if (count := _beyond(self._with_tools(), window.tool_limit())) > 0:
+            if (count := _beyond(self.seen.with_tools, window.tool_limit())) > 0:
                 return Excess(count, change.reason, is_of_tools=True)
         if (count := self.too_many()) > 0:
             self.record_change(OVERFLOW, waiting=waiting, now=now)
@@ -206,7 +197,7 @@ class Limits:
         if (seen := self.seen) is None:
             return
         window, level = self.window, self.promises.level
-        limit = min(window.limit(), window.tool_limit() + seen.admitted - seen.with_tools)
+        limit = min(window.sessions, window.tool_limit() + seen.admitted - seen.with_tools)
         self._records.append(
             WindowUpdated(
                 at_s=now,
@@ -247,7 +238,7 @@ class Limits:
             cpu_limit=cpu_limit,
             cpu_floor=cpu_floor,
             admitted=places.count,
-            overcommit_sessions=self.overcommit_sessions(),
+            overcommit_sessions=self.overcommit_sessions,
             with_tools=with_tools,
             held=max(places.residents.now(), 0.0),
             demand=places.residents.peak(),

@@ -197,7 +197,7 @@ class SessionQueue:
                 rank = (*fair.rank(tenant), entry.since_s, entry.number)
                 if first is None or rank < first[0]:
                     first = rank, entry
-                looked_at += fair.held(tenant) <= 0
+                looked_at += tenant not in fair.held
                 if looked_at >= _LOOKED_AT:
                     break
             if first is not None:
@@ -250,8 +250,9 @@ class SessionQueue:
         return entry
 
 
-def entry_of(member: Member, graph: Graph, *, is_light: bool, cycle_s: float, since_s: float) -> Entry:
+def entry_of(member: Member, graph: Graph, *, is_light: bool, cycle_s: float) -> Entry:
     """`cycle_s`: from one turn of a session to the next."""
+    assert member.waiting_since_s is not None
     remaining = graph.outlook().remaining(max(1, member.turn))
     turns = 1.0 + remaining.turns
     return Entry(
@@ -264,7 +265,7 @@ def entry_of(member: Member, graph: Graph, *, is_light: bool, cycle_s: float, si
         tool_s=turns * graph.tool_s(),
         lasts_s=turns * cycle_s,
         is_light=is_light,
-        since_s=since_s,
+        since_s=member.waiting_since_s,
         is_warm=member.was_evicted,
     )
 

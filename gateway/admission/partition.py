@@ -27,8 +27,7 @@ MAX_NAMED: Final = 256
 
 def share_of(fair: FairShare, *, demand_tokens: float, waiting: int) -> PoolShare:
     """This gateway's report. `waiting`: sessions."""
-    demand = fair.demand()
-    held = {tenant: fair.held(tenant) for tenant in fair.holders}
+    demand, held = fair.demand(), dict(fair.held)
     if len(demand) > MAX_NAMED:
         most = heapq.nlargest(MAX_NAMED, demand, key=demand.__getitem__)
         demand, held = _by_name(demand, most), _by_name(held, most)

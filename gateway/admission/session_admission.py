@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from gateway.admission.balance_and_admit import PoolAdmission
-from gateway.admission.classes import CLASS_OF_KEY, ServiceClass, classify
+from gateway.admission.classes import ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.sessions import Member, Turn
 from gateway.admission.settings import AdmissionConfig
@@ -65,7 +65,7 @@ class SessionAdmission:
         self._tenants = dict(tenants)
         self._trusted = frozenset(trusted)
         self._quotas.set(self._tenants)
-        self._has_quotas = bool(self._quotas)
+        self._has_quotas = any(quota.tokens_per_minute is not None for quota in tenants.values())
         self._weights.clear()
         self._weights.update({tenant: quota.weight for tenant, quota in self._tenants.items()})
         for pool in self.pools.values():
@@ -81,8 +81,7 @@ class SessionAdmission:
         return load.running < self._max_running
 
     def decide(self, applicant: TurnRequest, room: ReplicaCapacity, *, now: float) -> Admission:
-        """May this turn start now, must it wait, or is it refused? A turn whose attempt failed keeps what it
-        has."""
+        """Whether it starts now, waits, or is refused. A turn whose attempt failed keeps what it has."""
         if not room.candidates:
             return NO_REPLICA
         would_wait = None
@@ -114,8 +113,9 @@ class SessionAdmission:
         member = pool.places.members.get(session)
         if member is None:
             member = pool.places.members[session] = self._new_member(applicant, session)
-        elif applicant.claims is not None:
-            self._apply_claims(member, applicant)
+        elif (stated := applicant.claims and self._trusted_claims(applicant)) is not None:
+            if stated.service_class == ServiceClass.REACTIVE.value:  # in the queue it keeps its class
+                member.service_class = ServiceClass.REACTIVE
         turn = Turn(member, applicant, now)
         if self._has_quotas:
             turn.charged = applicant.prompt_tokens
@@ -126,12 +126,9 @@ class SessionAdmission:
             turn.silent_s = now - member.gap_since_s
         turn.is_aside = applicant.edge is Edge.SERVES and not member.has_results
         is_shadow = self._config.shadow
-        if applicant.is_deprioritized and not is_shadow:
-            member.is_deprioritized = True
-            if member.is_in and not member.live and len(pool.queue):
-                pool.release(member, now=now)
-        elif member.is_deprioritized:
-            member.is_deprioritized = False
+        member.is_deprioritized = applicant.is_deprioritized and not is_shadow
+        if member.is_deprioritized and member.is_in and not member.live and len(pool.queue):
+            pool.release(member, now=now)
         would_wait = None
         if not member.is_in or (member.eviction_reason and not is_shadow):
             reason = pool.try_enter(member, now=now)
@@ -223,29 +220,20 @@ class SessionAdmission:
         return found
 
     def _new_member(self, applicant: TurnRequest, session: SessionId) -> Member:
+        claims = self._trusted_claims(applicant)
         of_key = self._tenants.get(applicant.tenant, _NO_QUOTA).service_class
         return Member(
             session=session,
             tenant=applicant.tenant,
             agent=applicant.agent,
             task_arrived_s=applicant.task_arrived_s,
-            service_class=classify(
-                self._trusted_claims(applicant),
-                CLASS_OF_KEY[of_key] if of_key is not None else None,
-                is_background=applicant.is_background,
-            ),
+            service_class=classify(claims, of_key, is_background=applicant.is_background),
             tokens=applicant.prompt_tokens,
         )
 
     def _trusted_claims(self, applicant: TurnRequest) -> Claims | None:
         is_trusted = applicant.tenant in self._trusted or not self._tenants
         return applicant.claims if is_trusted else None
-
-    def _apply_claims(self, member: Member, applicant: TurnRequest) -> None:
-        """One reactive turn makes a session reactive. In the queue it keeps its class."""
-        stated = self._trusted_claims(applicant)
-        if stated is not None and stated.service_class == ServiceClass.REACTIVE.value:
-            member.service_class = ServiceClass.REACTIVE
 
     def _wait_for_a_place(
         self, turn: Turn, room: ReplicaCapacity, reason: WaitReason, *, now: float

@@ -290,11 +290,9 @@ class Places:
     def gone(
         self, *, tools_slower: float = 1.0, max_idle_hold_s: float | None = None, now: float
     ) -> list[Member]:
-        """Releases sessions that exceed their limit; looks at a bounded number of them a call.
-
-        `tools_slower`: present factor of tool durations; admitting others meanwhile would raise it further.
-        `max_idle_hold_s`: how long a place is worth holding.
-        """
+        """Releases sessions that exceed their limit; looks at a bounded number of them. `tools_slower`:
+        present factor of tool durations; admitting others meanwhile would raise it further.
+        `max_idle_hold_s`: how long a place is worth holding."""
         out = []
         for _ in range(min(_LOOKED_AT, len(self._silent))):
             session, member = next(iter(self._silent.items()))

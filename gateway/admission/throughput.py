@@ -127,8 +127,7 @@ class Throughput:
         self.lost = 0.0
         """Expected share of the replicas' time that goes into recomputation."""
         self.knee_tokens = math.inf
-        """KV tokens of the sessions that fit and have nearly the largest throughput; infinite where all fit,
-        or overcommitment pays."""
+        """KV tokens of sessions that fit and do nearly the most; infinite where all fit, or more pays."""
 
     @property
     def is_known(self) -> bool:
@@ -143,8 +142,7 @@ class Throughput:
     def saw_turn(
         self, alone: IsolatedCost, *, silent_s: float | None, kept_s: float, prompt_tokens: float
     ) -> None:
-        """`silent_s`: since the session's turn before; a first turn has none and is no evidence: nothing of
-        it could be lost."""
+        """`silent_s`: since the turn before; a first turn is no evidence: nothing of it could be lost."""
         if silent_s is None:
             return
         self._silences_s.add(silent_s)

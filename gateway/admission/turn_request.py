@@ -60,8 +60,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     grown: float | None = None
     """Growth of its conversation in tokens; None for a first turn."""
     left: float | None = None
-    """Tokens of its prompt that the turn before it left there; None if that ran elsewhere, or the engine was
-    lost since."""
+    """Prompt tokens that the turn before left there; None if it ran elsewhere, or the engine was lost."""
     prefill_s: float | None = None
     """To compute what was not cached, on that replica alone."""
     alone: IsolatedCost | None = None

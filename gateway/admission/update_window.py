@@ -83,9 +83,8 @@ class WindowChange(NamedTuple):
 class Window:
     def __init__(self, config: WindowConfig) -> None:
         self._config = config
-        self.sessions = math.inf
-        self.with_tools = math.inf
-        self.cpu_limit = math.inf
+        self.sessions = self.with_tools = self.cpu_limit = math.inf
+        """1 at least."""
         self.budget = math.inf
         """Tokens."""
         self._capacity: float | None = None
@@ -98,11 +97,8 @@ class Window:
         config = self._config
         self.feedback_s = max(config.min_feedback_s, min(config.max_feedback_s, cycle_s))
 
-    def limit(self) -> float:
-        return max(1.0, self.sessions)
-
     def tool_limit(self) -> float:
-        return max(1.0, min(self.with_tools, self.cpu_limit))
+        return min(self.with_tools, self.cpu_limit)
 
     def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
         """Call about once a second."""

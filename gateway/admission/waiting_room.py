@@ -13,6 +13,7 @@ is the sum over all turns.
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
+from operator import attrgetter
 
 import msgspec
 
@@ -47,7 +48,7 @@ class WaitingRoom:
         """Read only."""
         self.by_body: dict[Body, dict[RequestId, None]] = {}
         """Turns with a known body. Read only."""
-        self._lanes: dict[PoolId, dict[Lane, OrderedDict[RequestId, Waiting]]] = {}
+        self._lanes: dict[Lane, OrderedDict[RequestId, Waiting]] = {}
         self._by_deadline: list[tuple[float, int, Waiting]] = []
         """A heap. Turns that left may stay, but never at its head."""
         self._entries = 0
@@ -63,14 +64,14 @@ class WaitingRoom:
         return iter(self.turns.values())
 
     def in_lane(self, lane: Lane) -> int:
-        return len(self._lanes.get(lane.pool, {}).get(lane, ()))
+        return len(self._lanes.get(lane, ()))
 
     def first_of_each_lane(self, pool: PoolId) -> list[Waiting]:
-        lanes = self._lanes.get(pool, {}).values()
-        return sorted((next(iter(lane.values())) for lane in lanes), key=lambda first: first.arrived_s)
+        first = [next(iter(turns.values())) for lane, turns in self._lanes.items() if lane.pool == pool]
+        return sorted(first, key=attrgetter("arrived_s"))
 
     def behind(self, first: Waiting) -> list[Waiting]:
-        return list(self._lanes[first.lane.pool][first.lane].values())
+        return list(self._lanes[first.lane].values())
 
     def held(self, pool: PoolId) -> list[Waiting]:
         return [waiting for waiting in self.turns.values() if waiting.is_held and waiting.lane.pool == pool]
@@ -81,7 +82,7 @@ class WaitingRoom:
         if waiting.body[1]:
             self.by_body.setdefault(waiting.body, {})[waiting.request] = None
         if not waiting.is_held:
-            self._enter_lane(waiting)
+            self._lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
         self._entries += 1
         heapq.heappush(self._by_deadline, (waiting.deadline_s, self._entries, waiting))
         self.body_bytes += waiting.body_bytes
@@ -90,17 +91,13 @@ class WaitingRoom:
         waiting = self.turns[request]
         assert waiting.is_held
         waiting.is_held = False
-        self._enter_lane(waiting)
+        self._lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
         return waiting
 
     def hold(self, request: RequestId) -> None:
         waiting = self.turns[request]
         self._leave_lane(waiting)
         waiting.is_held = True
-
-    def _enter_lane(self, waiting: Waiting) -> None:
-        lanes = self._lanes.setdefault(waiting.lane.pool, {})
-        lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
 
     def leave(self, request: RequestId) -> Waiting:
         """Raises KeyError if the turn is not in."""
@@ -117,12 +114,10 @@ class WaitingRoom:
         return waiting
 
     def _leave_lane(self, waiting: Waiting) -> None:
-        lanes = self._lanes[waiting.lane.pool]
-        del lanes[waiting.lane][waiting.request]
-        if not lanes[waiting.lane]:
-            del lanes[waiting.lane]
-            if not lanes:
-                del self._lanes[waiting.lane.pool]
+        lane = self._lanes[waiting.lane]
+        del lane[waiting.request]
+        if not lane:
+            del self._lanes[waiting.lane]
 
     def first_expired(self, *, now: float) -> RequestId | None:
         if not self._by_deadline or self._by_deadline[0][0] > now:

@@ -34,8 +34,8 @@ from gateway.routing.models import ModelConfig
 from gateway.routing.predicted_placement import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
+from gateway.workflow.conversations import WorkflowConfig
 from gateway.workflow.sessions import SessionsConfig
-from gateway.workflow.settings import WorkflowConfig
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -77,7 +77,7 @@ def view_tenants(admission: SessionAdmission) -> tuple[TenantView, ...]:
 
 
 def _view_pool(name: PoolId, pool: PoolAdmission) -> PoolView:
-    limit, budget, seen = pool.window.limit(), pool.window.budget, pool.limits.seen
+    limit, budget, seen = pool.window.sessions, pool.window.budget, pool.limits.seen
     return PoolView(
         id=name,
         window=limit if math.isfinite(limit) else None,
@@ -102,7 +102,7 @@ def _tenants(name: PoolId, pool: PoolAdmission) -> list[TenantView]:
             pool=name,
             weight=pool.fair.weight(tenant),
             admitted=pool.places.sessions_of(tenant),
-            lately=pool.fair.held_lately(tenant),
+            lately=pool.fair.lately.get(tenant, 0.0),
             waiting=waiting[tenant],
         )
         for tenant in {**pool.places.by_tenant, **waiting}

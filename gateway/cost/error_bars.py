@@ -18,19 +18,17 @@ _TAIL: Final = 0.1
 class ErrorBars:
     def __init__(self, untried: float) -> None:
         """`untried`: the prior factor to either side."""
-        self._untried = untried
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
+        self.bars = 1 / untried, untried
+        """The least and the greatest factor."""
 
     def observe(self, ratio: float) -> None:
         self._recent.append(ratio)
         insort(self._sorted, ratio)
         if len(self._recent) > WINDOW:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
-
-    def bars(self) -> tuple[float, float]:
         count = len(self._sorted)
         rank = math.ceil((1 - _TAIL) * (count + 1))
-        if rank > count:
-            return 1 / self._untried, self._untried
-        return self._sorted[count - rank], self._sorted[rank - 1]
+        if rank <= count:
+            self.bars = self._sorted[count - rank], self._sorted[rank - 1]

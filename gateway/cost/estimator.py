@@ -23,13 +23,7 @@ import msgspec
 
 from gateway.cost.error_bars import ErrorBars
 from gateway.cost.fit import DecayingFit
-from gateway.cost.formula import (
-    LEAST_S,
-    READING_S,
-    Formula,
-    context_product,
-    weight_bytes_read,
-)
+from gateway.cost.formula import LEAST_S, READING_S, Formula, context_product, weight_bytes_read
 from gateway.cost.profile import Hardware, Model, Profile
 
 UNKNOWN: Final = Profile(
@@ -149,27 +143,17 @@ class Estimator:
         self._outputs = 0
         self.usual_output = OUTPUT_TOKENS
         """As of the formula."""
-        self._first_token_bars = (1.0, 1.0)
-        self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
         self._formula: Formula | None = None
         """None after an observation, until it and the values around it are recomputed."""
         self._token_alone = (0.0, 0.0, 0.0, 0.0)
-        self._has_profile = profile is not None
+        self.is_unseen = profile is None
         self._peers = peers
         if peers is not None and not self.is_unseen:
             peers.seen(self)
 
     @property
-    def is_unseen(self) -> bool:
-        return not (self._has_profile or self._first_token.observations)
-
-    @property
     def observations(self) -> int:
         return self._first_token.observations
-
-    @property
-    def usual_output_tokens(self) -> float:
-        return math.exp(self._log_output)
 
     def formula(self) -> Formula:
         return self._formula or self._multiplied_out()
@@ -185,8 +169,8 @@ class Estimator:
         total_s = first_s
         if decoded > 0:
             total_s += decoded * formula.token_s(new + cached, load)
-        low, high = self._first_token_bars
-        least, most = self._completion_bars[known]
+        low, high = self._first_token_errors.bars
+        least, most = self._completion_errors[known].bars
         return Prediction(
             work=work,
             load=load,
@@ -196,15 +180,12 @@ class Estimator:
         )
 
     def _multiplied_out(self) -> Formula:
-        self._first_token_bars = self._first_token_errors.bars()
-        known, unknown = self._completion_errors[True], self._completion_errors[False]
-        self._completion_bars = {True: known.bars(), False: unknown.bars()}
         if self._peers is not None and self.is_unseen:
             peer = self._peers.median
             formula = peer.formula()
             self.usual_output = peer.usual_output
             return formula  # not cached: the peer learns
-        self.usual_output = self.usual_output_tokens
+        self.usual_output = math.exp(self._log_output)
         self._formula = Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
         launch, weights, own, others, _ = self._undisturbed.coefficients
         overhead_s, weights_s, own_s, _ = self._steps_alone
@@ -224,7 +205,7 @@ class Estimator:
         return seconds
 
     def alone(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> IsolatedCost:
-        formula = self.formula()
+        formula = self._formula or self._multiplied_out()
         fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
         fixed_s, own_s, among_s, others_s = self._token_alone
         token_s = max(LEAST_S, fixed_s + own_s * prompt)
@@ -246,10 +227,11 @@ class Estimator:
         self._formula = None
         self._first_token_errors.observe(launch_delay_s / prediction.first_token.seconds)
         features = self._first_token_features(actual or prediction.work, prediction.load)
-        was_unseen = self.is_unseen
         self._first_token.observe(features, launch_delay_s)
-        if was_unseen and self._peers is not None:
-            self._peers.seen(self)
+        if self.is_unseen:
+            self.is_unseen = False
+            if self._peers is not None:
+                self._peers.seen(self)
 
     def observe_end(
         self,

@@ -52,7 +52,7 @@ class DecayingFit:
         return total
 
     def observe(self, features: Sequence[float], seconds: float) -> None:
-        predicted = max(self.predict(features), _TINY)
+        predicted = max(sum(map(mul, self.coefficients, features)), _TINY)
         error = math.log(seconds / predicted)
         weight = self._weight(error)
         is_far_off = max(self._late, self._early) >= CHANGED
@@ -86,22 +86,19 @@ class DecayingFit:
         return weight
 
     def _solve(self) -> None:
-        scale, before = self._scale(), self._last_scale
-        self._last_scale = scale
+        belief = self._belief
+        observed = sum(map(mul, belief, self._targets))
+        believed = sum(map(mul, belief, [sum(map(mul, row, belief)) for row in self._products]))
+        scale = (observed + self._trust) / (believed + self._trust) if believed > _TINY else 1.0
+        before, self._last_scale = self._last_scale, scale
         theta = self.coefficients
         theta[:] = [coefficient * scale / before for coefficient in theta]
         for _ in range(_SWEEPS):
             for i, row in enumerate(self._products):
                 own = row[i]
-                centre = scale * self._belief[i]
+                centre = scale * belief[i]
                 if own <= _TINY:
                     theta[i] = centre
                     continue
                 rest = self._targets[i] - sum(map(mul, row, theta)) + own * theta[i]
                 theta[i] = max(0.0, (rest + BELIEF * own * centre) / (own * (1 + BELIEF)))
-
-    def _scale(self) -> float:
-        observed = sum(map(mul, self._belief, self._targets))
-        expected = [sum(map(mul, row, self._belief)) for row in self._products]
-        believed = sum(map(mul, self._belief, expected))
-        return (observed + self._trust) / (believed + self._trust) if believed > _TINY else 1.0

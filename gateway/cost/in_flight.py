@@ -10,7 +10,6 @@ from collections.abc import Hashable
 import msgspec
 
 from gateway.cost.estimator import Load, Prediction
-from gateway.cost.formula import context_product
 
 
 class _Turn(msgspec.Struct, gc=False):
@@ -59,7 +58,7 @@ class InFlight:
     def sent(self, turn: Hashable, prediction: Prediction, *, now: float) -> None:
         assert turn not in self._prefilling and turn not in self._decoding
         new, cached = prediction.work.new_tokens, prediction.work.cached_tokens
-        product, context = context_product(new, cached), new + cached
+        product, context = new * (cached + new / 2), new + cached  # as `context_product`
         self._prefilling[turn] = _Turn(new, context, product, prediction.prefill_s, now)
         self._queued_tokens += new
         self._queued_products += product

@@ -29,7 +29,8 @@ UNKNOWN_AGENT: Final = AgentKey()
 
 
 def agent_key(ref: SessionRef, facts: RequestFacts, owner: TenantId) -> AgentKey:
-    return AgentKey(owner, kind_of(facts), facts.client, ref.edge is Edge.SPAWNED)
+    kind = facts.transcript.agent_type or facts.transcript.agent
+    return AgentKey(owner, kind, facts.client, ref.edge is Edge.SPAWNED)
 
 
 def kind_of(facts: RequestFacts) -> int:

@@ -72,8 +72,7 @@ class Awaited(msgspec.Struct, eq=False):
     breaker: "CircuitBreaker"
     sent_s: float
     patience_s: float
-    """It counts as slow after this time, and after each such time without a first token; infinite without a
-    visible first token."""
+    """It is slow after this, and each such time until its first token; infinite if that is not visible."""
     end_patience_s: float
     overdue_s: float
     worst_s: float
@@ -177,7 +176,7 @@ class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
 
 def may_be_ejected(breaker: CircuitBreaker, pool: list[CircuitBreaker], share: float, *, now: float) -> bool:
     serving = [each for each in pool if each is not breaker and each.state in SERVING]
-    if not share or not serving:
+    if not share or not serving or BreakerState.EJECTED not in MAY_BECOME[breaker.state]:
         return False
     out = sum(each is breaker or each.state in OUT for each in pool)
     if out <= max(1, int(share * len(pool))):

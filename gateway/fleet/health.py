@@ -28,7 +28,6 @@ from math import inf
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, TenantId
 from gateway.fleet.circuit_breaker import (
     FAILING,
-    MAY_BECOME,
     OUT,
     SERVING,
     Awaited,
@@ -316,9 +315,7 @@ class FleetHealth:
 
     def _eject(self, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
         pool = [each for each in self._breakers.values() if each.pool == breaker.pool]
-        if BreakerState.EJECTED not in MAY_BECOME[breaker.state] or not may_be_ejected(
-            breaker, pool, self._config.max_ejected_share, now=now
-        ):
+        if not may_be_ejected(breaker, pool, self._config.max_ejected_share, now=now):
             return False
         breaker.ejections, breaker.why = breaker.ejections + 1, why
         self._step(breaker, BreakerState.EJECTED, why, now=now)

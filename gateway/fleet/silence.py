@@ -1,7 +1,5 @@
 """Silence: which replicas answer nothing? By turns whose first token is not predicted, or not streamed.
 
-Source: ours.
-
 Theory of operation. Replicas of one pool are compared. A replica's pace is the time until its first tokens,
 or until the ends of unstreamed answers, over their time alone. A replica is wedged if several such turns have
 no sign of life for far longer than at the slowest pace of the others, while as many later turns began or

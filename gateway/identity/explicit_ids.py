@@ -66,11 +66,7 @@ SCHEMAS: tuple[_Schema, ...] = (
     ),
     # 3. Dynamo
     _Schema(
-        "dynamo",
-        ("x-dynamo-session-id",),
-        (),
-        ("x-dynamo-parent-session-id",),
-        "x-dynamo-session-final",
+        "dynamo", ("x-dynamo-session-id",), (), ("x-dynamo-parent-session-id",), "x-dynamo-session-final"
     ),
     # 4. Claude Code, Anthropic
     _Schema(

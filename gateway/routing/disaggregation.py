@@ -11,8 +11,6 @@ warm prompts stay.
 
 Deviations: the paper's devices share one memory and one process, so every prompt goes to the NPU and the
 transfer is free. Here both are servers; a leg costs a request, and a transfer its observed time.
-
-Invariants: pure.
 """
 
 from typing import Annotated

@@ -24,6 +24,7 @@ of a prefill.
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -43,8 +44,7 @@ IDLE_S: Final = 15.0
 MAX_OTHERS: Final = 256
 """Conversations of one session besides its first; beyond it a session drops its own."""
 _FORKS: Final = 0.8
-"""A sub-agent with its session's system prompt, and at least this share of its tokens, is taken for a fork of
-it."""
+"""A sub-agent with its session's system prompt and this share of its tokens counts as a fork of it."""
 _UNKNOWN_HORIZON: Final = 500_000.0
 _SAFE_SHARE: Final = 0.1
 _LIKE_OTHERS: Final = 2.0
@@ -77,10 +77,6 @@ class Session(msgspec.Struct, eq=False):
     turns: int = 0
     others: dict[ThreadId, None] | None = None
     """Other conversations, the least recently used first."""
-
-    @property
-    def wants(self) -> float:
-        return max(self.tokens, self.grows_to)
 
 
 class _Copy(msgspec.Struct, eq=False):
@@ -168,7 +164,8 @@ class KvLedger:
         known = self._sessions.get(session)
         if known is None:
             return None, 0.0
-        return self._conversations[known.first].home if known.works is not None else None, known.wants
+        home = self._conversations[known.first].home if known.works is not None else None
+        return home, max(known.tokens, known.grows_to)
 
     # --- what is held where ----------------------------------------------------------------------------
 
@@ -194,25 +191,20 @@ class KvLedger:
         own = (session.session, session.thread)
         if (held := self.held(own, replica)) or self.context(own):
             return held
-        if (guess := session.followed) is not None:
+        if session.guess is not None and (guess := session.followed) is not None:
             return self.held((guess.session, guess.thread or NO_THREAD), replica)
         first = self._sessions.get(session.session)
-        if first is not None and (
-            session.edge is Edge.FORKS
-            or (
-                session.edge is Edge.SPAWNED
-                and agent.agent_type != 0
-                and agent.agent_type == first.agent.agent_type
-                and tokens >= _FORKS * self.context(first.first)
-            )
-        ):
-            return self.held(first.first, replica)
-        return 0.0
+        if first is None or session.edge not in (Edge.FORKS, Edge.SPAWNED):
+            return 0.0
+        is_alike = agent.agent_type != 0 and agent.agent_type == first.agent.agent_type
+        forks = session.edge is Edge.FORKS or (is_alike and tokens >= _FORKS * self.context(first.first))
+        return self.held(first.first, replica) if forks else 0.0
 
     def context(self, conversation: Conversation) -> float:
         """Tokens of its largest copy."""
         entry = self._conversations.get(conversation)
-        return max([copy.tokens for copy in entry.copies.values()], default=0.0) if entry is not None else 0.0
+        copies = entry.copies.values() if entry is not None else ()
+        return max(map(attrgetter("tokens"), copies), default=0.0)
 
     def grows_to(self, agent: AgentKey, *, turns: int = 0, tokens: float = 0.0) -> float:
         """Expected final tokens of a session with so many turns and tokens."""
@@ -362,6 +354,6 @@ class KvLedger:
         sums = self._sums[home]
         sums.sessions += sign
         sums.held += sign * known.tokens
-        sums.wanted += sign * known.wants
+        sums.wanted += sign * max(known.tokens, known.grows_to)
         if not sums.sessions:
             del self._sums[home]

@@ -73,8 +73,7 @@ class NamedModel:
         self.may_change_mid_run = config.fallback_mid_run
 
     def draw(self, session: str | None) -> Target:
-        """Without a session the target with the greatest weight, so that embeddings of a text are always of
-        one model."""
+        """Without a session the one with the greatest weight: a text's embeddings are always of one model."""
         if session is None:
             return self.targets[self._weights.index(max(self._weights))]
         digest = blake2s(f"{session} {self.name}".encode(), digest_size=6).digest()

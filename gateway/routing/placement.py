@@ -1,7 +1,5 @@
 """The interface of placement policies, and placement by load, for work outside sessions.
 
-Source: none; `predicted_placement.py` places turns, and the simulator has baselines.
-
 Invariants: the chosen replica is one of the candidates; among equally loaded ones the least recently chosen
 wins.
 """

@@ -94,7 +94,7 @@ class PredictedPlacement(PlacementPolicy):
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, query: Query
     ) -> tuple[ReplicaId, PlacementReason]:
         home, stays = self.ledger.home(session), PlacementReason.SESSION_LIVES_THERE
-        if home is None and (guess := session.followed) is not None:
+        if home is None and session.guess is not None and (guess := session.followed) is not None:
             home, stays = self.ledger.home(guess), PlacementReason.GUESS_LIVES_THERE
         never_had_one = home is None or stays is PlacementReason.GUESS_LIVES_THERE
         at_home, least = None, candidates[0].running

@@ -66,7 +66,13 @@ class ToolBoundaries:
         are_in_text: bool = False,
         now: float,
     ) -> tuple[str, ...]:
-        ready = self._no_longer_ready(session, turn) if session in self._ready else {}
+        ready: dict[str, OpenCall] = {}
+        if (of_session := self._ready.get(session)) is not None:
+            for call_id, was_ready in tuple(of_session.items()):
+                if was_ready.turn == turn:
+                    ready[call_id] = of_session.pop(call_id)
+            if not of_session:
+                del self._ready[session]
         if not calls and not ready:
             return ()
         most = self._config.max_open_calls
@@ -86,16 +92,6 @@ class ToolBoundaries:
         if open_calls:
             self._open[session] = open_calls
         return tuple(names)
-
-    def _no_longer_ready(self, session: SessionId, turn: RequestId) -> dict[str, OpenCall]:
-        found: dict[str, OpenCall] = {}
-        of_session = self._ready[session]
-        for call_id, call in tuple(of_session.items()):
-            if call.turn == turn:
-                found[call_id] = of_session.pop(call_id)
-        if not of_session:
-            del self._ready[session]
-        return found
 
     def text_called(self, session: SessionId, turn: RequestId, names: Sequence[str], *, now: float) -> None:
         calls = [ToolCall(f"{turn}#{number}", name) for number, name in enumerate(names)]

@@ -31,7 +31,9 @@ _LAST_SHARE, _LAST_COUNTED = -1.0, -2.0
 
 
 class LogQuantiles:
-    __slots__ = ("_counts", "_gain", "_keep", "_known", "_log_low", "_new", "_squares", "_sum", "_weight")
+    __slots__ = (
+        *("_counts", "_gain", "_keep", "_known", "_log_low", "_new", "_squares", "_sum", "_weight", "weight"),
+    )
 
     def __init__(self, *, low: float, half_life: float = 300.0) -> None:
         """`low`: smaller values are equal; the largest is about ten million times as much."""
@@ -39,7 +41,8 @@ class LogQuantiles:
         self._keep = 0.5 ** (1.0 / half_life)
         self._counts = array("f", bytes(4 * _BUCKETS))
         self._gain = 1.0
-        self._weight = 0.0
+        self.weight = self._weight = 0.0
+        """In observations; the latter times the gain, like the counts and sums."""
         self._sum = 0.0
         self._squares = 0.0
         self._known: dict[float, float] = {}
@@ -59,6 +62,7 @@ class LogQuantiles:
         place = int((log - low) / _LOG_RATIO)
         self._counts[place if place < _BUCKETS else _BUCKETS - 1] += gain
         self._weight += gain
+        self.weight = self._weight / gain
         self._sum += gain * log
         self._squares += gain * log * log
         if gain > _RESCALE_AT:
@@ -69,10 +73,6 @@ class LogQuantiles:
                 self._squares / gain,
             )
             self._gain = 1.0
-
-    @property
-    def weight(self) -> float:
-        return self._weight / self._gain
 
     @property
     def mu(self) -> float:

@@ -66,6 +66,7 @@ class Search:
         self._traces = traces
         self._script = facts.transcript
         self._within: Callable[[Turn], bool] | None = None
+        self._known: Callable[[Holders, int], _Found] = holders
         ids = [*facts.state_ids, *filterfalse(is_counter_like, facts.echoed_ids)]
         self._has_counters = not ids
         self._ids = list(map(hash_text, ids or facts.echoed_ids))
@@ -73,9 +74,10 @@ class Search:
 
     def identity(self, within: Callable[[Turn], bool] | None = None) -> Identity:
         """`within`: restricts the parents; None: any turn of the tenant."""
-        self._within = within
-        link = self.retried() if self._script.body in self._traces.bodies else None
-        link = link or self._parent()
+        if within is not None:
+            self._within = within
+            self._known = lambda index, key: [turn for turn in holders(index, key) if within(turn)]
+        link = (self._script.body in self._traces.bodies and self.retried()) or self._parent()
         if link is None:
             return Identity()
         turn = link.turn
@@ -102,17 +104,11 @@ class Search:
             has_private_answer=link.has_private_answer,
         )
 
-    def _known(self, index: Holders, key: int) -> _Found:
-        found = holders(index, key)
-        return found if self._within is None else [turn for turn in found if self._within(turn)]
-
     # --- retries ---------------------------------------------------------------------------------
 
     def retried(self) -> Link | None:
         """Identical requests without a failure are no retries."""
         same = holders(self._traces.bodies, self._script.body)
-        if not same:
-            return None
         failed = [turn for turn in same if self._may_repeat(turn)]
         if not failed:
             return None

@@ -47,6 +47,13 @@ class ConversationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     types: AegConfig = AegConfig()
 
 
+class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    progress: ConversationsConfig = ConversationsConfig()
+    share_learned: bool = False
+    """Evidence of one tenant counts for all. Without it every tenant starts cold; with it any tenant can
+    mislead the others."""
+
+
 class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """At the end of an answer."""
 
@@ -64,10 +71,10 @@ class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
 class Conversation(msgspec.Struct, eq=False):
     agent: AgentKey
     text_calls: TextCalls
-    is_opening: bool = True
-    """It begins here, not at another gateway or in the middle of another one."""
     key: int = 0
     """Of its type, among its owner's tools."""
+    is_opening: bool = True
+    """It begins here, not at another gateway or in the middle of another one."""
     step: Step | None = None
     """The last one."""
     pause: Pause | None = None
@@ -94,9 +101,6 @@ class Conversation(msgspec.Struct, eq=False):
     looks: tuple[int, ...] = ()
     """Of the text behind its last code block."""
 
-    def __post_init__(self) -> None:
-        self.key = hash(self.agent[1:])
-
     @property
     def works(self) -> bool:
         return self.is_live or (self.step is not None and bool(self.step.tools))
@@ -113,15 +117,13 @@ class Conversations:
         self._due: list[tuple[float, ThreadId]] = []
         """A heap."""
         self._sessions: dict[SessionId, list[ThreadId]] = {}
+        self.thread = self._threads.get
 
     def __len__(self) -> int:
         return len(self._threads)
 
     def owner_of(self, tenant: TenantId) -> TenantId:
         return NOBODYS if self._is_shared else tenant
-
-    def thread(self, thread: ThreadId) -> Conversation | None:
-        return self._threads.get(thread)
 
     def arrived(
         self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float
@@ -156,13 +158,19 @@ class Conversations:
             known.late = None
             return None
         known.is_live = False
-        is_whole = answer is not None and answer.has_terminal and answer.is_good
-        if answer is None or answer.status >= 400 or not (answer.tool_calls or is_whole):
+        if answer is None or answer.status >= 400:
+            return None
+        if not (answer.tool_calls or (answer.has_terminal and answer.is_good)):
             return None
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
         if known.turns == 0 and ref.edge is Edge.OPENS:
-            self._end_those_before(ref.session, known)
+            # Its client has begun anew under the same id, or compacted: idle conversations of the type are
+            # over, and their state is of no use.
+            for each in self._of(ref.session):
+                if each is not known and each.agent == known.agent and not each.works:
+                    self._leave(each, as_task=True)
+                    each.tokens = 0.0
         graph = self.graphs.of(known.agent)
         step = self._step(known, graph, facts, answer)
         is_final = facts.explicit is not None and facts.explicit.final
@@ -255,16 +263,18 @@ class Conversations:
     def silence(self, session: SessionId, *, now: float) -> Silence | None:
         """Of the conversation that is likeliest to go on: after a sub-agent's last answer its parent. None
         before a step, or with a live turn."""
-        found, most = None, -1.0
+        silent: list[tuple[Pause, Conversation]] = []
         for known in self._of(session):
             if known.is_live:
                 return None
-            if known.pause is None or known.has_gone_on or known.is_over:
-                continue
-            chance = known.pause.back(now - known.ended_s)
-            if chance > most:
-                found, most = Silence(known.step is not None and bool(known.step.tools), known.pause), chance
-        return found
+            if known.pause is not None and not known.has_gone_on and not known.is_over:
+                silent.append((known.pause, known))
+        if not silent:
+            return None
+        pause, likeliest = silent[0]
+        if len(silent) > 1:
+            pause, likeliest = max(silent, key=lambda each: each[0].back(now - each[1].ended_s))
+        return Silence(likeliest.step is not None and bool(likeliest.step.tools), pause)
 
     def _of(self, session: SessionId) -> list[Conversation]:
         return list(filter(None, map(self._threads.get, self._sessions.get(session, ()))))
@@ -285,7 +295,7 @@ class Conversations:
             text_calls = TextCalls()
             self.text_calls.put(owner, None, text_calls)
         self.graphs.of(agent)  # creates its family
-        known = Conversation(agent, text_calls, is_opening=ref.edge in _BEGIN)
+        known = Conversation(agent, text_calls, hash(agent[1:]), ref.edge in _BEGIN)
         if ref.thread not in self._threads:
             threads = self._sessions.setdefault(ref.session, [])
             threads.append(ref.thread)
@@ -298,14 +308,6 @@ class Conversations:
         self._threads[ref.thread] = known
         self._threads.move_to_end(ref.thread)
         return known
-
-    def _end_those_before(self, session: SessionId, newest: Conversation) -> None:
-        """Its client has begun anew under the same id, or compacted: idle conversations of the type are over,
-        and their state is of no use."""
-        for known in self._of(session):
-            if known is not newest and known.agent == newest.agent and not known.works:
-                self._leave(known, as_task=True)
-                known.tokens = 0.0
 
     def _came_back(self, known: Conversation, facts: RequestFacts, *, now: float) -> None:
         step = known.step

@@ -17,7 +17,6 @@ from gateway.wire.hashing import digest, hash_text
 from gateway.workflow.counter_ids import is_counter_like
 
 MAX_NAMES: Final = 16
-_STATED, _MINTED, _ECHO, _FAILED = "s", "m", "e", "f"
 
 
 def of_request(tenant: TenantId, facts: RequestFacts) -> list[int]:
@@ -54,17 +53,17 @@ def ends_with_text(facts: RequestFacts) -> bool:
 
 
 def of_stated(tenant: TenantId, schema: str, session: str) -> int:
-    return hash_text(f"{_STATED}{len(schema)}:{schema}{len(session)}:{session}{tenant}")
+    return hash_text(f"s{len(schema)}:{schema}{len(session)}:{session}{tenant}")
 
 
 def of_minted(tenant: TenantId, minted: int) -> int:
-    return digest(f"{_MINTED}{minted:x} {tenant}".encode())
+    return digest(f"m{minted:x} {tenant}".encode())
 
 
 def of_answer(tenant: TenantId, tail: int, text: int) -> int:
     """Hashes: of the conversation before the answer, and of its text."""
-    return digest(f"{_ECHO}{tail:x} {text:x} {tenant}".encode())
+    return digest(f"e{tail:x} {text:x} {tenant}".encode())
 
 
 def of_failed(tenant: TenantId, body: int) -> int:
-    return digest(f"{_FAILED}{body:x} {tenant}".encode())
+    return digest(f"f{body:x} {tenant}".encode())

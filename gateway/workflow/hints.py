@@ -14,7 +14,7 @@ from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Claims
 from gateway.workflow.aeg.graphs import AegConfig, Graphs
 from gateway.workflow.conversations import Conversation, StepPrediction
-from gateway.workflow.retention import RetentionConfig, RetentionDecision, at_pause, provisional
+from gateway.workflow.retention import RetentionDecision, at_pause, provisional
 
 try:
     from turnpike_vllm.hints import MAX_SECONDS, VERSION, Hint, sign
@@ -34,16 +34,9 @@ def signed(hint: str, key: str) -> str:
 class Hints:
     """Of all sessions; none without the contract."""
 
-    def __init__(
-        self,
-        config: RetentionConfig | None = None,
-        graphs: Graphs | None = None,
-        *,
-        has_envelopes: bool = False,
-    ) -> None:
+    def __init__(self, graphs: Graphs | None = None, *, has_envelopes: bool = False) -> None:
         """`has_envelopes`: hints also go to engines without the plugin that know `kv_hints`."""
         self.has_envelopes = has_envelopes
-        self._config = config or RetentionConfig()
         self._graphs = graphs if graphs is not None else Graphs(AegConfig())
         self._number = 0
         self._kv_used: dict[ReplicaId, float] = {}
@@ -58,15 +51,10 @@ class Hints:
         self._kv_used.pop(replica, None)
 
     def retention(
-        self,
-        thread: Conversation,
-        pause: StepPrediction,
-        replica: ReplicaId | None,
-        stated: Claims | None = None,
+        self, thread: Conversation, pause: StepPrediction, replica: ReplicaId, stated: Claims | None = None
     ) -> RetentionDecision:
         """Of a turn's state on the replica. `stated`: by a trusted client."""
-        used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
-        return at_pause(self._config, thread, pause, kv_used=used, stated=stated)
+        return at_pause(thread, pause, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def with_request(
         self,
@@ -109,7 +97,7 @@ class Hints:
         self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
     ) -> RetentionDecision:
         goes_on = self._graphs.of(thread.agent).returns()
-        return provisional(self._config, goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
+        return provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
 
     def write(
         self,

@@ -35,31 +35,21 @@ def envelope(hint: str, ours: str | None) -> dict[str, Any]:
     """`hint`: of `Hints.write`; `ours`: the same for the plugin, None without it."""
     fields = _DECODER.decode(hint)
     claim = f"turnpike/{fields.session}/{fields.thread}"
+    is_kept = fields.reuse > 0.0 and fields.retain_s > 0.0
+    priority = max(1, round(MOST * fields.reuse)) if is_kept else 0
+    # For all tokens, the answer's too; without a duration, and without a value, an earlier claim is given up.
+    directive: dict[str, Any] = {"start": 0, "end": None, "priority": priority}
+    target: dict[str, Any] = {"target": "request_cached", "location": "local_g1", "claim_id": claim}
+    target |= {"revision": fields.seq, "value": priority or None}
+    if is_kept:
+        directive["duration"] = target["ttl_seconds"] = fields.retain_s
     actions = [] if ours is None else [_action(TURNPIKE, "1", {"hint": ours})]
     actions += [
-        _action(RETAIN, "1.0", {"scope": claim, "directives": [_directive(fields)]}),
-        _action(SET_PRIORITY, "1.0", _claim(fields, claim)),
+        _action(RETAIN, "1.0", {"scope": claim, "directives": [directive]}),
+        _action(SET_PRIORITY, "1.0", target),
     ]
     return {"protocol_version": PROTOCOL_VERSION, "message_id": f"{claim}/{fields.seq}", "actions": actions}
 
 
 def _action(kind: str, version: str, payload: dict[str, Any]) -> dict[str, Any]:
     return {"action_id": kind, "action_type": kind, "action_version": version, "payload": payload}
-
-
-def _priority(fields: _Hint) -> int:
-    """0: it need not be kept."""
-    return max(1, round(MOST * fields.reuse)) if fields.reuse > 0.0 and fields.retain_s > 0.0 else 0
-
-
-def _directive(fields: _Hint) -> dict[str, Any]:
-    """For all tokens, the answer's too; priority 0 gives up an earlier claim."""
-    duration = {"duration": fields.retain_s} if _priority(fields) else {}
-    return {"start": 0, "end": None, "priority": _priority(fields), **duration}
-
-
-def _claim(fields: _Hint, claim: str) -> dict[str, Any]:
-    target = {"target": "request_cached", "location": "local_g1", "claim_id": claim, "revision": fields.seq}
-    if not (priority := _priority(fields)):
-        return {**target, "value": None}
-    return {**target, "value": priority, "ttl_seconds": fields.retain_s}

@@ -46,6 +46,7 @@ class SessionStore:
         self._ids = ids
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
+        self.get = self._sessions.get
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
         self._with: dict[int, dict[TenantId, None]] = {}
@@ -71,9 +72,6 @@ class SessionStore:
             return reversed(self._sessions.values())
         traces = self._traces.get(tenant)
         return reversed(traces.sessions.values()) if traces is not None else iter(())
-
-    def get(self, session: SessionId) -> Session | None:
-        return self._sessions.get(session)
 
     def find_explicit(self, key: ExplicitKey) -> Session | None:
         known = self._by_explicit.get(key)
@@ -193,17 +191,6 @@ class SessionStore:
             session.named[trace.name] = thread
         return thread
 
-    def _lead_here(self, session: Session, found: Identity) -> None:
-        """Binds the stated id to this session; beyond the limit the first that joined is dropped."""
-        if found.key is None or found.group is not None or found.key in session.explicit_keys:
-            return
-        session.explicit_keys.append(found.key)
-        self._by_explicit[found.key] = session.id
-        if len(session.explicit_keys) > MAX_KEYS:
-            forgotten = session.explicit_keys.pop(1)
-            if self._by_explicit.get(forgotten) == session.id:
-                del self._by_explicit[forgotten]
-
     def branch(self, session: Session, facts: RequestFacts, found: Identity) -> Thread:
         session.thread_count += 1
         thread = Thread(
@@ -220,5 +207,12 @@ class SessionStore:
             session.named[found.name] = thread
             if len(session.named) > MAX_NAMED:
                 del session.named[next(iter(session.named))]
-        self._lead_here(session, found)  # may be a sub-agent's own id
+        if found.key is not None and found.group is None and found.key not in session.explicit_keys:
+            # The stated id, which may be a sub-agent's own, leads here.
+            session.explicit_keys.append(found.key)
+            self._by_explicit[found.key] = session.id
+            if len(session.explicit_keys) > MAX_KEYS:
+                first_joined = session.explicit_keys.pop(1)
+                if self._by_explicit.get(first_joined) == session.id:
+                    del self._by_explicit[first_joined]
         return thread

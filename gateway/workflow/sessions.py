@@ -69,7 +69,7 @@ class Sessions(SessionStore):
         session = acted.session or self.start(tenant, facts.explicit, acted, now=now)
         thread = acted.thread or self.branch(session, facts, acted)
         guess = self._guess(found, session, thread) if is_guess else None
-        turn = self._live[request] = self._place(request, facts, thread, found, is_guess=is_guess, now=now)
+        turn = self._live[request] = self._place(request, facts, thread, found, now=now)
         session.log.append(turn)
         session.turns += 1
         session.live_turns += 1
@@ -143,8 +143,7 @@ class Sessions(SessionStore):
     # --- for the other gateways ------------------------------------------------------------------
 
     def knows(self, tenant: TenantId, facts: RequestFacts, *, now: float) -> bool:
-        """By the request's newest evidence: older evidence may be of another conversation with the same
-        beginning."""
+        """By its newest evidence: older may be of another conversation with the same beginning."""
         stated = facts.explicit
         if stated is not None:
             run = (tenant, stated.schema, stated.parent or stated.session)
@@ -210,16 +209,10 @@ class Sessions(SessionStore):
         return session if known is None else None
 
     def _place(
-        self,
-        request: RequestId,
-        facts: RequestFacts,
-        thread: Thread,
-        found: Identity,
-        *,
-        is_guess: bool,
-        now: float,
+        self, request: RequestId, facts: RequestFacts, thread: Thread, found: Identity, *, now: float
     ) -> Turn:
         script, parent, before = facts.transcript, found.parent, thread.tip
+        is_guess = found.session not in (None, thread.session)
         turn = Turn(
             request=request,
             thread=thread,

@@ -193,8 +193,7 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
             parts.pop(next(iter(parts))).whole = None
 
     def dissolve(self) -> None:
-        """Breaks reference cycles, so that memory is freed without the garbage collector: its walk over all
-        live sessions takes long."""
+        """Breaks reference cycles: the garbage collector's walk over all live sessions takes long."""
         for thread in {turn.thread for turn in self.log} | {self.main, *self.named.values()}:
             thread.tip = None
         self.is_forgotten = True

@@ -17,7 +17,7 @@ from gateway.domain import records as rec
 from gateway.domain.ids import ThreadId
 from gateway.workflow.aeg.graph import ToolSet, tool_set
 from gateway.workflow.conversations import Conversation, StepPrediction
-from gateway.workflow.retention import RetentionDecision
+from gateway.workflow.retention import RetentionDecision, at_pause
 from lab.evaluation.boundaries import Ended, score_boundaries, true_ends
 from lab.evaluation.metrics import true_parents
 from lab.evaluation.recording import Exchange
@@ -136,7 +136,6 @@ class _Run:
         self._threads: dict[int, ThreadId] = {}
         self._conversations: dict[int, Conversation] = {}
         self._replay = Replay(exchanges, without_ids=without_ids, on_record=self._record, on_end=self._end)
-        self._hints = self._replay.brain.sessions.hints
         self.conversations = self._replay.brain.sessions.conversations
         self._replay.run()
         self._next = _what_follows(exchanges)
@@ -178,7 +177,7 @@ class _Run:
         step = self.conversations.predict(known)
         if step is not None:
             self._conversations[number] = known
-            self._said[number] = step, self._hints.retention(known, step, None)
+            self._said[number] = step, at_pause(known, step, kv_used=0.0)
 
 
 def _symbol(exchange: Exchange) -> ToolSet:

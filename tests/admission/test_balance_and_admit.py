@@ -319,7 +319,7 @@ def test_gateways_are_told_of_a_bounded_number_of_tenants_and_of_all_their_sessi
     fair = play.policy.pools[POOL].fair
     for number in range(MAX_NAMED + 50):
         fair.hold(TenantId(f"t{number:03}"), 1.0)
-    held = sum(fair.held(tenant) for tenant in fair.holders)
+    held = sum(fair.held.get(tenant, 0.0) for tenant in fair.held)
     share = play.policy.pools[POOL].share()
     assert len(share.wanted) == MAX_NAMED + 1 and len(share.held) <= MAX_NAMED + 1
     assert share.wanted[TenantId("t299")] == 1 + 4, "who has a place asks for it, too"

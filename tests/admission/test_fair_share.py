@@ -22,7 +22,7 @@ def test_who_holds_least_is_next():
     assert fair.rank(B) < fair.rank(A)
     fair.hold(A, -2.0)
     assert fair.rank(A) < fair.rank(B)
-    assert fair.held(A) == 0.0 and list(fair.holders) == [B]
+    assert fair.held.get(A, 0.0) == 0.0 and list(fair.held) == [B]
 
 
 def test_weights_count():
@@ -50,14 +50,14 @@ def test_what_was_held_while_nobody_else_was_there_is_no_debt():
     fair.hold(A, 10.0)
     for now in range(0, 3600, 5):
         fair.pass_time(now=float(now))
-    assert fair.held_lately(A) == 0.0
+    assert fair.lately.get(A, 0.0) == 0.0
     fair.hold(A, -9.0)
     fair.hold(B, 5.0)
     assert not fair.holds_too_much(A) and fair.holds_too_much(B), "one to five"
     fair.hold(A, 9.0)
     for now in range(3600, 7200, 5):
         fair.pass_time(now=float(now))
-    assert fair.held_lately(A) > 8.0, "it was in somebody's way"
+    assert fair.lately.get(A, 0.0) > 8.0, "it was in somebody's way"
 
 
 def test_who_holds_a_session_more_than_its_share_holds_too_much():
@@ -92,33 +92,33 @@ def after(seconds, held, fair=None, since_s=0.0) -> FairShare:
         fair = FairShare()
         fair.wait(B, 1)
     for tenant in {A, *held}:
-        fair.hold(tenant, held.get(tenant, 0.0) - fair.held(tenant))
+        fair.hold(tenant, held.get(tenant, 0.0) - fair.held.get(tenant, 0.0))
     for second in range(int(seconds) + 1):
         fair.pass_time(now=since_s + second)
     return fair
 
 
 def test_it_follows_what_is_held():
-    assert FairShare().held_lately(A) == 0.0
-    assert after(LATELY_S, {A: 10.0}).held_lately(A) == pytest.approx(10.0 * (1 - 1 / math.e), rel=0.01)
-    assert after(8 * LATELY_S, {A: 10.0}).held_lately(A) == pytest.approx(10.0, rel=0.01)
+    assert FairShare().lately.get(A, 0.0) == 0.0
+    assert after(LATELY_S, {A: 10.0}).lately.get(A, 0.0) == pytest.approx(10.0 * (1 - 1 / math.e), rel=0.01)
+    assert after(8 * LATELY_S, {A: 10.0}).lately.get(A, 0.0) == pytest.approx(10.0, rel=0.01)
 
 
 def test_it_fades_and_is_forgotten():
     fair = after(LATELY_S, {A: 10.0})
-    before = fair.held_lately(A)
+    before = fair.lately.get(A, 0.0)
     after(LATELY_S, {}, fair, since_s=LATELY_S)
-    assert fair.held_lately(A) == pytest.approx(before / math.e, rel=0.01)
+    assert fair.lately.get(A, 0.0) == pytest.approx(before / math.e, rel=0.01)
     after(8 * LATELY_S, {}, fair, since_s=2 * LATELY_S)
-    assert fair.held_lately(A) == 0.0 and not fair._lately
+    assert fair.lately.get(A, 0.0) == 0.0 and not fair.lately
 
 
 def test_of_too_many_tenants_those_that_held_most_are_remembered(monkeypatch):
     monkeypatch.setattr(fair_share, "_REMEMBERED", 3)
     fair = after(600, {TenantId(f"t{number}"): float(number) for number in range(1, 9)})
-    assert len(fair._lately) == 3
-    assert fair.held_lately(TenantId("t8")) > fair.held_lately(TenantId("t6")) > 0.0
-    assert fair.held_lately(TenantId("t5")) == 0.0
+    assert len(fair.lately) == 3
+    assert fair.lately.get(TenantId("t8"), 0.0) > fair.lately.get(TenantId("t6"), 0.0) > 0.0
+    assert fair.lately.get(TenantId("t5"), 0.0) == 0.0
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 5_000.0), st.floats(0.0, 50.0)), max_size=50))
@@ -128,9 +128,9 @@ def test_it_is_never_more_than_was_held(steps):
     for passed_s, held in steps:
         now += passed_s
         most = max(most, held)
-        fair.hold(A, held - fair.held(A))
+        fair.hold(A, held - fair.held.get(A, 0.0))
         fair.pass_time(now=now)
-        assert 0.0 <= fair.held_lately(A) <= most + 1e-9
+        assert 0.0 <= fair.lately.get(A, 0.0) <= most + 1e-9
 
 
 def fair_after(flood_s) -> FairShare:

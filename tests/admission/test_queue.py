@@ -167,16 +167,16 @@ REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
         ({"stated": Claims(service_tier="flex")}, PROACTIVE),
         ({"stated": Claims(service_tier="default")}, REACTIVE),
         ({"stated": Claims(service_tier="priority"), "is_background": True}, REACTIVE),
-        ({"stated": Claims(service_tier="priority"), "key_class": PROACTIVE}, PROACTIVE),
-        ({"stated": Claims(service_class="reactive"), "key_class": PROACTIVE}, REACTIVE),
+        ({"stated": Claims(service_tier="priority"), "of_key": "background"}, PROACTIVE),
+        ({"stated": Claims(service_class="reactive"), "of_key": "background"}, REACTIVE),
         (
-            {"stated": Claims(service_class="proactive", service_tier="priority"), "key_class": REACTIVE},
+            {"stated": Claims(service_class="proactive", service_tier="priority"), "of_key": "interactive"},
             PROACTIVE,
         ),
     ],
 )
 def test_the_first_evidence_counts(claim, expected):
-    assert classify(**claim) is expected
+    assert classify(**{"stated": None, "of_key": None, "is_background": False, **claim}) is expected
 
 
 POOL = PoolId("pool")
@@ -317,7 +317,6 @@ T, U = TenantId("t"), TenantId("u")
 
 def test_tokens_come_back_over_the_minute():
     quotas = Quotas({T: Quota(tokens_per_minute=600)})
-    assert quotas
     assert quotas.charge(T, 400, now=0.0) == 0.0
     assert quotas.charge(T, 300, now=0.0) == 10.0  # 100 are missing, 10 come a second
     assert quotas.charge(T, 300, now=10.0) == 0.0

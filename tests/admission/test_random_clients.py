@@ -107,7 +107,7 @@ class Clients(RuleBasedStateMachine):
                 assert member.is_in or not running
                 assert not (member.is_in and member.session in pool.queue.entries)
             assert len(self.play.waiting) <= MAX_WAITING
-            assert pool.places.count == sum(map(pool.fair.held, pool.places.by_tenant))
+            assert pool.places.count == sum(pool.fair.held[tenant] for tenant in pool.places.by_tenant)
 
     @invariant()
     def the_fleet_never_rests_while_somebody_waits(self):
@@ -129,7 +129,7 @@ class Clients(RuleBasedStateMachine):
             self.play.finish(session)
         for pool in self.play.policy.pools.values():
             assert pool.places.count == 0 and not pool.places.residents.agents and not pool.places.members
-            assert not pool.held and not pool.fair.waiting and not list(pool.fair.holders)
+            assert not pool.held and not pool.fair.waiting and not list(pool.fair.held)
 
 
 Clients.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=50, deadline=None)

@@ -19,6 +19,7 @@ from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims
 from gateway.workflow.aeg.graph import Step
 from tests.admission.applicants import FULL, POOL, Play, T, U, answered, capped, config, in_by_tenant, room
+from tests.workflow.aeg.test_lifetimes import ends
 
 OF_T = AgentKey(T)
 
@@ -385,13 +386,13 @@ def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
 def test_a_session_of_many_threads_weighs_what_it_runs_at_once():
     play = capped(1)
     assert all(play.is_admitted("flood", tenant="flood", thread=f"{n}") for n in range(100))
-    assert play.pool.places.count == 100 and play.pool.fair.held(TenantId("flood")) == 100.0
+    assert play.pool.places.count == 100 and play.pool.fair.held.get(TenantId("flood"), 0.0) == 100.0
     assert play.ask("u1", tenant="u") == FULL
     assert play.later(0.7) == []
     assert not play.is_admitted("flood", tenant="flood", thread="100"), "it has to give its place back"
     assert play.end("flood") == ["u1"]
     assert play.later(1.0) == []
-    assert play.pool.places.count == 1 and play.pool.fair.held(TenantId("flood")) == 0.0
+    assert play.pool.places.count == 1 and play.pool.fair.held.get(TenantId("flood"), 0.0) == 0.0
 
 
 def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
@@ -525,7 +526,7 @@ def test_who_holds_more_than_its_share_is_of_its_own_class_on_engines():
 
 
 def end_chance(play: Play, turn: int) -> float:
-    return play.workflow.graphs.known(OF_T).lifetimes.outlook().ends(turn)
+    return ends(play.workflow.graphs.known(OF_T).lifetimes.outlook(), turn)
 
 
 def pauses(play: Play, *tools: str) -> Any:

@@ -208,7 +208,7 @@ def test_a_budget_that_was_lowered_says_nothing_of_what_holding_back_gains():
     play.pool.window.budget *= 0.6
     play.ask("new")
     play.later(3.0)
-    assert play.pool.limits.throughput.is_known and play.pool.limits.overcommit_sessions() == 0.0
+    assert play.pool.limits.throughput.is_known and play.pool.limits.overcommit_sessions == 0.0
 
 
 def test_first_turns_teach_nothing_of_what_would_be_lost():

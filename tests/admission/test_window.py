@@ -60,7 +60,7 @@ class Played:
 
 def test_nothing_limits_before_the_first_overload():
     play = Played().run(100)
-    assert play.window.limit() == play.window.budget == math.inf
+    assert play.window.sessions == play.window.budget == math.inf
     assert not play.changes
 
 
@@ -97,7 +97,7 @@ def test_one_decrease_a_feedback_time():
     times = [at for at, change in play.changes if change.is_decrease]
     assert len(times) >= 5
     assert all(later - sooner >= 10.0 for sooner, later in itertools.pairwise(times))
-    assert play.window.limit() >= 1.0
+    assert play.window.sessions >= 1.0
 
 
 def test_cpu_pressure_shrinks_the_window_and_leaves_the_budget():
@@ -204,7 +204,7 @@ def test_whatever_happens_it_stays_sane(steps):
             blocked_by=blocked_by,
             capacity=capacity,
         )
-        assert play.window.limit() >= 1.0 and play.window.budget > 0
+        assert play.window.sessions >= 1.0 and play.window.budget > 0
         assert all(change.reason for _, change in play.changes[before:])
     decreases = [at for at, change in play.changes if change.is_decrease]
     assert all(later - sooner >= 3.0 for sooner, later in itertools.pairwise(decreases))

@@ -104,9 +104,9 @@ def test_what_happened_is_what_will_be_predicted() -> None:
 
 def test_a_turn_of_unknown_length_is_as_long_as_turns_are() -> None:
     estimator = Estimator(MIXTURE)
-    assert estimator.usual_output_tokens == pytest.approx(200)
+    assert estimator.usual_output == pytest.approx(200)
     found = taught(estimator, TurnWork(new_tokens=2_000), first_s=3.0, end_s=8.0, output=51)
-    assert estimator.usual_output_tokens == pytest.approx(51)
+    assert estimator.usual_output == pytest.approx(51)
     assert found.completion.seconds == pytest.approx(8.0, rel=0.02)
 
 

@@ -195,6 +195,6 @@ def test_the_books_balance(steps):
             there = [each for each, home in zip(expected, homes, strict=True) if home == name]
             sums = ledger.sums(ReplicaId(name))
             assert sums.held == pytest.approx(sum(each.tokens for each in there))
-            assert sums.wanted == pytest.approx(sum(each.wants for each in there))
+            assert sums.wanted == pytest.approx(sum(max(each.tokens, each.grows_to) for each in there))
         for name, each in ledger._sessions.items():
             assert all((name, thread) in ledger._conversations for thread in each.others or ())

@@ -12,7 +12,6 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.session_ids import numbered_ids
 from gateway.workflow.conversations import Conversations, ConversationsConfig
 from gateway.workflow.hints import Hints
-from gateway.workflow.retention import RetentionConfig
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.reachable import reachable
@@ -26,7 +25,7 @@ NOTHING: Any = {"age_s": 0.0, "service_class": None}
 
 def world() -> Any:
     known: Any = Conversations(ConversationsConfig())
-    return known, Hints(RetentionConfig(), known.graphs)
+    return known, Hints(known.graphs)
 
 
 def test_a_turn_from_its_arrival_to_the_end_of_its_session():

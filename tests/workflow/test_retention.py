@@ -4,7 +4,6 @@ import subprocess
 import sys
 from typing import Any
 
-import msgspec
 import pytest
 
 from gateway.domain.agent_key import AgentKey
@@ -16,18 +15,11 @@ from gateway.workflow.aeg.graph import Pause
 from gateway.workflow.aeg.graphs import Tier
 from gateway.workflow.conversations import Conversation, StepPrediction
 from gateway.workflow.hints import Hints
-from gateway.workflow.retention import (
-    RetentionConfig,
-    RetentionDecision,
-    at_pause,
-    memory_pressure,
-    provisional,
-)
+from gateway.workflow.retention import RetentionDecision, at_pause, memory_pressure, provisional
 from tests.project.layout import ROOT
 from turnpike_vllm.hints import Hint, parse
 
 AGENT = AgentKey(NOBODYS, 1, 2)
-CONFIG = RetentionConfig()
 
 
 def thread(tokens: float = 1000.0) -> Conversation:
@@ -58,50 +50,50 @@ def pause(
 
 @pytest.mark.parametrize(("used", "m"), [(0.0, 0.0), (0.7, 0.0), (0.8, 0.5), (0.9, 1.0), (1.0, 1.0)])
 def test_memory_pressure_is_clamped(used, m):
-    assert memory_pressure(used, low=0.7, high=0.9) == pytest.approx(m)
+    assert memory_pressure(used) == pytest.approx(m)
 
 
 def test_a_tool_is_waited_for_as_long_as_it_takes():
     long, short = pause("build", gaps=gaps(60.0), grows=1000.0), pause("read", gaps=gaps(0.05), grows=100.0)
-    build, read = (at_pause(CONFIG, thread(), each, kv_used=0.0) for each in (long, short))
+    build, read = (at_pause(thread(), each, kv_used=0.0) for each in (long, short))
     assert 50 < build.retain_s < 180 and read.retain_s == 1.0
     assert build.returns_in_s == pytest.approx(60, rel=0.25)
     assert build.reuse == pytest.approx(0.5) and read.reuse == pytest.approx(0.91, abs=0.01)
-    full = at_pause(CONFIG, thread(), long, kv_used=1.0)
+    full = at_pause(thread(), long, kv_used=1.0)
     assert full.retain_s == pytest.approx(build.retain_s / 2)
 
 
 def test_what_is_over_is_let_go():
-    over = at_pause(CONFIG, thread(), pause(ends=0.8), kv_used=0.0)
+    over = at_pause(thread(), pause(ends=0.8), kv_used=0.0)
     assert over.retain_s == 0.0 and over.reuse == pytest.approx(0.2)
 
 
 def test_a_guess_never_ends_what_is_held():
     """Too little was seen of the agent, or it is likelier to go on."""
     for guess, left in ((pause(ends=0.9, tier=Tier.UNKNOWN), 0.1), (pause(ends=0.4), 0.6)):
-        decision = at_pause(CONFIG, thread(), guess, kv_used=0.0)
+        decision = at_pause(thread(), guess, kv_used=0.0)
         assert decision.retain_s == 6.0
         assert decision.reuse == pytest.approx(left)
-    assert at_pause(CONFIG, thread(), pause(ends=0.9, tier=Tier.STATED), kv_used=0.0).retain_s == 0.0
+    assert at_pause(thread(), pause(ends=0.9, tier=Tier.STATED), kv_used=0.0).retain_s == 0.0
 
 
 def test_a_person_is_waited_for_within_bounds():
-    decision = at_pause(CONFIG, thread(), pause(gaps=gaps(600.0)), kv_used=0.0)
+    decision = at_pause(thread(), pause(gaps=gaps(600.0)), kv_used=0.0)
     assert decision.retain_s == 30.0 and decision.returns_in_s == pytest.approx(600.0, rel=0.2)
 
 
 def test_nothing_is_known():
-    first = provisional(CONFIG, 0.5, kv_used=0.0)
+    first = provisional(0.5, kv_used=0.0)
     assert (first.retain_s, first.reuse) == (6.0, 0.5)
-    assert provisional(CONFIG, 0.5, kv_used=1.0).retain_s == 3.0
-    assert at_pause(CONFIG, thread(), pause("new"), kv_used=0.0).retain_s == 6.0
+    assert provisional(0.5, kv_used=1.0).retain_s == 3.0
+    assert at_pause(thread(), pause("new"), kv_used=0.0).retain_s == 6.0
 
 
 def test_what_a_client_states_counts():
     """For how long to hold, within bounds, and whether its conversation goes on."""
 
     def decided(ends: float, **stated: Any) -> RetentionDecision:
-        return at_pause(CONFIG, thread(), pause(ends=ends), kv_used=0.0, stated=Claims(**stated))
+        return at_pause(thread(), pause(ends=ends), kv_used=0.0, stated=Claims(**stated))
 
     assert decided(0.1, retain_s=20.0).retain_s == 20.0 and decided(0.9, retain_s=20.0).retain_s == 20.0
     assert decided(0.1, retain_s=1e6).retain_s == 300.0 and decided(0.1, retain_s=0.0).retain_s == 0.0
@@ -109,12 +101,7 @@ def test_what_a_client_states_counts():
     assert (over.retain_s, over.reuse) == (0.0, 0.0)
     goes_on = decided(0.9, resumes=True)
     assert goes_on.retain_s > 0.0 and goes_on.reuse > decided(0.5).reuse
-    assert provisional(CONFIG, 0.5, kv_used=0.0, stated=Claims(retain_s=20.0)).retain_s == 20.0
-
-
-def test_bounds_belong_together():
-    with pytest.raises(ValueError, match="low"):
-        msgspec.convert({"low": 0.9, "high": 0.8}, RetentionConfig)
+    assert provisional(0.5, kv_used=0.0, stated=Claims(retain_s=20.0)).retain_s == 20.0
 
 
 S, T = SessionId("s"), ThreadId("s.1")

@@ -1,7 +1,5 @@
 """Bounds: how much may one session, one agent type, or one tenant use?
 
-Source: ours.
-
 Invariants: a turn's expected use is reserved at its arrival and settled at its end, so concurrent turns never
 share the last of it; a turn counts against its own tenant's bounds alone; memory is bounded by the known
 sessions, and by `MAX_ACCOUNTS` a tenant; bounds may change at any time, and counts go on.
@@ -98,10 +96,9 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.scope != "session":
             if self.period is None:
                 raise ValueError(f"bound {self.name} is of {self.scope}: set period to day or month")
-            if any(limit is not None for limit in (self.max_duration_s, self.repeats, self.same_calls)):
-                raise ValueError(
-                    f"bound {self.name}: max_duration_s, repeats and same_calls are of a session only"
-                )
+            if self.max_duration_s is not None or self.counts_repeats:
+                what = "max_duration_s, repeats and same_calls are of a session only"
+                raise ValueError(f"bound {self.name}: {what}")
 
     @property
     def is_empty(self) -> bool:
@@ -113,9 +110,8 @@ class BoundConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.repeats is not None or self.same_calls is not None
 
     def is_for(self, tenant: TenantId, agent: int) -> bool:
-        return (not self.tenants or tenant in self.tenants) and (
-            not self.agents or f"{agent:016x}" in self.agents
-        )
+        is_of_tenant = not self.tenants or tenant in self.tenants
+        return is_of_tenant and (not self.agents or f"{agent:016x}" in self.agents)
 
 
 class TurnUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +134,7 @@ class TurnUse(msgspec.Struct, frozen=True, kw_only=True):
     """As in `Repeats.saw`."""
 
 
-class Reached(msgspec.Struct, frozen=True, kw_only=True):
+class Reached(msgspec.Struct, frozen=True):
     """A bound that a turn exceeds."""
 
     bound: BoundConfig
@@ -228,8 +224,7 @@ class Bounds:
             accounts = tuple(each.account for each in reserved.spent)
             self.ledger.update((each.account, each.amounts) for each in reserved.spent)
         else:
-            amounts = self._expected(use.tenant, use.model, use.text_bytes)
-            accounts = self._accounts(use.tenant, use.agent)
+            accounts, amounts = self.quote(use.tenant, use.agent, use.model, use.text_bytes, now=now)
             self._book(accounts, amounts)
         tally = None
         if use.session is not None:
@@ -252,27 +247,23 @@ class Bounds:
         for bound in self._of_sessions:
             if bound.is_for(use.tenant, use.agent):
                 yield from _beyond(bound, tally.used)
-                max_duration_s = now - use.started_s
-                if bound.max_duration_s is not None and max_duration_s > bound.max_duration_s:
-                    yield Reached(
-                        bound=bound, limit="max_duration_s", used=max_duration_s, most=bound.max_duration_s
-                    )
+                duration_s, most_s = now - use.started_s, bound.max_duration_s
+                if most_s is not None and duration_s > most_s:
+                    yield Reached(bound, "max_duration_s", duration_s, most_s)
                 # Counts of the past: the others include this turn.
                 for limit, most, count in (
                     ("repeats", bound.repeats, repeats.steps.count),
                     ("same_calls", bound.same_calls, repeats.calls.count),
                 ):
                     if most is not None and count >= most:
-                        yield Reached(bound=bound, limit=limit, used=count, most=most)
+                        yield Reached(bound, limit, count, most)
 
     def _of_totals(self, use: TurnUse, accounts: Iterable[Account]) -> Iterator[Reached]:
         for bound in self._of_accounts:
             if bound.is_for(use.tenant, use.agent):
-                period = self._periods[bound.period]
+                period, is_whole = self._periods[bound.period], bound.scope == "tenant"
                 for account in accounts:
-                    if account.period == period and (account.agent == ALL_AGENTS) == (
-                        bound.scope == "tenant"
-                    ):
+                    if account.period == period and (account.agent == ALL_AGENTS) is is_whole:
                         yield from _beyond(bound, self.ledger.get(account, NOTHING))
 
     # --- ends ----------------------------------------------------------------------------------------
@@ -281,8 +272,7 @@ class Bounds:
         self._book((each.account for each in reserved.spent), NOTHING.minus(reserved.amounts))
 
     def turn_over(self, request: RequestId, model: str | None, usage: Usage | None) -> None:
-        """It was answered. `usage`: None if unknown; then the reservation counts. Unknown requests are no
-        error."""
+        """It was answered. `usage`: if unknown, the reservation counts. Unknown requests are no error."""
         turn = self.turns.pop(request, None)
         if turn is None or usage is None:
             return
@@ -383,4 +373,4 @@ def _limits(bound: BoundConfig, used: Amounts) -> Iterator[tuple[str, float, flo
 def _beyond(bound: BoundConfig, used: Amounts) -> Iterator[Reached]:
     for limit, part, most in _limits(bound, used):
         if part > most:
-            yield Reached(bound=bound, limit=limit, used=part, most=most)
+            yield Reached(bound, limit, part, most)

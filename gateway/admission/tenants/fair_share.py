@@ -24,7 +24,6 @@ exceeds a tenant's largest number of places, and is kept for the `_REMEMBERED` t
 
 import heapq
 import math
-from collections.abc import Iterable
 from itertools import islice
 from typing import Annotated, Final
 
@@ -58,10 +57,12 @@ class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class FairShare:
     def __init__(self, weights: dict[TenantId, float] | None = None) -> None:
         self.weights = weights if weights is not None else {}
-        self._held: dict[TenantId, float] = {}
+        self.held: dict[TenantId, float] = {}
+        """Places, of those that hold any. Read only, like the next two."""
         self.waiting: dict[TenantId, int] = {}
-        """Sessions. Read only."""
-        self._lately: dict[TenantId, float] = {}
+        """Sessions."""
+        self.lately: dict[TenantId, float] = {}
+        """The recent mean of places."""
         self._looked_s: float | None = None
         self._all_held = self._all_recent = self._weight_there = 0.0
         """The latter two: of tenants that hold something or wait."""
@@ -72,73 +73,58 @@ class FairShare:
         return self.weights.get(tenant, 1.0)
 
     def weights_changed(self) -> None:
-        there = self._held.keys() | self.waiting.keys()
-        self._weight_there = sum(map(self.weight, there))
+        self._weight_there = sum(map(self.weight, self.held.keys() | self.waiting.keys()))
 
     def hold(self, tenant: TenantId, amount: float) -> None:
-        was_there = self._is_there(tenant)
-        before = self._held.pop(tenant, 0.0)
-        held = before + amount
-        if held > 1e-9:
-            self._held[tenant] = held
-        self._all_held += self.held(tenant) - before
-        self._count(tenant, was_there)
+        before = self.held.pop(tenant, 0.0)
+        if (held := before + amount) > 1e-9:
+            self.held[tenant] = held
+        self._all_held += self.held.get(tenant, 0.0) - before
+        self._count(tenant, before > 0.0 or tenant in self.waiting)
 
     def wait(self, tenant: TenantId, sessions: int) -> None:
-        was_there = self._is_there(tenant)
-        self.waiting[tenant] = self.waiting.get(tenant, 0) + sessions
+        before = self.waiting.get(tenant, 0)
+        self.waiting[tenant] = before + sessions
         if not self.waiting[tenant]:
             del self.waiting[tenant]
-        self._count(tenant, was_there)
-
-    def _is_there(self, tenant: TenantId) -> bool:
-        return tenant in self._held or tenant in self.waiting
+        self._count(tenant, before > 0 or tenant in self.held)
 
     def _count(self, tenant: TenantId, was_there: bool) -> None:
-        came = self._is_there(tenant) - was_there
-        self._weight_there += came * self.weight(tenant)
-        self._all_recent += came * self.held_lately(tenant)
-        if not self._held and not self.waiting:
+        came = (tenant in self.held or tenant in self.waiting) - was_there
+        self._weight_there += came * self.weights.get(tenant, 1.0)
+        self._all_recent += came * self.lately.get(tenant, 0.0)
+        if not self.held and not self.waiting:
             self._all_held = self._all_recent = self._weight_there = 0.0  # what rounding left of them
 
     def pass_time(self, *, now: float) -> None:
         """Call about once a second."""
-        self._max_demand = max(map(self._demand, self._held), default=0.0)
+        self._max_demand = max(map(self._demand, self.held), default=0.0)
         if self._looked_s is None:
             self._looked_s = now
         passed_s = now - self._looked_s
         if passed_s < _EVERY_S:
             return
         self._looked_s = now
-        some = self._held.keys() | islice(self.waiting, 2)
-        held = self._held if len(some) > 1 else {}
+        some = self.held.keys() | islice(self.waiting, 2)
+        held = self.held if len(some) > 1 else {}
         keep = math.exp(-passed_s / LATELY_S)
         lately = {
-            tenant: keep * self.held_lately(tenant) + (1.0 - keep) * held.get(tenant, 0.0)
-            for tenant in self._lately.keys() | held.keys()
+            tenant: keep * self.lately.get(tenant, 0.0) + (1.0 - keep) * held.get(tenant, 0.0)
+            for tenant in self.lately.keys() | held.keys()
         }
         lately = {tenant: each for tenant, each in lately.items() if each >= _LEAST or tenant in held}
         if len(lately) > _REMEMBERED:
             lately = dict(heapq.nlargest(_REMEMBERED, lately.items(), key=lambda item: item[1]))
-        self._lately = lately
-        self._all_recent = sum(each for tenant, each in lately.items() if self._is_there(tenant))
+        self.lately = lately
+        there = self.held.keys() | self.waiting.keys()
+        self._all_recent = sum(each for tenant, each in lately.items() if tenant in there)
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:
-        return 0.5 * (self._held.get(tenant, 0.0) + more + self._lately.get(tenant, 0.0))
-
-    def held(self, tenant: TenantId) -> float:
-        return self._held.get(tenant, 0.0)
+        return 0.5 * (self.held.get(tenant, 0.0) + more + self.lately.get(tenant, 0.0))
 
     def demand(self) -> dict[TenantId, float]:
-        there = self._held.keys() | self.waiting.keys()
-        return {tenant: self.held(tenant) + self.waiting.get(tenant, 0) for tenant in there}
-
-    def held_lately(self, tenant: TenantId) -> float:
-        return self._lately.get(tenant, 0.0)
-
-    @property
-    def holders(self) -> Iterable[TenantId]:
-        return self._held.keys()
+        there = self.held.keys() | self.waiting.keys()
+        return {tenant: self.held.get(tenant, 0.0) + self.waiting.get(tenant, 0) for tenant in there}
 
     def rank(self, tenant: TenantId) -> tuple[float, float]:
         weight = self.weight(tenant)
@@ -157,14 +143,14 @@ class FairShare:
     @property
     def most_charged(self) -> float:
         """For a weight of 1, of heavy tenants."""
-        much = filter(self.is_heavy, self._held)
+        much = filter(self.is_heavy, self.held)
         return max((self.charge(each) / self.weight(each) for each in much), default=0.0)
 
     def is_heavy(self, tenant: TenantId) -> bool:
         return self._demand(tenant) >= _MUCH * self._max_demand
 
     def _demand(self, tenant: TenantId) -> float:
-        return (self.held(tenant) + self.waiting.get(tenant, 0)) / self.weight(tenant)
+        return (self.held.get(tenant, 0.0) + self.waiting.get(tenant, 0)) / self.weight(tenant)
 
     def is_far_beyond(self, charge: float) -> bool:
         """`charge`: for a weight of 1."""

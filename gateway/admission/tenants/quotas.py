@@ -1,7 +1,5 @@
 """Quotas: how much may a tenant have on an idle fleet?
 
-Source: ours.
-
 Invariants: a quota is checked and charged in one step, so two requests never both get the last of it; a
 request's expected tokens are charged, and corrected by its usage; the bucket holds at most a minute's tokens.
 """
@@ -42,9 +40,6 @@ class Quotas:
         self._quotas = quotas
         for tenant in self._tokens.keys() - quotas.keys():
             del self._tokens[tenant]
-
-    def __bool__(self) -> bool:
-        return any(quota.tokens_per_minute is not None for quota in self._quotas.values())
 
     def may_hold(self, tenant: TenantId, sessions: int) -> bool:
         quota = self._quotas.get(tenant)

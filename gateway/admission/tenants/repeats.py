@@ -9,20 +9,19 @@ begins the count anew.
 
 from typing import Final
 
+import msgspec
+
 MAX_CYCLE: Final = 3
 """Steps. Stuck agents repeat one call, or edit, test and undo."""
 
 
-class Cycles:
-    __slots__ = ("_newest", "_runs", "count")
-
-    def __init__(self) -> None:
-        self._newest: tuple[int, ...] = ()
-        """Newest first, at most `MAX_CYCLE`."""
-        self._runs: tuple[int, ...] = ()
-        """For each cycle length, how many steps in a row equal the one that many before."""
-        self.count = 0
-        """Of the most frequent cycle; 1 for none."""
+class Cycles(msgspec.Struct):
+    _newest: tuple[int, ...] = ()
+    """Newest first, at most `MAX_CYCLE`."""
+    _runs: tuple[int, ...] = ()
+    """For each cycle length, how many steps in a row equal the one that many before."""
+    count: int = 0
+    """Of the most frequent cycle; 1 for none."""
 
     def saw(self, step: int) -> None:
         runs = (*self._runs, 0)
@@ -31,16 +30,13 @@ class Cycles:
         self.count = max((1 + run // length for length, run in enumerate(self._runs, 1)), default=1)
 
 
-class Repeats:
+class Repeats(msgspec.Struct):
     """Of one conversation."""
 
-    __slots__ = ("_tail", "calls", "steps")
-
-    def __init__(self) -> None:
-        self.steps = Cycles()
-        """Calls with results."""
-        self.calls = Cycles()
-        self._tail = 0
+    steps: Cycles = msgspec.field(default_factory=Cycles)
+    """Calls with results."""
+    calls: Cycles = msgspec.field(default_factory=Cycles)
+    _tail: int = 0
 
     def saw(self, tail: int, called: int, brought: int) -> None:
         """Hashes: `tail` of the whole conversation, so the same in a repeated request; `called` and `brought`

@@ -10,8 +10,11 @@ first `_NAME` characters of its name, a set by its first `_NAMES` names.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
+
+import msgspec
 
 from gateway.domain.agent_key import AgentKey
 from gateway.domain.decay import DecayedMean
@@ -98,41 +101,25 @@ class HeldContext(NamedTuple):
     turns: int
 
 
-class _Counts:
+class _Counts(msgspec.Struct, eq=False):
     """Returns and ends after a class of steps."""
 
-    __slots__ = ("ends", "returns")
-
-    def __init__(self) -> None:
-        self.returns = 0.0
-        self.ends = 0.0
-
-    def ended(self) -> None:
-        self.returns *= _KEEP
-        self.ends = self.ends * _KEEP + 1.0
-
-    def was_no_end(self) -> None:
-        self.ends = max(0.0, self.ends - 1.0)
+    returns: float = 0.0
+    ends: float = 0.0
 
 
-class _Behind(_Counts):
-    __slots__ = ("pauses",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pauses = LogQuantiles(low=_LEAST_PAUSE_S, half_life=_HALF_LIFE)
+class _Behind(_Counts, eq=False):
+    pauses: LogQuantiles = msgspec.field(
+        default_factory=partial(LogQuantiles, low=_LEAST_PAUSE_S, half_life=_HALF_LIFE)
+    )
 
 
-class Node(_Behind):
-    __slots__ = ("following", "number", "tools", "words")
-
-    def __init__(self, number: int, tools: ToolSet) -> None:
-        super().__init__()
-        self.number = number
-        self.tools = tools
-        self.following: dict[int, float] = {}
-        """Counts by node number, with `END`."""
-        self.words: OrderedDict[int, _Counts] = OrderedDict()
+class Node(_Behind, kw_only=True, eq=False):
+    number: int
+    tools: ToolSet
+    following: dict[int, float] = {}
+    """Counts by node number, with `END`."""
+    words: OrderedDict[int, _Counts] = msgspec.field(default_factory=OrderedDict)
 
     def follow(self, number: int) -> None:
         count = self.following[number] = self.following.get(number, 0.0) + 1.0
@@ -157,7 +144,7 @@ class Graph(Family):
         super().__init__()
         self.agent = agent
         self.family = family
-        self.start = Node(START, ())
+        self.start = Node(number=START, tools=())
         self._nodes: OrderedDict[ToolSet, Node] = OrderedDict()
         self.numbered: dict[int, Node] = {}
         self._given = OTHER
@@ -202,7 +189,8 @@ class Graph(Family):
 
     def ended(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
-            counts.ended()
+            counts.returns *= _KEEP
+            counts.ends = counts.ends * _KEEP + 1.0
         self._teach(step.tools).follow(END)
         for level in (self, self.family):
             level.lifetimes.saw_end(turn)
@@ -210,7 +198,7 @@ class Graph(Family):
 
     def was_no_end(self, step: Step, turn: int) -> None:
         for counts in self._classes(step):
-            counts.was_no_end()
+            counts.ends = max(0.0, counts.ends - 1.0)
         following = self._teach(step.tools).following
         following[END] = max(0.0, following.get(END, 0.0) - 1.0)
         for level in (self, self.family):
@@ -235,7 +223,7 @@ class Graph(Family):
         node = self._nodes.pop(tools, None)
         if node is None:
             self._given += 1
-            node = self.numbered[self._given] = Node(self._given, tools)
+            node = self.numbered[self._given] = Node(number=self._given, tools=tools)
             if len(self._nodes) >= MAX_NODES:
                 self._drop(self._nodes.popitem(last=False)[1].number)
         self._nodes[tools] = node
@@ -260,10 +248,13 @@ class Graph(Family):
         if node is not None and node.pauses.weight >= ENOUGH:
             lengths = node.pauses
         else:
-            alone = (self._nodes.get((tool,)) for tool in step.tools if len(step.tools) > 1)
-            for classes in (alone, broad[:1], broad[1:]):  # parallel calls take as long as the longest
-                known = [each.pauses for each in classes if each and each.pauses.weight >= ENOUGH]
-                lengths = lengths or max(known, key=attrgetter("mu"), default=None)
+            if len(step.tools) > 1:  # parallel calls take as long as the longest
+                alone = filter(None, [self._nodes.get((tool,)) for tool in step.tools])
+                known = [each.pauses for each in alone if each.pauses.weight >= ENOUGH]
+                lengths = max(known, key=attrgetter("mu"), default=None)
+            for each in broad:
+                if lengths is None and each.pauses.weight >= ENOUGH:
+                    lengths = each.pauses
         ends = 1.0 - share
         if ends >= share:
             return Pause(share, lengths, 0.0)

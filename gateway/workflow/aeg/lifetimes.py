@@ -35,13 +35,8 @@ _PRIOR_GROWTH: Final = 0.1
 _PRIOR_PROMPT: Final = 10_000.0
 
 
-class Ahead(NamedTuple):
-    """At each of `HORIZONS`."""
-
-    alive: tuple[float, ...]
-    """Survival."""
-    grown: tuple[float, ...]
-    """Tokens."""
+Ahead = tuple[tuple[float, float], ...]
+"""Survival and growth in tokens, at each of `HORIZONS`."""
 
 
 class Remaining(NamedTuple):
@@ -75,16 +70,13 @@ class Outlook(msgspec.Struct, eq=False):
     """The expectation for one type, by number of turns."""
 
     ends_by_class: list[float]
+    """Chances of an end."""
     growth_by_class: list[float]
     first_tokens: float
     seen_until: int
     """The first turn never observed."""
     _ahead: dict[int, Ahead] = {}
     _remaining: dict[int, Remaining] = {}
-
-    def ends(self, turn: int) -> float:
-        """The chance of an end after `turn` turns."""
-        return self.ends_by_class[_CLASSES[min(turn, LATE_TURN)]]
 
     def growth(self, turn: int) -> float:
         """Expected tokens of the `turn`-th turn."""
@@ -94,31 +86,33 @@ class Outlook(msgspec.Struct, eq=False):
         turn = min(turn, LATE_TURN)
         if (found := self._ahead.get(turn)) is not None:
             return found
+        ends, growth = self.ends_by_class, self.growth_by_class
         alive, grown, at = 1.0, 0.0, turn
-        chances, lengths = [], []
+        there = []
         for horizon in HORIZONS:
             end = turn + horizon
             while at < end:
-                stop = min(end, _until(at), _until(at + 1) - 1)
-                alive *= (1.0 - self.ends(at)) ** (stop - at)
-                grown += (stop - at) * self.growth(at + 1)
+                stop = min(end, _UNTIL[at], _UNTIL[at + 1] - 1)
+                alive *= (1.0 - ends[_CLASSES[at]]) ** (stop - at)
+                grown += (stop - at) * growth[_CLASSES[at + 1]]
                 at = stop
-            chances.append(alive if end < self.seen_until or not horizon else 0.0)
-            lengths.append(grown)
-        found = self._ahead[turn] = Ahead(tuple(chances), tuple(lengths))
+            there.append((alive if end < self.seen_until or not horizon else 0.0, grown))
+        found = self._ahead[turn] = tuple(there)
         return found
 
     def remaining(self, turn: int) -> Remaining:
         turn = min(turn, LATE_TURN)
         if (found := self._remaining.get(turn)) is not None:
             return found
-        goes_on, growth = 1.0 - min(1.0 - _LEAST_END, max(_LEAST_END, self.ends(turn))), self.growth(turn)
+        place = _CLASSES[turn]
+        goes_on = 1.0 - min(1.0 - _LEAST_END, max(_LEAST_END, self.ends_by_class[place]))
+        growth = self.growth_by_class[place]
         if turn == LATE_TURN:
             turns = goes_on / (1.0 - goes_on)
             found = Remaining(turns, turns * growth, turns * growth * (1.0 + turns))
         else:
-            following = _until(turn)  # the next class
-            found = self.remaining(following).before(1, goes_on, self.growth(following))
+            following = _UNTIL[turn]  # the next class
+            found = self.remaining(following).before(1, goes_on, self.growth_by_class[place + 1])
             found = found.before(following - turn - 1, goes_on, growth)
         self._remaining[turn] = found
         return found
@@ -144,8 +138,9 @@ class Lifetimes:
         self._seen[place] += gain
         self.turns += 1
         if grown is not None:
-            self._growth[place].add(grown)
-            self._grown.add(grown)
+            for mean in (self._growth[place], self._grown):  # `DecayedMean.add`, without the call
+                mean.weight = mean.weight * _KEEP + 1.0
+                mean.sum = mean.sum * _KEEP + grown
         if gain > _RESCALE_AT:
             self._seen = [weight / gain for weight in self._seen]
             self._ends = [weight / gain for weight in self._ends]
@@ -166,7 +161,7 @@ class Lifetimes:
             first_tokens = self._first_prompt.mean(broader.first_tokens, 1.0)
             growth, ends = broader.growth_by_class, broader.ends_by_class
         made = [place for place, weight in enumerate(self._seen) if weight >= _SEEN * self._gain]
-        seen_until = _until(_FIRST_TURNS[made[-1]]) if made else 0
+        seen_until = _UNTIL[_FIRST_TURNS[made[-1]]] if made else 0
         weight = _STRENGTH * self._gain
         counts = zip(self._ends, self._seen, ends, strict=True)
         means = zip(self._growth, growth, strict=True)
@@ -178,9 +173,7 @@ class Lifetimes:
         )
 
 
-_CLASSES: Final = tuple(max(0, bisect_right(_FIRST_TURNS, turn) - 1) for turn in range(LATE_TURN + 1))
-_UNTIL: Final = tuple(_FIRST_TURNS[place + 1] for place in _CLASSES[:LATE_TURN])
-
-
-def _until(turn: int) -> int:
-    return _UNTIL[turn] if turn < LATE_TURN else 1 << 30
+_TURNS: Final = range(LATE_TURN + HORIZONS[-1] + 2)
+_CLASSES: Final = tuple(max(0, bisect_right(_FIRST_TURNS, turn) - 1) for turn in _TURNS)
+_UNTIL: Final = tuple((*_FIRST_TURNS, 1 << 30)[place + 1] for place in _CLASSES)
+"""The first turn of the next class."""

@@ -14,7 +14,7 @@ knows no other capacity; that a session is still cached is assumed. AFS orders t
 sends at once. No prefetch. What is conversation-wide goes with its last blocks first, so that beginnings that
 are shared stay.
 
-Invariants: the TTL is at most `RetentionConfig.max_s`; a rank is within −1 and 0.
+Invariants: the TTL is at most `retention.MAX_S`; a rank is within −1 and 0.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.tool_probe.quantiles import LogQuantiles
-from gateway.workflow.retention import RetentionConfig, memory_pressure, overlap, ttl_s
+from gateway.workflow.retention import MAX_S, PERCENTILE, UNKNOWN_S, overlap, ttl_s
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from lab.simulator.baselines.router import Member, ReplicaBook
 from lab.simulator.engine.policy import EnginePolicy, Retained
@@ -37,7 +37,6 @@ _USUAL_S = 60.0
 """A session's time, while nobody was seen to end."""
 _PER_SHARE = 1e6
 """Priorities are whole numbers."""
-_RETENTION = RetentionConfig()
 
 _Node = tuple[str, ...]
 
@@ -140,11 +139,8 @@ class Worker(EnginePolicy):
         self._paused[turn.session.id, turn.ref.thread] = turn, now
         if not turn.turn.tools:
             return None
-        config = _RETENTION
-        base_s = self._latencies[node].quantile(config.percentile)
-        pressure = memory_pressure(self.kv_used(), low=config.ttl_shrink_from, high=config.ttl_half_at)
-        base_s = config.unknown_s if base_s is None else base_s
-        return now + ttl_s(base_s, pressure, least_s=0.0, most_s=config.max_s)
+        base_s = self._latencies[node].quantile(PERCENTILE)
+        return now + ttl_s(UNKNOWN_S if base_s is None else base_s, self.kv_used(), least_s=0.0, most_s=MAX_S)
 
     def release_order(self, retained: Sequence[Retained], *, now: float) -> Sequence[Retained]:
         return sorted(retained, key=lambda each: self.eviction_rank(each.turn, now=now))

@@ -137,11 +137,11 @@ def test_probabilities_are_some_whatever_happened(history):
                 graph.was_no_end(ANSWER, turn)
             case _:
                 graph.saw_turn(turn, tokens=amount, grown=amount - 1e5)
-        pause, ahead = graph.pause(ANSWER), graph.outlook().ahead(turn)
+        pause, (alive, grown) = graph.pause(ANSWER), zip(*graph.outlook().ahead(turn), strict=True)
         assert 0.0 <= pause.returns <= 1.0 and 0.0 <= pause.back(amount) <= 1.0 and 0 <= graph.returns() <= 1
-        assert all(0.0 <= alive <= 1.0 for alive in ahead.alive) and ahead.alive[0] == 1.0
-        assert list(ahead.alive) == sorted(ahead.alive, reverse=True)
-        assert ahead.grown[0] == 0.0 and list(ahead.grown) == sorted(ahead.grown)
+        assert all(0.0 <= each <= 1.0 for each in alive) and alive[0] == 1.0
+        assert list(alive) == sorted(alive, reverse=True)
+        assert grown[0] == 0.0 and list(grown) == sorted(grown)
         assert all(0.0 <= share <= 1.0 for _, _, share, _ in graph.edges())
 
 
