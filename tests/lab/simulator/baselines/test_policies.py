@@ -7,7 +7,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 from lab.simulator.baselines.continuum import best_ttl_s
 from lab.simulator.baselines.infercept import InferCept
-from lab.simulator.baselines.mars import MarsRouter
+from lab.simulator.baselines.mars import Coordinator, CpuPressure, MarsRouter
 from lab.simulator.baselines.plas import Plas
 from lab.simulator.baselines.router import Member, ReplicaBook
 from lab.simulator.baselines.saga import Routing
@@ -116,6 +116,48 @@ def test_mars_lets_in_only_what_fits_under_its_soft_cap():
     play.hears(report(0.8))  # 2,000 are free, and 0.2 / 0.25 of them may be taken
     assert play.asks("large/0", 1_700) == []
     assert play.asks("small/0", 1_500) == ["small/0 on r0"]
+
+
+def _runs(pressure: CpuPressure, tool: str, took_s: float, times: int) -> None:
+    for _ in range(times):
+        pressure.began(("s", "0"), tool, now=0.0)
+        pressure.ended(("s", "0"), now=took_s)
+
+
+def test_mars_takes_tools_for_slow_only_by_what_each_took_before():
+    pressure = CpuPressure()
+    for others in range(3):
+        pressure.began((f"other-{others}", "0"), "other", now=0.0)
+    _runs(pressure, "read", 0.1, 200)
+    _runs(pressure, "build", 60.0, 200)  # 600 times as long, and always was
+    assert not pressure.is_congested
+    # Three times as long: half of the average is new after 14 calls, and ln 3 / 2 is less than ln 2; after 40
+    # calls 0.87 of ln 3 is more.
+    _runs(pressure, "read", 0.3, 14)
+    assert not pressure.is_congested
+    _runs(pressure, "read", 0.3, 26)
+    assert pressure.is_congested
+    for others in range(3):
+        pressure.ended((f"other-{others}", "0"), now=1.0)
+    assert not pressure.is_congested, "none is active"
+
+
+def test_mars_gives_up_the_lowest_level_first_and_of_it_the_largest():
+    policy = Coordinator(LITTLE)
+    small, large, huge = (
+        engine_turn(chat(name, tokens, 60_000)) for name, tokens in (("s", 900), ("l", 9_000), ("h", 40_000))
+    )
+    for turn in (small, large, huge):
+        policy.priority(turn, now=0.0)
+    assert [policy.level(turn) for turn in (small, large, huge)] == [0, 1, 3]
+    ranks = [policy.eviction_rank(turn, now=0.0) for turn in (huge, large, small)]
+    assert ranks == sorted(ranks)
+    # The small one was served for 34,000 tokens, and is on the last level then, behind the huge one.
+    policy.retain_until(engine_turn(chat("s", 34_000, 60_000)), now=1.0)
+    assert policy.level(small) == 3
+    assert policy.eviction_rank(huge, now=1.0) < policy.eviction_rank(small, now=1.0)
+    over = engine_turn(chat("o", 10))
+    assert policy.eviction_rank(over, now=1.0) < policy.eviction_rank(huge, now=1.0)
 
 
 # --- SAGA ------------------------------------------------------------------------------------------------
