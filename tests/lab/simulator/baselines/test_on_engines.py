@@ -167,6 +167,7 @@ PAUSED_BEFORE_OVER = (
         ("continuum:ttl_s=30:skip_slow=0", 22),  # b is held until 31
         # Held until 1.5; so it was let go before a, which ended at 2, and stands before it in the queue.
         ("continuum:ttl_s=0.5:skip_slow=0", 23),
+        ("saga", 22),  # nothing is known: held for 6 s
         ("continuum-dynamic", 22),  # little is known: 2 s, until 3; then it stands behind a
     ],
 )

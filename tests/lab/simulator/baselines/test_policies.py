@@ -3,17 +3,19 @@
 import pytest
 
 from gateway.core import events as ev
+from gateway.core.commands import Dispatch, Prefill, RemotePrefill, StopPrefill
 from gateway.domain.engine import EngineSignals
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.request import ToolCall
 from lab.simulator.baselines.continuum import best_ttl_s
 from lab.simulator.baselines.infercept import InferCept
 from lab.simulator.baselines.mars import Coordinator, CpuPressure, MarsRouter
 from lab.simulator.baselines.plas import Plas
-from lab.simulator.baselines.router import Member, ReplicaBook
-from lab.simulator.baselines.saga import Routing
+from lab.simulator.baselines.saga_router import SagaRouter
+from lab.simulator.baselines.saga_share import Task, Urgency
 from lab.simulator.baselines.sutradhara import Sutradhara
 from lab.simulator.engine.roofline import prefill_s
-from tests.lab.simulator.baselines.router_play import Play
+from tests.lab.simulator.baselines.router_play import Play, asked
 from tests.lab.simulator.baselines.turns import engine_turn
 from tests.lab.simulator.worlds import LITTLE
 from tests.lab.workload.trace.made import session as chat
@@ -163,14 +165,110 @@ def test_mars_gives_up_the_lowest_level_first_and_of_it_the_largest():
 # --- SAGA ------------------------------------------------------------------------------------------------
 
 
-def test_saga_stays_below_its_threshold_and_moves_to_the_least_loaded_above():
-    books = [ReplicaBook(replica=ReplicaId(name), kv_tokens=1_000) for name in "ab"]
-    member = Member(name="s", arrived_s=0.0, threads={"": 700})
-    member.book, books[0].members["s"] = books[0], member
-    assert Routing().choose(member, books) is books[0]
-    member.threads[""] = 801
-    assert Routing().choose(member, books) is books[1]
-    assert (books[0].members, list(books[1].members)) == ({}, ["s"])
+def saga(replicas: int = 2, *, moves: bool = False) -> Play:
+    def kind(sizes: dict[str, int]) -> SagaRouter:
+        return SagaRouter(sizes, LITTLE, alpha=1.5, moves=moves)
+
+    return Play(None, kind=kind, replicas=replicas, kv_tokens=1_000)
+
+
+def test_saga_stays_below_its_threshold_of_what_runs_and_moves_above():
+    play = saga()
+    assert play.asks("a/0", 500) == ["a/0 on r0"]
+    assert play.asks("b/0", 100) == ["b/0 on r1"]
+    assert play.asks("c/0", 300) == ["c/0 on r1"]
+    play.ends("c/0", prompt=300)
+    assert play.asks("d/0", 690) == ["d/0 on r1"]
+    assert play.asks("c/1", 320) == [], "0.79 of r1 runs: c stays, and waits for room"
+    assert play.ends("d/0", prompt=690) == ["c/1 on r1"]
+    play.ends("c/1", prompt=320)
+    assert play.asks("e/0", 700) == ["e/0 on r1"]
+    assert play.asks("c/2", 340) == ["c/2 on r0"], "0.8 of r1 runs, and 0.5 of r0"
+
+
+def test_saga_leaves_where_its_state_was_overwritten():
+    play = saga()
+    play.asks("a/0", 100)
+    play.ends("a/0", prompt=100, output=0)
+    assert play.asks("b/0", 50) == ["b/0 on r1"]
+    for written in (1_000, 1_001):
+        play.asks(f"c/{written}", 900)
+        play.ends(f"c/{written}", prompt=900, output=written - 900)
+        assert play.asks(f"d/{written}", 60) == [f"d/{written} on r0"]
+        assert play.asks(f"a/{written}", 100) == [f"a/{written} on r{int(written == 1_001)}"]
+        play.ends(f"d/{written}", prompt=0, output=0)
+        play.ends(f"a/{written}", prompt=0, output=0)
+
+
+def overloaded(*, moves: bool) -> Play:
+    """r0 runs 600 tokens; r1 500, and c waits for it with 700, where it was before."""
+    play = saga(moves=moves)
+    assert play.asks("a/0", 600) == ["a/0 on r0"]
+    assert play.asks("c/0", 300) == ["c/0 on r1"]
+    play.ends("c/0", prompt=300)
+    assert play.asks("b/0", 500) == ["b/0 on r1"]
+    assert play.asks("c/1", 700) == []
+    assert play.hears(ev.TimerFired(), now=0.1) == [], "r1 has 1.2 of load: exactly twice that of r0"
+    return play
+
+
+def test_saga_steals_for_whoever_has_nothing_to_do():
+    play = overloaded(moves=False)
+    assert play.ends("a/0", now=0.15) == []
+    assert play.hears(ev.TimerFired(), now=0.2) == ["c/1 on r0"]
+    play.ends("c/1", prompt=700)
+    assert play.asks("d/0", 700) == ["d/0 on r0"]
+    assert play.asks("c/2", 710) == []
+    play.ends("b/0")
+    assert play.hears(ev.TimerFired(), now=0.3) == [], "nobody is stolen twice"
+
+
+def test_saga_hands_over_what_a_stolen_session_has():
+    play = overloaded(moves=True)
+    play.ends("a/0", now=0.15)
+    (leg,) = play.router.handle(ev.TimerFired(), now=0.2)
+    assert isinstance(leg, RemotePrefill) and (leg.request, leg.replica) == ("c/1", "r1")
+    assert play.hears(ev.PrefillLegEnded(RequestId("c/1"), None), now=0.5) == ["c/1 on r0"]
+
+
+def test_saga_urgency_is_what_is_left_by_the_time_until_the_deadline():
+    urgency = Urgency(alpha=1.5)
+    urgency.tasks["x"] = Task("tx", kind=1, arrived_s=0.0)
+    urgency.tasks["y"] = Task("ty", kind=1, arrived_s=20.0)
+    assert urgency.shares(now=20.0) == {"tx": 1.0, "ty": 1.0}, "nobody knows how long tasks are"
+    urgency.tasks["over"] = Task("tx", kind=1, arrived_s=0.0, turns=5, work_s=10.0, tools_s=10.0)
+    urgency.over("over")
+    # Deadlines are 30 s after arrival; 10 s of work are left.
+    assert urgency.shares(now=20.0) == pytest.approx({"tx": 10 / 10, "ty": 10 / 30})
+    urgency.tasks["y"].turns, urgency.tasks["y"].work_s = 4, 12.0  # more than usual: one more call, of 3 s
+    assert urgency.shares(now=40.0) == pytest.approx({"tx": 10 / 0.1, "ty": 3 / 10})
+
+
+def test_saga_shares_a_worker_by_urgency():
+    play = saga(replicas=1)
+    play.router.urgency.tasks["over"] = Task("t", kind=0, arrived_s=0.0, turns=1, work_s=10.0, tools_s=10.0)
+    play.router.urgency.over("over")
+    assert play.asks("a/0", 900, tenant="early", now=1.0) == ["a/0 on r0"]
+    assert play.asks("b/0", 900, tenant="early", now=15.0) == []
+    assert play.asks("c/0", 900, tenant="late", now=20.0) == []
+    assert play.hears(ev.TimerFired(), now=20.1) == []
+    # early has 10 s left of each of two tasks, until 31 and 45 s; late of one, until 50 s.
+    assert play.ends("a/0", now=20.2) == ["b/0 on r0"]
+
+
+def test_saga_loads_what_was_overwritten_before_its_tools_end():
+    play, calls = saga(replicas=1), (ToolCall("1", "read"),)
+    for turn in range(9):
+        play.asks(f"a/{turn}", 100, now=20.0 * turn)
+        play.ends(f"a/{turn}", prompt=100, now=20.0 * turn + 5, tool_calls=calls)  # tools take 15 s
+    due_s = play.router.next_deadline_s()
+    assert due_s == pytest.approx(165 + 15 - prefill_s(LITTLE, 110), rel=0.01)
+    play.asks("b/0", 900, now=166.0)
+    play.ends("b/0", prompt=900, output=200, now=167.0)
+    (prefill,) = play.router.handle(ev.TimerFired(), now=due_s)
+    assert isinstance(prefill, Prefill) and (prefill.turn, prefill.replica) == ("a/8", "r0")
+    stop, arrived = play.router.handle(asked("a/9"), now=180.0)
+    assert stop == StopPrefill(turn=RequestId("a/8")) and isinstance(arrived, Dispatch)
 
 
 # --- Sutradhara ------------------------------------------------------------------------------------------
