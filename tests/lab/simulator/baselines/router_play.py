@@ -2,6 +2,7 @@
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
+from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, Usage, Work
@@ -19,6 +20,10 @@ def asked(name, tokens=100, *, final=False, is_background=False, tenant="t"):
     return ev.RequestArrived(RequestId(name), TenantId(tenant), facts)
 
 
+def report(used: float, preemptions: int = 0) -> ev.EngineReported:
+    return ev.EngineReported(ReplicaId("r0"), EngineSignals(kv_used=used, preemptions=preemptions))
+
+
 class Play:
     """Drives a router; a turn is named `session/turn`."""
 
@@ -32,8 +37,8 @@ class Play:
     def asks(self, name, tokens=100, *, now=0.0, **facts):
         return self.hears(asked(name, tokens, **facts), now)
 
-    def ends(self, name, prompt=100, output=10, now=0.0, tool_calls=()):
-        usage = Usage(prompt_tokens=prompt, output_tokens=output)
+    def ends(self, name, prompt=100, output=10, now=0.0, tool_calls=(), cached=None):
+        usage = Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=cached)
         answer = Answer(status=200, usage=usage, tool_calls=tool_calls)
         return self.hears(ev.ResponseFinished(RequestId(name), answer), now)
 

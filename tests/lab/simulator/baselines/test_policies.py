@@ -4,8 +4,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Prefill, RemotePrefill, StopPrefill
-from gateway.domain.engine import EngineSignals
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.ids import RequestId
 from gateway.domain.request import ToolCall
 from lab.simulator.baselines.continuum import best_ttl_s
 from lab.simulator.baselines.infercept import InferCept
@@ -15,7 +14,7 @@ from lab.simulator.baselines.saga_router import SagaRouter
 from lab.simulator.baselines.saga_share import Task, Urgency
 from lab.simulator.baselines.sutradhara import Sutradhara
 from lab.simulator.engine.roofline import prefill_s
-from tests.lab.simulator.baselines.router_play import Play, asked
+from tests.lab.simulator.baselines.router_play import Play, asked, report
 from tests.lab.simulator.baselines.turns import engine_turn
 from tests.lab.simulator.worlds import LITTLE
 from tests.lab.workload.trace.made import session as chat
@@ -78,10 +77,6 @@ def test_the_best_ttl_gains_the_most():
     assert best_ttl_s(durations, 3.0) == 1.0
     assert best_ttl_s(durations, 5.0) == 2.0  # 1.75 against 1.5
     assert best_ttl_s(durations, 40.0) == 9.0  # 31 against 28
-
-
-def report(used: float, preemptions: int = 0) -> ev.EngineReported:
-    return ev.EngineReported(ReplicaId("r0"), EngineSignals(kv_used=used, preemptions=preemptions))
 
 
 # --- MARS ------------------------------------------------------------------------------------------------
