@@ -41,6 +41,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     resume_below: float = 1.0
 
 
+DYNAMO: Final = Limits(pause_above=0.95, pause_to=0.8, resume_below=0.85)
+
+
 class ProgramRouter(Router):
     def __init__(self, kv_tokens: Mapping[str, int], limits: Limits) -> None:
         super().__init__(kv_tokens, Affinity(), None)
@@ -160,5 +163,5 @@ DYNAMO_PROGRAM = _recipe(
     "dynamo-program",
     "the same from 0.95 of it down to 0.8, and they resume below 0.85",
     "Dynamo 1.6, its documentation",
-    Limits(pause_above=0.95, pause_to=0.8, resume_below=0.85),
+    DYNAMO,
 )

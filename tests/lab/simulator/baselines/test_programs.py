@@ -2,7 +2,7 @@
 
 from gateway.core import events as ev
 from lab.simulator.baselines.concur import ConcurRouter
-from lab.simulator.baselines.thunderagent import Limits, ProgramRouter
+from lab.simulator.baselines.thunderagent import DYNAMO, Limits, ProgramRouter
 from tests.lab.simulator.baselines.router_play import Play, report
 
 
@@ -86,10 +86,33 @@ def test_thunderagent_lets_nobody_wait_for_more_than_half_an_hour():
     assert tick(play, 1_804.0) == ["b/0 on r0"]
 
 
+def test_thunderagent_resumes_the_new_before_those_whose_tools_run():
+    play = program()
+    play.asks("a/0", 300)
+    play.asks("b/0", 500)
+    play.ends("a/0", prompt=300, output=0)
+    play.ends("b/0", prompt=500, output=60)
+    assert tick(play, 5.0) == []  # 1,060: a, the smaller one, pauses
+    assert play.asks("d/0", 600, now=6.0) == []
+    play.over("b", now=7.0)
+    assert tick(play, 10.0) == ["d/0 on r0"]  # either fits, and not both
+    assert play.asks("a/1", 310, now=11.0) == []
+
+
+def test_dynamo_pauses_until_its_target():
+    play = program(DYNAMO)
+    for name, tokens in (("a", 20), ("b", 200), ("c", 430)):
+        assert play.asks(f"{name}/0", tokens) == [f"{name}/0 on r0"]
+        play.ends(f"{name}/0", prompt=tokens, output=10)
+    assert tick(play, 5.0) == []  # 980; without a 850, without b as well 540
+    assert play.asks("b/1", 220, now=6.0) == []
+    assert play.asks("c/1", 450, now=6.0) == ["c/1 on r0"]
+
+
 def test_dynamo_pauses_earlier_and_further():
     for limits, then in (
         (Limits(), ["a/1 on r0"]),
-        (Limits(pause_above=0.95, pause_to=0.8, resume_below=0.85), []),
+        (DYNAMO, []),
     ):
         play = program(limits)
         assert play.asks("a/0", 350) == ["a/0 on r0"]
