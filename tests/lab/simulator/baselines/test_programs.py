@@ -101,12 +101,12 @@ def test_thunderagent_resumes_the_new_before_those_whose_tools_run():
 
 def test_dynamo_pauses_until_its_target():
     play = program(DYNAMO)
-    for name, tokens in (("a", 20), ("b", 200), ("c", 430)):
+    for name, tokens in (("a", 20), ("b", 200), ("c", 410)):
         assert play.asks(f"{name}/0", tokens) == [f"{name}/0 on r0"]
         play.ends(f"{name}/0", prompt=tokens, output=10)
-    assert tick(play, 5.0) == []  # 980; without a 850, without b as well 540
+    assert tick(play, 5.0) == []  # 960; without a 830, without b as well 520
     assert play.asks("b/1", 220, now=6.0) == []
-    assert play.asks("c/1", 450, now=6.0) == ["c/1 on r0"]
+    assert play.asks("c/1", 430, now=6.0) == ["c/1 on r0"]
 
 
 def test_dynamo_pauses_earlier_and_further():
