@@ -46,6 +46,7 @@ _CONGESTED = math.log(2.0)
 """Of tools' slowdown."""
 _LEAST_S = 0.01
 _LEVELS = 4
+_PINS = 1.0
 _FIRST_TOKENS = 8_192
 """Of the highest level; twice as many for each below."""
 _PROMOTED_S = 10.0
@@ -131,7 +132,7 @@ class MarsRouter(Router):
                 self._cpu.second_passed()
                 window = self._windows.setdefault(event.replica, _Window())
                 window.report(
-                    signals.kv_used or 0.0,
+                    (signals.kv_used or 0.0) + _PINS * (signals.kv_retained or 0.0),
                     signals.preemptions or 0,
                     cpu_is_congested=self._cpu.is_congested,
                 )
