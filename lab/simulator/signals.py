@@ -46,11 +46,11 @@ class Reports:
 
 def signals_of(engine: "ReplicaEngine", *, block_size: int) -> EngineSignals:
     engine.settle()
-    retained = engine.plugin.retained_blocks() / engine.kv_blocks if engine.plugin is not None else None
+    retained = engine.kv_retained()
     return EngineSignals(
         kv_tokens=engine.kv_blocks * block_size,
         host_kv_tokens=engine.host_kv_tokens,
-        kv_used=engine.kv_used() - (retained or 0.0),
+        kv_used=max(0.0, engine.kv_used() - (retained or 0.0)),
         kv_retained=retained,
         running=engine.running,
         waiting=engine.waiting,

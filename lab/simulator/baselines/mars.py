@@ -1,18 +1,21 @@
 """MARS, as its paper has it: a window by AIMD before the engine, a feedback queue and retention inside it.
 
-Source: MARS, §4.2 (PackQueue, UpdateWindow) and §4.3 (coordinator, co-scheduler).
+Source: MARS (arXiv 2604.26963), §4.1 (signals), §4.2 (PackQueue, UpdateWindow), §4.3 (coordinator,
+co-scheduler).
 
-Symbols: raw window → `_Window.raw`; KV soft cap → `room`; active tools and their times (EMA) → `_Host`;
-PackQueue's three orders → `MarsRouter.pack`; levels of the feedback queue → `Coordinator.level`.
+Symbols: raw window → `_Window.raw`; KV soft cap → `room`; active tools and their times (EMA) → `CpuPressure`;
+PackQueue's orders → `MarsRouter.pack`; levels of the feedback queue → `Coordinator.level`.
 
 Deviations: the paper prints no constants; those here are AIMD's usual ones. Signals come once a second, as
 from a stock engine, instead of from its free list. vLLM compares priorities when it lets a turn in, so a call
-is not demoted while it runs. Chunks are not shrunk: that needs the plugin. Retention's benefit is the prefill
-it saves, its cost the blocks it keeps from those that wait, for as long as the tool takes by the EMA.
+is not demoted while it runs. Tools are slow when they take twice what the same tools did before: the paper
+names the two signals, and no rule. Retention's benefit is the prefill it saves, its cost the blocks it keeps
+from those that wait, for as long as the tool takes by the EMA.
 
 Invariants: a session that entered stays in until it ends; at least one session may be in.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -34,15 +37,24 @@ _LOW, _HIGH = 0.75, 0.9
 _PERSISTS = 3
 """Reports in a row until overload, or health, counts."""
 _SMOOTH, _SLOW = 0.05, 0.005
-"""Of the averages of tools' times: lately, and in the long run."""
+"""Of averages: lately, and in the long run."""
 _TOOL = 0.2
-"""Of one tool's."""
-_CONGESTED = 2.0
-"""Tools take so many times what they do in the long run."""
+"""Of one tool's time, in an engine."""
+_KNOWN = 10
+"""Calls of a tool before its next ones are compared with them."""
+_CONGESTED = math.log(2.0)
+"""Of tools' slowdown."""
+_LEAST_S = 0.01
 _LEVELS = 4
+_PINS = 1.0
 _FIRST_TOKENS = 8_192
 """Of the highest level; twice as many for each below."""
 _PROMOTED_S = 10.0
+_MOST_TOKENS = 1e9
+"""No footprint is as large."""
+
+
+_Conversation = tuple[str, str]
 
 
 class _Window(msgspec.Struct):
@@ -54,8 +66,8 @@ class _Window(msgspec.Struct):
     healthy: int = 0
     preemptions: int = 0
 
-    def report(self, used: float, preemptions: int, *, host_is_congested: bool) -> None:
-        is_bad = used >= _HIGH or preemptions > self.preemptions or host_is_congested
+    def report(self, used: float, preemptions: int, *, cpu_is_congested: bool) -> None:
+        is_bad = used >= _HIGH or preemptions > self.preemptions or cpu_is_congested
         self.kv_used, self.preemptions = used, preemptions
         self.overloaded = self.overloaded + 1 if is_bad else 0
         self.healthy = self.healthy + 1 if used < _LOW and not is_bad else 0
@@ -70,38 +82,46 @@ class _Window(msgspec.Struct):
         return kv_tokens * free * min(1.0, free / (1.0 - _LOW))
 
 
-class _Host:
-    """The tools of all sessions."""
+class CpuPressure:
+    """Of all sessions' tools: how many are active, and how slow each is by what it took before.
+
+    Tools' times differ by orders of magnitude, so a tool is only compared with itself, and by logarithms."""
 
     def __init__(self) -> None:
-        self._began_s: dict[str, float] = {}
-        self._lately_s: float | None = None
-        self._usually_s = 0.0
+        self._active: dict[_Conversation, tuple[str, float]] = {}
+        """Which tool, and since when."""
+        self._usual: dict[str, tuple[int, float]] = {}
+        """Calls so far, and the mean logarithm of what they took."""
+        self._slowdown = 0.0
+        self._usually_active = 0.0
 
-    def began(self, session: str, *, now: float) -> None:
-        self._began_s[session] = now
+    def began(self, conversation: _Conversation, tool: str, *, now: float) -> None:
+        self._active[conversation] = tool, now
 
-    def ended(self, session: str, *, now: float) -> None:
-        began_s = self._began_s.pop(session, None)
-        if began_s is None:
+    def ended(self, conversation: _Conversation, *, now: float) -> None:
+        tool, since_s = self._active.pop(conversation, ("", None))
+        if since_s is None:
             return
-        took_s = now - began_s
-        if self._lately_s is None:
-            self._lately_s = self._usually_s = took_s
-        self._lately_s += _SMOOTH * (took_s - self._lately_s)
-        self._usually_s += _SLOW * (took_s - self._usually_s)
+        took = math.log(max(_LEAST_S, now - since_s))
+        calls, usual = self._usual.get(tool, (0, 0.0))
+        if calls >= _KNOWN:
+            self._slowdown += _SMOOTH * (took - usual - self._slowdown)
+        self._usual[tool] = calls + 1, usual + max(1 / (calls + 1), _SLOW) * (took - usual)
+
+    def second_passed(self) -> None:
+        self._usually_active += _SLOW * (len(self._active) - self._usually_active)
 
     @property
     def is_congested(self) -> bool:
-        lately_s = self._lately_s or 0.0
-        return bool(self._began_s) and lately_s > _CONGESTED * self._usually_s
+        """Tools are slow, and more of them are active than usual."""
+        return self._slowdown > _CONGESTED and len(self._active) > self._usually_active
 
 
 class MarsRouter(Router):
     def __init__(self, kv_tokens: Mapping[str, int]) -> None:
         super().__init__(kv_tokens, Affinity(), None)
         self._windows: dict[ReplicaId, _Window] = {}
-        self._host = _Host()
+        self._cpu = CpuPressure()
         self._entered: dict[ReplicaId, float] = {}
         """Projected tokens of those that entered since the last report."""
 
@@ -109,18 +129,22 @@ class MarsRouter(Router):
         match event:
             case ev.EngineReported():
                 signals = event.signals
+                self._cpu.second_passed()
                 window = self._windows.setdefault(event.replica, _Window())
                 window.report(
-                    signals.kv_used or 0.0,
+                    (signals.kv_used or 0.0) + _PINS * (signals.kv_retained or 0.0),
                     signals.preemptions or 0,
-                    host_is_congested=self._host.is_congested,
+                    cpu_is_congested=self._cpu.is_congested,
                 )
                 self._entered[event.replica] = 0.0
                 return list(self._let_in(now=now))
             case ev.RequestArrived() if event.facts.explicit is not None:
-                self._host.ended(event.facts.explicit.session, now=now)
+                stated = event.facts.explicit
+                self._cpu.ended((stated.session, stated.thread or ""), now=now)
             case ev.ResponseFinished() if event.answer.tool_calls:
-                self._host.began(self.live[event.request].member.name, now=now)
+                turn = self.live[event.request]
+                tools = "+".join(sorted({call.name for call in event.answer.tool_calls}))
+                self._cpu.began((turn.member.name, turn.thread), tools, now=now)
             case _:
                 pass
         return super().handle(event, now=now)
@@ -141,9 +165,9 @@ class MarsRouter(Router):
                 yield turn
 
     def pack(self, queue: list[Turn]) -> list[Turn]:
-        """Smallest first; on a congested host the longest first. Who does not fit keeps nobody from entering,
-        so that under KV pressure a feasible set of smaller ones does."""
-        return sorted(queue, key=lambda turn: turn.member.tokens, reverse=self._host.is_congested)
+        """Smallest first; while tools are slow the longest first. Who does not fit keeps nobody from
+        entering, so that under KV pressure a feasible set of smaller ones does."""
+        return sorted(queue, key=lambda turn: turn.member.tokens, reverse=self._cpu.is_congested)
 
     def _may_enter(self, member: Member, book: ReplicaBook) -> bool:
         if not book.members:
@@ -160,19 +184,22 @@ class _Session(msgspec.Struct):
 
 
 class Coordinator(EnginePolicy):
-    """Feedback queue and retention, of one engine."""
+    """Feedback queue, retention, and eviction by the same levels, of one engine."""
+
+    shrinks_chunks = True
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._sessions: dict[str, _Session] = {}
-        self._paused_s: dict[str, float] = {}
+        self._paused: dict[tuple[str, int], tuple[str, float]] = {}
+        """Conversations whose tools run: which, and since when."""
         self._tools_s: dict[str, float] = {}
         """EMA, by tool."""
         self._waiting: dict[int, EngineTurn] = {}
 
     def level(self, turn: EngineTurn) -> int:
         """0 is the highest: by footprint at first, then by what the session has been served as well."""
-        session = self._sessions.setdefault(turn.session.id, _Session(turn.turn.input_tokens))
+        session = self._sessions.get(turn.session.id) or _Session(turn.turn.input_tokens)
         level, most = 0, _FIRST_TOKENS
         while level < _LEVELS - 1 and max(session.footprint, session.served) > most:
             level, most = level + 1, most * 2
@@ -180,12 +207,12 @@ class Coordinator(EnginePolicy):
 
     def priority(self, turn: EngineTurn, *, now: float) -> int:
         """A level is worth the time after which whoever waits is promoted by one."""
-        paused_s = self._paused_s.pop(turn.session.id, None)
-        if paused_s is not None:
-            tool = tool_name(turn)
-            before_s = self._tools_s.get(tool, now - paused_s)
-            self._tools_s[tool] = before_s + _TOOL * (now - paused_s - before_s)
+        tool, since_s = self._paused.pop((turn.session.id, turn.ref.thread), ("", None))
+        if since_s is not None:
+            before_s = self._tools_s.get(tool, now - since_s)
+            self._tools_s[tool] = before_s + _TOOL * (now - since_s - before_s)
         self._waiting[turn.number] = turn
+        self._sessions.setdefault(turn.session.id, _Session(turn.turn.input_tokens))
         return int(1000 * (self.level(turn) * _PROMOTED_S + now))
 
     def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:
@@ -197,7 +224,7 @@ class Coordinator(EnginePolicy):
             if turn.ref.thread == 0:
                 self._sessions.pop(turn.session.id, None)
             return None
-        self._paused_s[turn.session.id] = now
+        self._paused[turn.session.id, turn.ref.thread] = tool_name(turn), now
         saved_s = prefill_s(self._profile, context)
         waiting = sum(each.began_s is None for each in self._waiting.values())
         expected_s = self._tools_s.get(tool_name(turn), saved_s)
@@ -208,6 +235,13 @@ class Coordinator(EnginePolicy):
     def release_order(self, retained: Sequence[Retained], *, now: float) -> Sequence[Retained]:
         """The lowest level first, and of one level the largest."""
         return sorted(retained, key=lambda each: (-self.level(each.turn), -each.blocks))
+
+    def eviction_rank(self, turn: EngineTurn, *, now: float) -> float:
+        """As `release_order`; before all what is over."""
+        if turn.is_last:
+            return -math.inf
+        footprint = turn.turn.input_tokens + turn.turn.output_tokens
+        return -self.level(turn) - footprint / _MOST_TOKENS
 
 
 def _mars(plan: Plan, values: Values) -> Plan:

@@ -2,7 +2,8 @@
 
 Source: vLLM's production stack (`session`: a hash ring over replicas; `prefixaware`: the replica that has
 seen the longest beginning of the prompt) and smg, SGLang's gateway (`cache_aware`: the same if enough of the
-prompt was seen there, else where the least was seen; the shortest queue where queues are far apart).
+prompt was seen there, else where the least was seen; the shortest queue where queues are far apart), and
+llm-d (`prefix-cache-scorer` and `queue-scorer`, weighted as its guides do, 3 to 2).
 SAGA's rule is in `session_affinity.py`.
 
 Symbols: production stack's trie and smg's radix trees → what was sent where, by conversation and by what the
@@ -10,7 +11,8 @@ conversations of an agent share; smg's `cache_threshold`, `balance_abs_threshold
 `THRESHOLD`, `FAR_APART`, `FAR_APART_SHARE`, with its defaults.
 
 Deviations: the beginning of a prompt that is known is known exactly, by its conversation, and that which
-agents share by what engines found of it; the originals compare texts, and forget.
+agents share by what engines found of it; the originals compare texts, and forget. llm-d's queue is what a
+replica runs, as behind our admission hardly anything waits in it, and its KV use is left out.
 
 Invariants: the chosen replica is one of the candidates; nothing is ever forgotten.
 """
@@ -30,6 +32,8 @@ from lab.simulator.baselines.session_affinity import SessionAffinity
 THRESHOLD: Final = 0.3
 FAR_APART: Final = 64
 FAR_APART_SHARE: Final = 1.5
+PREFIX_WEIGHT: Final = 3.0
+LOAD_WEIGHT: Final = 2.0
 _ON_THE_RING: Final = 160
 
 
@@ -153,12 +157,30 @@ class CacheAware(_Seen):
         return self.send(session, query, smallest.replica)
 
 
+class PrefixScore(_Seen):
+    """As llm-d's scorers, summed: of the prompt what was seen there, and how little runs."""
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, query: Query = NOTHING_KNOWN
+    ) -> Placement:
+        running = [load.running for load in candidates]
+        most, least = max(running), min(running)
+
+        def score(load: ReplicaLoad) -> float:
+            matched = self.seen(session, query, load.replica) / max(1, query.text_bytes)
+            idle = (most - load.running) / (most - least) if most > least else 1.0
+            return PREFIX_WEIGHT * matched + LOAD_WEIGHT * idle
+
+        return self.send(session, query, max(candidates, key=score).replica)
+
+
 PLACEMENTS: Final[dict[str, Callable[[], PlacementPolicy]]] = {
     "round-robin": RoundRobin,
     "least-loaded": FewestRunning,
     "session-hash": SessionHash,
     "prefix-trie": PrefixTrie,
     "cache-aware": CacheAware,
+    "prefix-score": PrefixScore,
     "affinity": SessionAffinity,
 }
 """Of others, by name."""

@@ -6,6 +6,7 @@ from lab.simulator.baselines.agent_xpu import AGENT_XPU
 from lab.simulator.baselines.belady import BELADY
 from lab.simulator.baselines.by_order import OLDEST_FIRST, REACTIVE_FIRST, SMALLEST_FIRST
 from lab.simulator.baselines.class_bound import CLASS_BOUND
+from lab.simulator.baselines.concur import CONCUR
 from lab.simulator.baselines.continuum import CONTINUUM, CONTINUUM_DYNAMIC
 from lab.simulator.baselines.dispatch import DISPATCH
 from lab.simulator.baselines.edf import EDF
@@ -23,6 +24,7 @@ from lab.simulator.baselines.session_cap import REQUEST_CAP, SESSION_CAP
 from lab.simulator.baselines.split import SPLIT
 from lab.simulator.baselines.stock import AFFINITY, STOCK
 from lab.simulator.baselines.sutradhara import SUTRADHARA
+from lab.simulator.baselines.thunderagent import DYNAMO_PROGRAM, THUNDERAGENT
 from lab.simulator.baselines.turnpike import TURNPIKE
 
 RECIPES: Final = {
@@ -44,6 +46,9 @@ RECIPES: Final = {
         MARS,
         SAGA,
         SUTRADHARA,
+        CONCUR,
+        THUNDERAGENT,
+        DYNAMO_PROGRAM,
         AGENT_XPU,
         CLASS_BOUND,
         REACTIVE_FIRST,

@@ -20,7 +20,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Command, Dispatch
 from gateway.domain.decision import Placement as Placed
 from gateway.domain.decision import PlacementReason, SessionRef, SessionSource
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 from gateway.domain.request import Answer
 
 BYTES_PER_TOKEN = 4
@@ -210,7 +210,10 @@ class Router:
         book.running += 1
         del self._waiting[turn.request]
         session = SessionRef(
-            session=SessionId(member.name), source=SessionSource.TURNPIKE_HEADER, confidence=1.0
+            session=SessionId(member.name),
+            thread=ThreadId(turn.thread),
+            source=SessionSource.TURNPIKE_HEADER,
+            confidence=1.0,
         )
         return Dispatch(
             request=turn.request,

@@ -1,18 +1,14 @@
-"""SAGA, as its paper has it: affinity by load, fair share by urgency, workflow-aware eviction, TTLs of tools.
+"""SAGA, as its paper has it: workflow-aware eviction and TTLs of tools in engines, behind its scheduler.
 
-Source: SAGA (arXiv 2605.00528), §4.1 Eq. 1–5 (WA-LRU), §4.2 Alg. 1 and Eq. 6 (TTL), §5.1 Eq. 7 (routing), §6
-Eq. 8 (Agent Fair Share).
+Source: SAGA (arXiv 2605.00528), §4.1 Eq. 1–5 (WA-LRU), §4.2 Alg. 1 and Eq. 6 (TTL). Routing, stealing and
+fair shares are in `saga_router.py`.
 
 Symbols: α, β, γ → `_RECENCY`, `_REUSE`, `_SIZE`; R̂, Ŝ, P_reuse, overlap → in `Worker.eviction_rank`; H_t →
-`LogQuantiles` of a tool; θ → `_STAY_BELOW`; AFS_i → `Tenants.share`; work_remain, deadline → from the mean
-time of an agent type's sessions so far, deadlines at `alpha` times that.
+`LogQuantiles` of a tool.
 
 Deviations: a node of the execution graph is a set of tools, and its successors are that the conversation goes
-on, or does not. load(w) is the share of the KV cache that its sessions hold, as a gateway in front of vLLM
-knows no other capacity; that a session is still cached is assumed. AFS orders turns when they are let in
-(vLLM's priority), and nothing is preempted for it. No work stealing: nothing is pending in a router that
-sends at once. No prefetch. What is conversation-wide goes with its last blocks first, so that beginnings that
-are shared stay.
+on, or does not. What is conversation-wide goes with its last blocks first, so that beginnings that are shared
+stay.
 
 Invariants: the TTL is at most `retention.MAX_S`; a rank is within −1 and 0.
 """
@@ -25,90 +21,22 @@ import msgspec
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.retention import MAX_S, PERCENTILE, UNKNOWN_S, overlap, ttl_s
 from lab.simulator.baselines.plan import Knob, Plan, Recipe, Values
-from lab.simulator.baselines.router import Member, ReplicaBook
+from lab.simulator.baselines.saga_router import SagaRouter
 from lab.simulator.engine.policy import EnginePolicy, Retained
 from lab.simulator.engine.turn import EngineTurn
+from lab.simulator.fleet import FleetSpec
 
 _RECENCY, _REUSE, _SIZE = 0.3, 0.5, 0.2
-_STAY_BELOW = 0.8
 _LEAST_S = 0.01
 """Shorter gaps are not told apart."""
-_USUAL_S = 60.0
-"""A session's time, while nobody was seen to end."""
-_PER_SHARE = 1e6
-"""Priorities are whole numbers."""
+_NETWORK_GBIT_S = 200.0
+"""Of a replica: the paper's, of a node."""
 
 _Node = tuple[str, ...]
 
 
-class Routing:
-    """Eq. 7."""
-
-    def choose(self, member: Member, books: list[ReplicaBook]) -> ReplicaBook:
-        home = member.book
-        if home is not None and _load(home) < _STAY_BELOW:
-            return home
-        least = min(books, key=_load)
-        if home is not None and least is not home:
-            del home.members[member.name]
-            member.book, least.members[member.name] = least, member
-        return least
-
-
-def _load(book: ReplicaBook) -> float:
-    return sum(member.tokens for member in book.members.values()) / book.kv_tokens
-
-
-class _Task(msgspec.Struct):
-    agent_type: str
-    arrived_s: float
-    served_s: float = 0.0
-
-
-class Tenants:
-    """Eq. 8, of all workers."""
-
-    def __init__(self, alpha: float) -> None:
-        self._alpha = alpha
-        self._tasks: defaultdict[str, dict[str, _Task]] = defaultdict(dict)
-        self._usual_s: dict[str, tuple[float, float]] = {}
-        """By agent type: of a session, alone: in the engine, and in all."""
-
-    def turn_arrived(self, turn: EngineTurn, *, now: float) -> None:
-        session = turn.session
-        self._tasks[session.tenant].setdefault(session.id, _Task(session.agent_type, now))
-
-    def turn_ended(self, turn: EngineTurn, *, now: float) -> None:
-        session = turn.session
-        task = self._tasks[session.tenant].get(session.id)
-        if task is None:
-            return
-        task.served_s += now - (turn.began_s or now)
-        if turn.is_last and turn.ref.thread == 0:
-            del self._tasks[session.tenant][session.id]
-            work_s, all_s = self._usual(session.agent_type)
-            took_s = now - task.arrived_s
-            self._usual_s[session.agent_type] = (
-                work_s + 0.1 * (task.served_s - work_s),
-                all_s + 0.1 * (took_s - all_s),
-            )
-
-    def share(self, tenant: str, *, now: float) -> float:
-        """AFS_i: without bound as deadlines come near, and beyond them."""
-        urgency = 0.0
-        for task in self._tasks[tenant].values():
-            work_s, all_s = self._usual(task.agent_type)
-            slack_s = task.arrived_s + self._alpha * all_s - now
-            urgency += max(0.0, work_s - task.served_s) / slack_s if slack_s > 0 else 1e3
-        return urgency
-
-    def _usual(self, agent_type: str) -> tuple[float, float]:
-        return self._usual_s.get(agent_type, (_USUAL_S / 2, _USUAL_S))
-
-
 class Worker(EnginePolicy):
-    def __init__(self, tenants: Tenants) -> None:
-        self._tenants = tenants
+    def __init__(self) -> None:
         self._goes_on: defaultdict[_Node, list[int]] = defaultdict(lambda: [1, 2])
         """How often a conversation went on from there, and was there; as if seen twice before."""
         self._observed: defaultdict[_Node, float] = defaultdict(float)
@@ -118,7 +46,9 @@ class Worker(EnginePolicy):
         self._longest_idle_s = self._largest = 1.0
 
     def priority(self, turn: EngineTurn, *, now: float) -> int:
-        self._tenants.turn_arrived(turn, now=now)
+        """The router has an order already; but what leaves for another replica keeps nobody waiting."""
+        if turn.is_prefill:
+            return -turn.hands_over
         before, since_s = self._paused.pop((turn.session.id, turn.ref.thread), (None, now))
         if before is not None:
             node = _node(before)
@@ -127,10 +57,11 @@ class Worker(EnginePolicy):
             said = turn.turn.input_tokens - before.turn.input_tokens - before.turn.output_tokens
             self._observed[node] += 0.1 * (max(0, said) - self._observed[node])
             self._longest_idle_s = max(self._longest_idle_s, now - since_s)
-        return -int(_PER_SHARE * min(1e3, self._tenants.share(turn.session.tenant, now=now)))
+        return 0
 
     def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:
-        self._tenants.turn_ended(turn, now=now)
+        if turn.is_prefill:
+            return None if turn.hands_over else now + UNKNOWN_S
         self._largest = max(self._largest, _tokens(turn))
         node = _node(turn)
         self._goes_on[node][1] += 1
@@ -165,13 +96,22 @@ def _tokens(turn: EngineTurn) -> int:
 
 
 def _saga(plan: Plan, values: Values) -> Plan:
-    tenants = Tenants(float(values["alpha"]))
-    return plan.with_placement(Routing).with_policy(lambda: Worker(tenants), by_priority=True)
+    groups = plan.fleet.replicas
+    if len(plan.fleet.each()) > 1 and not any(group.offload_gb for group in groups):  # it has one connector
+        groups = tuple(msgspec.structs.replace(group, network_gbit_s=_NETWORK_GBIT_S) for group in groups)
+    fleet = msgspec.structs.replace(plan.fleet, replicas=groups)
+    plan = msgspec.structs.replace(plan, fleet=fleet)
+
+    def brain(fleet: FleetSpec) -> SagaRouter:
+        alpha = float(values["alpha"])
+        return SagaRouter(plan.kv_tokens(fleet), plan.profile, alpha=alpha, moves=fleet.hands_over)
+
+    return plan.with_brain(brain).with_policy(Worker, by_priority=True)
 
 
 SAGA = Recipe(
     name="saga",
-    summary="affinity by load, urgency by tenant, workflow-aware eviction and TTLs",
+    summary="affinity by load, work stealing, urgency by tenant, workflow-aware eviction and TTLs",
     source="arXiv 2605.00528",
     apply=_saga,
     knobs=(Knob(name="alpha", default=1.5, sweep=(1.5,), meaning="deadlines, of a session's usual time"),),

@@ -29,6 +29,8 @@ class EnginePolicy:
     """So long do retained blocks keep a waiting request out, if others run."""
     keeps_openings: bool = False
     """With `eviction_rank`: texts that prompts of several sessions open with are overwritten last."""
+    shrinks_chunks: bool = False
+    """A prompt's chunk shrinks to what fits, down to one block, before anything is released or preempted."""
     kv_used: Callable[[], float] = staticmethod(lambda: 0.0)
     """Share of the engine's blocks that are held; the engine sets it."""
 

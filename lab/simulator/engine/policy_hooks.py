@@ -30,6 +30,7 @@ class PolicyHooks:
         self._scheduler = scheduler
         self._kernel = kernel
         self._work = work
+        self._block_size = options.block_size
         policy.kv_used = kv_used
         self.has_priorities = overridden(policy, "priority")
         self.has_order = overridden(policy, "order_waiting")
@@ -45,6 +46,9 @@ class PolicyHooks:
                 before_release=before_release,
                 after_release=after_release,
             )
+        if policy.shrinks_chunks:
+            self._reserve_lookahead = scheduler._reserve_prefill_lookahead  # noqa: SLF001 - as below
+            scheduler._reserve_prefill_lookahead = self._shrunk  # noqa: SLF001
         self._eviction: Eviction | None = None
         if overridden(policy, "eviction_rank"):
             self._eviction = Eviction(scheduler, policy, kernel, options.block_size)
@@ -65,6 +69,18 @@ class PolicyHooks:
             raise ValueError("a policy must order all that wait, and nobody else")
         queue.clear()
         queue.extend(ordered)
+
+    def _shrunk(self, request: Any, computed: int, tokens: int) -> int:
+        """What vLLM asks before it allocates, of those that run and of those that wait."""
+        tokens = self._reserve_lookahead(request, computed, tokens)
+        manager = self._scheduler.kv_cache_manager
+        free: int = manager.block_pool.get_num_free_blocks()
+        (own,) = manager.coordinator.get_blocks(request.request_id)
+        if not own:
+            # Its hits may be among those that are free.
+            free -= -(-computed // self._block_size)
+        room = (max(len(own), -(-computed // self._block_size)) + free) * self._block_size - computed
+        return min(tokens, room) if room >= min(tokens, self._block_size) else int(tokens)
 
     def _turn_ended(self, request: Any) -> None:
         """In place of the scheduler's own method, for a request that is finished."""

@@ -166,6 +166,11 @@ class ReplicaEngine:
         free: int = self._pool.get_num_free_blocks()
         return 1.0 - free / self.kv_blocks
 
+    def kv_retained(self) -> float | None:
+        """Share of them that are held for turns to come; None where nobody holds any."""
+        holder = self.plugin or self._retention
+        return None if holder is None else holder.retained_blocks() / self.kv_blocks
+
     # --- the loop ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:

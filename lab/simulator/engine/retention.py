@@ -56,6 +56,9 @@ class Retention:
     def __len__(self) -> int:
         return len(self._held)
 
+    def retained_blocks(self) -> int:
+        return self._held_blocks
+
     def ended(self, turn: EngineTurn, blocks: list[Any]) -> None:
         """A turn ended; its blocks are about to be freed."""
         now = self._kernel.now

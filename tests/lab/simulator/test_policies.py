@@ -27,7 +27,7 @@ from lab.simulator.errors import ConservationError, SimulatorError
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
 from lab.simulator.kernel import Kernel
 from lab.simulator.run import POOL
-from lab.simulator.signals import PERIOD_S, Reports
+from lab.simulator.signals import PERIOD_S, Reports, signals_of
 from tests.lab.simulator.engine_log import Log, make_turn
 from tests.lab.simulator.test_run import OPTIONS, fleet, play
 from tests.lab.simulator.test_stretches import fixed
@@ -89,6 +89,15 @@ def test_retained_blocks_are_found_again() -> None:
     bench.ask(4, 20, 60, text="kept")
     found = bench.play()
     assert found[4][1] == 60
+
+
+def test_what_is_retained_is_reported_apart_from_what_is_used() -> None:
+    bench = Bench(100, Hold(100, "kept"))
+    bench.ask(1, 0, 60, text="kept")
+    seen: list[EngineSignals] = []
+    bench.kernel.at(50, lambda: seen.append(signals_of(bench.engine, block_size=BLOCK)))
+    bench.play()
+    assert (seen[0].kv_used, seen[0].kv_retained) == (0.0, 0.6)
 
 
 def test_if_nothing_runs_retained_blocks_give_way_at_once() -> None:

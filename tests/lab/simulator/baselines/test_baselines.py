@@ -11,9 +11,11 @@ from gateway.core.commands import Dispatch, RemotePrefill
 from gateway.domain.decision import PlacementReason, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.routing.placement import Query
 from lab.simulator.baselines.agent_xpu import AgentXpuRouter
 from lab.simulator.baselines.class_bound import ClassBoundRouter
 from lab.simulator.baselines.foresight import without_foresight
+from lab.simulator.baselines.placements import PrefixScore
 from lab.simulator.baselines.registry import RECIPES
 from lab.simulator.baselines.roles import roles_of, with_roles, without_network
 from lab.simulator.baselines.router import Affinity, Router
@@ -118,6 +120,18 @@ def test_sub_agents_follow_their_parent_and_leave_it_in_peace():
     assert affinity.place(loads(a=1, b=1), turn("s", "sub-2")).replica == "a"
     assert affinity.place(loads(a=1, b=1), turn("s", "main")).replica == "b"
     assert affinity.ledger.sessions_at == {"b": 1}
+
+
+def test_a_score_of_the_prefix_that_was_seen_weighs_three_to_two_against_what_runs():
+    placement = PrefixScore()
+
+    def chosen(text_bytes, **running):
+        return placement.place(loads(**running), turn("s"), Query(text_bytes=text_bytes)).replica
+
+    assert chosen(400, a=0, b=1) == "a"
+    assert chosen(500, a=4, b=0) == "a", "3 × 400 / 500 against 2"
+    assert chosen(800, a=4, b=0) == "b", "3 × 500 / 800 against 2"
+    assert chosen(800, a=1, b=1) == "b", "it has seen all of it by now"
 
 
 def test_affinity_keeps_a_session_and_puts_a_new_one_where_the_fewest_are():

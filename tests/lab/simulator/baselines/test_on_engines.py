@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lab.simulator.baselines.by_order import OldestFirst
+from lab.simulator.baselines.plan import Plan
 from lab.simulator.baselines.spec import PolicySpec
 from lab.simulator.engine.options import EngineOptions
 from lab.simulator.fleet import FleetSpec, ReplicaGroup
@@ -31,7 +33,11 @@ def play(
     group = ReplicaGroup(profile=PROFILE, count=replicas, kv_blocks=blocks + 1)
     fleet = FleetSpec(replicas=(group,))
     (variant,) = PolicySpec.parse(policy).variants
-    plan = variant.plan(fleet, EngineOptions(block_size=16, max_model_len=1024, max_num_seqs=at_once))
+    options = EngineOptions(block_size=16, max_model_len=1024, max_num_seqs=at_once)
+    return play_plan(variant.plan(fleet, options), *world)
+
+
+def play_plan(plan: Plan, *world: Session) -> dict[str, tuple[float, float]]:
     recorder = Recorder()
 
     def foreseen():
@@ -161,6 +167,7 @@ PAUSED_BEFORE_OVER = (
         ("continuum:ttl_s=30:skip_slow=0", 22),  # b is held until 31
         # Held until 1.5; so it was let go before a, which ended at 2, and stands before it in the queue.
         ("continuum:ttl_s=0.5:skip_slow=0", 23),
+        ("saga", 22),  # nothing is known: held for 6 s
         ("continuum-dynamic", 22),  # little is known: 2 s, until 3; then it stands behind a
     ],
 )
@@ -168,3 +175,20 @@ def test_a_conversation_that_pauses_is_kept_before_one_that_is_over(policy, ends
     found = play(policy, *PAUSED_BEFORE_OVER, blocks=12)
     assert found["c/0"] == (5, 7)
     assert found["b/1"] == (21, ends_s)
+
+
+@pytest.mark.parametrize(("shrinks", "ends_s"), [(False, 6), (True, 5)])
+def test_a_chunk_shrinks_to_what_fits(shrinks, ends_s):
+    """11 blocks. From 1 s on a decodes in 5 of them, until 4 s; b begins with 63 tokens in 4 others.
+
+    At 2 s b needs 4 blocks for as many again, and 2 are free. With 33 tokens in these, 6 full blocks of b are
+    in the cache when a is over, and one step does the other 32 tokens. If b is given up at once, 3 are."""
+
+    class Policy(OldestFirst):
+        shrinks_chunks = shrinks
+
+    fleet = FleetSpec(replicas=(ReplicaGroup(profile=PROFILE, kv_blocks=12),))
+    options = EngineOptions(block_size=16, max_model_len=1024, max_num_seqs=64, reserve_full_prompt=False)
+    plan = Plan.of(fleet, options).with_policy(Policy, by_priority=True)
+    found = play_plan(plan, talk("a", 64, output=4), talk("b", 128, at_s=0.5))
+    assert found == {"a/0": (0, 4), "b/0": (1, ends_s)}

@@ -3,17 +3,18 @@
 import pytest
 
 from gateway.core import events as ev
-from gateway.domain.engine import EngineSignals
-from gateway.domain.ids import ReplicaId
+from gateway.core.commands import Dispatch, Prefill, RemotePrefill, StopPrefill
+from gateway.domain.ids import RequestId
+from gateway.domain.request import ToolCall
 from lab.simulator.baselines.continuum import best_ttl_s
 from lab.simulator.baselines.infercept import InferCept
-from lab.simulator.baselines.mars import MarsRouter
+from lab.simulator.baselines.mars import Coordinator, CpuPressure, MarsRouter
 from lab.simulator.baselines.plas import Plas
-from lab.simulator.baselines.router import Member, ReplicaBook
-from lab.simulator.baselines.saga import Routing
+from lab.simulator.baselines.saga_router import SagaRouter
+from lab.simulator.baselines.saga_share import Task, Urgency
 from lab.simulator.baselines.sutradhara import Sutradhara
 from lab.simulator.engine.roofline import prefill_s
-from tests.lab.simulator.baselines.router_play import Play
+from tests.lab.simulator.baselines.router_play import Play, asked, report
 from tests.lab.simulator.baselines.turns import engine_turn
 from tests.lab.simulator.worlds import LITTLE
 from tests.lab.workload.trace.made import session as chat
@@ -78,10 +79,6 @@ def test_the_best_ttl_gains_the_most():
     assert best_ttl_s(durations, 40.0) == 9.0  # 31 against 28
 
 
-def report(used: float, preemptions: int = 0) -> ev.EngineReported:
-    return ev.EngineReported(ReplicaId("r0"), EngineSignals(kv_used=used, preemptions=preemptions))
-
-
 # --- MARS ------------------------------------------------------------------------------------------------
 
 
@@ -118,17 +115,157 @@ def test_mars_lets_in_only_what_fits_under_its_soft_cap():
     assert play.asks("small/0", 1_500) == ["small/0 on r0"]
 
 
+def _runs(pressure: CpuPressure, tool: str, took_s: float, times: int) -> None:
+    for _ in range(times):
+        pressure.began(("s", "0"), tool, now=0.0)
+        pressure.ended(("s", "0"), now=took_s)
+
+
+def test_mars_takes_tools_for_slow_only_by_what_each_took_before():
+    pressure = CpuPressure()
+    for others in range(3):
+        pressure.began((f"other-{others}", "0"), "other", now=0.0)
+    _runs(pressure, "read", 0.1, 200)
+    _runs(pressure, "build", 60.0, 200)  # 600 times as long, and always was
+    assert not pressure.is_congested
+    # Three times as long: half of the average is new after 14 calls, and ln 3 / 2 is less than ln 2; after 40
+    # calls 0.87 of ln 3 is more.
+    _runs(pressure, "read", 0.3, 14)
+    assert not pressure.is_congested
+    _runs(pressure, "read", 0.3, 26)
+    assert pressure.is_congested
+    for others in range(3):
+        pressure.ended((f"other-{others}", "0"), now=1.0)
+    assert not pressure.is_congested, "none is active"
+
+
+def test_mars_gives_up_the_lowest_level_first_and_of_it_the_largest():
+    policy = Coordinator(LITTLE)
+    small, large, huge = (
+        engine_turn(chat(name, tokens, 60_000)) for name, tokens in (("s", 900), ("l", 9_000), ("h", 40_000))
+    )
+    for turn in (small, large, huge):
+        policy.priority(turn, now=0.0)
+    assert [policy.level(turn) for turn in (small, large, huge)] == [0, 1, 3]
+    ranks = [policy.eviction_rank(turn, now=0.0) for turn in (huge, large, small)]
+    assert ranks == sorted(ranks)
+    # The small one was served for 34,000 tokens, and is on the last level then, behind the huge one.
+    policy.retain_until(engine_turn(chat("s", 34_000, 60_000)), now=1.0)
+    assert policy.level(small) == 3
+    assert policy.eviction_rank(huge, now=1.0) < policy.eviction_rank(small, now=1.0)
+    over = engine_turn(chat("o", 10))
+    assert policy.eviction_rank(over, now=1.0) < policy.eviction_rank(huge, now=1.0)
+
+
 # --- SAGA ------------------------------------------------------------------------------------------------
 
 
-def test_saga_stays_below_its_threshold_and_moves_to_the_least_loaded_above():
-    books = [ReplicaBook(replica=ReplicaId(name), kv_tokens=1_000) for name in "ab"]
-    member = Member(name="s", arrived_s=0.0, threads={"": 700})
-    member.book, books[0].members["s"] = books[0], member
-    assert Routing().choose(member, books) is books[0]
-    member.threads[""] = 801
-    assert Routing().choose(member, books) is books[1]
-    assert (books[0].members, list(books[1].members)) == ({}, ["s"])
+def saga(replicas: int = 2, *, moves: bool = False) -> Play:
+    def kind(sizes: dict[str, int]) -> SagaRouter:
+        return SagaRouter(sizes, LITTLE, alpha=1.5, moves=moves)
+
+    return Play(None, kind=kind, replicas=replicas, kv_tokens=1_000)
+
+
+def test_saga_stays_below_its_threshold_of_what_runs_and_moves_above():
+    play = saga()
+    assert play.asks("a/0", 500) == ["a/0 on r0"]
+    assert play.asks("b/0", 100) == ["b/0 on r1"]
+    assert play.asks("c/0", 300) == ["c/0 on r1"]
+    play.ends("c/0", prompt=300)
+    assert play.asks("d/0", 690) == ["d/0 on r1"]
+    assert play.asks("c/1", 320) == [], "0.79 of r1 runs: c stays, and waits for room"
+    assert play.ends("d/0", prompt=690) == ["c/1 on r1"]
+    play.ends("c/1", prompt=320)
+    assert play.asks("e/0", 700) == ["e/0 on r1"]
+    assert play.asks("c/2", 340) == ["c/2 on r0"], "0.8 of r1 runs, and 0.5 of r0"
+
+
+def test_saga_leaves_where_its_state_was_overwritten():
+    play = saga()
+    play.asks("a/0", 100)
+    play.ends("a/0", prompt=100, output=0)
+    assert play.asks("b/0", 50) == ["b/0 on r1"]
+    for written in (1_000, 1_001):
+        play.asks(f"c/{written}", 900)
+        play.ends(f"c/{written}", prompt=900, output=written - 900)
+        assert play.asks(f"d/{written}", 60) == [f"d/{written} on r0"]
+        assert play.asks(f"a/{written}", 100) == [f"a/{written} on r{int(written == 1_001)}"]
+        play.ends(f"d/{written}", prompt=0, output=0)
+        play.ends(f"a/{written}", prompt=0, output=0)
+
+
+def overloaded(*, moves: bool) -> Play:
+    """r0 runs 505 tokens; r1 790, and c waits for it with 220, where it was before."""
+    play = saga(moves=moves)
+    assert play.asks("a/0", 505) == ["a/0 on r0"]
+    assert play.asks("c/0", 200) == ["c/0 on r1"]
+    play.ends("c/0", prompt=200)
+    assert play.asks("b/0", 790) == ["b/0 on r1"]
+    assert play.asks("c/1", 220) == []
+    assert play.hears(ev.TimerFired(), now=0.1) == [], "r1 has 1.01 of load: exactly twice that of r0"
+    return play
+
+
+def test_saga_steals_for_whoever_has_nothing_to_do():
+    play = overloaded(moves=False)
+    assert play.ends("a/0", now=0.15) == []
+    assert play.hears(ev.TimerFired(), now=0.25) == ["c/1 on r0"]
+    play.ends("c/1", prompt=220)
+    assert play.asks("d/0", 790) == ["d/0 on r0"]
+    play.ends("b/0")
+    assert play.asks("c/2", 220) == []
+    assert play.hears(ev.TimerFired(), now=0.5) == [], "nobody is stolen twice"
+
+
+def test_saga_hands_over_what_a_stolen_session_has():
+    play = overloaded(moves=True)
+    play.ends("a/0", now=0.15)
+    (leg,) = play.router.handle(ev.TimerFired(), now=0.25)
+    assert isinstance(leg, RemotePrefill) and (leg.request, leg.replica) == ("c/1", "r1")
+    assert play.hears(ev.PrefillLegEnded(RequestId("c/1"), None), now=0.5) == ["c/1 on r0"]
+
+
+def test_saga_urgency_is_what_is_left_by_the_time_until_the_deadline():
+    urgency = Urgency(alpha=1.5)
+    urgency.tasks["x"] = Task("tx", kind=1, arrived_s=0.0)
+    urgency.tasks["y"] = Task("ty", kind=1, arrived_s=20.0)
+    assert urgency.shares(now=20.0) == {"tx": 1.0, "ty": 1.0}, "nobody knows how long tasks are"
+    urgency.tasks["over"] = Task("tx", kind=1, arrived_s=0.0, turns=5, work_s=10.0, tools_s=10.0)
+    urgency.over("over")
+    # Deadlines are 30 s after arrival; 10 s of work are left.
+    assert urgency.shares(now=20.0) == pytest.approx({"tx": 10 / 10, "ty": 10 / 30})
+    urgency.tasks["y"].turns, urgency.tasks["y"].work_s = 4, 12.0  # more than usual: one more call, of 3 s
+    assert urgency.shares(now=40.0) == pytest.approx({"tx": 10 / 0.1, "ty": 3 / 10})
+
+
+def test_saga_shares_a_worker_by_urgency():
+    play = saga(replicas=1)
+    play.router.urgency.tasks["over"] = Task("t", kind=0, arrived_s=0.0, turns=1, work_s=10.0, tools_s=10.0)
+    play.router.urgency.over("over")
+    assert play.asks("a/0", 900, tenant="early", now=1.0) == ["a/0 on r0"]
+    assert play.asks("c/0", 900, tenant="late", now=14.0) == []
+    assert play.asks("b/0", 900, tenant="early", now=15.0) == []
+    assert play.hears(ev.TimerFired(), now=20.1) == []
+    # early has 10 s left of each of two tasks, until 31 and 45 s; late of one, until 44 s.
+    assert play.ends("a/0", now=20.2) == ["b/0 on r0"]
+
+
+def test_saga_loads_what_was_overwritten_before_its_tools_end():
+    play, calls = saga(replicas=1), (ToolCall("1", "read"),)
+    for turn in range(9):
+        play.asks(f"a/{turn}", 100, now=20.0 * turn)
+        play.ends(f"a/{turn}", prompt=100, now=20.0 * turn + 5, tool_calls=calls)  # tools take 15 s
+    due_s = play.router.next_deadline_s()
+    usual_s = play.router._tools["read"].quantile(0.5)
+    assert usual_s == pytest.approx(15, rel=0.2)
+    assert due_s == pytest.approx(165 + usual_s - prefill_s(LITTLE, 110), abs=1e-9)
+    play.asks("b/0", 900, now=166.0)
+    play.ends("b/0", prompt=900, output=200, now=167.0)
+    (prefill,) = play.router.handle(ev.TimerFired(), now=due_s)
+    assert isinstance(prefill, Prefill) and (prefill.turn, prefill.replica) == ("a/8", "r0")
+    stop, arrived = play.router.handle(asked("a/9"), now=180.0)
+    assert stop == StopPrefill(turn=RequestId("a/8")) and isinstance(arrived, Dispatch)
 
 
 # --- Sutradhara ------------------------------------------------------------------------------------------
