@@ -1,5 +1,7 @@
 """A gateway that is not ours, event by event."""
 
+from typing import Any
+
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.domain.engine import EngineSignals
@@ -29,7 +31,7 @@ class Play:
 
     def __init__(self, placement, window=None, replicas=1, kv_tokens=1000, rank=None, kind=None):
         sizes = {f"r{n}": kv_tokens for n in range(replicas)}
-        self.router = kind(sizes) if kind is not None else Router(sizes, placement, window, rank)
+        self.router: Any = kind(sizes) if kind is not None else Router(sizes, placement, window, rank)
         for number in range(replicas):
             facts = ReplicaFacts(id=ReplicaId(f"r{number}"), pool=PoolId("sim"))
             assert self.router.handle(ev.ReplicaCameUp(facts), now=0.0) == []
